@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
-from .protocol import AuditedEnv, Step, Target, copied
+from .protocol import AuditedEnv, Step, Target, copied, keywords
 
 __all__ = ["CallableTarget", "GymnasiumTarget", "ServerTarget"]
 
@@ -167,8 +167,7 @@ class CallableTarget(Target):
 
     def make_code(self, module: str, attribute: str) -> str:
         """Python that defines ``new``."""
-        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return f"import {module}; new = lambda **k: {module}.{attribute}({f'**{{**dict({options}), **k}}' if options else '**k'})"
+        return f"import {module}; new = lambda **k: {module}.{attribute}({keywords(self.options)})"
 
     def make(self, **options: Any) -> GymEnv:
         env = self.factory(**{**self.options, **options})
@@ -211,9 +210,8 @@ class GymnasiumTarget(CallableTarget):
         self._inspect()
 
     def make_code(self, module: str, attribute: str) -> str:
-        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         first = "import gymnasium, ragen_gym" if self.name.startswith("ragen/") else "import gymnasium"
-        return f"{first}; new = lambda **k: gymnasium.make({self.name!r}{options}, **k)"
+        return f"{first}; new = lambda **k: gymnasium.make({self.name!r}, {keywords(self.options)})"
 
 
 class ServerTarget(CallableTarget):
@@ -240,7 +238,8 @@ class ServerTarget(CallableTarget):
         return True
 
     def make_code(self, module: str, attribute: str) -> str:
-        return f"from ragen_gym.serve import RemoteEnv; new = lambda **k: RemoteEnv({self.url!r}, {self.game!r}, **k)"
+        first = "from ragen_gym.serve import RemoteEnv"
+        return f"{first}; new = lambda **k: RemoteEnv({self.url!r}, {self.game!r}, {keywords(self.options)})"
 
 
 _ACT = "act = lambda e, a: e.step(a)[:-1]"

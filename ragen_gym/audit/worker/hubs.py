@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .gym_like import accepted, load, settled
-from .protocol import AuditedEnv, NotApplicable, Step, Target, copied
+from .protocol import AuditedEnv, NotApplicable, Step, Target, copied, keywords
 from .text_libraries import TextEnv, bracketed
 
 __all__ = ["OpenEnvTarget", "VerifiersTarget"]
@@ -116,7 +116,7 @@ class OpenEnvTarget(Target):
             state = f"{{k: v for k, v in dict(e.state).items() if k not in {sorted(_BOOKKEEPING)!r}}}"
             self.code = (
                 f"import {module} as m; from {model.__module__} import {model.__name__} as A; "
-                f"new = lambda **k: m.{attribute}(**{{**{options!r}, **k}}); "
+                f"new = lambda **k: m.{attribute}({keywords(options)}); "
                 f"start = lambda e, s: (str(e.reset({seed})), str({state})); "
                 "act = lambda e, a: (lambda r: (str(r), r.reward or 0, r.done))(e.step(A(**a)))"
             )
@@ -242,7 +242,7 @@ class VerifiersTarget(Target):
             f"import asyncio, itertools, typing, {module} as m; from verifiers.v1.graph import MessageNode; "
             "from verifiers.v1.trace import Trace; from verifiers.v1.types import AssistantMessage; "
             f"C = typing.get_args(m.{found[0].__name__}.__orig_bases__[0])[1]; "
-            f"new = lambda **k: [*itertools.islice(m.{found[0].__name__}(C(**{{**{options!r}, **k}})), {_MOST_TASKS + 1}), "
+            f"new = lambda **k: [*itertools.islice(m.{found[0].__name__}(C({keywords(options)})), {_MOST_TASKS + 1}), "
             "None]; "
             "start = lambda e, s: (e.__setitem__(-1, e[s % (len(e) - 1)]), "
             "e[-1].data.model_dump(exclude={'idx', 'id', 'name'}))[1]; "

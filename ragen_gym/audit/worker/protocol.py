@@ -24,6 +24,7 @@ __all__ = [
     "copied",
     "freeze",
     "key",
+    "keywords",
     "literal",
 ]
 
@@ -207,6 +208,11 @@ def literal(value: Any) -> str:
         inner = f"[{', '.join(map(literal, value))}]"
         return inner if isinstance(value, list) else f"tuple({inner})"
     return repr(value)
+
+
+def keywords(options: Mapping[str, Any]) -> str:
+    """Python that hands on the arguments of ``new = lambda **k: …`` over these options."""
+    return f"**{{**{options!r}, **k}}" if options else "**k"
 
 
 def freeze(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # a case each

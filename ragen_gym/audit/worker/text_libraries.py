@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .protocol import AuditedEnv, Step, Target, copied
+from .protocol import AuditedEnv, Step, Target, copied, keywords
 
 __all__ = ["GemTarget", "ReasoningGymTarget", "SkyRLTarget", "TextArenaTarget", "bracketed", "plain_state"]
 
@@ -84,7 +84,7 @@ class TextArenaTarget(Target):
         self.name, self.options, self.menu = name, dict(options), menu
         self.players = int(self.options.pop("num_players", 1))
         self.code = (
-            f"import textarena; new = lambda **k: textarena.make({name!r}, **{{**{self.options!r}, **k}}); "
+            f"import textarena; new = lambda **k: textarena.make({name!r}, {keywords(self.options)}); "
             f"start = lambda e, s: (e.reset(num_players={self.players}, seed=s), str(e.get_observation()[1]), "
             f"str(e.state.game_state))[1:]; act = lambda e, a: (lambda d: ((str(d or "
             f"e.get_observation()[1]), str(e.state.game_state)), (e.state.rewards or {{0: 0}})[0], d))(e.step(a)[0])"
@@ -147,7 +147,7 @@ class GemTarget(Target):
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, options, menu
         self.code = (
-            f"import gem; new = lambda **k: gem.make({name!r}, **{{**{options!r}, **k}}); start = lambda e, s: e.reset(seed=s); "
+            f"import gem; new = lambda **k: gem.make({name!r}, {keywords(options)}); start = lambda e, s: e.reset(seed=s); "
             "act = lambda e, a: (lambda r: (f\"{r[0]} {r[4].get('suffix')}\", *r[1:4]))(e.step(a))"
         )
         self.make().reset(0)

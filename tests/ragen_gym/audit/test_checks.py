@@ -19,7 +19,7 @@ import pytest
 
 from ragen_gym.audit.worker import check_play, check_splits
 from ragen_gym.audit.worker.context import Context
-from ragen_gym.audit.worker.gym_like import CallableTarget
+from ragen_gym.audit.worker.gym_like import CallableTarget, GymnasiumTarget
 from ragen_gym.audit.worker.hubs import VerifiersTarget
 from ragen_gym.audit.worker.protocol import Outcome, key, literal
 from ragen_gym.audit.worker.table import CHECKS
@@ -151,6 +151,14 @@ def test_options_of_text_libraries_are_in_the_evidence(
     names: dict[str, Any] = {}
     exec(found.code, names)
     assert (names["new"]().options, names["new"](size=4).options) == ({"size": 3}, {"size": 4})
+
+
+def test_the_sides_of_a_split_go_over_the_options_in_the_evidence() -> None:
+    found = GymnasiumTarget("ragen/FrozenLake-v0", {"size": 4, "split": "train"}, [])
+    names: dict[str, Any] = {}
+    exec(found.code, names)
+    assert names["new"](size=5).unwrapped.game.width == found.make(size=5).core.game.width == 5
+    assert names["new"]().unwrapped.split == "train"
 
 
 class Settings:
