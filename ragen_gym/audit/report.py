@@ -53,10 +53,6 @@ class Report:
     code: str = ""  # Python that defines new, start and act
     results: list[Result] = field(default_factory=list)
 
-    def add(self, result: Result) -> None:
-        """One more result."""
-        self.results.append(result)
-
     def sort(self) -> None:
         """In the order of the table of checks."""
         order = list(CHECKS)

@@ -31,6 +31,7 @@ package = importlib.util.module_from_spec(spec); sys.modules["audit_worker"] = p
 importlib.import_module("audit_worker.main").main(int(sys.argv[2]))
 """
 _START_SECONDS = 180.0  # to import the target's library
+_LONGEST_WAIT = 1e6  # that a selector takes
 _LOG_CHARACTERS = 600
 
 
@@ -58,6 +59,10 @@ class AuditSettings:
         for name, value, least in (("seeds", self.seeds, 4), ("steps", self.steps, 1), ("seconds", self.seconds, 1)):
             if not value >= least:
                 raise ValueError(f"{name}={value} is too small: give {least} or more.")
+        try:
+            json.dumps([dict(self.options), list(self.actions)])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"options and actions must be JSON, for another process: {error}.") from None
         if (self.train is None) != (self.test is None):
             raise ValueError("give both sides of a split, train and test, or neither.")
         for part in ",".join((self.train or "", self.test or "")).split(","):
@@ -89,17 +94,14 @@ def audit(
             current = ""
             for message in child.messages():
                 event = message["event"]
-                if event == "bad":
-                    raise ValueError(f"{target} cannot be audited: {message['reason']}")
-                if event == "opened":
-                    report.kind, report.version, report.code = message["kind"], message["version"], message["code"]
-                elif event == "begun":
+                _opened(report, message)
+                if event == "begun":
                     current = message["check"]
                     if progress:
                         progress(current, wanted.index(current), len(wanted))
                 elif event == "outcome":
                     waiting.remove(current)
-                    report.add(Result.of(CHECKS[current], message))
+                    report.results.append(Result.of(CHECKS[current], message))
                     current = ""
             if not waiting:
                 break
@@ -108,15 +110,23 @@ def audit(
             failed = current or waiting[0]
             ended.append(f"{failed}: {child.ending()}")
             waiting.remove(failed)
-            report.add(Result(CHECKS[failed], "not applicable", f"no answer: {child.ending()}"))
+            report.results.append(Result(CHECKS[failed], "not applicable", f"no answer: {child.ending()}"))
     if "seed_process" in wanted:
         if progress:
             progress("seed_process", wanted.index("seed_process"), len(wanted))
-        report.add(_compare_processes(target, settings, report))
+        report.results.append(_compare_processes(target, settings, report))
     if "process_survives" in wanted:
-        report.add(_survival(ended))
+        report.results.append(_survival(ended))
     report.sort()
     return report
+
+
+def _opened(report: Report, message: Mapping[str, Any]) -> None:
+    """Note what was opened, or raise a ValueError where the target cannot be."""
+    if message["event"] == "bad":
+        raise ValueError(f"{report.target} cannot be audited: {message['reason']}")
+    if message["event"] == "opened":
+        report.kind, report.version, report.code = message["kind"], message["version"], message["code"]
 
 
 def _survival(ended: Sequence[str]) -> Result:
@@ -137,10 +147,7 @@ def _compare_processes(target: str, settings: AuditSettings, report: Report) -> 
         with _child(target, settings, ["fingerprint"], hash_seed) as child:
             found: dict[str, Any] = {}
             for message in child.messages():
-                if message["event"] == "bad":
-                    raise ValueError(f"{target} cannot be audited: {message['reason']}")
-                if message["event"] == "opened":
-                    report.kind, report.version, report.code = message["kind"], message["version"], message["code"]
+                _opened(report, message)
                 found |= message
             if "levels" not in found:
                 reason = found.get("failed") or child.ending()
@@ -192,7 +199,7 @@ class _Child:
         with selectors.DefaultSelector() as selector:
             selector.register(self._answers, selectors.EVENT_READ)
             while True:
-                if not selector.select(max(until - time.monotonic(), 0)):
+                if not selector.select(max(min(until - time.monotonic(), _LONGEST_WAIT), 0)):
                     self._late = True
                     return
                 chunk = os.read(self._answers, 1 << 16)

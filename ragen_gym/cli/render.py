@@ -38,8 +38,9 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import TABLE, GameSpec, load
 from ragen_gym.render.canvas import Pixels
-from ragen_gym.render.frames import gif, png
+from ragen_gym.render.frames import gif
 from ragen_gym.render.images import BoardImages
+from ragen_gym.render.png import encode_png
 from ragen_gym.render.recorder import key_names
 
 __all__ = [
@@ -159,7 +160,7 @@ def _render(arguments: argparse.Namespace) -> int:
     played = picture_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
     if not 0 <= arguments.moves < len(played.pictures):
         raise ValueError(f"--moves {arguments.moves}: this episode has {len(played.episode.actions)} moves.")
-    data = gif(played.pictures) if arguments.gif or suffix == ".gif" else png(played.pictures[arguments.moves])
+    data = gif(played.pictures) if arguments.gif or suffix == ".gif" else encode_png(played.pictures[arguments.moves])
     check_free(out, arguments.force)
     write_atomic(out, data)
     print(f"{out}: level {played.episode.level_id}, {len(data) / 1000:.0f} kB")
@@ -373,9 +374,9 @@ def pictures(spec: GameSpec) -> dict[str, bytes]:
     tile_size = fitting_tile_size(first_environment(spec), _SIDE)
     played = picture_episode(spec, {}, showcase_seed(spec, {}), tile_size=tile_size)
     return {
-        f"{spec.name}.png": png(played.pictures[1]),
+        f"{spec.name}.png": encode_png(played.pictures[1]),
         f"{spec.name}.gif": gif(played.pictures),
-        f"{spec.name}-images.png": png(looks(spec)),
+        f"{spec.name}-images.png": encode_png(looks(spec)),
     }
 
 

@@ -36,6 +36,7 @@ from ragen_gym.core.levels import check_split, split_of_hash, text_hash, version
 from ragen_gym.core.seeding import GOLDEN, mix
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.core.validation import check_number, did_you_mean, plain_number, shown
+from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import InnerGenerator
 from ragen_gym.envs.turn import make_turn
@@ -88,12 +89,15 @@ class TaskEnv(InnerGenerator, ReplyEnv):
                 others = ", ".join(known) or "none"
                 raise ValueError(f"{name} has no option {option!r}: it has {others}.{did_you_mean(option, known)}")
         self._makes_splits = "split" in known
-        self._options = options | ({"split": split} if self._makes_splits and split is not None else {})
+        plain = {name: plain_number(value) for name, value in options.items()}
+        self._options = plain | ({"split": split} if self._makes_splits and split is not None else {})
         self.env: gymnasium.Env[str, str] = self._made()
         self._probe: gymnasium.Env[str, str] | None = None
         self.max_turns = self.config.max_turns
         self.metadata, self.render_mode = self.env.metadata, self.env.render_mode
         self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
+        if isinstance(text := self.observation_space, gymnasium.spaces.Text):
+            self.observation_space = TextSpace(text.max_length, min_length=text.min_length, charset=text.character_set)
         self._random_reply: Callable[[np.random.Generator], str] | None = self._optional("random_reply")
         self._optimal_reply: Callable[[], str] | None = self._optional("optimal_reply")
 

@@ -16,6 +16,7 @@ async def rollout(
     model: Any,
     game: str,
     seed: int,
+    /,
     *,
     split: str | None = "train",
     noise_seed: int | None = None,
@@ -50,7 +51,7 @@ async def rollout(
     )
 
 
-def groups(model: Any, game: str, seeds: Iterable[int], size: int, step: int = 0, **arguments: Any) -> list[Any]:
+def groups(model: Any, game: str, seeds: Iterable[int], size: int, step: int = 0, /, **arguments: Any) -> list[Any]:
     """A group for each seed, for ``art.gather_trajectory_groups``: ``size`` episodes of one level with other noise.
 
     Args:

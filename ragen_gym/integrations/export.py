@@ -52,6 +52,7 @@ def export_env(
     target: str,
     folder: Path,
     game: str = "FrozenLake",
+    /,
     *,
     requirement: str = f"ragen-gym>={__version__}",
     episodes: int = 256,
@@ -74,6 +75,10 @@ def export_env(
         ValueError: an unknown target, game or option, a folder that is there, or a game that optimal play never wins.
     """
     check_choice("target", target, TARGETS)
+    if target == "gymnasium" and ":" in game:
+        raise ValueError(
+            f"the entry for Gymnasium's list is of this suite, which {game} is no part of: leave the game out."
+        )
     if folder.exists():
         raise ValueError(f"{folder} exists: give a folder that does not, or delete it first.")
     check_parent(folder)
@@ -171,8 +176,7 @@ def _rates(rollout: Rollout, episodes: int) -> str:
         if not draws:
             continue
         rollout.begin(seed)
-        while not rollout.over:
-            rollout.reply(random_reply(env, rng))
+        rollout.play(lambda: random_reply(env, rng))
         won += rollout.info["success"]
     said = [f"random replies win {wilson(won, episodes)}"] * draws
     if not math.isnan(optimal):
@@ -273,15 +277,9 @@ def _nemo(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> d
     won = rollout.demonstration()
     level = {"seed": won["seed"], "split": "test"}
     rollout.begin(won["seed"])
-    nothing: list[str] = []
-    while not rollout.over:
-        rollout.reply(_NOTHING)
-        nothing.append(_NOTHING)
+    nothing = rollout.play(lambda: _NOTHING)
     rollout.begin(won["seed"], 0)
-    again: list[str] = []
-    while not rollout.over:
-        again.append(rollout.best_reply())
-        rollout.reply(again[-1])
+    again = rollout.play(rollout.best_reply)
     cases = [
         case("won", "full_reward", {**level, "noise_seed": won["noise_seed"]}, won["replies"], expected_reward=1.0),
         case("no answer", "zero_reward", level, nothing, expected_reward=0.0),

@@ -36,10 +36,11 @@ class GameEnvironment(Environment[GameReply, GameMessage, types.State]):
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, game: str, **options: Any) -> None:
+    def __init__(self, game: str, /, **options: Any) -> None:
         super().__init__()
-        self._game, self._options, self._now = game, options, types.State()
+        self._game, self._now = game, types.State()
         self._rollout_of = cache(lambda split: Rollout(game, split=split, **options))
+        self._rollout = self._rollout_of("train")
 
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, *, split: str = "train", **chosen: Any
@@ -65,16 +66,15 @@ class GameEnvironment(Environment[GameReply, GameMessage, types.State]):
         """Take a reply."""
         rollout, text = self._rollout, self._rollout.reply(action.text)
         self._now.step_count += 1
-        won = bool(rollout.info["success"])
-        said = {"text": text, "success": won, "game_reward": rollout.rewards[-1], "metrics": rollout.metrics()}
-        return GameMessage(**said, reward=float(won), done=rollout.over)
+        won, earned = rollout.info["success"], {"game_reward": rollout.rewards[-1], "metrics": rollout.metrics()}
+        return GameMessage(text=text, success=won, **earned, reward=float(won), done=rollout.over)
 
     @property
     def state(self) -> types.State:  # noqa: D102
         return self._now
 
     def get_metadata(self) -> types.EnvironmentMetadata:  # noqa: D102
-        about = Rollout(self._game, **self._options).instructions
+        about = self._rollout.instructions
         return types.EnvironmentMetadata(name=self._game, description=about, version=__version__, author="ragen-gym")
 
     def list_splits(self) -> list[str]:  # noqa: D102
@@ -94,7 +94,7 @@ class GameEnvironment(Environment[GameReply, GameMessage, types.State]):
     list_tasks = get_task_range
 
 
-def game_app(game: str, *, name: str, sessions: int = 64, **options: Any) -> Any:
+def game_app(game: str, /, *, name: str, sessions: int = 64, **options: Any) -> Any:
     """The FastAPI app that serves a game to at most so many sessions at once."""
     Rollout(game, **options)  # an unknown game or option is an error here, not in a session
     return create_app(partial(GameEnvironment, game, **options), GameReply, GameMessage, name, sessions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class Rollout:
         ValueError: an unknown game, option or split, or messages with pictures, which these libraries cannot take.
     """
 
-    def __init__(self, game: str, *, split: str | None = "train", **options: Any) -> None:
+    def __init__(self, game: str, /, *, split: str | None = "train", **options: Any) -> None:
         self.env: ReplyEnv = make_reply_env(game, split=split, **options)
         if self.env.config.sees:
             raise ValueError(
@@ -106,6 +106,14 @@ class Rollout:
         self._malformed += bool(self.info["reply"] and self.info["reply"].problem)
         return str(message)
 
+    def play(self, write: Callable[[], str]) -> list[str]:
+        """Give replies until the episode is over; what they were."""
+        replies: list[str] = []
+        while not self.over:
+            replies.append(write())
+            self.reply(replies[-1])
+        return replies
+
     def metrics(self) -> dict[str, float]:
         """The values of ``METRICS``."""
         values = (
@@ -140,9 +148,10 @@ class Rollout:
         if isinstance(env, TurnEnv):
             return env.solution().success(*env.env.state, env.actions_left)
         assert isinstance(env, TaskEnv)
-        while env.has_oracle and not self.over:
-            self.reply(self.best_reply())
-        return float(self.info["success"]) if env.has_oracle else None
+        if not env.has_oracle:
+            return None
+        self.play(self.best_reply)
+        return float(self.info["success"])
 
     def demonstration(self, first_seed: int = 0) -> dict[str, Any]:
         """The first episode that the oracle wins: its ``seed``, ``noise_seed``, ``replies`` and ``total``.
@@ -152,10 +161,7 @@ class Rollout:
         """
         for seed in range(first_seed, first_seed + _SEEDS_TRIED):
             self.begin(seed, noise_seed=seed)
-            replies: list[str] = []
-            while not self.over:
-                replies.append(self.best_reply())
-                self.reply(replies[-1])
+            replies = self.play(self.best_reply)
             if self.info["success"]:
                 return {"seed": seed, "noise_seed": seed, "replies": replies, "total": self.total}
         raise ValueError(f"optimal play wins none of the episodes of {_SEEDS_TRIED} seeds: give it more turns.")
@@ -166,7 +172,9 @@ def noise_seed_of(name: str) -> int:
     return text_hash("rollout", name) >> 1
 
 
-def rows(game: str, count: int, *, split: str | None = "train", first_seed: int = 0, **options: Any) -> Iterator[Any]:
+def rows(
+    game: str, count: int, /, *, split: str | None = "train", first_seed: int = 0, **options: Any
+) -> Iterator[Any]:
     """Rows of a data set: one for each seed, with what a rollout of it begins with.
 
     Args:

@@ -63,6 +63,6 @@ class GameEnv(BaseTextEnv):
         return self._rollout.metrics()
 
 
-def register_game(name: str, game: str, **options: Any) -> None:
+def register_game(name: str, game: str, /, **options: Any) -> None:
     """Make a game known to ``skyrl_gym.make`` and to ``env_class`` of rows under a name."""
     skyrl_gym.register(name, "ragen_gym.integrations.skyrl:GameEnv", {"game": game, "options": options})

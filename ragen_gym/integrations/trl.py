@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -21,28 +22,37 @@ def unused_noise_seed() -> int:
     return noise_seed_of(f"{os.environ.get('RANK', '0')} {next(_EPISODES)}")
 
 
-def tool_rows(game: str, count: int, **options: Any) -> Iterator[dict[str, Any]]:
+def tool_rows(game: str, count: int, /, **options: Any) -> Iterator[dict[str, Any]]:
     """Rows as ``ragen_gym.integrations.rows`` gives them, whose prompt leaves the board to ``reset``."""
     for row in rows(game, count, **options):
         yield {**row, "prompt": [row["prompt"][0], {"role": "user", "content": _TASK}]}
 
 
-def environment_factory(game: str, **options: Any) -> type[Any]:
+def environment_factory(game: str, /, **options: Any) -> type[Any]:
     """What ``GRPOTrainer(environment_factory=…)`` takes; its reward is logged under the game's name.
 
-    ``reset`` takes the row's ``seed`` and returns the board; ``play`` is the tool; ``get_reward`` is the return. The
-    members of a group share the seed and differ in the transition noise. Arguments as of ``Rollout``.
+    ``reset`` takes the row's ``seed``, and its ``split`` where it has one, and returns the board; ``play`` is the tool;
+    ``get_reward`` is the return. The members of a group share the seed and differ in the transition noise. Arguments as
+    of ``Rollout``.
 
     Raises:
-        ValueError: a text task, or see ``Rollout``.
+        ValueError: a text task, or see ``Rollout``; at ``reset``, the seed does not give the row's ``level_id``.
     """
 
     class Environment:
         def __init__(self) -> None:
-            self._rollout = Rollout(game, **{"think": False, **options})
+            self._rollout_of = cache(lambda split: Rollout(game, **{"think": False, **options, "split": split}))
+            self._rollout = self._rollout_of(options.get("split", "train"))
 
         def reset(self, seed: int | None = None, **columns: Any) -> str:
+            if "split" in columns:
+                self._rollout = self._rollout_of(columns["split"])
             self._rollout.begin(seed, unused_noise_seed())
+            if columns.get("level_id") not in (None, self._rollout.level_id):
+                raise ValueError(
+                    f"seed {seed} gives level {self._rollout.level_id}, the row says {columns['level_id']}: were the "
+                    "rows written with other options of the game?"
+                )
             return self._view()
 
         def play(self, moves: str) -> str:

@@ -26,7 +26,7 @@ def rollout_func(
     """What ``GRPOTrainer(rollout_func=…)`` takes: whole conversations, of which the sampled ids are kept as they are.
 
     Args:
-        rows: those of the data set, as ``ragen_gym.integrations.rows`` gives them; a prompt says which row it is.
+        rows: those of all data sets, as ``ragen_gym.integrations.rows`` gives them; a prompt says which row it is.
         max_tokens: after which an episode stops, unfinished; None for as many replies as the game allows. A reply has
             at most ``max_completion_length`` tokens.
         options: those that the rows were made with.
@@ -34,6 +34,8 @@ def rollout_func(
     begins = {row["prompt"][-1]["content"]: (row["game"], row["split"], row["seed"]) for row in rows}
 
     def play(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        if not {prompt[-1]["content"] for prompt in prompts} <= begins.keys():
+            raise ValueError("a prompt is that of no row: give rollout_func the rows of eval_dataset too.")
         tokenizer, chosen = trainer.processing_class, [begins[prompt[-1]["content"]] for prompt in prompts]
         rollouts = [Rollout(game, split=split, **options) for game, split, _ in chosen]
         for rollout, (_, _, seed) in zip(rollouts, chosen, strict=True):

@@ -1,12 +1,15 @@
 """The games for several players, as PettingZoo environments (extra ``multiagent``).
 
 ``parallel_env`` gives a game as a Parallel environment, all moves of a cycle at once; ``env`` gives the same game turn
-by turn (AEC), by PettingZoo's own conversion. Each id has a module in PettingZoo's form as well::
+by turn (AEC), by PettingZoo's own conversion. Each id has a module in PettingZoo's form as well, and from PettingZoo
+1.27 on a place in its registries::
 
+    import pettingzoo
     from ragen_gym.multiagent import parallel_env, sokoban_v0
 
     env = parallel_env("Sokoban", players=3)
     env = sokoban_v0.parallel_env(players=3)  # the same
+    env = pettingzoo.make("parallel", "ragen/Sokoban-v0", players=3)  # the same; "aec" for turn by turn
 
 What the players do to each other is said by ``SokobanTeam``, ``FrozenLakeRace`` and ``BanditContest``; what they have
 in common by ``ParallelGame``.
@@ -14,12 +17,14 @@ in common by ``ParallelGame``.
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.games.registry import TABLE, find
 
 try:
+    import pettingzoo
     from pettingzoo.utils import parallel_to_aec, wrappers
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
@@ -71,3 +76,10 @@ def env(name: str, *, players: int = 2, **arguments: Any) -> Any:
     return wrappers.OrderEnforcingWrapper(
         wrappers.AssertOutOfBoundsWrapper(raw_env(name, players=players, **arguments))
     )
+
+
+if hasattr(pettingzoo, "register"):
+    for _spec in TABLE.values():
+        if _spec.game in GAMES:
+            pettingzoo.register("parallel", _spec.id, partial(parallel_env, _spec.name))
+            pettingzoo.register("aec", _spec.id, partial(env, _spec.name))

@@ -120,12 +120,13 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             self.game_spec if one_alone else replace(self.game_spec, game=self.shared or self.game_spec.game),
             options,
             preset,
+            ParallelGame.__init__.__kwdefaults__ or (),
         )
         self.players = players
         self.max_cycles = self.game_spec.horizon if max_cycles is None else max_cycles
         self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
         self.split = check_split(split)
-        self.vocabulary = self.game.vocabulary(vocabulary or self.game_spec.vocabulary)
+        self.vocabulary = self.game.vocabulary(self.game_spec.vocabulary if vocabulary is None else vocabulary)
         module = re.sub(r"(?<!^)(?=[A-Z])", "_", self.game_spec.name).lower()
         self.metadata = {**self.metadata, "name": f"{module}_v0"}
         self.possible_agents = [f"player_{i}" for i in range(players)]

@@ -1,4 +1,4 @@
-"""Boards as pixels, with a caption below, and as PNG and GIF files; which functions draw which game.
+"""Boards as pixels, with a caption below, and as GIF files; which functions draw which game.
 
 A game without an entry in ``PAINTERS`` is drawn as coloured cells with its own symbols on them, so a new game has
 pictures from the first day; ``PAINTERS["MyGame"] = Painter(draw_tile)`` gives it better ones.
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from io import BytesIO
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ __all__ = [
     "PAINTERS",
     "TEXT",
     "Painter",
-    "atlas",
+    "Tiles",
     "board_codes",
     "caption_width",
     "frame_shape",
@@ -39,8 +38,7 @@ __all__ = [
     "gif",
     "painter_of",
     "picture",
-    "picture_shape",
-    "png",
+    "remembered",
     "with_caption",
 ]
 
@@ -114,39 +112,57 @@ def _draw_symbol(canvas: Canvas, game: Game, tile: int) -> None:
         canvas.text(0.5, 0.5, 0.5, symbols[tile], (255, 255, 255) if tile else (150, 146, 136), 0.7)
 
 
-class _Atlas:
-    """The tiles of a game at one size, each drawn when it is first asked for."""
+class Tiles:
+    """Tiles of one size, each drawn when it is first needed.
 
-    def __init__(self, game: Game, tile_size: int) -> None:
-        self._game, self._painter = game, painter_of(game)
-        self.side = self._painter.cell * check_tile_size(tile_size)
-        self.tiles = np.empty((game.codes, self.side, self.side, 3), np.uint8)
-        self._missing = np.ones(game.codes, bool)
+    Args:
+        side: of a tile in pixels.
+        count: how many there are.
+        draw: gives the versions of a tile, uint8 (side, side, 3) each.
+        versions: how many those are.
+
+    Attributes:
+        pixels: uint8 (versions, count, side, side, 3).
+    """
+
+    def __init__(self, side: int, count: int, draw: Callable[[int], Sequence[Pixels]], versions: int = 1) -> None:
+        self.side, self.count, self._draw = side, count, draw
+        self.pixels = np.empty((versions, count, side, side, 3), np.uint8)
+        self._missing = np.ones(count, np.bool_)
 
     def need(self, codes: npt.NDArray[np.integer[Any]]) -> None:
         """Draw those of the tiles that are not yet drawn."""
         if not self._missing.any() or not (wanted := self._missing[codes]).any():
             return
         for code in np.unique(codes[wanted]).tolist():
-            canvas = Canvas(1, 1, self.side)
-            self._painter.draw_tile(canvas, self._game, code)
-            self.tiles[code] = canvas.pixels()
+            self.pixels[:, code] = self._draw(code)
             self._missing[code] = False
 
 
-_atlas = lru_cache(maxsize=16)(_Atlas)
+def remembered(make: Callable[..., Tiles]) -> Callable[..., Tiles]:
+    """A function of a game and more, which keeps the last tiles; not of a game with an option that cannot be hashed."""
+    kept = lru_cache(maxsize=32)(make)
+
+    def tiles(*key: Any) -> Tiles:
+        try:
+            return kept(*key)
+        except TypeError:  # such an option is a list
+            return make(*key)
+
+    return tiles
 
 
-def atlas(game: Game, tile_size: int) -> Pixels:
-    """Every tile of a game, uint8 (tiles, side, side, 3).
+@remembered
+def _tiles(game: Game, tile_size: int) -> Tiles:
+    painter = painter_of(game)
+    side = painter.cell * check_tile_size(tile_size)
 
-    Raises:
-        ValueError: a size out of range.
-        gymnasium.error.DependencyNotInstalled: pygame is missing.
-    """
-    drawn = _Atlas(game, tile_size)
-    drawn.need(np.arange(len(drawn.tiles)))
-    return drawn.tiles
+    def draw(code: int) -> list[Pixels]:
+        canvas = Canvas(1, 1, side)
+        painter.draw_tile(canvas, game, code)
+        return [canvas.pixels()]
+
+    return Tiles(side, game.codes, draw)
 
 
 def frame_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
@@ -171,25 +187,19 @@ def frames(game: Game, codes: Boards, tile_size: int) -> Pixels:
     Returns:
         uint8 (n, height * side, width * side, 3), where ``side`` is ``tile_size`` (six times that for a bandit).
     """
-    drawn = _atlas(game, tile_size)
+    drawn = _tiles(game, tile_size)
     drawn.need(codes)
     n, height, width = codes.shape
-    side, tiles = drawn.side, drawn.tiles
+    side, tiles = drawn.side, drawn.pixels[0]
     # A line of a tile is one item to copy, so that NumPy moves whole lines and not single bytes.
     lines = tiles.reshape(len(tiles), side * side * 3).view(f"V{side * 3}")
     copied = lines[codes[:, :, None, :], np.arange(side)[:, None]]
-    return copied.view(np.uint8).reshape(n, height * side, width * side, 3)
-
-
-def picture_shape(game: Game, tile_size: int) -> tuple[int, int, int]:
-    """(height, width, 3) of ``picture``; both even, as video encoders ask."""
-    height, width, _ = frame_shape(game, tile_size)
-    width = caption_width(width)
-    return _even(height + round(_ROWS * _line(width))), width, 3
+    pixels: Pixels = copied.view(np.uint8).reshape(n, height * side, width * side, 3)
+    return pixels
 
 
 def picture(game: Game, recording: Recording, tile_size: int) -> Pixels:
-    """The episode as it stands, uint8 of ``picture_shape``."""
+    """The episode as it stands, uint8 (height, width, 3), both even, as video encoders ask."""
     board = frames(game, board_codes(game, recording.board)[None], tile_size)[0]
     painter = painter_of(game)
     if painter.draw_move is not None and recording.moves:
@@ -238,16 +248,16 @@ def _caption(game: Game, recording: Recording, width: int) -> Pixels:
     return canvas.pixels()
 
 
-def png(picture: Pixels) -> bytes:
-    """A PNG of a picture, uint8 (height, width, 3)."""
-    out = BytesIO()
-    _pillow().fromarray(picture).save(out, "PNG", optimize=True)
-    return out.getvalue()
-
-
 def gif(pictures: Sequence[Pixels]) -> bytes:
-    """A GIF that plays for ever, of pictures uint8 (height, width, 3), all of one shape; the last is shown longest."""
-    image = _pillow()
+    """A GIF that plays for ever, of pictures uint8 (height, width, 3), all of one shape; the last is shown longest.
+
+    Raises:
+        gymnasium.error.DependencyNotInstalled: Pillow is missing.
+    """
+    try:
+        from PIL import Image as image  # a module
+    except ImportError:
+        raise DependencyNotInstalled("GIF files need Pillow: run `pip install 'ragen-gym[render]'`.") from None
     # One palette for all frames, made from all of them side by side, so that nothing flickers.
     palette = image.fromarray(np.concatenate(list(pictures), axis=1)).quantize(
         _GIF_COLOURS, method=image.Quantize.MEDIANCUT
@@ -257,11 +267,3 @@ def gif(pictures: Sequence[Pixels]) -> bytes:
     out = BytesIO()
     drawn[0].save(out, "GIF", save_all=True, append_images=drawn[1:], duration=times, loop=0, optimize=False)
     return out.getvalue()
-
-
-def _pillow() -> ModuleType:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DependencyNotInstalled("PNG and GIF files need Pillow: run `pip install 'ragen-gym[render]'`.") from None
-    return Image

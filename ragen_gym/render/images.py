@@ -6,11 +6,9 @@ put together from the lines of its tiles.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.seeding import uniforms
@@ -19,7 +17,7 @@ from ragen_gym.games.game import Board, Boards, Game
 from ragen_gym.render.bandit import lines_of
 from ragen_gym.render.canvas import Canvas, Pixels
 from ragen_gym.render.font import ADVANCE, missing
-from ragen_gym.render.frames import board_codes
+from ragen_gym.render.frames import Tiles, board_codes, remembered
 from ragen_gym.render.tile_sets import draw_number, tile_drawer
 
 __all__ = ["BoardImages", "Pixels", "photographed"]
@@ -56,7 +54,7 @@ class BoardImages:
         side = self._tiles.side
         self.shape = self._rows * side, self._columns * side, 3
         row, column = np.arange(self._rows)[:, None], np.arange(self._columns)
-        version = (row + 2 * column + row * column) % len(self._tiles.lines)
+        version = (row + 2 * column + row * column) % len(self._tiles.pixels)
         #: For each line of pixels and column of cells, where its version of the tiles begins, and the line in it.
         self._offsets = (version * self._tiles.count * side)[:, None, :] + np.arange(side)[None, :, None]
         self._frame = np.zeros((self._rows, self._columns), np.intp)
@@ -88,7 +86,7 @@ class BoardImages:
         n, side = len(codes), self._tiles.side
         if out is None:
             out = np.empty((n, *self.shape), np.uint8)
-        lines = self._tiles.lines.reshape(-1, side * 3)
+        lines = self._tiles.pixels.reshape(-1, side * 3)
         target = out.reshape(n, self._rows, side, self._columns, side * 3)
         for start in range(0, n, _CHUNK):
             part = codes[start : start + _CHUNK]
@@ -123,37 +121,23 @@ class BoardImages:
             )
 
 
-class _Tiles:
-    """The tiles of a game in one style, each drawn when it is first needed; after them the cells of the margin."""
+@remembered
+def _tiles(game: Game, style: ImageStyle, vocabulary: Vocabulary) -> Tiles:
+    """The tiles of a game in one style; after them the cells of the margin."""
+    draw_tile, cell = tile_drawer(style.tiles, game, vocabulary)
+    side, photo = cell * style.tile_size, style.palette == "photographic"
 
-    def __init__(self, game: Game, style: ImageStyle, vocabulary: Vocabulary) -> None:
-        self._draw, cell = tile_drawer(style.tiles, game, vocabulary)
-        self._codes, self._style = game.codes, style
-        self.side = cell * style.tile_size
-        self.count = game.codes + (1 + max(game.height, game.width)) * style.coordinates
-        versions = _VERSIONS if style.palette == "photographic" else 1
-        #: uint8 (versions, tiles, side, side, 3)
-        self.lines = np.empty((versions, self.count, self.side, self.side, 3), np.uint8)
-        self._missing = np.ones(self.count, np.bool_)
+    def draw(code: int) -> list[Pixels]:
+        canvas = Canvas(1, 1, side, pixel_font=True)
+        if code < game.codes:
+            draw_tile(canvas, code)
+        else:
+            draw_number(canvas, code - game.codes - 1 if code > game.codes else None)
+        drawn = canvas.pixels()
+        return [photographed(drawn, code * _VERSIONS + version) for version in range(_VERSIONS)] if photo else [drawn]
 
-    def need(self, codes: npt.NDArray[np.integer[Any]]) -> None:
-        """Draw those of the tiles that are not yet drawn."""
-        if not self._missing.any() or not (wanted := self._missing[codes]).any():
-            return
-        for code in np.unique(codes[wanted]).tolist():
-            canvas = Canvas(1, 1, self.side, pixel_font=True)
-            if code < self._codes:
-                self._draw(canvas, code)
-            else:
-                draw_number(canvas, code - self._codes - 1 if code > self._codes else None)
-            drawn = canvas.pixels()
-            for version in range(len(self.lines)):
-                photo = self._style.palette == "photographic"
-                self.lines[version, code] = photographed(drawn, code * _VERSIONS + version) if photo else drawn
-            self._missing[code] = False
-
-
-_tiles = lru_cache(maxsize=32)(_Tiles)
+    count = game.codes + (1 + max(game.height, game.width)) * style.coordinates
+    return Tiles(side, count, draw, _VERSIONS if photo else 1)
 
 
 def photographed(tile: Pixels, key: int) -> Pixels:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ragen_gym.games.game import Board, Game, Rule
 from ragen_gym.render.canvas import Pixels, load_pygame
@@ -65,6 +65,8 @@ _WORDS = {"left": "left", "right": "right", "up": "up", "down": "down", "return"
 class Window:
     """A window that opens at the first picture. Once the person has closed it, it shows nothing more until ``close``.
 
+    Pygame has one window in a process: it shows the environment that was last reset or played.
+
     Args:
         title: what its title bar says.
         fps: pictures a second at most.
@@ -73,10 +75,12 @@ class Window:
         gymnasium.error.DependencyNotInstalled: pygame is missing.
     """
 
+    _shown: ClassVar[Window | None] = None
+
     def __init__(self, title: str, fps: int) -> None:
         self._pygame = load_pygame()
         self._title, self._fps = title, fps
-        self._screen: Any = None
+        self._clock = self._pygame.time.Clock()
         self.closed = False
 
     def __reduce__(self) -> tuple[type[Window], tuple[str, int]]:
@@ -84,18 +88,20 @@ class Window:
 
     def show(self, picture: Pixels) -> None:
         """Show a picture, uint8 (height, width, 3), no sooner than 1 / fps seconds after the last one."""
-        if self._screen is None and not self.closed:
-            self._pygame.display.init()
-            self._screen = self._pygame.display.set_mode((picture.shape[1], picture.shape[0]))
-            self._pygame.display.set_caption(self._title)
-            self._clock = self._pygame.time.Clock()
-        if not self.closed and self._pygame.event.peek(self._pygame.QUIT):
-            self._quit()
         if self.closed:
             return
-        self._pygame.surfarray.blit_array(self._screen, picture.swapaxes(0, 1))
+        display = self._pygame.display
+        if Window._shown is not self or display.get_surface() is None:
+            display.init()
+            display.set_mode((picture.shape[1], picture.shape[0]))
+            display.set_caption(self._title)
+            Window._shown = self
+        if self._pygame.event.peek(self._pygame.QUIT):
+            self._quit()
+            return
+        self._pygame.surfarray.blit_array(display.get_surface(), picture.swapaxes(0, 1))
         self._pygame.event.pump()
-        self._pygame.display.flip()
+        display.flip()
         self._clock.tick(self._fps)
 
     def key(self) -> str | None:
@@ -115,10 +121,10 @@ class Window:
 
     def close(self) -> None:
         """Close the window, if it is open; the next picture opens another one."""
-        if self._screen is not None:
+        if Window._shown is self:
             self._quit()
         self.closed = False
 
     def _quit(self) -> None:
-        self.closed, self._screen = True, None
+        self.closed, Window._shown = True, None
         self._pygame.display.quit()

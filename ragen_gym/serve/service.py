@@ -15,6 +15,7 @@ import numpy as np
 
 from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import TABLE, find
+from ragen_gym.render.png import encode_png
 from ragen_gym.serve.errors import RequestError, library_errors
 from ragen_gym.serve.level_cost import LevelCosts
 from ragen_gym.serve.limits import Limits, check_boards, check_options
@@ -225,8 +226,4 @@ def _state(named: dict[str, Any], env: ServedEnv) -> bytes:
 
 
 def _png(env: ServedEnv, index: int) -> bytes:
-    from ragen_gym.render.frames import png
-
-    pixels = env.pixels(index)
-    with library_errors():
-        return png(pixels)
+    return encode_png(env.pixels(index))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from typing import Any
 
 import gymnasium
@@ -44,7 +45,7 @@ class Calculator(gymnasium.Env[str, str]):
             f"<calculator>expression</calculator> and read its result, at most {calls} times.\n"
             "Then reply with <answer>number</answer>."
         )
-        self.observation_space = self.action_space = spaces.Text(1000, min_length=0)
+        self.observation_space = self.action_space = spaces.Text(1000, min_length=0, charset=string.printable)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """What is bought."""

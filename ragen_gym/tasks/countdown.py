@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
@@ -43,7 +44,7 @@ class Countdown(gymnasium.Env[str, str]):
             "Write an expression that equals the target. Use each number once, and "
             f"{' '.join(signs)} and brackets.\nReply with <answer>expression</answer>."
         )
-        self.observation_space = self.action_space = spaces.Text(1000, min_length=0)
+        self.observation_space = self.action_space = spaces.Text(1000, min_length=0, charset=string.printable)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """The numbers, in increasing order, and the target."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from typing import Any
 
 import gymnasium
@@ -47,7 +48,7 @@ class ReasoningGym(gymnasium.Env[str, str]):
         if self._entry["answer"] is not None:
             self.optimal_reply = self._known_answer
         self.instructions = "Answer the question. Reply with <answer>your answer</answer>."
-        self.observation_space = self.action_space = spaces.Text(100_000, min_length=0)
+        self.observation_space = self.action_space = spaces.Text(100_000, min_length=0, charset=string.printable)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """The question."""

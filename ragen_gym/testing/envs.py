@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from hashlib import sha256
 from math import isfinite
 from typing import Any
@@ -36,7 +37,7 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
 
     Args:
         env: an id or name of the table, or an environment that has a spec: one made by ``gymnasium.make`` or
-            ``ragen_gym.make_turn``.
+            ``ragen_gym.make_turn``. Wrappers of one's own around it are left out.
         steps: actions to play for each seed.
         processes: whether to play in another process too, with another PYTHONHASHSEED (about a second).
         options: arguments of the id.
@@ -45,14 +46,15 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
         AssertionError: what the environment does and what it should do.
         ValueError: the environment is unknown or has no spec.
     """
-    spec = make(env, options).spec
+    spec = make(env, **options).spec
     if spec is None:
         raise ValueError("check_env needs an id, or an environment with a spec; make it by gymnasium.make.")
+    spec = replace(spec, additional_wrappers=())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gymnasium_check(make(spec, {}).unwrapped, skip_render_check=True)
+        gymnasium_check(make(spec).unwrapped, skip_render_check=True)
     runs: list[tuple[EnvSpec, dict[str, Any], int, list[Any]]] = [
-        (spec, {}, seed, some_actions(make(spec, {}), seed, steps)) for seed in SEEDS
+        (spec, {}, seed, some_actions(make(spec), seed, steps)) for seed in SEEDS
     ]
     truth = [replay(*run) for run in runs]
     with ThreadPoolExecutor(4) as pool:
@@ -62,9 +64,9 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
     _check_noise(spec, steps)
     _check_ends(spec)
     _check_pickle(spec, steps)
-    if isinstance(make(spec, {}).observation_space, spaces.Dict):
+    if isinstance(make(spec).observation_space, spaces.Dict):
         _check_pictures(spec, steps)
-    if isinstance(make(spec, {}).unwrapped, StepEnv):
+    if isinstance(make(spec).unwrapped, StepEnv):
         _check_observations(spec, steps)
         _check_batch(spec, steps)
     if processes:
@@ -76,7 +78,7 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
 
 def _check_resets(spec: EnvSpec, steps: int) -> None:
     """Episode k of a seed is the same, whatever was played before it."""
-    idle, busy = make(spec, {}), make(spec, {})
+    idle, busy = make(spec), make(spec)
     actions = some_actions(busy, 1, steps)
     replay(busy, {}, 5, actions)
     idle.reset(seed=7)
@@ -84,7 +86,7 @@ def _check_resets(spec: EnvSpec, steps: int) -> None:
     for episode in range(1, 12):
         expected, got = record(*idle.reset()), record(*busy.reset())
         require(got == expected, f"{spec.id}: episode {episode} of a seed depends on what was played before: {got}.")
-        clone = make(spec, {})
+        clone = make(spec)
         clone.reset(seed=7)
         for _ in range(episode):
             clone.reset()
@@ -98,7 +100,7 @@ def _check_resets(spec: EnvSpec, steps: int) -> None:
 
 def _check_noise(spec: EnvSpec, steps: int) -> None:
     """``noise_seed`` leaves the level alone, and repeats."""
-    env = make(spec, {})
+    env = make(spec)
     actions = some_actions(env, 3, steps)
     plain = replay(env, {}, 11, actions[:1])[0]
     for noise_seed in (0, 1, 2**32 - 1, 2**70):
@@ -109,9 +111,9 @@ def _check_noise(spec: EnvSpec, steps: int) -> None:
 
 def _check_ends(spec: EnvSpec) -> None:
     """A terminated episode takes no action, and neither does one that has not begun."""
-    env = make(spec, {}).unwrapped
+    env = make(spec).unwrapped
     actions = some_actions(env, 0, 400)
-    _refuses(make(spec, {}).unwrapped, actions[0], f"{spec.id} takes a step before the first reset.")
+    _refuses(make(spec).unwrapped, actions[0], f"{spec.id} takes a step before the first reset.")
     env.reset(seed=0)
     for action in actions:
         _, reward, terminated, truncated, info = env.step(action)
@@ -125,7 +127,7 @@ def _check_ends(spec: EnvSpec) -> None:
 
 def _check_pickle(spec: EnvSpec, steps: int) -> None:
     """A pickled environment plays on the same from the midst of an episode."""
-    env = make(spec, {})
+    env = make(spec)
     actions = some_actions(env, 2, steps)
     env.reset(seed=13)
     _, _, terminated, truncated, _ = env.step(actions[0])
@@ -149,7 +151,7 @@ def _refuses(env: Env, action: Any, otherwise: str) -> None:
 
 def _check_observations(spec: EnvSpec, steps: int) -> None:
     """Every observation lies in its space and says the whole board."""
-    env = make(spec, {})
+    env = make(spec)
     core: Any = env.unwrapped
 
     def check(observation: Any) -> None:
@@ -172,7 +174,7 @@ def _check_observations(spec: EnvSpec, steps: int) -> None:
 
 def _check_pictures(spec: EnvSpec, steps: int) -> None:
     """The pictures of a turn are those that its messages have parts for, and show the board as it stands."""
-    env = make(spec, {})
+    env = make(spec)
     core: Any = env.unwrapped
 
     def check(observation: Any, info: dict[str, Any], known: dict[bytes, bytes]) -> None:
@@ -202,7 +204,7 @@ def _check_batch(spec: EnvSpec, steps: int) -> None:
     """Environment i of a batch seeded s_i plays what the single environment seeded s_i plays, through autoresets."""
     seeds = [*SEEDS, 5]
     batch: Any = gymnasium.make_vec(spec, num_envs=len(seeds))
-    singles = [make(spec, {}) for _ in seeds]
+    singles = [make(spec) for _ in seeds]
     columns = [some_actions(env, seed, steps) for env, seed in zip(singles, seeds, strict=True)]
     try:
         observations, infos = batch.reset(seed=seeds)
@@ -278,7 +280,7 @@ def replay(
     Returns:
         One record for each reset and step, of plain numbers and strings, which ``json`` can write.
     """
-    played = make(env, arguments)
+    played = make(env, **arguments)
     records = [record(*played.reset(seed=seed, options=options))]
     for action in actions:
         observation, reward, terminated, truncated, info = played.step(action)
@@ -289,7 +291,7 @@ def replay(
     return records
 
 
-def make(env: str | Env | EnvSpec, arguments: dict[str, Any]) -> Env:
+def make(env: str | Env | EnvSpec, /, **arguments: Any) -> Env:
     """The environment of an id, of a spec, or itself."""
     if isinstance(env, str):
         return gymnasium.make(find(env).id, disable_env_checker=True, **arguments)

@@ -33,9 +33,9 @@ class Play:
 def options(game_class: type[Game], **overrides: SearchStrategy[Any]) -> SearchStrategy[dict[str, Any]]:
     """Options around their defaults that the class accepts.
 
-    A whole number varies by two either way, a number in [0, 1] over that interval, another number up to twice its
-    size, a truth value both ways; any other option keeps its default. ``overrides`` are strategies for single options,
-    and for those that have no default.
+    A whole number varies by two either way, one from 0 on no further than to 0, a number in [0, 1] over that interval,
+    another number up to twice its size, a truth value both ways; any other option keeps its default. ``overrides`` are
+    strategies for single options, and for those that have no default.
     """
     ranges = {
         name: _around(default) for name, default in game_class.options().items() if default is not Parameter.empty
@@ -126,7 +126,7 @@ def _around(default: Any) -> SearchStrategy[Any]:
     if isinstance(default, bool):
         return st.booleans()
     if isinstance(default, int):
-        return st.integers(max(0, default - 2), default + 2)
+        return st.integers(max(0, default - 2) if default >= 0 else default - 2, default + 2)
     if isinstance(default, float):
         return st.floats(0, 1) if 0 <= default <= 1 else st.floats(*sorted((0.0, 2 * default)))
     return st.just(default)

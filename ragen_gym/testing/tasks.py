@@ -20,7 +20,7 @@ from ragen_gym.testing.processes import run_in_another_process
 __all__ = ["check_task"]
 
 SEEDS = (0, 1, 2**31 - 1)
-REPLIES = ("", "I give up.", "<answer></answer>", "<answer>1", "\n\0 \N{SNOWMAN}", "1 " * 2000)
+REPLIES = ("", "I give up.", "<answer></answer>", "<answer>1", "\n\0 \N{SNOWMAN}", f"<answer>{'9' * 5000}</answer>")
 _CHILD = """
 import json, sys
 path, name, options, seeds = json.loads(sys.stdin.read())

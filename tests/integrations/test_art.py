@@ -15,7 +15,7 @@ from tests.integrations.library import REPLIES, export, needs, serving_replies
 
 needs("art", "art")
 
-OPTIONS: dict[str, Any] = {"max_turns": 3, "success_rate": 0.8}
+OPTIONS: dict[str, Any] = {"max_turns": 3, "success_rate": 0.8, "size": 5}  # a game's size is not a group's
 
 
 def gathered(url: str, seeds: list[int], size: int) -> Any:

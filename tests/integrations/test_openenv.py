@@ -17,6 +17,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from gymnasium.error import ResetNeeded
 
 from ragen_gym.integrations import METRICS, Rollout
 from tests.integrations.library import export, install, needs, options
@@ -193,3 +194,10 @@ def test_a_session_without_a_seed_tells_the_one_it_drew(url: str, package: Any) 
         seed, text = env.state().seed, env.reset(seed=env.state().seed).observation.text
     assert len(texts) > 1
     assert text == f"{(rollout := Rollout('FrozenLake', **OPTIONS)).instructions}\n\n{rollout.begin(seed)}"
+
+
+def test_a_step_before_a_reset_is_refused() -> None:
+    from ragen_gym.integrations.openenv import GameEnvironment, GameReply
+
+    with pytest.raises(ResetNeeded, match="none was started"):
+        GameEnvironment("FrozenLake").step(GameReply(text="Up"))

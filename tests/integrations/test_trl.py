@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from ragen_gym import TurnEnv
 from ragen_gym.integrations import METRICS, Rollout, rows
 from tests.integrations.library import byte_tokenizer, export, needs, options
 
@@ -66,24 +65,6 @@ def test_three_steps_of_grpo(play: str, model: Path, tmp_path: Path) -> None:
     else:  # a model that calls no tool
         for step in steps:
             assert (step["game/unfinished"], step[reward]) == (1.0, 0.0)
-
-
-def test_a_tool_plays_the_row_and_groups_differ_in_noise_alone() -> None:
-    from ragen_gym.integrations.trl import environment_factory, tool_rows
-
-    (row,) = tool_rows("FrozenLake", 1, first_seed=7, **OPTIONS)
-    factory = environment_factory("FrozenLake", **OPTIONS)
-    assert factory.__name__ == "FrozenLake"
-    group = [factory() for _ in range(16)]
-    starts = {each.reset(**row) for each in group}
-    assert len(starts) == 1
-    rollout = Rollout("FrozenLake", **OPTIONS)
-    rollout.begin(row["seed"])
-    assert isinstance(rollout.env, TurnEnv)
-    assert rollout.env.board in starts.pop()
-    seen = {each.play("Down || Right || Down || Right") for each in group}
-    assert len(seen) > 1
-    assert all(isinstance(each.get_reward(), float) for each in group)
 
 
 def test_the_tool_has_a_schema_and_unknown_moves_are_the_games_to_judge() -> None:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from .context import Context, Fault, passed
-from .protocol import SUCCESS, NotApplicable, Outcome, Step, key
+from .protocol import SUCCESS, NotApplicable, Outcome, Step, key, literal
 
 __all__ = [
     "info_effective",
@@ -45,7 +45,7 @@ def observation_in_space(context: Context) -> Outcome:
                     f"seed {seed}: the observation after {place} actions is not in {str(space)[:80]}",
                     context.code(
                         f"e = new(); o = start(e, {seed}); "
-                        + (f"o = [act(e, a) for a in {actions!r}][-1][0]" if place else ""),
+                        + (f"o = [act(e, a) for a in {literal(actions)}][-1][0]" if place else ""),
                         "assert e.observation_space.contains(o)",
                     ),
                 )
@@ -68,8 +68,8 @@ def observation_aliased(context: Context) -> Outcome:
                     f"observation {at} of seed {seed} changes when action {place + 1} is played",
                     context.code(
                         f"import copy; e = new(); o = start(e, {seed})",
-                        f"a = [(x, copy.deepcopy(x)) for x in [o] + [act(e, a)[0] for a in {context.actions(seed)[:at]!r}]][-1]; "
-                        f"[act(e, x) for x in {context.actions(seed)[at : place + 1]!r}]",
+                        f"a = [(x, copy.deepcopy(x)) for x in [o] + [act(e, a)[0] for a in {literal(context.actions(seed)[:at])}]][-1]; "
+                        f"[act(e, x) for x in {literal(context.actions(seed)[at : place + 1])}]",
                         "assert repr(a[0]) == repr(a[1])",
                     ),
                 )
@@ -93,7 +93,7 @@ def text_parses(context: Context) -> Outcome:
                 f"seed {seed}: the observation after {len(played)} actions reads back as another state",
                 context.code(
                     f"e = new().unwrapped; o = start(e, {seed})",
-                    f"o = ([o] + [act(e, a)[0] for a in {played!r}])[-1]",
+                    f"o = ([o] + [act(e, a)[0] for a in {literal(played)}])[-1]",
                     "assert e.game.parse(o, e.vocabulary, e.text_format) == e.state[0]",
                 ),
             )
@@ -137,7 +137,7 @@ def text_hides_state(context: Context) -> Outcome:
                     f"shown = lambda x: {context.target.shown}",
                     "play = lambda s, x: (lambda e: [(shown(start(e, s)), None)] + [(shown(r[0]), r[1]) "
                     "for r in [act(e, a) for a in x]])(new())",
-                    f"a, b = play({seed}, {actions!r}), play({other}, {others!r})",
+                    f"a, b = play({seed}, {literal(actions)}), play({other}, {literal(others)})",
                     "assert repr(a[-2][0]) != repr(b[-2][0]) or repr(a[-1]) == repr(b[-1])",
                 ),
                 pairs=len(results),
@@ -163,7 +163,7 @@ def reward_finite(context: Context) -> Outcome:
                 raise Fault(
                     f"seed {seed}: action {place + 1} earns {step.reward!r}",
                     context.code(
-                        f"import math; e = new(); start(e, {seed}); a = [act(e, x) for x in {context.actions(seed)[: place + 1]!r}]",
+                        f"import math; e = new(); start(e, {seed}); a = [act(e, x) for x in {literal(context.actions(seed)[: place + 1])}]",
                         "assert math.isfinite(float(a[-1][1]))",
                     ),
                 )
@@ -197,8 +197,8 @@ def reward_idle(context: Context) -> Outcome:
         raise Fault(
             f"the reply {action!r} alone earns {total:g} on seed {seed}",
             context.code(
-                f"e = new(); start(e, {seed}); a = act(e, {action!r})",
-                f"for _ in range({context.steps - 1}): a = a if a[2] else (a[0], a[1] + act(e, {action!r})[1], *a[2:])",
+                f"e = new(); start(e, {seed}); a = act(e, {literal(action)})",
+                f"for _ in range({context.steps - 1}): a = a if a[2] else (a[0], a[1] + act(e, {literal(action)})[1], *a[2:])",
                 "assert a[1] <= 0",
             ),
             earned=total,
@@ -248,7 +248,7 @@ def reward_constant(context: Context) -> Outcome:
             f"{best} and nothing else succeeds in {rates[best]:.0%} of {numbers[best]} episodes",
             context.code(
                 "def play(s):\n    e = new(); o = start(e, s)\n"
-                f"    for _ in range({context.steps}):\n        a = act(e, {given})\n        if a[2]: return a[1] > 0\n    return False",
+                f"    for _ in range({context.steps}):\n        {_success_of(context, given)}\n    return False",
                 f"assert sum(play(s) for s in {seeds!r}) <= {_EASY} * {len(seeds)}",
             ),
             rate=rates[best],
@@ -273,9 +273,9 @@ def reward_random(context: Context) -> Outcome:
         raise Fault(
             f"random play succeeds in {rate:.0%} of {len(played)} episodes",
             context.code(
-                f"plays = {seeds!r}",
-                "def play(s):\n    e = new(); start(e, s)\n    for x in plays[s]:\n        a = act(e, x)\n"
-                "        if a[2]: return a[1] > 0\n    return False",
+                f"plays = {literal(seeds)}",
+                "def play(s):\n    e = new(); start(e, s)\n"
+                f"    for x in plays[s]:\n        {_success_of(context, 'x')}\n    return False",
                 f"assert sum(map(play, plays)) <= {_EASY} * len(plays)",
             ),
             **numbers,
@@ -283,6 +283,15 @@ def reward_random(context: Context) -> Outcome:
     return passed(
         f"random play succeeds in {rate:.0%} of {len(played)} episodes, with mean return {mean:.3g}", **numbers
     )
+
+
+def _success_of(context: Context, action: str) -> str:
+    """Evidence in a loop: play an action; at the end of the episode return whether it succeeds, as ``won`` says it."""
+    last = (steps[-1].info for _, _, steps in context.played if steps)
+    name = next((name for info in last for name in SUCCESS if name in info), None)
+    if name is None:
+        return f"a = act(e, {action})\n        if a[2]: return a[1] > 0"
+    return f"a = e.step({action})\n        if any(a[2:-1]): return bool(a[-1][{name!r}])"
 
 
 def _wilson_low(wins: int, number: int) -> float:
@@ -316,8 +325,8 @@ def reward_after_end(context: Context) -> Outcome:
                 raise Fault(
                     f"seed {seed}: the action {later!r} after the end earns {reward:g}",
                     context.code(
-                        f"e = new(); start(e, {seed}); [act(e, a) for a in {actions[: place + 1]!r}]",
-                        f"a = [act(e, x)[1] for x in {actions[:8]!r}]",
+                        f"e = new(); start(e, {seed}); [act(e, a) for a in {literal(actions[: place + 1])}]",
+                        f"a = [act(e, x)[1] for x in {literal(actions[:8])}]",
                         "assert max(a) <= 0",
                     ),
                 )
@@ -341,7 +350,7 @@ def info_success(context: Context) -> Outcome:
                 raise Fault(
                     f"seed {seed}: info says {name}=True after action {place + 1}, and the episode goes on",
                     context.code(
-                        f"e = new(); start(e, {seed}); a = [e.step(x) for x in {context.actions(seed)[: place + 1]!r}][-1]",
+                        f"e = new(); start(e, {seed}); a = [e.step(x) for x in {literal(context.actions(seed)[: place + 1])}][-1]",
                         f"assert any(a[2:-1]) or not a[-1][{name!r}]",
                     ),
                 )
@@ -353,7 +362,7 @@ def info_success(context: Context) -> Outcome:
             f"an end with {name}=True earns {bad[0]:g} (seed {bad[1]}), one with {name}=False {good[0]:g} (seed {good[1]})",
             context.code(
                 "play = lambda s, x: (lambda e: (start(e, s), [e.step(a) for a in x][-1])[1])(new())",
-                f"a, b = play({bad[1]}, {context.actions(bad[1])[: bad[2] + 1]!r}), play({good[1]}, {context.actions(good[1])[: good[2] + 1]!r})",
+                f"a, b = play({bad[1]}, {literal(context.actions(bad[1])[: bad[2] + 1])}), play({good[1]}, {literal(context.actions(good[1])[: good[2] + 1])})",
                 "assert a[1] >= b[1]",
             ),
         )
@@ -384,7 +393,7 @@ def info_effective(context: Context) -> Outcome:
                             f"seed {seed}: info says {name}={step.info[name]} of action {place + 1}, and the observation "
                             f"{'changes' if changed else 'stays'}",
                             context.code(
-                                f"e = new(); o = [start(e, {seed})]; a = [e.step(x) for x in {actions!r}]; o += [x[0] for x in a]",
+                                f"e = new(); o = [start(e, {seed})]; a = [e.step(x) for x in {literal(actions)}]; o += [x[0] for x in a]",
                                 f"assert bool(a[-1][-1][{name!r}]) == (repr(o[-1]) != repr(o[-2]))",
                             ),
                         )
@@ -418,8 +427,8 @@ def mask_matches(context: Context) -> Outcome:
                         f"{'changes the observation or ends the episode' if changes else 'changes nothing'}",
                         context.code(
                             f"e = new(); o, i = e.reset(seed={seed})",
-                            f"for x in {played!r}: o, _, _, _, i = e.step(x)",
-                            f"a = e.step({action!r}); assert bool(i['action_mask'][{env.actions().index(action)}]) == "
+                            f"for x in {literal(played)}: o, _, _, _, i = e.step(x)",
+                            f"a = e.step({literal(action)}); assert bool(i['action_mask'][{env.actions().index(action)}]) == "
                             "(repr(a[0]) != repr(o) or a[2])",
                         ),
                     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .context import Context, Fault, comparable, passed
-from .protocol import NotApplicable, Outcome, key
+from .protocol import NotApplicable, Outcome, key, literal
 
 __all__ = ["action_in_space", "action_out_of_range", "exception_state", "memory", "plays", "resources", "speed"]
 
@@ -42,7 +42,7 @@ def plays(context: Context) -> Outcome:
             raise Fault(
                 f"seed {seed}: {what} raises {type(error).__name__}: {str(error)[:200]}",
                 context.code(
-                    f"e = new(); start(e, {context.seed(seed)})", f"[act(e, a) for a in {played!r}]  # raises"
+                    f"e = new(); start(e, {context.seed(seed)})", f"[act(e, a) for a in {literal(played)}]  # raises"
                 ),
             ) from error
         count += 1
@@ -62,14 +62,14 @@ def action_in_space(context: Context) -> Outcome:
             if not env.action_space.contains(action):
                 raise Fault(
                     f"the action {action!r} is offered, and is not in {env.action_space}",
-                    context.code(f"e = new(); start(e, {seed})", f"assert e.action_space.contains({action!r})"),
+                    context.code(f"e = new(); start(e, {seed})", f"assert e.action_space.contains({literal(action)})"),
                 )
             try:
                 env.step(action)
             except Exception as error:
                 raise Fault(
                     f"the action {action!r} of the space raises {type(error).__name__}: {error}",
-                    context.code(f"e = new(); start(e, {seed})", f"act(e, {action!r})  # raises"),
+                    context.code(f"e = new(); start(e, {seed})", f"act(e, {literal(action)})  # raises"),
                 ) from error
     return passed(f"{count} actions of the space are taken")
 
@@ -146,7 +146,7 @@ def _hurt(context: Context, seed: int, bad: Any, actions: list[Any], how: str) -
         f"seed {seed}: after the bad action {shown} has raised, the episode {how}",
         context.code(
             f"def play(bad):\n    e = new(); start(e, {seed})\n    try: bad and act(e, {shown})\n    except Exception: pass\n"
-            f"    out = []\n    for a in {actions!r}:\n        try: out.append(repr(act(e, a)))\n"
+            f"    out = []\n    for a in {literal(actions)}:\n        try: out.append(repr(act(e, a)))\n"
             "        except Exception as x: out.append(repr(x))\n    return out",
             "assert play(True) == play(False)",
         ),
@@ -217,7 +217,7 @@ def speed(context: Context) -> Outcome:
             shown,
             context.code(
                 "import time; e = new(); t = time.time(); start(e, 3)",
-                f"u = time.time(); [act(e, a) for a in {context.actions(3, 1)!r}]",
+                f"u = time.time(); [act(e, a) for a in {literal(context.actions(3, 1))}]",
                 f"assert u - t < {_SLOW_RESET} and time.time() - u < {_SLOW_STEP}",
             ),
             **numbers,
@@ -264,7 +264,7 @@ def memory(context: Context) -> Outcome:
             f"each episode leaves {grown[-1] / 1024:.1f} KiB allocated",
             context.code(
                 "import gc, tracemalloc; e = new()",
-                f"def window():\n    for s in range({_EPISODES}):\n        start(e, s % 8)\n        for a in {context.actions(3)!r}:\n"
+                f"def window():\n    for s in range({_EPISODES}):\n        start(e, s % 8)\n        for a in {literal(context.actions(3))}:\n"
                 "            if any(act(e, a)[2:4]): break\n    gc.collect(); return tracemalloc.get_traced_memory()[0]",
                 f"window(); tracemalloc.start(); window(); a = [window() for _ in range(3)]; "
                 f"assert min(a[1] - a[0], a[2] - a[1]) <= {_GROWTH} * {_EPISODES}",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .context import Context, Fault, comparable, passed
-from .protocol import NotApplicable, Outcome, key
+from .protocol import NotApplicable, Outcome, key, literal
 
 __all__ = [
     "fingerprint",
@@ -68,7 +68,7 @@ def _differing(context: Context, seed: int, first: list[Any], second: list[Any])
     return Fault(
         f"reset(seed={seed}) and the same actions: two new environments differ at step {place}",
         context.code(
-            f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {actions!r}])",
+            f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {literal(actions)}])",
             "assert repr(play(new())) == repr(play(new()))",
         ),
     )
@@ -91,8 +91,8 @@ def reset_clean(context: Context) -> Outcome:
                 f"({'its beginning' if not place else f'step {place}'} differs)",
                 context.code(
                     f"e, f = new(), new(); start(e, {before})",
-                    f"[act(e, a) for a in {context.actions(before or 0, 3)!r}]; "
-                    f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {actions[:place]!r}])",
+                    f"[act(e, a) for a in {literal(context.actions(before or 0, 3))}]; "
+                    f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {literal(actions[:place])}])",
                     "assert repr(play(e)) == repr(play(f))",
                 ),
             )
@@ -147,7 +147,7 @@ def seed_threads(context: Context) -> Outcome:
             if wrong:
                 lines = (
                     "from concurrent.futures import ThreadPoolExecutor; import sys; sys.setswitchinterval(1e-5); "
-                    f"play = lambda s: (lambda e: repr((start(e, s), [act(e, a) for a in {context.actions(0, 1)!r}])))(new())",
+                    f"play = lambda s: (lambda e: repr((start(e, s), [act(e, a) for a in {literal(context.actions(0, 1))}])))(new())",
                     f"a = [*map(play, {seeds})]; pool = ThreadPoolExecutor({_THREADS})",
                     f"assert all([*pool.map(play, {seeds})] == a for _ in range({_ROUNDS}))",
                 )
@@ -187,7 +187,7 @@ def seed_order(context: Context) -> Outcome:
             raise Fault(
                 f"reset(seed={seed}) gives another episode while another environment is played in turn with it",
                 context.code(
-                    f"A, B = {actions!r}, {others[: len(actions)]!r}; e, f, g = new(), new(), new()",
+                    f"A, B = {literal(actions)}, {literal(others[: len(actions)])}; e, f, g = new(), new(), new()",
                     f"a = [repr(start(g, {seed}))] + [repr(act(g, x)) for x in A]; b = [repr(start(e, {seed}))]; start(f, {other})",
                     "b += [(i < len(B) and act(f, B[i]), repr(act(e, x)))[1] for i, x in enumerate(A)]",
                     "assert a == b",
@@ -224,7 +224,7 @@ def global_random_read(context: Context) -> Outcome:
                     context.code(
                         f"import random, sys; fix = lambda g: [m.seed(g) for m in {_MODULES}]",
                         f"play = lambda g: (lambda e: (fix(g), repr((start(e, {seed}), [(fix(g + i), act(e, a))[1] "
-                        f"for i, a in enumerate({actions[: max(place, 1)]!r})])))[1])(new())",
+                        f"for i, a in enumerate({literal(actions[: max(place, 1)])})])))[1])(new())",
                         "assert play(1) == play(1000)",
                     ),
                 )
@@ -263,7 +263,7 @@ def global_random_moved(context: Context) -> Outcome:
                 f"global random state is changed ({what})",
                 context.code(
                     f"import random, sys; state = lambda: [repr((m.getstate if m is random else m.get_state)()) for m in {_MODULES}]",
-                    f"e = new(); start(e, 3); before = state(); start(e, 4); [act(e, a) for a in {actions[:1]!r}]",
+                    f"e = new(); start(e, 3); before = state(); start(e, 4); [act(e, a) for a in {literal(actions[:1])}]",
                     "assert state() == before",
                 ),
             )
@@ -310,7 +310,7 @@ def group_noise(context: Context) -> Outcome:
     raise Fault(
         "one seed fixes the level and every random draw after it: members of a group slip together, or meet other levels",
         context.code(
-            f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {context.actions(seed, 3)!r}])",
+            f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {literal(context.actions(seed, 3))}])",
             "assert len({repr(play(new())) for _ in range(16)}) > 1",
         ),
     )

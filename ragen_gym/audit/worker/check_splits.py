@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .context import Context, Fault, passed
-from .protocol import NotApplicable, Outcome
+from .protocol import NotApplicable, Outcome, literal
 
 __all__ = ["levels_repeat", "split_exact", "split_near", "split_symmetry"]
 
@@ -186,7 +186,7 @@ def _alike(context: Context, first: int, second: int, options: tuple[dict[str, A
     played = [] if context.stochastic else context.episode(env, first, context.actions(0))[1]
     one, two = map(_options, options)
     return [
-        f"play = lambda e, s: (start(e, s), [act(e, a) for a in {context.actions(0)[: len(played)]!r}])",
+        f"play = lambda e, s: (start(e, s), [act(e, a) for a in {literal(context.actions(0)[: len(played)])}])",
         f"a, b = play(new({one}), {first}), play(new({two}), {second})",
         "assert repr(a) != repr(b)",
     ]

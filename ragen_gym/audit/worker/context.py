@@ -186,7 +186,8 @@ class Context:
 
     def code(self, *lines: str) -> str:
         """Evidence: the target's definitions, then these lines."""
-        return "\n".join([self.target.code, *lines])
+        text = "\n".join([self.target.code, *lines])
+        return f"import numpy\n{text}" if "numpy.array(" in text else text
 
     @cached_property
     def repeats(self) -> bool:

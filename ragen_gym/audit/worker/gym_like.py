@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
-from .protocol import AuditedEnv, Step, Target, copied
+from .protocol import AuditedEnv, Step, Target, copied, keywords
 
 __all__ = ["CallableTarget", "GymnasiumTarget", "ServerTarget"]
 
@@ -98,7 +98,7 @@ class GymEnv(AuditedEnv):
 
     def mask(self, info: Mapping[str, Any]) -> list[bool] | None:
         for name in _MASKS:
-            if name in info and len(info[name]) == len(self.actions()):
+            if hasattr(info.get(name), "__len__") and len(info[name]) == len(self.actions()):
                 return [bool(allowed) for allowed in info[name]]
         return None
 
@@ -144,6 +144,8 @@ class CallableTarget(Target):
     def _inspect(self) -> None:
         env = self.make()
         core = env.env
+        if hasattr(core, "num_envs"):
+            raise ValueError(f"{self.name} makes {core.num_envs} environments in one: name what makes a single one.")
         self.takes_seed = bool({"seed", "kwargs"} & accepted(core.reset)) or callable(getattr(core, "seed", None))
         self.separate_noise = self._separate(core)
         module, _, attribute = self.name.partition(":")
@@ -165,8 +167,7 @@ class CallableTarget(Target):
 
     def make_code(self, module: str, attribute: str) -> str:
         """Python that defines ``new``."""
-        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return f"import {module}; new = lambda **k: {module}.{attribute}({f'**{{**dict({options}), **k}}' if options else '**k'})"
+        return f"import {module}; new = lambda **k: {module}.{attribute}({keywords(self.options)})"
 
     def make(self, **options: Any) -> GymEnv:
         env = self.factory(**{**self.options, **options})
@@ -209,9 +210,8 @@ class GymnasiumTarget(CallableTarget):
         self._inspect()
 
     def make_code(self, module: str, attribute: str) -> str:
-        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
         first = "import gymnasium, ragen_gym" if self.name.startswith("ragen/") else "import gymnasium"
-        return f"{first}; new = lambda **k: gymnasium.make({self.name!r}{options}, **k)"
+        return f"{first}; new = lambda **k: gymnasium.make({self.name!r}, {keywords(self.options)})"
 
 
 class ServerTarget(CallableTarget):
@@ -238,7 +238,8 @@ class ServerTarget(CallableTarget):
         return True
 
     def make_code(self, module: str, attribute: str) -> str:
-        return f"from ragen_gym.serve import RemoteEnv; new = lambda **k: RemoteEnv({self.url!r}, {self.game!r}, **k)"
+        first = "from ragen_gym.serve import RemoteEnv"
+        return f"{first}; new = lambda **k: RemoteEnv({self.url!r}, {self.game!r}, {keywords(self.options)})"
 
 
 _ACT = "act = lambda e, a: e.step(a)[:-1]"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .gym_like import accepted, load, settled
-from .protocol import AuditedEnv, NotApplicable, Step, Target, copied
+from .protocol import AuditedEnv, NotApplicable, Step, Target, copied, keywords
 from .text_libraries import TextEnv, bracketed
 
 __all__ = ["OpenEnvTarget", "VerifiersTarget"]
@@ -97,6 +97,8 @@ class OpenEnvTarget(Target):
         self.thread_safe = not self.remote
         self.action_model: Any = None
         if self.remote:
+            if options:
+                raise ValueError("the server makes its environments itself: leave --option out")
             schema = _get_json(f"{name}/schema").get("action", {})
             self.code = (
                 f"from openenv.core.generic_client import GenericEnvClient; new = lambda: GenericEnvClient(base_url={name!r})"
@@ -114,7 +116,7 @@ class OpenEnvTarget(Target):
             state = f"{{k: v for k, v in dict(e.state).items() if k not in {sorted(_BOOKKEEPING)!r}}}"
             self.code = (
                 f"import {module} as m; from {model.__module__} import {model.__name__} as A; "
-                f"new = lambda: m.{attribute}({', '.join(f'{k}={v!r}' for k, v in options.items())}); "
+                f"new = lambda **k: m.{attribute}({keywords(options)}); "
                 f"start = lambda e, s: (str(e.reset({seed})), str({state})); "
                 "act = lambda e, a: (lambda r: (str(r), r.reward or 0, r.done))(e.step(A(**a)))"
             )
@@ -240,7 +242,8 @@ class VerifiersTarget(Target):
             f"import asyncio, itertools, typing, {module} as m; from verifiers.v1.graph import MessageNode; "
             "from verifiers.v1.trace import Trace; from verifiers.v1.types import AssistantMessage; "
             f"C = typing.get_args(m.{found[0].__name__}.__orig_bases__[0])[1]; "
-            f"new = lambda: [*itertools.islice(m.{found[0].__name__}(C(**{options!r})), {_MOST_TASKS + 1}), None]; "
+            f"new = lambda **k: [*itertools.islice(m.{found[0].__name__}(C({keywords(options)})), {_MOST_TASKS + 1}), "
+            "None]; "
             "start = lambda e, s: (e.__setitem__(-1, e[s % (len(e) - 1)]), "
             "e[-1].data.model_dump(exclude={'idx', 'id', 'name'}))[1]; "
             "trace = lambda a: Trace.model_construct(root_reply=a, rewards={}, metrics={}, info={}, "
@@ -277,13 +280,13 @@ class VerifiersTarget(Target):
 
         answer = MessageNode(message=AssistantMessage(content=reply), sampled=True)
         trace = Trace.model_construct(root_reply=reply, nodes=[answer], rewards={}, metrics={}, info={})
-        asyncio.new_event_loop().run_until_complete(task.score(trace))
+        asyncio.run(task.score(trace))
         if not trace.rewards:
             raise NotApplicable("the taskset scores no reply by itself: its rewards need a runtime or a judge")
         return float(sum(reward.value for reward in trace.rewards.values() if reward is not None))
 
     def make(self, **options: Any) -> VerifiersEnv:
-        return VerifiersEnv(self)
+        return VerifiersEnv(VerifiersTarget(self.name, {**self.options, **options}, self.menu) if options else self)
 
 
 _MOST_TASKS = 2000

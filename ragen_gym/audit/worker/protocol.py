@@ -14,7 +14,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["AuditedEnv", "NotApplicable", "Outcome", "RenewedEnv", "Step", "Target", "copied", "freeze", "key"]
+__all__ = [
+    "AuditedEnv",
+    "NotApplicable",
+    "Outcome",
+    "RenewedEnv",
+    "Step",
+    "Target",
+    "copied",
+    "freeze",
+    "key",
+    "keywords",
+    "literal",
+]
 
 FINDING, PASSED, NOT_APPLICABLE = "finding", "passed", "not applicable"
 
@@ -176,10 +188,31 @@ def copied(env: Any) -> Any:
 def _said_success(info: Mapping[str, Any], depth: int = 0) -> bool | None:
     """What ``info``, or a mapping in it, says of success."""
     for name in SUCCESS:
-        if isinstance(info.get(name), (bool, int)):
-            return bool(info[name])
+        said = info.get(name)
+        if isinstance(said, (bool, int, float)) or getattr(said, "size", 0) == 1:  # NumPy's numbers have a size
+            return bool(said)
     inner = [each for each in info.values() if isinstance(each, Mapping)] if depth < _DEEPEST else []
     return next((said for each in inner if (said := _said_success(each, depth + 1)) is not None), None)
+
+
+def literal(value: Any) -> str:
+    """Python that gives an action, of NumPy's arrays too, exactly; their ``repr`` is rounded, and names what is unknown.
+
+    ``numpy`` must be imported there.
+    """
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):
+        return f"numpy.array({value.tolist()!r}, {str(value.dtype)!r}){'' if value.shape else '[()]'}"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name!r}: {literal(each)}' for name, each in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        inner = f"[{', '.join(map(literal, value))}]"
+        return inner if isinstance(value, list) else f"tuple({inner})"
+    return repr(value)
+
+
+def keywords(options: Mapping[str, Any]) -> str:
+    """Python that hands on the arguments of ``new = lambda **k: …`` over these options."""
+    return f"**{{**{options!r}, **k}}" if options else "**k"
 
 
 def freeze(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # a case each

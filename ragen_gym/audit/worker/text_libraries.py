@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .protocol import AuditedEnv, Step, Target, copied
+from .protocol import AuditedEnv, Step, Target, copied, keywords
 
 __all__ = ["GemTarget", "ReasoningGymTarget", "SkyRLTarget", "TextArenaTarget", "bracketed", "plain_state"]
 
@@ -81,10 +81,10 @@ class TextArenaTarget(Target):
     shown = "x[0]"  # beside it stands the hidden state
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
-        self.name, self.options, self.menu = name, options, menu
+        self.name, self.options, self.menu = name, dict(options), menu
         self.players = int(self.options.pop("num_players", 1))
         self.code = (
-            f"import textarena; new = lambda: textarena.make({name!r}); "
+            f"import textarena; new = lambda **k: textarena.make({name!r}, {keywords(self.options)}); "
             f"start = lambda e, s: (e.reset(num_players={self.players}, seed=s), str(e.get_observation()[1]), "
             f"str(e.state.game_state))[1:]; act = lambda e, a: (lambda d: ((str(d or "
             f"e.get_observation()[1]), str(e.state.game_state)), (e.state.rewards or {{0: 0}})[0], d))(e.step(a)[0])"
@@ -147,7 +147,7 @@ class GemTarget(Target):
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, options, menu
         self.code = (
-            f"import gem; new = lambda: gem.make({name!r}); start = lambda e, s: e.reset(seed=s); "
+            f"import gem; new = lambda **k: gem.make({name!r}, {keywords(options)}); start = lambda e, s: e.reset(seed=s); "
             "act = lambda e, a: (lambda r: (f\"{r[0]} {r[4].get('suffix')}\", *r[1:4]))(e.step(a))"
         )
         self.make().reset(0)
@@ -221,19 +221,19 @@ class ReasoningGymEnv(TextEnv):
     """One question of a data set; the reply is its answer."""
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
-        self.name, self.options, self.menu = name, options, menu or _ANSWERS
+        self.name, self.options, self.menu = name, dict(options), menu or _ANSWERS
+        self.first_seed = self.options.pop("first_seed", None)
         self.entry: dict[str, Any] = {}
 
     def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
         import reasoning_gym  # type: ignore[import-not-found, unused-ignore]
 
-        place = self.options.get("first_seed")
-        if place is None:
-            self.data = reasoning_gym.create_dataset(self.name, size=1, seed=seed)
+        if self.first_seed is None:
+            self.data = reasoning_gym.create_dataset(self.name, size=1, seed=seed, **self.options)
             self.entry = self.data[0]
         else:  # question number ``seed`` of the data set that one seed makes
             if not hasattr(self, "data"):
-                self.data = reasoning_gym.create_dataset(self.name, size=100_000, seed=place)
+                self.data = reasoning_gym.create_dataset(self.name, size=100_000, seed=self.first_seed, **self.options)
             self.entry = self.data[seed or 0]
         return self.entry["question"], {}
 
@@ -258,10 +258,11 @@ class ReasoningGymTarget(Target):
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, options, menu
+        config = {option: value for option, value in options.items() if option != "first_seed"}
         self.code = (
-            f"import reasoning_gym; new = lambda **k: [None, k.get('first_seed')]; "
+            f"import reasoning_gym; new = lambda **k: [None, k.get('first_seed', {options.get('first_seed')!r})]; "
             f"data = lambda e, s: reasoning_gym.create_dataset({name!r}, size=1 if e[1] is None else 100000, "
-            f"seed=s if e[1] is None else e[1]); "
+            f"seed=s if e[1] is None else e[1], **{config!r}); "
             f"start = lambda e, s: (e.__setitem__(0, (data(e, s), 0 if e[1] is None else s)), e[0][0][e[0][1]]['question'])[1]; "
             f"act = lambda e, a: ('', e[0][0].score_answer(answer=a, entry=e[0][0][e[0][1]]), True, False)"
         )

@@ -136,6 +136,48 @@ class ArrayMaze(Maze):
         return np.array([list(row) for row in self.rows()]).view(np.uint32).astype(np.uint8)
 
 
+class Vectors(gymnasium.Env[Any, Any]):
+    """Observations, actions and successes of NumPy, and two faults: every end is a success, and ends pay."""
+
+    observation_space = spaces.Dict({"place": spaces.Box(0, 1, (2,)), "time": spaces.Discrete(9)})
+    action_space: Any = spaces.Dict({"push": spaces.Box(-1, 1, (2,), np.float64), "keys": spaces.MultiDiscrete([3, 2])})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.time = self.np_random.random(2, np.float32), 0
+        return self.observation(), {"mask": None}
+
+    def observation(self) -> Any:
+        return {"place": self.place.copy(), "time": self.time}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action!r} is no action")
+        self.time = min(self.time + 1, 8)
+        over = self.time > 5
+        won = self.won(over)
+        return self.observation(), float(action["keys"][0]), over, False, {"is_success": won, "mask": None}
+
+    def won(self, over: bool) -> Any:
+        return np.bool_(over)
+
+
+class SoundVectors(Vectors):
+    """Seldom a success, and nothing is earned after the end: sound."""
+
+    def won(self, over: bool) -> Any:
+        return np.float32(over and self.place[0] > 0.9)
+
+    def step(self, action: Any) -> Any:
+        if self.time > 5:
+            raise gymnasium.error.ResetNeeded("the episode is over: call reset().")
+        return super().step(action)
+
+
+def many() -> Any:
+    return gymnasium.vector.SyncVectorEnv([Maze, Maze])
+
+
 class Works(Maze):
     """Each step takes 30 ms of a processor: sound."""
 

@@ -85,6 +85,7 @@ def test_an_environment_that_hangs_is_ended() -> None:
         ("audited_envs:MOVES", "is no callable"),
         ("audited_envs:Nothing", "has no attribute 'Nothing'"),
         ("NoSuchGame-v0", "NoSuchGame"),
+        ("audited_envs:many", "makes 2 environments in one"),
     ],
 )
 def test_what_cannot_be_opened_says_why(target: str, message: str) -> None:
@@ -99,12 +100,17 @@ def test_what_cannot_be_opened_says_why(target: str, message: str) -> None:
         ({"seeds": 1}, "seeds=1 is too small"),
         ({"seconds": float("nan")}, "seconds=nan is too small"),
         ({"train": "0:10"}, "both sides of a split"),
+        ({"options": {"sizes": {3, 4}}}, "must be JSON, for another process: Object of type set"),
         ({"train": "0:10", "test": "size=4,50:45"}, "the seeds 50:45 are none"),
     ],
 )
 def test_settings_are_checked(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AuditSettings(**given)  # type: ignore[arg-type]
+
+
+def test_a_check_may_take_for_ever() -> None:
+    assert audit("audited_envs:Maze", settings("plays", seconds=float("inf"))).status("plays") == "passed"
 
 
 def test_an_interpreter_that_is_none_is_refused() -> None:

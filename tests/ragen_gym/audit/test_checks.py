@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Generic, TypeVar
 
 import gymnasium
 import numpy as np
@@ -17,9 +19,14 @@ import pytest
 
 from ragen_gym.audit.worker import check_play, check_splits
 from ragen_gym.audit.worker.context import Context
-from ragen_gym.audit.worker.gym_like import CallableTarget
-from ragen_gym.audit.worker.protocol import Outcome
+from ragen_gym.audit.worker.gym_like import CallableTarget, GymnasiumTarget
+from ragen_gym.audit.worker.hubs import VerifiersTarget
+from ragen_gym.audit.worker.protocol import Outcome, key, literal
 from ragen_gym.audit.worker.table import CHECKS
+from ragen_gym.audit.worker.text_libraries import GemTarget, ReasoningGymTarget, TextArenaTarget
+
+T = TypeVar("T")
+C = TypeVar("C")
 
 #: By check: the environments that have its fault, and a sound one.
 ENVS = {
@@ -94,6 +101,104 @@ def test_a_fault_is_found_and_its_evidence_fails(check: str) -> None:
     assert found.detail
     with pytest.raises(RuntimeError if "# raises" in found.evidence else AssertionError):
         exec(compile(found.evidence, check, "exec"), {})
+
+
+@pytest.mark.parametrize("check", ["reward_random", "reward_after_end"])
+def test_actions_of_arrays_are_in_the_evidence_bit_for_bit(check: str) -> None:
+    found = outcome("Vectors", check)
+    with pytest.raises(AssertionError):
+        exec(found.evidence, {})
+    assert outcome("SoundVectors", check).status == "passed"
+    with suppress(gymnasium.error.ResetNeeded):  # what the faulty one took is refused
+        exec(found.evidence.replace("Vectors", "SoundVectors"), {})
+
+
+@pytest.mark.parametrize(
+    "action", [3, "a'b", np.int64(2), np.float32(0.1), np.array([0.1, 1 / 3]), {"a": (np.ones((2, 2), np.int8), [1])}]
+)
+def test_an_action_is_written_as_python(action: object) -> None:
+    again = eval(literal(action), {"numpy": np})
+    assert (key(again), repr(type(again))) == (key(action), repr(type(action)))
+
+
+class Made:
+    """An environment or data set of a text library, and the options that it was made with."""
+
+    def __init__(self, name: str, **options: object) -> None:
+        self.options, self.unwrapped = options, self
+        self.state = SimpleNamespace(game_state={}, rewards=None)
+
+    def reset(self, **_: object) -> tuple[str, dict[str, object]]:
+        return "", {}
+
+    def get_observation(self) -> tuple[int, str]:
+        return 0, ""
+
+    def __getitem__(self, place: int) -> dict[str, object]:
+        return {"question": self.options, "answer": ""}
+
+
+@pytest.mark.parametrize(
+    ("target", "module", "maker"),
+    [(GemTarget, "gem", "make"), (TextArenaTarget, "textarena", "make")],
+)
+def test_options_of_text_libraries_are_in_the_evidence(
+    target: type[GemTarget | TextArenaTarget], module: str, maker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{maker: Made}))
+    found = target("Sokoban-v0", {"size": 3}, [])
+    assert found.make().env.options == {"size": 3}
+    names: dict[str, Any] = {}
+    exec(found.code, names)
+    assert (names["new"]().options, names["new"](size=4).options) == ({"size": 3}, {"size": 4})
+
+
+def test_the_sides_of_a_split_go_over_the_options_in_the_evidence() -> None:
+    found = GymnasiumTarget("ragen/FrozenLake-v0", {"size": 4, "split": "train"}, [])
+    names: dict[str, Any] = {}
+    exec(found.code, names)
+    assert names["new"](size=5).unwrapped.game.width == found.make(size=5).core.game.width == 5
+    assert names["new"]().unwrapped.split == "train"
+
+
+class Settings:
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+
+
+class Base(Generic[T, C]):
+    task_type = None
+
+
+class Shows(Base[int, Settings]):
+    """A taskset whose tasks show its settings."""
+
+    def __init__(self, config: Settings) -> None:
+        self.config = config
+
+    def __iter__(self) -> Iterator[Any]:
+        yield SimpleNamespace(data=SimpleNamespace(prompt_text=str(self.config.fields)))
+
+
+def test_sides_of_a_split_are_tasksets_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shows_settings", SimpleNamespace(__all__=["Shows"], Shows=Shows))
+    found = VerifiersTarget("shows_settings", {"size": 3}, [])
+    assert found.make().reset(0)[0] == "{'size': 3}"
+    assert found.make(split="test").reset(0)[0] == "{'size': 3, 'split': 'test'}"
+
+
+def test_a_data_set_has_the_options_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", SimpleNamespace(create_dataset=Made))
+    found, names = ReasoningGymTarget("chain_sum", {"terms": 3}, []), dict[str, Any]()
+    exec(found.code, names)
+    for shown in (found.make().reset(5)[0], names["start"](names["new"](), 5)):
+        assert shown == {"terms": 3, "size": 1, "seed": 5}
+    for shown in (found.make(first_seed=1).reset(5)[0], names["start"](names["new"](first_seed=1), 5)):
+        assert shown == {"terms": 3, "size": 100_000, "seed": 1}
+
+
+def test_a_mask_that_is_none_does_not_apply() -> None:
+    assert "no mask" in outcome("Vectors", "mask_matches").detail
 
 
 @pytest.mark.parametrize("check", [check for check in ENVS if check != "group_noise"])  # its sound one asks for noise

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AsyncVectorEnv
 
-from ragen_gym import make_turn
+from ragen_gym import TaskEnv, make_turn
 
 LAKE = "ragen/FrozenLake-v0"
 
@@ -47,8 +47,9 @@ def test_gymnasiums_shared_memory_still_loses_texts() -> None:
         lambda: gymnasium.make_vec(LAKE, 2, vectorization_mode="async"),
         lambda: AsyncVectorEnv([partial(gymnasium.make, LAKE)] * 2),
         lambda: AsyncVectorEnv([partial(make_turn, "FrozenLake")] * 2),
+        lambda: AsyncVectorEnv([partial(TaskEnv, "ragen_gym.tasks:Countdown")] * 2),
     ],
-    ids=["make_vec", "single", "turn"],
+    ids=["make_vec", "single", "turn", "task"],
 )
 def test_blank_boards_are_refused_with_the_way_out(make: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match="shared_memory=False") as error:

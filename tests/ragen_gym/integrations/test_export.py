@@ -62,9 +62,9 @@ def test_the_command_exports_every_game(game: str, tmp_path: Path, capsys: pytes
     assert "'max_turns': 2" in module.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("target", ["verifiers", "openenv"])
+@pytest.mark.parametrize("target", ["verifiers", "openenv", "skyrl", "nemo"])
 def test_a_text_task_is_exported_as_a_game_is(target: str, tmp_path: Path) -> None:
-    task = ["--game", "ragen_gym.tasks:Countdown", "--option", "max_turns=1"]
+    task = ["--game", "ragen_gym.tasks:Countdown", "--option", "max_turns=1", "--option", "count=3"]
     assert main(["export-env", target, str(tmp_path / "out"), *task]) == 0
     readme = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "Countdown" in readme
@@ -94,6 +94,7 @@ def test_options_are_read_as_the_game_and_the_turn_declare_them(tmp_path: Path) 
         (["verifiers", "out", "--game", "Chess"], "choose one of"),
         (["verifiers", "out", "--option", "speed=3"], "speed"),
         (["verifiers", "out", "--option", "max_turns=0"], "max_turns"),
+        (["gymnasium", "out", "--game", "ragen_gym.tasks:Countdown"], "leave the game out"),
         (["verifiers", "out", "--option", "max_turns"], "name=value"),
         (["verifiers", "out", "--option", "max_turns=2", "--option", "max_turns=3"], "max_turns"),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pettingzoo
 import pytest
 from gymnasium.error import ResetNeeded
 from hypothesis import given
@@ -227,6 +228,9 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
         ("players=True must be", "FrozenLake", {"players": True}),
         ("max_cycles=0 must be an integer from 1 on", "Bandit", {"max_cycles": 0}),
         ("no option 'sise'.*Did you mean size", "FrozenLake", {"sise": 4}),
+        ("no option 'spilt'.*Did you mean split", "FrozenLake", {"spilt": "test"}),
+        ("no option 'max_cycle'.*Did you mean max_cycles", "FrozenLake", {"max_cycle": 9}),
+        ("vocabulary='' is not known", "FrozenLake", {"vocabulary": ""}),
         ("split='tset' is not a split", "FrozenLake", {"split": "tset"}),
         ("render_mode='movie' is not known", "FrozenLake", {"render_mode": "movie"}),
         ("needs 8, in this order: .*OTHER, OTHER_ON_GOAL", "FrozenLake", {"vocabulary": short_vocabulary()}),
@@ -255,6 +259,18 @@ def test_every_game_of_the_suite_has_a_module_of_its_own() -> None:
     assert {spec.game for spec in rows.values()} == set(multiagent.GAMES)
     made = {module.parallel_env().game_spec.name: str(module.parallel_env()) for module in MODULES}
     assert made == {name: "".join(f"_{c.lower()}" if c.isupper() else c for c in name)[1:] + "_v0" for name in rows}
+
+
+@pytest.mark.skipif(not hasattr(pettingzoo, "make"), reason="PettingZoo has registries from 1.27 on")
+def test_every_id_is_in_the_registries_of_pettingzoo() -> None:
+    for spec in TABLE.values():
+        if spec.game not in multiagent.GAMES:
+            continue
+        made = pettingzoo.make("parallel", spec.id, players=3)
+        assert made.reset(seed=4)[0] == multiagent.parallel_env(spec.name, players=3).reset(seed=4)[0]
+        turns = pettingzoo.make("aec", spec.id, players=3, max_cycles=2)
+        turns.reset(seed=4)
+        assert turns.observe("player_1") == made.reset(seed=4)[0]["player_1"]
 
 
 def test_a_game_without_a_rule_for_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 from ragen_gym.cli import main
-from ragen_gym.tasks import Countdown
+from ragen_gym.tasks import Calculator, Countdown
 from ragen_gym.testing import check_task
 
 
@@ -44,6 +45,14 @@ class Fragile(Countdown):
         return super().step(f"<answer>{action.split('<answer>')[1]}")
 
 
+class Long(Countdown):
+    """Reads numbers of any length."""
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        int("".join(filter(str.isdecimal, action)) or 0)
+        return super().step(action)
+
+
 class Poor(Countdown):
     """Calls a bad reply the best one."""
 
@@ -69,6 +78,15 @@ def test_the_tasks_of_the_package_keep_their_promises(capsys: pytest.CaptureFixt
     assert "ok      the task" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("task", [Countdown, Calculator])
+def test_messages_and_replies_of_a_task_lie_in_its_spaces(task: type[Countdown | Calculator]) -> None:
+    env = task()
+    check_env(env, skip_render_check=True)
+    message, _ = env.reset(seed=1)
+    assert message in env.observation_space
+    assert env.optimal_reply() in env.action_space
+
+
 @pytest.mark.parametrize(
     ("name", "error"),
     [
@@ -76,6 +94,7 @@ def test_the_tasks_of_the_package_keep_their_promises(capsys: pytest.CaptureFixt
         ("Shared", "must follow from the seed alone"),
         ("Global", "moves the global random state"),
         ("Fragile", "raised IndexError.*any text may come from a model"),
+        ("Long", "raised ValueError.*any text may come from a model"),
         ("Hidden", "40 seeds give one problem.*level_id"),
         ("Poor", r"optimal replies succeed in 0%.*is not a best reply"),
     ],

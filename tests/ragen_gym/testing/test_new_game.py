@@ -55,6 +55,18 @@ def test_its_games_are_drawn(game: Tightrope) -> None:
     assert 0 <= game.grip <= 1
 
 
+@dataclass(frozen=True)
+class Cold(Tightrope):
+    """A tightrope with a knob below 0."""
+
+    celsius: int = -5
+
+
+@given(games(Cold))
+def test_a_number_below_0_varies_around_itself(game: Cold) -> None:
+    assert -7 <= game.celsius <= -3
+
+
 @given(levels(Tightrope(width=12), "test"), plays(Tightrope(), 5), states(Tightrope()))
 def test_its_levels_and_states_are_drawn(level: Level, play: Play, state: tuple[bytes, tuple[int]]) -> None:
     game = Tightrope(width=12)
@@ -88,5 +100,9 @@ def test_a_game_with_a_list_for_a_knob() -> None:
         env = gymnasium.make("ragen/Gusts-v0", gusts=[0.1, 0.2])
         rope = gymnasium.make("ragen/Tightrope-v0")
         assert [env.reset(seed=5)[0], env.reset()[0]] == [rope.reset(seed=5)[0], rope.reset()[0]]
+        seen, drawn = (gymnasium.make(f"ragen/{name}-v0", observation="rgb") for name in ("Gusts", "Tightrope"))
+        assert (seen.reset(seed=5)[0] == drawn.reset(seed=5)[0]).all()
+        pictures = make_turn("Gusts", observation="image")
+        assert pictures.reset(seed=5)[0]["image"].any()
     finally:
         del registry.TABLE["Gusts"], gymnasium.registry["ragen/Gusts-v0"]

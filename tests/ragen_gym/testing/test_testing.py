@@ -351,6 +351,11 @@ def test_check_env_says_what_it_needs() -> None:
         check_env(gymnasium.make("ragen/FrozenLake-v0"), size=3)
 
 
+def test_check_env_looks_below_wrappers() -> None:
+    env = gymnasium.make("ragen/FrozenLake-v0", size=3, max_episode_steps=5)
+    check_env(gymnasium.wrappers.RecordEpisodeStatistics(env), steps=20, processes=False)
+
+
 def test_replay_repeats_an_episode_from_what_names_it() -> None:
     arguments: tuple[Any, ...] = (
         "FrozenLake",
