@@ -120,6 +120,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             self.game_spec if one_alone else replace(self.game_spec, game=self.shared or self.game_spec.game),
             options,
             preset,
+            ParallelGame.__init__.__kwdefaults__ or (),
         )
         self.players = players
         self.max_cycles = self.game_spec.horizon if max_cycles is None else max_cycles

@@ -227,6 +227,7 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
         ("players=True must be", "FrozenLake", {"players": True}),
         ("max_cycles=0 must be an integer from 1 on", "Bandit", {"max_cycles": 0}),
         ("no option 'sise'.*Did you mean size", "FrozenLake", {"sise": 4}),
+        ("no option 'player'.*Did you mean players", "FrozenLake", {"player": 4}),
         ("split='tset' is not a split", "FrozenLake", {"split": "tset"}),
         ("render_mode='movie' is not known", "FrozenLake", {"render_mode": "movie"}),
         ("needs 8, in this order: .*OTHER, OTHER_ON_GOAL", "FrozenLake", {"vocabulary": short_vocabulary()}),
