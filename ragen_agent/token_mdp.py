@@ -115,6 +115,10 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         history: int = -1,
         record_states: bool = False,
     ) -> None:
+        if not isinstance(env, gymnasium.Env) or not env.has_wrapper_attr("instructions"):
+            raise ValueError(f"env is {env!r}; give an environment of whole replies, as ragen_gym.make_turn('Bandit')")
+        if not isinstance(chat, ChatFormat):
+            raise ValueError(f"chat is a {type(chat).__name__}; give ChatFormat.from_tokenizer(tokenizer)")
         limits = {"max_tokens_per_turn": max_tokens_per_turn, "max_tokens_per_episode": max_tokens_per_episode}
         for name, value in limits.items():
             if value < 1:

@@ -99,7 +99,7 @@ def _model(model: str) -> Path | None:
         return Path(model) if model else None
     folder = cache_folder() / "models" / model
     if not folder.exists():
-        raise ValueError(f"--model {model}: it is not there yet; fetch it with ragen-agent model {model}.")
+        raise ValueError(f"model {model}: it is not there yet; fetch it with ragen-agent model {model}.")
     return folder
 
 

@@ -44,7 +44,12 @@ def add(commands: Any) -> None:
     report = commands.add_parser("report", help="write a page of one or more runs", description=REPORT)
     report.set_defaults(run=_report)
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
-    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the first folder)")
+    report.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: report.html in the first folder, where an earlier page is replaced)",
+    )
     report.add_argument("--force", action="store_true", help="replace the file if there is one")
     report.add_argument(
         "--megabytes", type=float, default=20.0, metavar="N", help="the most that episodes take (default 20)"
@@ -84,8 +89,6 @@ def _report(options: argparse.Namespace) -> int:
     runs = load_runs(options.runs)
     for run in runs:
         check_code(run.config, options.run_code, run.folder.path)
-    if not options.json:
-        check_free(out, options.force)
     if options.json:
         groups = group_by_settings(runs)
         content = {
@@ -103,7 +106,9 @@ def _report(options: argparse.Namespace) -> int:
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return 0
     from ragen_agent.report.run_page import page
+    from ragen_gym.bench.report.html_page import is_page
 
+    check_free(out, options.force or (options.out is None and is_page(out)))
     with ProgressBar("episodes", 0, transient=True) as bar:
         text = page(
             runs,

@@ -125,10 +125,11 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from ragen_agent.sft.demonstrations import partial_file, write_conversations
     from ragen_gym.core.storage import check_parent
 
     check_parent(options.out)
+    with _display().waiting("loading torch and transformers"):
+        from ragen_agent.sft.demonstrations import partial_file, write_conversations
     config = _demonstrators(options)
     try:
         with stops_at_sigterm():

@@ -39,14 +39,16 @@ def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from ragen_agent.board_tokens import board_tokens, formats_of
-    from ragen_agent.cli.dry_run import tokenizer_of
     from ragen_agent.cli.settings import configure, given
-    from ragen_agent.training.tasks import make_game_env
+    from ragen_agent.training.console import Display
 
     if options.levels < 1:
         raise ValueError(f"--levels {options.levels} must be 1 or more.")
     config = configure(options, given(options, "model"), fetch=True)
+    with Display(Console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
+        from ragen_agent.board_tokens import board_tokens, formats_of
+        from ragen_agent.cli.dry_run import tokenizer_of
+        from ragen_agent.training.tasks import make_game_env
     tokenizer, _ = tokenizer_of(config)
     found = []
     for text_format in formats_of(make_game_env(config, None)):

@@ -155,10 +155,12 @@ def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | N
 def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> int:
     from rich.console import Console
 
-    from ragen_agent.cli.dry_run import dry_run
     from ragen_agent.config.presets import base_of, read_recipe
+    from ragen_agent.training.console import Display
     from ragen_agent.training.named_models import cached_folder
 
+    with Display(Console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
+        from ragen_agent.cli.dry_run import dry_run
     if config.model:
         config = replace(config, model=str(cached_folder(config.model)))
     name = options.recipe or (base_of(options.config) if options.config is not None else "")

@@ -17,7 +17,7 @@ from ragen_agent.report.runs import RecordedRun, SeedGroup
 from ragen_agent.training.alarm import sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 
-__all__ = ["MAIN", "SAME", "SIGNS", "Scale", "SeedCurve", "axis", "is_number", "panels", "seed_curves"]
+__all__ = ["MAIN", "SAME", "SIGNS", "Scale", "SeedCurve", "axis", "is_number", "panels", "seed_curves", "tick_labels"]
 
 Floats = NDArray[np.float64]
 
@@ -99,6 +99,15 @@ def axis(name: str, series: Sequence[NDArray[np.float64]]) -> tuple[Scale, list[
     step = _round_step((high - low) / 3)
     first, end = floor(low / step + 1e-9), ceil(high / step - 1e-9)
     return Scale(first * step, end * step), [number * step for number in range(first, end + 1)]
+
+
+def tick_labels(name: str, ticks: Sequence[float]) -> list[str]:
+    """Texts of grid lines: those of the figure's values, or with as many digits as tell the lines apart."""
+    labels = [format_metric(name, tick) for tick in ticks]
+    if len({*labels}) == len(labels):
+        return labels
+    digits = max(0, -floor(log10(ticks[1] - ticks[0]) + 1e-9))
+    return [f"{tick:z.{digits}f}".replace("-", "\N{MINUS SIGN}") for tick in ticks]
 
 
 def _round_step(rough: float) -> float:
@@ -205,7 +214,10 @@ def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve
         "title": title,
         "main": name in MAIN,
         "lines": lines,
-        "ticks": [(round(float(scale.height(tick)), 1), format_metric(name, tick)) for tick in ticks],
+        "ticks": [
+            (round(float(scale.height(tick)), 1), label)
+            for tick, label in zip(ticks, tick_labels(name, ticks), strict=True)
+        ],
         "ends": (1, last),
         "logarithmic": scale.logarithmic,
         "bounds": _bounds(groups, scale) if name in ("success", "validation") else [],

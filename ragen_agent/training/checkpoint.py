@@ -57,10 +57,13 @@ def load_shape(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]
     if not folder.is_dir():
         raise ValueError(f"{folder}: there is no such folder; give that of a run, or of a Hugging Face causal LM.")
     if not (folder / "config.json").is_file():
-        raise ValueError(f"--model {folder}: it holds no config.json; give the folder of a Hugging Face causal LM.")
+        of_run = f" {folder / 'checkpoint'} is the run's." if (folder / "checkpoint").is_dir() else ""
+        raise ValueError(
+            f"model {folder}: it holds no config.json; give the folder of a Hugging Face causal LM.{of_run}"
+        )
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise ValueError(
-            f"--model {folder}: it holds no tokenizer; save one there with tokenizer.save_pretrained(folder)."
+            f"model {folder}: it holds no tokenizer; save one there with tokenizer.save_pretrained(folder)."
         )
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -70,7 +73,7 @@ def load_shape(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]
 
 
 def _cannot_load(folder: Path, error: Exception) -> ValueError:
-    return ValueError(f"--model {folder}: transformers cannot load it: {error}")
+    return ValueError(f"model {folder}: transformers cannot load it: {error}")
 
 
 def load_checkpoint(
@@ -93,12 +96,12 @@ def load_checkpoint(
         raise _cannot_load(folder, error) from error
     if not tokenizer.chat_template:
         raise ValueError(
-            f"--model {folder}: its tokenizer has no chat template; use an instruction-tuned model's folder."
+            f"model {folder}: its tokenizer has no chat template; use an instruction-tuned model's folder."
         )
     expected = getattr(model.config, "tokenizer_sha256", None)
     if expected is not None and expected != tokenizer_hash(tokenizer):
         raise ValueError(
-            f"--model {folder}: the tokenizer next to the model is not the one that it was trained with (its ids would "
+            f"model {folder}: the tokenizer next to the model is not the one that it was trained with (its ids would "
             "mean other words); restore the folder's own tokenizer.json."
         )
     for name in ("is_local", "local_files_only"):  # how it was loaded is nothing to save with it

@@ -142,7 +142,7 @@ def model_folder(model: str) -> Path:
         return _from_hub(model)
     hint = did_you_mean(model, NAMED_MODELS)
     raise ValueError(
-        f"--model {model}: there is no such folder.{hint} Give the folder of a Hugging Face causal LM, its name on the "
+        f"model {model}: there is no such folder.{hint} Give the folder of a Hugging Face causal LM, its name on the "
         f"Hub (owner/name), or one of {', '.join(NAMED_MODELS)}."
     )
 
@@ -341,7 +341,7 @@ def _from_hub(model: str) -> Path:
         return Path(snapshot_download(model, allow_patterns=patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ValueError(
-            f"--model {model}: there is no such folder, and the Hugging Face Hub did not give a model of that name: "
+            f"model {model}: there is no such folder, and the Hugging Face Hub did not give a model of that name: "
             f"{str(error).splitlines()[0]}"
         ) from error
 

@@ -21,7 +21,8 @@ __all__ = ["add"]
 
 _REPORT_EXAMPLES = """\
 The page is one file that needs neither a server nor a network. The runs must be of one suite; the first is compared
-with each of the others. Without --out the page is report.html in the folder of the first run.
+with each of the others. Without --out the page is report.html in the folder of the first run, where
+an earlier page is replaced.
 
 examples:
   ragen-gym bench report runs/qwen
@@ -133,6 +134,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.replay import Replayer
     from ragen_gym.bench.report import tables
     from ragen_gym.bench.report.benchmark_page import page
+    from ragen_gym.bench.report.html_page import is_page
     from ragen_gym.bench.results import load_several
     from ragen_gym.bench.score import score_results
 
@@ -142,7 +144,7 @@ def _report(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--megabytes {arguments.megabytes:g} must be above 0.")
     runs = load_several(arguments.runs, arguments.suite)
     if not printing:
-        check_free(out, arguments.force or arguments.out is None)
+        check_free(out, arguments.force or (arguments.out is None and is_page(out)))
     for run in runs:
         if not run.records:
             raise ValueError(f"{run.path} holds no episode yet: run it first.")

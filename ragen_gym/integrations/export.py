@@ -119,14 +119,15 @@ def _facts(game: str, rollout: Rollout, options: dict[str, Any], requirement: st
         rewards.append((f"{env.config.format_penalty:g}", "a malformed reply, or one that names an unknown action"))
         about = [
             env.game.description,
-            f"An episode has at most {env.max_turns} replies and {env.max_actions} moves, of one reply at most "
-            f"{env.max_actions_per_turn}. It is a success if {env.game.success_means or 'the game is won'}{rates}.",
+            f"The budgets of an episode are {env.max_turns} for replies, {env.max_actions} for moves, and "
+            f"{env.max_actions_per_turn} for the moves of a reply. It is a success if "
+            f"{env.game.success_means or 'the game is won'}{rates}.",
             _table(("reward", "for"), rewards),
         ]
     else:
         assert isinstance(env, TaskEnv)
         summary = (type(env.env.unwrapped).__doc__ or "a text task").strip().partition("\n")[0].rstrip(".")
-        about = [f"An episode has at most {env.max_turns} replies{rates}."]
+        about = [f"The budget of an episode is {env.max_turns} for replies{rates}."]
     about += [
         "No level of one split occurs in another, and a seed gives the same level in every process.",
         "An episode begins with these messages:",

@@ -178,7 +178,7 @@ async def render(
 )
 async def close(request: Request, session: SessionId) -> Response:
     """Close a session."""
-    _service(request).close(session)
+    await _service(request).close(session)
     return Response(status_code=204)
 
 
@@ -273,7 +273,12 @@ def _install_error_handlers(app: FastAPI, with_token: bool) -> None:
         assert isinstance(error, RequestValidationError)
         kinds = {found["type"] for found in error.errors()}
         code = "bad_json" if "json_invalid" in kinds else "bad_request"
-        faults = [f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()[:5]]
+        hint = "; options of a turn stand in budgets, those of a game in knobs" * (request.url.path == "/sessions")
+        extra = {"extra_forbidden": f"there is no such field{hint}"}
+        faults = [
+            f"{'.'.join(map(str, found['loc']))}: {extra.get(found['type'], found['msg'])}"
+            for found in error.errors()[:5]
+        ]
         if any(found["loc"] == ("body",) for found in error.errors()):
             faults.append("send a JSON object, with Content-Type: application/json")
         return await failed(request, RequestError(code, "; ".join(faults)))

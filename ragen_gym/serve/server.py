@@ -68,7 +68,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise OSError(f"cannot listen on {host} port {port}: {error.strerror}.") from error
+        raise OSError(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another port, 0 for any that is free."
+        ) from error
     return bound
 
 

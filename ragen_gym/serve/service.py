@@ -77,8 +77,8 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await sweeping
             await self._costs.close()
-            self.store.close_all()
             self._executor.close()
+            self.store.close_all()
 
     async def create(self, request: CreateRequest, owner: str) -> bytes:
         """Make a session; a ``ragen_gym.serve.schemas.Created``."""
@@ -101,7 +101,7 @@ class Service:
                 and seconds * at_once < _QUICK
                 and (request.num_envs or 0) <= _QUICK_ENVS
             )
-            answer = await self._run(session, False, _created, self._named(session), env, request)
+            answer = await self._carry_out(session, False, _created, self._named(session), env, request)
         except BaseException:
             self.store.give_place_back(owner, request.num_envs)
             raise
@@ -131,16 +131,23 @@ class Service:
         """A PNG of the board of an environment of a session."""
         session = self.store.get(session_id)
         async with session.lock:
+            self.store.get(session_id)  # the request before may have closed it
             return await self._executor.run(_png, session.env, index, drawing=True)
 
-    def close(self, session_id: str) -> None:
-        """Close a session."""
-        self.store.close(session_id)
+    async def close(self, session_id: str) -> None:
+        """Close a session, after the requests that came before."""
+        async with self.store.get(session_id).lock:
+            self.store.close(session_id)
 
     async def _run(self, session: Session, light: bool, call: Callable[..., bytes], *arguments: Any) -> bytes:
-        """One request of a session at a time, in a thread where it may take long."""
+        """One request of an open session at a time."""
         async with session.lock:
-            return call(*arguments) if light or session.quick else await self._executor.run(call, *arguments)
+            self.store.get(session.id)  # the request before may have closed it
+            return await self._carry_out(session, light, call, *arguments)
+
+    async def _carry_out(self, session: Session, light: bool, call: Callable[..., bytes], *arguments: Any) -> bytes:
+        """A call, in a thread where it may take long."""
+        return call(*arguments) if light or session.quick else await self._executor.run(call, *arguments)
 
     async def _sweep(self) -> None:
         """Close what is unused, so that its memory is free even when nobody asks for a place."""
@@ -194,9 +201,9 @@ class Executor:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Cancel what has not begun."""
+        """Cancel what has not begun, and wait for what has, also where its request was cancelled."""
         for threads in (self._levels, self._pictures):
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown(cancel_futures=True)
 
 
 @compiling()

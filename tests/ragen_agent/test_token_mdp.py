@@ -305,6 +305,11 @@ def test_passes_gymnasiums_checks(bpe_chat: ChatFormat) -> None:
 
 
 def test_misuse_is_told(bpe_chat: ChatFormat) -> None:
+    for env in ("Bandit", gymnasium.make("ragen/Bandit-v0")):
+        with pytest.raises(ValueError, match="give an environment of whole replies"):
+            TokenMDP(env, bpe_chat)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"chat is a str; give ChatFormat.from_tokenizer\(tokenizer\)"):
+        TokenMDP(make_turn("Bandit"), "tokenizer")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_tokens_per_turn is 0"):
         lake(bpe_chat, max_tokens_per_turn=0)
     mdp = lake(bpe_chat, max_tokens_per_episode=10)

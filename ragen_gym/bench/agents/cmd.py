@@ -26,9 +26,11 @@ a question has timed out is ended. When the run is over its standard input is cl
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import shlex
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -81,7 +83,7 @@ class _Command:
             where = "" if os.sep in program else f" on the PATH; one of this folder is written ./{program}"
             raise ValueError(f"cmd: there is no program {program!r}{where}.")
         self.name, self.settings = f"cmd:{command}", {"kind": kind}
-        self.circumstances = {"workers": workers}
+        self.circumstances = {"workers": workers, "code": _fingerprint(self._words)}
         self._restarts = restarts
         self._processes: list[_Process] = []
         self._workers = workers
@@ -260,5 +262,19 @@ class _Process:
 
     def _end(self, why: str) -> None:
         self.last = self.last or why
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        # Not kill() of the process: it looks whether the process has ended, and takes its exit code from asyncio.
+        with suppress(ProcessLookupError, PermissionError):  # on macOS the latter, of a zombie
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _fingerprint(words: Sequence[str]) -> str | None:
+    """Hash of the program and of the first file among its arguments, so that a run can say that one has changed."""
+    code = hashlib.sha256()
+    try:
+        script = next((word for word in words[1:] if Path(word).is_file()), None)
+        for path in filter(None, (which(words[0]), script)):
+            with open(path, "rb") as file:
+                code.update(hashlib.file_digest(file, "sha256").digest())
+    except OSError:  # a program that may be run but not read, an argument too long for a path
+        return None
+    return code.hexdigest()[:16]

@@ -340,9 +340,13 @@ def _source(name: str, path: str) -> str:
     """What is to be loaded: the path, or where the Hub cannot be reached the snapshot of a name in its cache.
 
     Raises:
-        ValueError: it is no folder, and not in the cache, and the Hub has no such model or cannot be reached.
+        ValueError: it is a run's folder; or it is no folder, and not in the cache, and the Hub has no such model or
+            cannot be reached.
     """
     if Path(path).is_dir():
+        checkpoint = Path(path) / "checkpoint"
+        if checkpoint.is_dir() and not Path(path, "config.json").is_file():
+            raise ValueError(f"{name} is the folder of a run: its model is hf:{checkpoint}.")
         return path
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError

@@ -30,7 +30,7 @@ try:
 except ImportError as error:
     raise ImportError("reports need jinja2: run `pip install 'ragen-gym[bench]'`.") from error
 
-__all__ = ["Archive", "Entry", "EpisodeViewer", "pack", "packed", "plural", "render_page"]
+__all__ = ["Archive", "Entry", "EpisodeViewer", "is_page", "pack", "packed", "plural", "render_page"]
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _STYLES = ("base.css", "viewer.css", "page.css")
@@ -105,6 +105,12 @@ def render_page(
         embedded={name: Markup(content) for name, content in (embedded | blocks).items()},
     )
     return text.encode("utf-8", "replace").decode()
+
+
+def is_page(path: Path) -> bool:
+    """Whether there is a file that ``render_page`` made."""
+    beginning = (_TEMPLATES / "base.html").read_text(encoding="utf-8").partition("{{")[0].encode()
+    return path.is_file() and path.read_bytes().startswith(beginning)
 
 
 def pack(groups: Iterable[list[Entry]], megabytes: float) -> Archive:

@@ -81,7 +81,7 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "--set", "demonstrations.thought=deep"], "choose one of"),
         (["train", "--config", "no-such-file.toml"], "cannot read no-such-file.toml: no such file or directory"),
         (["train", "--config", "/proc"], "cannot read /proc: is a directory"),
-        (["train", "--model", "no-such-folder"], "no such folder"),
+        (["train", "--model", "no-such-folder"], "model no-such-folder: there is no such folder"),
         (["train", "--device", "quantum"], "cannot be used"),
         (["train", "--resume", "no-such-run"], "holds no run"),
         (["train", "--resume", ".", "--seed", "3"], "leave out --seed"),
@@ -94,7 +94,7 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["data", "--game", "Bandit", "--iterations", "1", "--out", "/proc/x"], "/proc/x: no such file or directory"),
         (["data", "--out", "nope/x"], "there is no folder nope: make it, or choose another path."),
         (["train", "--out", f"{__file__}/x"], "not a directory"),
-        (["eval", "no-such-run"], "no such folder"),
+        (["eval", "no-such-run"], "ragen-agent: model no-such-run: there is no such folder"),
         (["eval", "no-such-run", "--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
     ],
 )
@@ -108,8 +108,9 @@ def test_a_mistake_is_one_line(
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
+    said = captured.err.removeprefix("loading torch and transformers ...\n")
+    assert message in said
+    assert said.count("\n") == 1
     assert "[Errno" not in captured.err
     assert ".tmp" not in captured.err
     assert not list(tmp_path.iterdir()), "nothing is left behind"

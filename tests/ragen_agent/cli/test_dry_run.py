@@ -105,7 +105,11 @@ def test_a_folder_that_is_no_model_is_named(
     for file, message in (("other", "holds no config.json"), ("config.json", "holds no tokenizer")):
         (tmp_path / file).write_text("{}")
         assert main([*command, "--model", str(tmp_path)]) == 2
-        assert f"--model {tmp_path}: it {message}" in capsys.readouterr().err
+        assert f"model {tmp_path}: it {message}" in capsys.readouterr().err
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "checkpoint").mkdir()
+    assert main([*command, "--model", str(tmp_path)]) == 2
+    assert f"{tmp_path / 'checkpoint'} is the run's" in capsys.readouterr().err
 
 
 def test_the_configuration_of_a_dry_run_is_one_that_a_run_takes(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.report.charts import POINTS, axis, panels, seed_curves
+from ragen_agent.report.charts import POINTS, axis, panels, seed_curves, tick_labels
 from ragen_agent.report.rates import lanes, rates_table, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, group_by_settings
 from ragen_agent.training.metrics import format_metric, smooth
@@ -82,6 +82,7 @@ def test_an_axis_holds_all_values(values: list[float]) -> None:
     assert ((heights >= -0.01) & (heights <= 1000.01)).all()
     assert 2 <= len(ticks) <= 6
     assert ticks == sorted(ticks)
+    assert len({*tick_labels("grad_norm", ticks)}) == len(ticks)
     for low, high in pairwise(values):
         if low < high:
             assert scale.height(low) >= scale.height(high), "upwards is more"
@@ -93,6 +94,20 @@ def test_a_spike_makes_an_axis_logarithmic() -> None:
     scale, ticks = axis("grad_norm", [np.array([*usual, 500.0])])
     assert scale.logarithmic
     assert [format_metric("grad_norm", tick) for tick in ticks] == ["0.1", "1", "10", "100", "1000"]
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ([0.119, 0.131], ["0.115", "0.120", "0.125", "0.130", "0.135"]),
+        ([0.16, 0.22], ["0.16", "0.18", "0.2", "0.22"]),
+        ([-0.131, -0.119], ["-0.135", "-0.130", "-0.125", "-0.120", "-0.115"]),
+        ([12_100.0, 13_400.0], ["12000", "12500", "13000", "13500"]),
+    ],
+)
+def test_grid_lines_have_texts_that_differ(values: list[float], labels: list[str]) -> None:
+    found = tick_labels("grad_norm", axis("grad_norm", [np.array(values)])[1])
+    assert [label.replace("\N{MINUS SIGN}", "-") for label in found] == labels
 
 
 def test_long_runs_keep_their_spikes() -> None:

@@ -274,6 +274,16 @@ def test_what_cannot_be_written_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_page_in_the_folder_of_a_run_is_replaced(
+    runs: dict[str, Path], report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(runs["seed0"], tmp_path / "run")
+    for earlier, code in (("<!doctype html>\nnotes", 2), (report.read_text(encoding="utf-8"), 0)):
+        (run / "report.html").write_text(earlier, encoding="utf-8")
+        assert main(["report", str(run)]) == code
+        assert ((run / "report.html").read_text(encoding="utf-8") == earlier) is (code == 2)
+
+
 def test_the_same_as_json(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(runs["seed0"]), str(runs["vanilla"]), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

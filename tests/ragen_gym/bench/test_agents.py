@@ -430,6 +430,15 @@ def test_a_program_that_always_crashes_is_not_started_for_ever(here: Path) -> No
     assert all(detail.startswith("not started again after so many ends; the program ended") for detail in details[3:])
 
 
+def test_a_program_that_ends_while_it_is_ended_keeps_its_exit_code(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = make_agent("cmd:echo hi")
+    _, records = play(agent, here / "run", "sokoban", concurrency=1)
+    assert {record.detail for record in records} == {"the program wrote a line that is no answer: 'hi'"}
+    assert not caplog.messages  # asyncio's, of a child whose exit code somebody else took
+
+
 def test_the_program_that_still_runs_answers_when_another_is_not_started_again(here: Path) -> None:
     agent = program(here, "good", workers=2, restarts=0)
 

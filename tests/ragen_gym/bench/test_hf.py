@@ -259,6 +259,12 @@ def test_what_cannot_be_loaded_is_refused(model: Path, settings: dict[str, Any])
         make_agent(f"hf:{model}", **settings)
 
 
+def test_the_folder_of_a_run_is_answered_with_its_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    with pytest.raises(ValueError, match=rf"is the folder of a run: its model is hf:{tmp_path}/checkpoint"):
+        make_agent(f"hf:{tmp_path}")
+
+
 def test_no_thread_is_left_after_close(model: Path, tmp_path: Path) -> None:
     before = set(threading.enumerate())
     agent = agent_of(model, max_tokens=4)

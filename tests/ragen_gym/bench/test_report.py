@@ -474,6 +474,11 @@ def test_files_are_not_replaced_unasked(report: Report, capsys: pytest.CaptureFi
     assert main(["bench", "report", run, "--out", str(report.path)]) == 2
     assert "add --force" in capsys.readouterr().err
     assert main(["bench", "report", run, "--megabytes", "0"]) == 2
+    default = report.path.parent / "0" / "report.html"
+    for earlier, code in (("<!doctype html>\nnotes", 2), (report.path.read_text(), 0)):
+        default.write_text(earlier)
+        assert main(["bench", "report", run]) == code
+        assert (default.read_text() == earlier) is (code == 2)
 
 
 def test_numbers_as_people_read_them() -> None:

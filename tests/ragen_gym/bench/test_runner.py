@@ -591,17 +591,30 @@ def test_a_killed_run_loses_only_what_is_in_play(number: signal.Signals, tmp_pat
     assert verify(load_results(out)).holds
 
 
+CODE = """
+import json, sys
+
+def reply(messages):
+    return "Up"
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps({"id": json.loads(line)["id"], "reply": reply([])}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("agent", ["python:noticed:reply", f"cmd:{sys.executable} -u noticed.py"])
 def test_new_code_in_an_old_run_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = ["bench", "run", "--suite", "smoke", "--agent", "python:noticed:reply", "--out", "run", "--limit"]
+    arguments = ["bench", "run", "--suite", "smoke", "--agent", agent, "--out", "run", "--limit"]
     source = tmp_path / "noticed.py"
-    source.write_text("def reply(messages):\n    return 'Up'\n")
+    source.write_text(CODE)
     assert main([*arguments, "1"]) == 0
     assert main([*arguments, "2"]) == 0
     assert "has changed" not in capsys.readouterr().err
-    source.write_text("def reply(messages):\n    return 'Down'\n")
+    source.write_text(CODE.replace("Up", "Down"))
     assert main([*arguments, "3"]) == 0
     assert "the agent's code has changed since an earlier session" in capsys.readouterr().err
     assert main([*arguments, "8"]) == 0

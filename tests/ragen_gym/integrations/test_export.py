@@ -60,6 +60,7 @@ def test_the_command_exports_every_game(game: str, tmp_path: Path, capsys: pytes
     assert "nothing was uploaded" in capsys.readouterr().out
     (module,) = (tmp_path / "out").glob("ragen_*/__init__.py")
     assert "'max_turns': 2" in module.read_text(encoding="utf-8")
+    assert not re.search(r"\b1 (replies|moves)\b", (tmp_path / "out" / "README.md").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("target", ["verifiers", "openenv", "skyrl", "nemo"])

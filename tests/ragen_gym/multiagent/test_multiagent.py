@@ -231,6 +231,7 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
         ("no option 'spilt'.*Did you mean split", "FrozenLake", {"spilt": "test"}),
         ("no option 'max_cycle'.*Did you mean max_cycles", "FrozenLake", {"max_cycle": 9}),
         ("vocabulary='' is not known", "FrozenLake", {"vocabulary": ""}),
+        ("no option 'player'.*Did you mean players", "FrozenLake", {"player": 4}),
         ("split='tset' is not a split", "FrozenLake", {"split": "tset"}),
         ("render_mode='movie' is not known", "FrozenLake", {"render_mode": "movie"}),
         ("needs 8, in this order: .*OTHER, OTHER_ON_GOAL", "FrozenLake", {"vocabulary": short_vocabulary()}),

@@ -113,7 +113,9 @@ def test_a_port_that_is_taken() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         process = command("--port", str(taken.getsockname()[1]))
-        assert "cannot listen on 127.0.0.1 port" in process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=60)[1]
+        assert "cannot listen on 127.0.0.1 port" in said
+        assert "choose another port, 0 for any that is free" in said
         assert process.returncode == 2
 
 

@@ -49,7 +49,7 @@ CREATE = [
     ({"env": "Bandit", "text_format": "coord"}, "bad_value", "does not fit arms"),
     ({"env": "Bandit", "knobs": {"names": [["A", "\ud800"]]}}, "bad_value", "use printable characters"),
     ({"env": "\ud800"}, "bad_request", "unicode"),
-    ({"env": "FrozenLake", "colour": "red"}, "bad_request", "body.colour: Extra inputs are not permitted"),
+    ({"env": "FrozenLake", "max_turns": 3}, "bad_request", "body.max_turns: there is no such field; options of a turn"),
     ({"env": "FrozenLake", "grain": "token"}, "bad_request", "'step' or 'turn'"),
     ({"env": "FrozenLake", "num_envs": 0}, "bad_request", "greater than or equal to 1"),
     ({"env": "FrozenLake", "num_envs": 2, "grain": "turn"}, "bad_value", "num_envs does not go with grain='turn'"),

@@ -22,6 +22,7 @@ from ragen_gym.serve.level_cost import LevelCosts
 from ragen_gym.serve.middleware import RateLimiter, is_loopback
 from ragen_gym.serve.served_envs import ServedBatch, ServedSingle
 from ragen_gym.serve.server import check_token
+from ragen_gym.serve.service import Service
 from ragen_gym.serve.sessions import Session, SessionStore
 
 LAKE = {"env": "FrozenLake"}
@@ -91,6 +92,36 @@ def test_places() -> None:
     clock.now = 11  # a place is free as soon as its session has expired, without anybody sweeping
     opened(store, "c")
     assert (len(store), store.places, store.envs) == (1, 1, 0)
+
+
+def test_a_session_is_closed_between_requests() -> None:
+    """Not while one is being carried out; those that wait behind find no session. So when the server stops."""
+    held: list[bool] = []
+
+    def slow(env: Quiet) -> str:
+        time.sleep(0.1)
+        held.append(not env.closed)
+        return "played"
+
+    async def played() -> None:
+        service = Service(Limits())
+        async with service.running():
+            first, second = opened(service.store), opened(service.store)
+            asked = [asyncio.create_task(service.ask(first.id, Quiet, slow)) for _ in range(2)]
+            await asyncio.sleep(0.02)
+            behind = [asyncio.create_task(each) for each in (service.close(first.id), service.picture(first.id, 0))]
+            answers = await asyncio.gather(*asked, *behind, return_exceptions=True)
+            assert answers[:3] == [b'"played"', b'"played"', None]
+            assert isinstance(answers[3], RequestError)
+            assert answers[3].code == "unknown_session"
+            assert first.env.closed  # type: ignore[attr-defined]
+            cancelled = asyncio.create_task(service.ask(second.id, Quiet, slow))
+            await asyncio.sleep(0.02)
+            cancelled.cancel()
+        assert second.env.closed  # type: ignore[attr-defined]
+
+    asyncio.run(played())
+    assert held == [True, True, True]
 
 
 def test_ids_cannot_be_guessed_from_others() -> None:
