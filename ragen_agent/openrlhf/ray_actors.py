@@ -34,7 +34,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from ragen_agent.openrlhf.experience import narrow_to_returns
-from ragen_agent.openrlhf.loss import gradient_norms, install
+from ragen_agent.openrlhf.loss import gradient_norms, install, install_critic
 from ragen_agent.openrlhf.pictures import copy_processor, cut_into_patches, visual_rows
 from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
 from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
@@ -258,6 +258,7 @@ class CriticActor(CriticModelActor.__ray_metadata__.modified_class):  # type: ig
         strategy.prepare = prepare_at_zero
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         del strategy.prepare  # from which on it is OpenRLHF's again
+        install_critic()
         self.norms = GradNorms(strategy)
 
     def fit(self) -> Any:
