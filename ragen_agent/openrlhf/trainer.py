@@ -22,6 +22,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +168,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         record |= self._update(scored)
         record |= self.monitor.validate(iteration)
         self.folder.append(self.folder.episodes, scored.episode_records([self._noise_seed(p) for p in played]).values())
-        if self.run.config.diagnostics.alarm:
-            signs = self.monitor.timed("alarm", lambda: self.history.new_signs(record))
-            for sign in signs:
-                print(sign, flush=True)
-            record |= {"alarm": [sign.name for sign in signs]} if signs else {}
+        record |= self.monitor.alarm(self.history, record, partial(print, flush=True))
         self.history.add(record, scored.stagnant)
         costs = self.monitor.take_costs()
         theirs = sum(record.get(f"seconds_{part}", 0.0) for part in ("score", "train", "synchronise"))

@@ -17,7 +17,7 @@ from rich.console import Console
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf import launch
+from ragen_agent.openrlhf import cpu_patches, launch
 from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.training import run_folder
 from ragen_agent.training.console import Display
@@ -28,7 +28,7 @@ from ragen_agent.training.run_folder import RunFolder
 ENDING = """
 import atexit, ctypes, sys
 from pathlib import Path
-from ragen_agent.openrlhf import launch
+from ragen_agent.openrlhf import cpu_patches, launch
 report = ctypes.cast(ctypes.CDLL(None).malloc_stats, ctypes.c_void_p)
 assert ctypes.pythonapi.Py_AtExit(report) == 0
 if sys.argv[1:]:
@@ -82,7 +82,7 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
     monkeypatch.setattr(launch, "_check_installed", lambda: None)
     monkeypatch.setattr(launch, "_run", run)
     monkeypatch.setattr(launch, "atexit", SimpleNamespace(register=lambda *_: None))
-    monkeypatch.setattr(launch.cpu_patches, "needed", lambda accelerator: False)
+    monkeypatch.setattr(cpu_patches, "needed", lambda accelerator: False)
     for version in ("1", "2"):
         known: dict[str, Any] = {"python": version}
         monkeypatch.setattr(run_folder, "versions", lambda known=known: known)

@@ -106,12 +106,12 @@ def test_dynamic_sampling_plays_further_rows_in_bounded_rounds() -> None:
 def test_the_failure_budget_is_of_all_episodes_of_an_iteration() -> None:
     """One of the two that a round plays anew fails, but one of six is within the budget of a fifth."""
     config = with_settings(Config(), {"training": {"groups": 2, "group_size": 2, "iterations": 1, "refills": 1}})
-    reasons = iter([[None] * 4, [None, "environment_error: Runt"]])
+    reasons = iter([[""] * 4, ["", "environment_error: Runt"]])
     returns = iter([[0.0, 1.0, 0.0, 0.0], [0.0, 0.0]])
 
     def play(rows: list[PromptRow], members: int, temperature: float, **settings: Any) -> list[EpisodeSample]:
         return [
-            EpisodeSample(ROW, 0, episode(1, earned) if reason is None else failed([1, 2], reason))
+            EpisodeSample(ROW, 0, failed([1, 2], reason) if reason else episode(1, earned))
             for reason, earned in zip(next(reasons), next(returns), strict=True)
         ]
 
