@@ -45,7 +45,7 @@ from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display, plot_curve
 from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.early_stopping import History
-from ragen_agent.training.evaluation import baselines, fixed_instances
+from ragen_agent.training.evaluation import baselines, few_levels, fixed_instances, missing_baselines
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.tasks import all_settings, make_env
@@ -204,7 +204,11 @@ def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> N
     summary = folder.read_summary()
     env = make_env(config, config.evaluation.split)
     instances = fixed_instances(env, config.evaluation.levels)
-    rates = baselines(env, instances) if "optimal" not in summary else {}
+    rates = {}
+    if "optimal" not in summary:
+        rates |= baselines(env, instances)
+        for notice in filter(None, (few_levels(instances), missing_baselines(env))):
+            display.say(notice)
     if config.warm_start.epochs and "demonstrator" not in summary:
         rates["demonstrator"] = demonstrator_rate(config.demonstrations, env, instances)
     for name, rate in rates.items():

@@ -22,7 +22,9 @@ from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.training import run_folder
 from ragen_agent.training.console import Display
 from ragen_agent.training.early_stopping import History
+from ragen_agent.training.evaluation import few_levels, fixed_instances
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.tasks import make_env
 
 # The C library's ``malloc_stats`` writes to the standard error when the interpreter has ended, as nanobind does.
 ENDING = """
@@ -109,3 +111,14 @@ def test_signs_of_collapse_are_shown_as_they_are_recorded(tmp_path: Path) -> Non
     assert console.file.getvalue().count("Echo Trap alarm after iteration 4: invalid rise (1 against 0)") == 1
     assert console.file.getvalue().count("Echo Trap alarm") == 1
     assert len(history.records) == 5
+
+
+def test_few_levels_are_named_as_by_the_local_trainer(tmp_path: Path) -> None:
+    config = with_settings(Config(), {"game": "Bandit", "evaluation": {"levels": 100}, "warm_start": {"epochs": 0}})
+    folder, console = RunFolder.create(tmp_path / "run", config), Console(file=StringIO(), width=400)
+    launch._measure_baselines(config, folder, Display(console))
+    assert isinstance(console.file, StringIO)
+    notice = few_levels(fixed_instances(make_env(config, "test"), 100))
+    assert notice
+    assert notice in console.file.getvalue()
+    assert {"random", "optimal"} == set(folder.read_summary())
