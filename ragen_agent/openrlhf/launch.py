@@ -49,6 +49,7 @@ from ragen_agent.training.evaluation import baselines, few_levels, fixed_instanc
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.tasks import all_settings, make_env
+from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
 from ragen_gym.games.registry import own_module
@@ -204,7 +205,7 @@ def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> N
     summary = folder.read_summary()
     env = make_env(config, config.evaluation.split)
     instances = fixed_instances(env, config.evaluation.levels)
-    rates = {}
+    rates: dict[str, Rate] = {}
     if "optimal" not in summary:
         rates |= baselines(env, instances)
         for notice in filter(None, (few_levels(instances), missing_baselines(env))):
