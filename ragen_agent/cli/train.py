@@ -32,7 +32,8 @@ episode, the demonstrator knows the way but mostly plays one move a turn and so 
 fit into one reply, and which, is left to reinforcement learning. It takes some five minutes on one CPU core,
 without a GPU or a network.
 
-Ctrl-C finishes the step or iteration and saves it; --resume goes on from there. Pressed again, it stops at once."""
+Ctrl-C finishes the step or iteration and saves it; --resume goes on from there. Pressed again, it stops at once, as
+it always does with --backend openrlhf, where --resume goes on from the last iteration that was saved."""
 
 
 def add(commands: Any) -> None:
@@ -106,8 +107,12 @@ def _train(options: argparse.Namespace) -> int:
     doing = "training on" if options.resume is None else "going on with"
     display.say(f"{doing} {config.game} by {config.training.algo}, seed {config.seed}, in {folder.path}")
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
-        policy = _usable(config) if options.resume is None else None
         from ragen_agent.local.run import train
+        from ragen_agent.openrlhf.launch import check_run, train_distributed
+
+        if settings is not None:
+            check_run(config, settings, options.extra)
+        policy = _usable(config) if options.resume is None else None
     if options.resume is None:
         folder = RunFolder.create(folder.path, config)
     try:
@@ -115,8 +120,6 @@ def _train(options: argparse.Namespace) -> int:
             if settings is None:
                 train(config, folder, display, policy)
             else:
-                from ragen_agent.openrlhf.launch import train_distributed
-
                 policy = None  # its processes load their own
                 train_distributed(config, settings, folder, display, options.extra)
     except KeyboardInterrupt:

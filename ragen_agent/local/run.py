@@ -92,7 +92,7 @@ class TrainingRun:
         if not self.over:
             if notice := check_judge(config.judge):
                 display.say(notice)
-            self._drop_unfinished(self.state["iteration"] if self.state else 0)
+            folder.drop_unfinished(self.state["iteration"] if self.state else 0)  # before anything is appended
         with display.waiting("preparing the levels and the model"):
             self.env = make_env(config, config.evaluation.split)
             self.instances = fixed_instances(self.env, config.evaluation.levels)
@@ -217,13 +217,6 @@ class TrainingRun:
     def _save_checkpoint(self) -> None:
         save_checkpoint(self.policy.model, self.policy.tokenizer, self.folder.checkpoint)
         self.folder.copy_seen(self.folder.checkpoint)
-
-    def _drop_unfinished(self, iteration: int) -> None:
-        """Drops, before anything is appended, torn lines and the records of phases and iterations to be repeated."""
-        self.folder.keep(self.folder.metrics, lambda record: record["iteration"] < iteration)
-        self.folder.keep(
-            self.folder.episodes, lambda e: e["phase"] in self.summary or e.get("iteration", iteration) < iteration
-        )
 
     def _demonstrate(self, how: Demonstrations) -> list[Trajectory]:
         return generate_demonstrations(self.config, self.policy, how, self.display)

@@ -153,11 +153,7 @@ class Trainer:
         if self.config.program.command:
             record["new_prompts"] = sum(max(0, len(t.contexts) - 1) for t in played)
         record |= self.monitor.validate(number)
-        if self.config.diagnostics.alarm:
-            signs = self.monitor.timed("alarm", lambda: self.history.new_signs(record))
-            for sign in signs:
-                self.display.say(str(sign))
-            record |= {"alarm": [sign.name for sign in signs]} if signs else {}
+        record |= self.monitor.alarm(self.history, record, self.display.say)
         record |= {"diagnostics_s": self.monitor.take_costs(), "seconds": time.monotonic() - started}
         self.history.add(record, iteration.stagnant)
         return record, _episodes(iteration, instances, targets)

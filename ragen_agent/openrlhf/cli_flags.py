@@ -147,7 +147,8 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "algo.kl.init_coef": ("training.kl and training.kl_kind", lambda s: s.training.kl if s.with_kl else 0.0),
     "algo.kl.estimator": ("training.kl_kind", lambda s: s.training.kl_estimate if s.with_kl else "k1"),
     "algo.kl.use_loss": ("training.kl_place", lambda s: s.with_kl and s.training.kl_place == "loss"),
-    "algo.advantage.estimator": ("training.algo", lambda s: "gae" if s.training.critic else "group_norm"),
+    # Ours takes the place of all estimators; "group_norm" and others like it refuse groups of one.
+    "algo.advantage.estimator": ("training.algo", lambda s: "gae" if s.training.critic else "reinforce"),
     "algo.advantage.gamma": "training.gamma",
     "algo.advantage.lambd": "training.gae_lambda",
     "algo.advantage.is_correction_level": ("training.correction", lambda start: start.correction_level),
@@ -192,17 +193,20 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
 DECIDED = {name: row if isinstance(row, str) else row[0] for name, row in _FLAGS.items()}
 """What decides each flag that ``command_flags`` writes."""
 
-#: Flags that would repeat or undo what our trainer does in another way.
+#: Flags that would repeat or undo what our trainer does in another way, or that it does not read.
 _REPLACED = {
     "algo.dynamic_filtering_enable": "the filter is ours: training.filter and training.keep",
     "algo.dynamic_filtering_range": "the filter is ours: training.filter and training.keep",
     "train.partial_rollout_enable": "the filter and the advantages of an iteration need all its episodes, so there is "
     "nothing to do with some of them; and its weights would change between two turns of an episode",
+    "algo.advantage.no_std_norm": "training.algo says how returns become advantages",
     "train.dynamic_batch_enable": "minibatches are cut by us: training.minibatch",
     "rollout.vllm_generate_batch_size": "an iteration plays training.groups levels, no more and no less",
+    "rollout.max_new_tokens": "turns.max_tokens_per_turn is the limit of a reply",
     "ckpt.save_steps": "training.save_every says when a state is saved",
     "ckpt.disable_ds": "without its states a run cannot be resumed",
     "eval.dataset": "the fixed test levels are played: [evaluation]",
+    "eval.n_samples_per_prompt": "the fixed test levels are played: [evaluation]",
     "eval.steps": "openrlhf.evaluate_every says when",
     "eval.temperature": "evaluation.temperature says which",
     "data.input_template": "prompts are made from the level, token by token",
@@ -211,6 +215,11 @@ _REPLACED = {
     "reward.model_name_or_path": "the game gives the reward",
     "reward.remote_url": "the game gives the reward",
     "reward.clip_range": "the game gives the reward",
+    "reward.overlong_buffer_len": "training.overlong_buffer says from which length on replies cost something",
+    "reward.overlong_penalty_factor": "training.overlong_penalty says what overlong replies cost",
+    "reward.stop_properly_penalty_coef": "the game gives the reward",
+    "data.max_samples": "the run plays its whole prompt dataset: training.iterations and training.groups",
+    "logger.logging_steps": "every iteration is logged",
 }
 
 #: A decided flag that may be given nevertheless, with a class of the same interface.

@@ -44,15 +44,17 @@ from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_r
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display, plot_curve
 from ragen_agent.training.cpu import cpu_threads
-from ragen_agent.training.evaluation import baselines, fixed_instances
+from ragen_agent.training.early_stopping import History
+from ragen_agent.training.evaluation import baselines, few_levels, fixed_instances, missing_baselines
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.tasks import all_settings, make_env
+from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
 from ragen_gym.games.registry import own_module
 
-__all__ = ["RunStoppedError", "starting_model", "train_distributed"]
+__all__ = ["RunStoppedError", "check_run", "starting_model", "train_distributed"]
 
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
 FULL = 1.0  # MiB; with less free space a disk counts as full
@@ -70,19 +72,32 @@ class RunStoppedError(ValueError):
     """The run ended before its last iteration; the message says why and how to resume it."""
 
 
+def check_run(config: Config, settings: OpenRLHF, extra: Sequence[str] = ()) -> bool:
+    """Checks a run before anything of it is made; returns whether it does without CUDA.
+
+    Raises:
+        ValueError: settings or further flags for OpenRLHF that do not fit each other or this machine.
+    """
+    _check_installed()
+    check_extra_flags(extra)
+    check_supported(config, settings)
+    on_cpu = cpu_patches.needed(settings.accelerator)
+    if on_cpu:
+        cpu_patches.check_flags(extra)
+        check_cpu_model(config)
+    return on_cpu
+
+
 def train_distributed(
     config: Config, settings: OpenRLHF, folder: RunFolder, display: Display, extra: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Starts the run of a folder, or resumes it, and returns its summary; ``extra`` are further flags for OpenRLHF.
 
     Raises:
-        ValueError: settings that do not fit each other or this machine; ``RunStoppedError`` if the run was interrupted.
+        ValueError: see ``check_run``; ``RunStoppedError`` if the run was interrupted.
     """
-    _check_installed()
-    check_extra_flags(extra)
-    on_cpu = cpu_patches.needed(settings.accelerator)
+    on_cpu = check_run(config, settings, extra)
     if on_cpu:
-        cpu_patches.check_flags(extra)
         os.environ.update(CPU_ENVIRONMENT)  # libraries of the stack are imported here too
         wait_passively()  # the processes work in turn: threads that wait must not hold the cores
     started = time.monotonic()
@@ -90,11 +105,9 @@ def train_distributed(
     atexit.register(_send_stderr_to, log)
     with resumable(folder.path, "ragen-agent train --resume"):
         write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
+        folder.note_versions()
         state = repair(folder)
         model = _model(config, folder, display)
-        check_supported(config, settings)
-        if on_cpu:
-            check_cpu_model(config)
         if not (folder.path / "prompts.jsonl").is_file():
             given = settings.prompts
             write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))
@@ -111,15 +124,17 @@ def train_distributed(
                 config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration), extra=extra
             ),
         }
-        if state.iteration < config.training.iterations or "after" not in folder.read_summary():
+        if "after" not in folder.read_summary():
             write_atomic(folder.path / "openrlhf.json", json.dumps(start, indent=2) + "\n")
-            _run(folder, log, config.training.iterations, state.iteration, display)
+            _run(folder, log, config, state.iteration, display)
         new = folder.path / "checkpoint.new"
         if new.is_dir():  # the final model is complete
             shutil.rmtree(folder.checkpoint, ignore_errors=True)
             new.rename(folder.checkpoint)
             folder.copy_seen(folder.checkpoint)
         summary = folder.read_summary()
+        if "stopped" in summary:
+            display.say(summary["stopped"])
         summary["wall_s"] = summary.get("wall_s", 0.0) + time.monotonic() - started
         folder.write_summary(summary)
         for name in ("before", "after"):
@@ -190,7 +205,11 @@ def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> N
     summary = folder.read_summary()
     env = make_env(config, config.evaluation.split)
     instances = fixed_instances(env, config.evaluation.levels)
-    rates = baselines(env, instances) if "optimal" not in summary else {}
+    rates: dict[str, Rate] = {}
+    if "optimal" not in summary:
+        rates |= baselines(env, instances)
+        for notice in filter(None, (few_levels(instances), missing_baselines(env))):
+            display.say(notice)
     if config.warm_start.epochs and "demonstrator" not in summary:
         rates["demonstrator"] = demonstrator_rate(config.demonstrations, env, instances)
     for name, rate in rates.items():
@@ -222,34 +241,38 @@ def _own_modules(config: Config) -> list[str]:
     return sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""})
 
 
-def _run(folder: RunFolder, log: Path, iterations: int, done: int, display: Display) -> None:
+def _run(folder: RunFolder, log: Path, config: Config, done: int, display: Display) -> None:
     """Starts the driver process of the run and shows its metrics until it ends."""
+    history = History(read_json_lines(folder.metrics), config.stops)
     (folder.path / "stopped.json").unlink(missing_ok=True)
     display.say(f"starting OpenRLHF; its output goes to {log}")
     command = [sys.executable, "-m", "ragen_agent.openrlhf.driver", str(folder.path / "openrlhf.json")]
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            with display.progress("reinforcement", iterations, done):
+            with display.progress("reinforcement", config.training.iterations, done):
                 while process.poll() is None:
                     time.sleep(POLL_INTERVAL)
-                    done = _show(folder, done, display)
-                _show(folder, done, display)
+                    _show(folder, history, display)
+                _show(folder, history, display)
         finally:
             stop_process(process)
     if process.returncode:
         raise RunStoppedError(_stop_reason(folder, log, process.returncode))
 
 
-def _show(folder: RunFolder, done: int, display: Display) -> int:
-    """Shows the iterations from ``done`` on; returns how many there are now."""
+def _show(folder: RunFolder, history: History, display: Display) -> None:
+    """Shows the iterations that are not in the history, and the signs that they recorded; adds them to it."""
     try:
         records = read_json_lines(folder.metrics)
     except ValueError:  # a line is being written
-        return done
-    for record in records[done:]:
+        return
+    for record in records[len(history.records) :]:
         display.advance(record)
-    return max(done, len(records))
+        for sign in history.new_signs(record):
+            if sign.name in record.get("alarm", ()):
+                display.say(str(sign))
+        history.add(record, stagnant=False)
 
 
 def _stop_reason(folder: RunFolder, log: Path, code: int) -> str:

@@ -12,7 +12,7 @@ import openrlhf.models.loss
 import torch
 from openrlhf.models import PolicyLoss
 from openrlhf.models.utils import compute_approx_kl
-from openrlhf.trainer.ray import ppo_actor
+from openrlhf.trainer.ray import ppo_actor, ppo_critic
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
 
@@ -22,10 +22,11 @@ from ragen_agent.config import Config
 from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_ROWS, EPISODE_TOKENS
 
-__all__ = ["Aggregation", "MeasuredPolicyLoss", "count_episodes", "gradient_norms", "install"]
+__all__ = ["Aggregation", "MeasuredPolicyLoss", "count_episodes", "gradient_norms", "install", "install_critic"]
 
 _STOCK: Callable[..., Tensor] = openrlhf.models.loss.aggregate_loss
 _STOCK_STEPS: Callable[..., Iterator[Any]] = ppo_actor.iter_grad_accum_global_norm
+NO_WEIGHT = 1e-12  # of the figures of rows without a token: OpenRLHF divides by the number of tokens
 
 
 class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
@@ -163,13 +164,26 @@ def _per_row(experience: Any, name: str) -> Tensor:
     return torch.stack([torch.as_tensor(value).cpu() for value in experience.info[name]])
 
 
+def _divisible_steps(
+    data: Iterable[Any], strategy: Any, micro_batches: int, mask_of: Callable[[Any], Tensor]
+) -> Iterator[Any]:
+    """As ``iter_grad_accum_global_norm``; but a step without a token in the loss has the gradient 0, not 0 / 0.
+
+    Masks can leave none in the rows of a step, and the weights would be lost.
+    """
+    for rows, batch in _STOCK_STEPS(data, strategy, micro_batches, mask_of):
+        tokens = batch["batch_num_tokens"]
+        yield rows, batch | {"batch_num_tokens": tokens + (tokens == 0)}
+
+
 def _steps(data: Iterable[Any], strategy: Any, micro_batches: int, mask_of: Callable[[Any], Tensor]) -> Iterator[Any]:
-    """As ``iter_grad_accum_global_norm``, whose ``global_batch_size`` counts episodes here, not rows."""
+    """As ``_divisible_steps``; ``global_batch_size`` counts episodes here, not rows."""
     window: list[tuple[Any, dict[str, Any]]] = []
-    for pair in _STOCK_STEPS(data, strategy, micro_batches, mask_of):
+    for pair in _divisible_steps(data, strategy, micro_batches, mask_of):
         window.append(pair)
         if len(window) == micro_batches:
             mean = strategy.all_reduce(sum(count_episodes(rows) for rows, _ in window))  # over the processes
+            mean += mean == 0  # as of the tokens
             for rows, batch in window:
                 yield rows, batch | {"global_batch_size": mean * batch["dp_size"] / micro_batches}
             window.clear()
@@ -206,12 +220,18 @@ def install(trainer: Any, config: Config) -> None:
         weights["approx_kl"] = "token"
         if trainer.args.algo.kl.use_loss:  # a part of the minibatch's, not a mean over these rows
             weights["kl"] = "sample"
-        if not status["num_action_tokens"]:  # only padding: its means are 0 / 0
+        if not status["num_action_tokens"]:  # padding, or masked rows, alone: means are 0 / 0
             metrics = {name: torch.as_tensor(value).float() for name, value in metrics.items()}
             status["metrics"] = {name: value.nan_to_num() for name, value in metrics.items()}
+            status["num_action_tokens"] = NO_WEIGHT
         return status
 
     trainer.training_step = training_step
+
+
+def install_critic() -> None:
+    """Gives the critic's steps that have no token in its loss the gradient 0; this process has no other trainer."""
+    ppo_critic.iter_grad_accum_global_norm = _divisible_steps
 
 
 def _begin(aggregation: Aggregation, experience: Any) -> None:

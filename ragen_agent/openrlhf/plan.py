@@ -211,9 +211,9 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
 
     Raises:
         ValueError: gradient norms of a model that is divided among GPUs, a loss of whole episodes that are several
-            rows, what the local trainer alone can do, a minibatch that the GPUs cannot share, models that cannot be
-            placed on the GPUs as the settings say, stale episodes without correction, or LoRA settings that OpenRLHF
-            does not take.
+            rows, what the local trainer alone can do, a minibatch or episodes that the GPUs cannot share, models that
+            cannot be placed on the GPUs as the settings say, stale episodes without correction, or LoRA settings that
+            OpenRLHF does not take.
     """
     training, lora = config.training, config.lora
     if settings.correction and training.correction_bounds not in (settings.correction, Training().correction_bounds):
@@ -238,6 +238,13 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
                 f"training.minibatch is {training.minibatch}; it must be a multiple of openrlhf.micro_batch="
                 f"{settings.micro_batch} times the {gpus[model]} GPUs of the {model}."
             )
+    episodes = training.groups * training.group_size
+    if episodes < settings.micro_batch * gpus["actor"]:
+        raise ValueError(
+            f"training.groups times training.group_size is {episodes}; OpenRLHF needs a micro-batch for each GPU of "
+            f"the actor, openrlhf.micro_batch={settings.micro_batch} times {gpus['actor']}: play more, or lower "
+            "openrlhf.micro_batch."
+        )
     if lora.rank and settings.zero_stage == 3:
         raise ValueError("lora.rank needs openrlhf.zero_stage 2: at stage 3 no GPU holds the weights to merge.")
     if lora.rank and not lora.alpha.is_integer():
@@ -256,6 +263,11 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
 def _check_local_alone(config: Config, settings: OpenRLHF) -> None:
     """Refuses what the local trainer alone can do, and levels beyond a given list."""
     training = config.training
+    if not training.iterations:
+        raise ValueError(
+            "training.iterations is 0, which leaves the distributed trainer no prompts: use at least 1, or --backend "
+            "local, whose warm start and evaluation need no reinforcement."
+        )
     if training.refills and settings.prompts:
         raise ValueError(
             f"training.refills is {training.refills}, which draws further levels, but openrlhf.prompts names those "

@@ -153,10 +153,7 @@ def repair(folder: RunFolder) -> RunState:
     if "after" in summary and not folder.checkpoint.is_dir():  # evaluated, then killed before the model was saved
         del summary["after"]
         folder.write_summary(summary)
-    folder.keep(folder.metrics, lambda record: record["iteration"] < state.iteration)
-    folder.keep(
-        folder.episodes, lambda e: e["phase"] in summary or e.get("iteration", state.iteration) < state.iteration
-    )
+    folder.drop_unfinished(state.iteration)
     for part in sorted((folder.path / "deepspeed").glob("_*")):
         if not state.tag:
             shutil.rmtree(part)

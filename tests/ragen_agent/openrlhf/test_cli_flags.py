@@ -31,7 +31,7 @@ def values(
 def test_settings_become_flags() -> None:
     flags = values({"training": {"updates": 3, "minibatch": 32}})
     assert flags["actor.eps_clip_low_high"] == ["0.2", "0.28"]
-    assert flags["algo.advantage.estimator"] == ["group_norm"]
+    assert flags["algo.advantage.estimator"] == ["reinforce"], "OpenRLHF refuses groups of one with group_norm"
     assert flags["algo.kl.init_coef"] == ["0.0"]
     assert flags["train.max_epochs"] == ["3"]
     assert flags["train.batch_size"] == ["32"]
@@ -105,6 +105,8 @@ def test_flags_of_openrlhf_need_its_backend(capsys: pytest.CaptureFixture[str]) 
         (["--ckpt.path", "/x"], r"it is the run's folder"),
         (["--algo.dynamic_filtering_enable"], r"the filter is ours"),
         (["--train.partial_rollout_enable"], r"does not fit this trainer"),
+        (["--rollout.max_new_tokens", "9"], r"turns.max_tokens_per_turn is the limit of a reply"),
+        (["--reward.overlong_buffer_len", "9"], r"training.overlong_buffer says"),
     ],
 )
 def test_flags_that_the_settings_decide_are_refused(

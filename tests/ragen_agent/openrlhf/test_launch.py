@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.console import Console
+
+from ragen_agent.cli import main
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf import cpu_patches, launch
+from ragen_agent.openrlhf.processes import RunState
+from ragen_agent.training import run_folder
+from ragen_agent.training.console import Display
+from ragen_agent.training.early_stopping import History
+from ragen_agent.training.evaluation import few_levels, fixed_instances
+from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.tasks import make_env
 
 # The C library's ``malloc_stats`` writes to the standard error when the interpreter has ended, as nanobind does.
 ENDING = """
 import atexit, ctypes, sys
 from pathlib import Path
-from ragen_agent.openrlhf import launch
+from ragen_agent.openrlhf import cpu_patches, launch
 report = ctypes.cast(ctypes.CDLL(None).malloc_stats, ctypes.c_void_p)
 assert ctypes.pythonapi.Py_AtExit(report) == 0
 if sys.argv[1:]:
@@ -33,3 +50,75 @@ def test_what_libraries_report_at_their_end_is_in_the_log_and_errors_are_on_the_
     assert ended(str(log)).strip() == "an error"
     assert "system bytes" in log.read_text()
     assert "system bytes" in ended(), "without it this is on the terminal"
+
+
+def test_a_run_that_cannot_start_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or the same command would be refused, and --resume would go on with the local trainer."""
+    monkeypatch.setattr(launch, "_check_installed", lambda: None)
+    words = ["train", "--backend", "openrlhf", "--out", str(tmp_path / "run")]
+    assert main([*words, "--set", "openrlhf.staleness=1", "--set", "openrlhf.colocate=true"]) == 2
+    assert "use openrlhf.colocate=false" in capsys.readouterr().err
+    assert main([*words, "--", "--train.seed", "3"]) == 2
+    assert "use the setting seed" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says why it stopped, and with which versions it was resumed."""
+    small = {"small_model": {"hidden": 32, "layers": 1, "feed_forward": 32}, "warm_start": {"epochs": 0}}
+    config = with_settings(Config(), small | {"training": {"iterations": 4}, "evaluation": {"levels": 2}})
+    folder, started = RunFolder.create(tmp_path / "run", config), []
+    rate = {"rate": 0.5, "low": 0.1, "high": 0.9, "n": 2}
+
+    def run(folder: RunFolder, log: Path, config: Config, done: int, display: Display) -> None:
+        started.append(done)
+        folder.append(folder.metrics, [{"iteration": 0, "success": 0.5}])
+        RunState(1, "iteration1").write(folder.path)
+        folder.write_summary({**folder.read_summary(), "before": rate, "after": rate, "stopped": "Stopped: why."})
+        (folder.path / "checkpoint.new").mkdir()
+
+    monkeypatch.setattr(launch, "_check_installed", lambda: None)
+    monkeypatch.setattr(launch, "_run", run)
+    monkeypatch.setattr(launch, "atexit", SimpleNamespace(register=lambda *_: None))
+    monkeypatch.setattr(cpu_patches, "needed", lambda accelerator: False)
+    for version in ("1", "2"):
+        known: dict[str, Any] = {"python": version}
+        monkeypatch.setattr(run_folder, "versions", lambda known=known: known)
+        console = Console(file=StringIO())
+        launch.train_distributed(config, OpenRLHF(), folder, Display(console))
+        assert isinstance(console.file, StringIO)
+        assert "Stopped: why." in console.file.getvalue()
+    assert started == [0]
+    assert folder.checkpoint.is_dir()
+    assert [each.get("python") for each in folder.read_versions()][-2:] == ["1", "2"]
+
+
+def test_signs_of_collapse_are_shown_as_they_are_recorded(tmp_path: Path) -> None:
+    folder, console = RunFolder.create(tmp_path / "run", Config()), Console(file=StringIO(), width=400)
+    records = [{"iteration": i, "invalid_rate": float(i > 0)} for i in range(5)]
+    records[3]["alarm"] = ["invalid_rise"]  # type: ignore[assignment]
+    history, display = History([], Config().stops), Display(console)
+    with display.progress("reinforcement", 5):
+        for record in records:
+            with folder.metrics.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            launch._show(folder, history, display)
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().count("Echo Trap alarm after iteration 4: invalid rise (1 against 0)") == 1
+    assert console.file.getvalue().count("Echo Trap alarm") == 1
+    assert len(history.records) == 5
+
+
+def test_few_levels_are_named_as_by_the_local_trainer(tmp_path: Path) -> None:
+    config = with_settings(Config(), {"game": "Bandit", "evaluation": {"levels": 100}, "warm_start": {"epochs": 0}})
+    folder, console = RunFolder.create(tmp_path / "run", config), Console(file=StringIO(), width=400)
+    launch._measure_baselines(config, folder, Display(console))
+    assert isinstance(console.file, StringIO)
+    notice = few_levels(fixed_instances(make_env(config, "test"), 100))
+    assert notice
+    assert notice in console.file.getvalue()
+    assert {"random", "optimal"} == set(folder.read_summary())

@@ -73,16 +73,19 @@ def test_the_trainer_sends_them_and_the_model_is_itself_again() -> None:
 
 
 @torch.no_grad()
-def test_the_checkpoint_is_a_whole_model(tmp_path: Path) -> None:
+def test_the_checkpoint_is_a_whole_model_and_the_adapter_stands_next_to_it(tmp_path: Path) -> None:
     class Tokenizer:
         def save_pretrained(self, folder: Path) -> None:
             (folder / "tokenizer.json").write_text("{}")
 
     model = adapted()
     said = model(IDS).logits
-    save_merged(model, Tokenizer(), tmp_path / "model")
+    save_merged(model, Tokenizer(), tmp_path / "model", tmp_path / "adapter", tmp_path / "warm")
     loaded = Qwen2ForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()
     torch.testing.assert_close(loaded(IDS).logits, said, rtol=1e-4, atol=1e-4)
+    again = PeftModel.from_pretrained(adapted().unload(), str(tmp_path / "adapter")).eval()
+    torch.testing.assert_close(again(IDS).logits, said, rtol=1e-4, atol=1e-4)
+    assert again.peft_config["default"].base_model_name_or_path == str(tmp_path / "warm")
 
 
 @pytest.mark.skipif(find_spec("openrlhf") is None, reason="OpenRLHF is not installed")
@@ -111,6 +114,7 @@ def test_a_run_with_adapters_ends_in_a_model_that_eval_and_the_benchmark_read(
     assert trained
     assert all(abs(record["vllm_kl"]) < 5e-3 for record in trained)
     assert not (folder.checkpoint / "adapter_model.safetensors").exists()
+    assert (folder.adapter / "adapter_model.safetensors").is_file()
     assert main(["eval", str(folder.path), "--levels", "16"]) == 0
     assert "16 fixed test levels" in capsys.readouterr().out
     agent = ["--agent", f"hf:{folder.checkpoint}", "--max-tokens", "24", "--limit", "2", "--split", "frozen_lake"]

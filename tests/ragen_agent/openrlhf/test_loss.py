@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from openrlhf.models import PolicyLoss
+from openrlhf.models import PolicyLoss, ValueLoss
+from openrlhf.trainer.ppo_utils import NaiveReplayBuffer
 from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf.trainer.ray import ppo_actor
+from openrlhf.trainer.ray import ppo_actor, ppo_critic
 from torch import Tensor, nn
 
 from ragen_agent import algo
@@ -257,3 +258,91 @@ def test_losses_that_openrlhf_lacks_are_ours(rule: str, correction: str, monkeyp
     nothing = trainer.actor_loss_fn(x["new"], x["old"], x["advantages"], **blank, **counts)[0]
     (gradient,) = torch.autograd.grad(nothing, x["new"])
     assert float(nothing) == float(gradient.abs().sum()) == 0
+
+
+class Weighed(nn.Module):
+    """A model of one weight: its log-probs, or its values, and the entropy that they have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(-1.0))
+
+    def forward(self, sequences: Tensor, *_: Any, **__: Any) -> Any:
+        found = self.weight.expand(len(sequences), sequences.shape[1] - 1)
+        return found, SimpleNamespace(entropy=-found)
+
+
+def steps_of(trainer: Any, model: Weighed, masks: list[list[int]]) -> tuple[Any, list[float]]:
+    """The trainer with rows to read one at a time, two in a step, and the gradient after each of them."""
+    gradients: list[float] = []
+
+    def step(*_: Any, **__: Any) -> None:
+        assert model.weight.grad is not None
+        gradients.append(float(model.weight.grad))
+
+    trainer.strategy = SimpleNamespace(
+        ring_attn_group=None,
+        accumulated_gradient=2,
+        is_rank_0=lambda: False,
+        all_reduce=lambda found: {n: float(v) for n, v in found.items()} if isinstance(found, dict) else found,
+        backward=lambda loss, *_: loss.backward(),
+        optimizer_step=step,
+        get_grad_norm=lambda _: 0.0,
+    )
+    trainer.args = SimpleNamespace(
+        train=SimpleNamespace(dynamic_batch_enable=False),
+        ds=SimpleNamespace(tensor_parallel_size=1),
+        actor=SimpleNamespace(entropy_coef=0.5, aux_loss_coef=0.0),
+        algo=SimpleNamespace(kl=SimpleNamespace(use_loss=False)),
+    )
+    trainer.max_epochs, trainer.aux_loss, trainer.dataloader_pin_memory = 1, False, False
+    trainer.replay_buffer = NaiveReplayBuffer(1, 0, True, False, False)
+    for mask in masks:
+        numbers = torch.zeros(1, len(mask))
+        row = Experience(
+            sequences=torch.zeros(1, len(mask) + 1, dtype=torch.long),
+            attention_mask=torch.ones(1, len(mask) + 1, dtype=torch.long),
+            action_mask=torch.tensor([mask]),
+            action_log_probs=numbers - 1,
+            rollout_log_probs=numbers - 1,
+            advantages=numbers + 1,
+            values=numbers,
+            returns=numbers + 1,
+            info={EPISODE_TOKENS: torch.ones(1), EPISODE_ROWS: torch.ones(1)},
+        )
+        trainer.replay_buffer.append(row)
+    return trainer, gradients
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize("masks", [[[1, 1], [0, 0]], [[0, 0], [0, 0]]], ids=["a row", "a whole step"])
+def test_rows_without_a_token_in_the_loss_cost_nothing(
+    masks: list[list[int]], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read alone they are padding, or rows that a mask empties: OpenRLHF divides by their number of tokens."""
+    for name in INSTALLED:
+        monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))
+    monkeypatch.setattr(ppo_critic, INSTALLED[1], getattr(ppo_critic, INSTALLED[1]))
+    found = []
+    for kept in (masks, [mask for mask in masks if any(mask)]):
+        actor = ppo_actor.ActorPPOTrainer.__new__(ppo_actor.ActorPPOTrainer)
+        actor.actor, actor.actor_optim, actor.ema_model = Weighed(), None, None
+        actor.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
+        actor.actor_loss_fn = PolicyLoss(0.2, 0.28)
+        trainer, gradients = steps_of(actor, actor.actor, kept)
+        trainer.strategy.accumulated_gradient = len(kept)
+        settings = {"training": {"aggregation": how}, "turns": {"max_tokens_per_episode": 5}}
+        loss.install(trainer, with_settings(Config(), settings))
+        found.append((trainer.ppo_train(0.0) if kept else {}, gradients[-1:]))
+    (whole, [gradient]), (alone, expected) = found
+    assert gradient == pytest.approx(2 * expected[0] if expected else 0.0), "DeepSpeed halves it: two parts of a step"
+    for name in ("entropy_loss", "approx_kl", "ppo_clip_ratio"):
+        assert float(whole[name]) == pytest.approx(float(alone.get(name, 0.0)))
+    critic = ppo_critic.CriticPPOTrainer.__new__(ppo_critic.CriticPPOTrainer)
+    critic.critic, critic.critic_optim, critic.critic_loss_fn = Weighed(), None, ValueLoss(0.2)
+    critic.critic_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
+    trainer, gradients = steps_of(critic, critic.critic, masks)
+    loss.install_critic()
+    assert trainer.ppo_train()["critic_loss"] == pytest.approx(2.0 if any(map(any, masks)) else 0.0)
+    assert gradients[-1] == pytest.approx(-4.0 if any(map(any, masks)) else 0.0)

@@ -73,6 +73,21 @@ def test_a_given_list_of_levels_has_none_to_refill_from() -> None:
         check({"training": {"refills": 2}}, {"prompts": "mine.jsonl"})
 
 
+def test_each_gpu_has_something_to_score() -> None:
+    few = {"training": {"groups": 2, "group_size": 4, "minibatch": 16}}
+    check(few)
+    check(few, {"micro_batch": 4, "actor_gpus": 2})
+    with pytest.raises(
+        ValueError, match=r"is 8; OpenRLHF needs .* openrlhf\.micro_batch=8 times 2: play more, or lower"
+    ):
+        check(few, {"actor_gpus": 2})
+
+
+def test_a_run_without_iterations_is_of_the_local_trainer_alone() -> None:
+    with pytest.raises(ValueError, match=r"training\.iterations is 0, .* use at least 1, or --backend local"):
+        check({"training": {"iterations": 0}})
+
+
 def test_a_judge_is_of_the_local_trainer_alone() -> None:
     config = {"turns": {"grounding": True}, "judge": {"base_url": "http://127.0.0.1:8000/v1", "model": "m"}}
     with pytest.raises(ValueError, match=r"judge\.base_url is for the local trainer alone.*--backend local"):

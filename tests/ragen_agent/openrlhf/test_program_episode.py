@@ -114,7 +114,16 @@ def test_an_engine_that_is_late_fails_the_episode(agent: Policy, tmp_path: Path)
     script_of(GUIDE, "python", tmp_path)
     command = shlex.join([sys.executable, str(tmp_path / "my_agent.py")])
     [trajectory] = play(agent, LateEngine(agent), command, timeout=0.05)
-    assert trajectory.failure == "engine_error: no reply within 0.05 s"
+    assert trajectory.failure == "generation_timeout: no reply within 0.05 s"
+
+
+def test_a_program_that_ends_before_its_episode_is_started_again(agent: Policy, tmp_path: Path) -> None:
+    """Twice, as in the local trainer: whatever broke need not break again."""
+    script_of(GUIDE, "python", tmp_path)
+    script = f"echo >> tries; [ $(wc -l < tries) = 3 ] && exec {shlex.quote(sys.executable)} my_agent.py"
+    command = shlex.join(["sh", "-c", f"cd {shlex.quote(str(tmp_path))}; {script}"])
+    [trajectory] = play(agent, Engine(agent), command)
+    assert trajectory.failure is None
 
 
 @pytest.mark.parametrize(

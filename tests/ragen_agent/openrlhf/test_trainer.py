@@ -49,9 +49,21 @@ def trainer(reasons: list[str]) -> Any:
 
 def test_log_probs_that_are_no_numbers_are_lost_weights() -> None:
     with pytest.raises(WeightsLostError, match="vllm_kl is nan in 2 of 2 episodes: vLLM does not sample from"):
-        trainer(["engine_nan: the log-probability of a sampled token is nan"] * 2)._play([ROW], 2, 1.0)
+        measure(trainer(["engine_nan: the log-probability of a sampled token is nan"] * 2))
     with pytest.raises(TooManyFailuresError, match="2 of 2 episodes failed"):
-        trainer(["engine_error: out of memory"] * 2)._play([ROW], 2, 1.0)
+        measure(trainer(["engine_error: out of memory"] * 2))
+
+
+def measure(made: Any) -> None:
+    made.ahead = SimpleNamespace(wait=lambda: None)
+    made._measure(with_settings(Config(), {"evaluation": {"levels": 2}}))
+
+
+def test_the_check_of_the_last_weights_has_no_failure_budget() -> None:
+    """Two failures of a group of two are too many of an iteration, and say nothing of the weights."""
+    made = trainer(["environment_error: Runt"] * 2)
+    made.rows = [ROW]
+    made._check_last_weights()
 
 
 def test_dynamic_sampling_plays_further_rows_in_bounded_rounds() -> None:
@@ -89,6 +101,24 @@ def test_dynamic_sampling_plays_further_rows_in_bounded_rounds() -> None:
     scored = Iteration.score_and_filter(1, trajectories, games, replace(config.training, filter="none"), 0)
     assert scored.rows == [0, 1, 8, 9]
     assert scored.counts == {"refilled": 3, "lacking": 1}
+
+
+def test_the_failure_budget_is_of_all_episodes_of_an_iteration() -> None:
+    """One of the two that a round plays anew fails, but one of six is within the budget of a fifth."""
+    config = with_settings(Config(), {"training": {"groups": 2, "group_size": 2, "iterations": 1, "refills": 1}})
+    reasons = iter([[""] * 4, ["", "environment_error: Runt"]])
+    returns = iter([[0.0, 1.0, 0.0, 0.0], [0.0, 0.0]])
+
+    def play(rows: list[PromptRow], members: int, temperature: float, **settings: Any) -> list[EpisodeSample]:
+        return [
+            EpisodeSample(ROW, 0, failed([1, 2], reason) if reason else episode(1, earned))
+            for reason, earned in zip(next(reasons), next(returns), strict=True)
+        ]
+
+    made = trainer([])
+    made.run, made.rows = RunContext(config, OpenRLHF(), "", (), 1), list(train_rows(config))
+    made.rollouts = SimpleNamespace(play=play)
+    assert len(made._play_iteration(0)[1]) == 6
 
 
 def test_an_error_that_ray_carries_says_the_same() -> None:
