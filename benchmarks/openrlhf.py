@@ -229,7 +229,7 @@ def _plot(results: Mapping[str, Any], path: Path) -> None:
         axes.axhline(results["local"][line]["rate"], color=color, linestyle="--", label=line)
     axes.set(xlabel="iteration", ylabel="success", ylim=(-0.02, 1.04), title="The same start, both trainers")
     axes.grid(alpha=0.25)
-    axes.legend(fontsize="small", frameon=False, loc="upper right", bbox_to_anchor=(1, 0.95))
+    figure.legend(fontsize="small", frameon=False, loc="outside lower center", ncols=3)
     figure.savefig(path, metadata={"Date": None})
 
 
