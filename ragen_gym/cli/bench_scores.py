@@ -258,7 +258,7 @@ def _of_asked(run: dict[str, Any]) -> str:
 
 def score_lines(summary: dict[str, Any]) -> list[str]:
     """A summary as a table for the terminal, with a note for each split that does not differ from random play."""
-    from ragen_gym.bench.report.tables import episodes_asked, lacks, left_out, overflowed, seen_in_training
+    from ragen_gym.bench.report.tables import episodes_asked, sentences
 
     overall = summary["overall"]
     title = f"{summary['suite']} {summary['hash']}: {summary['agent']}, {episodes_asked(overall)}"
@@ -280,8 +280,8 @@ def score_lines(summary: dict[str, Any]) -> list[str]:
     ]
     if overall["episodes"] < overall["asked"]:
         legend.append("bounds: success of all episodes asked for if those missing or excluded had failed, or succeeded")
-    notes = [*seen_in_training(summary), *left_out(summary), *overflowed(summary), *lacks(summary), *notes]
-    return [title, "", *table_lines(rows), "", *legend, *[", ".join(spent)] * bool(spent), *notes]
+    said = [*[", ".join(spent)] * bool(spent), *sentences(summary), *notes]
+    return [title, "", *table_lines(rows), "", *legend, *said]
 
 
 def _score_row(name: str, split: dict[str, Any], known: bool) -> tuple[str, ...]:

@@ -506,6 +506,18 @@ def test_a_run_that_is_narrower_than_its_suite_says_so(tmp_path: Path, capsys: p
     assert "36 of the suite" in (run / "report.html").read_text(encoding="utf-8")
 
 
+def test_a_run_that_plays_some_instances_more_often_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Many episodes of an easy first level would else raise the rate without showing."""
+    run = tmp_path / "run"
+    arguments = ["bench", "run", "--suite", "smoke", "--split", "bandit", "--agent", "random", "--out", str(run)]
+    assert main(arguments) == 0
+    assert "more episodes than others" not in capsys.readouterr().out
+    assert main([*arguments, "--limit", "1", "--rollouts", "5"]) == 0
+    rate = json.loads((run / "summary.json").read_text())["splits"]["bandit"]["clustered"]["rate"]
+    sentence = "bandit: some instances have more episodes than others, up to 5 of one. Success counts episodes; with "
+    assert f"{sentence}every instance alike it is {100 * rate:.1f} %." in capsys.readouterr().out
+
+
 def test_no_zero_is_printed_with_a_minus_sign(folders: tuple[Path, Path]) -> None:
     summary = json.loads(json.dumps(score(SMOKE, ResultsFolder(folders[0]).records(), "chance")))
     summary["splits"]["sokoban"]["normalised"]["value"] = -0.001
