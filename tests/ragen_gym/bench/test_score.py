@@ -27,6 +27,7 @@ from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seen import write_seen
 from ragen_gym.core.stats import Difference, wilson
+from ragen_gym.core.storage import locked_folder
 from ragen_gym.envs.turn import TurnEnv
 
 SMOKE = load_suite("smoke")
@@ -447,6 +448,13 @@ def test_bench_score_prints_and_writes(folders: tuple[Path, Path], capsys: pytes
     summary = json.loads(capsys.readouterr().out)
     assert summary == json.loads((folders[0] / "summary.json").read_text(encoding="utf-8"))
     assert summary["splits"]["sokoban"]["success"]["n"] == 8
+
+
+def test_no_summary_is_written_while_the_run_is_played(folders: tuple[Path, Path]) -> None:
+    with locked_folder(folders[0]):
+        with pytest.raises(ValueError, match="another process is working in"):
+            run_command("score", folders[0], "--write")
+        assert run_command("score", folders[0]) == 0
 
 
 def test_bench_compare_prints(folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
