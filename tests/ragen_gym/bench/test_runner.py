@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -232,6 +233,12 @@ async def hang() -> str:
     return REPLY
 
 
+async def stubborn() -> str:
+    with suppress(BaseException):
+        await asyncio.sleep(60)
+    return REPLY
+
+
 async def cancelled() -> str:
     raise asyncio.CancelledError
 
@@ -256,6 +263,7 @@ def raising(error: BaseException) -> Callable[[Sequence[Any], Task], Any]:
         (raising(TimeoutError("the model sleeps")), Failure.TIMEOUT, "^the model sleeps$"),
         (raising(AgentFailure(Failure.CONTEXT_OVERFLOW, "full")), Failure.CONTEXT_OVERFLOW, "^full$"),
         (lambda messages, task: hang(), Failure.TIMEOUT, "no answer within 0.05 s"),
+        (lambda messages, task: stubborn(), Failure.TIMEOUT, "no answer within 0.05 s"),
         (lambda messages, task: cancelled(), Failure.AGENT_ERROR, "the agent's own task was cancelled"),
         (lambda messages, task: None, Failure.AGENT_ERROR, "a reply is a text or an Answer, not None"),
         (lambda messages, task: Answer(b"Up"), Failure.AGENT_ERROR, "a reply is a text or an Answer"),  # type: ignore[arg-type]
