@@ -146,9 +146,12 @@ class ResultsFolder:
             ValueError: the folder holds something else, or a run with another identity.
         """
         if self._run.is_file():
-            _check_same(self.path, self.info, identity)
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            info = self.info
+            _check_same(self.path, info, identity)
+            return {name: info[name] for name in identity}
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise ValueError(f"--out {self.path} is neither a run nor an empty folder: choose another one.")
+        return identity
 
     def begin(self, identity: Mapping[str, Any], session: Mapping[str, Any]) -> int:
         """Begin the run, or a further session of it; the number of this session, from 0.
@@ -353,7 +356,7 @@ def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
     """Nested dictionaries as one, with dotted names."""
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or ("." in name and not value):  # an empty setting is one, no settings are none
         return {name: value}
     flat: dict[str, Any] = {}
     for key, inner in value.items():
