@@ -155,17 +155,16 @@ def test_a_run_grows(tmp_path: Path) -> None:
 
 
 def test_equal_settings_written_otherwise_go_on_with_the_same_episodes(tmp_path: Path) -> None:
-    agent = Scripted()
-    for own in ({}, {"top_k": None}):
-        agent.settings = own  # type: ignore[attr-defined]
+    agent: Any = Scripted()
+    for agent.settings in ({}, {"top_k": None}):
         play(agent, tmp_path / "none", splits=("bandit",), limit=2)
     assert len(records_in(tmp_path / "none")) == 2
-    for temperature, own in ((1, {"top_p": 1}), (1.0, {"top_p": 1.0}), (1, {"top_p": 1, "top_k": None})):
-        agent.settings = own  # type: ignore[attr-defined]
+    ways: list[Any] = [(1, {"top_p": 1}), (1.0, {"top_p": 1.0}), (1, {"top_p": 1, "top_k": None})]
+    for temperature, agent.settings in ways:
         play(agent, tmp_path / "run", splits=("bandit",), limit=2, temperature=temperature)
     assert len(records_in(tmp_path / "run")) == 2
     assert verify(load_results(tmp_path / "run")).differences == []
-    agent.settings = {"top_p": 1, "template": {}}  # type: ignore[attr-defined]
+    agent.settings = {"top_p": 1, "template": {}}
     with pytest.raises(ValueError, match=r"settings.template is now \{\} and was None"):
         play(agent, tmp_path / "run", splits=("bandit",), limit=2, temperature=1)
 
