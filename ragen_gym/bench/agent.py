@@ -7,13 +7,15 @@ failure and never the run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.validation import shown
 
-__all__ = ["AgentFailure", "Answer", "Message", "ReplyAgent", "StepAgent", "StopRun", "Task"]
+__all__ = ["AgentFailure", "Answer", "Message", "ReplyAgent", "StepAgent", "StopRun", "Task", "plain_dict"]
 
 Message = Mapping[str, Any]
 """``{"role": "system" | "user" | "assistant", "content": text}``.
@@ -90,3 +92,22 @@ class AgentFailure(Exception):
 
 class StopRun(Exception):
     """Raised by an agent that ends the run, as a person does; the episode in play is not kept."""
+
+
+def plain_dict(agent: Any, name: str) -> dict[str, Any]:
+    """An agent's ``settings`` or ``circumstances`` as they come back from a file; empty where it has none.
+
+    Raises:
+        ValueError: they are not a dictionary of plain JSON.
+    """
+    value = getattr(agent, name, None)
+    try:
+        plain = json.loads(json.dumps({} if value is None else value, allow_nan=False))
+        if isinstance(plain, dict):
+            return plain
+    except (TypeError, ValueError, RecursionError):
+        pass
+    raise ValueError(
+        f"the agent's {name} are {shown(value)}: make them a dictionary of plain JSON, which is texts, finite numbers, "
+        "True, False, None, lists and dictionaries."
+    )

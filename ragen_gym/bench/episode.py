@@ -91,8 +91,8 @@ async def play_episode(
     if end := getattr(agent, "end", None):
         try:
             await episode.agent_calls.call(end, episode.task, record)
-        except EpisodeFailed as failed:
-            record = replace(record, success=False, failure=failed.failure, detail=failed.detail)
+        except EpisodeFailed as failed:  # the outcome, which `end` was shown, stands
+            record = replace(record, detail=record.detail or f"the agent's end() failed: {failed.detail}")
     return record
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ragen_gym.bench.agent import ReplyAgent, StepAgent
+from ragen_gym.bench.agent import ReplyAgent, StepAgent, plain_dict
 from ragen_gym.bench.records import TurnRecord
 from ragen_gym.bench.suites import Split, Suite, noise_seed
 from ragen_gym.core.validation import check_number
@@ -120,10 +120,10 @@ def identity(suite: Suite, agent: ReplyAgent | StepAgent, options: RunOptions) -
     """Everything that decides what is asked of an agent, as JSON: what two sessions of one run must have in common.
 
     Raises:
-        ValueError: the agent has no name, or neither of the two methods.
+        ValueError: the agent has no name, neither of the two methods, or settings that are not plain JSON.
     """
-    if not getattr(agent, "name", None):
-        raise ValueError(f"{agent!r} has no `name`: an agent needs one, which every result carries.")
+    if not isinstance(getattr(agent, "name", None), str) or not agent.name:
+        raise ValueError(f"{agent!r} has no `name`: an agent needs a text, which every result carries.")
     if not agent.name.isprintable():
         raise ValueError(f"the agent is named {agent.name!r}, which no terminal should print: choose another name.")
     if not hasattr(agent, "reply") and not hasattr(agent, "act"):
@@ -133,7 +133,7 @@ def identity(suite: Suite, agent: ReplyAgent | StepAgent, options: RunOptions) -
         "suite": suite.name,
         "hash": suite.hash,
         "agent": agent.name,
-        "settings": dict(getattr(agent, "settings", {})),
+        "settings": plain_dict(agent, "settings"),
         "temperature": temperature,
         "prompts": {split.name: prompt_hash(split) for split in suite.splits},
     }

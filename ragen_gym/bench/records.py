@@ -55,7 +55,7 @@ class EpisodeRecord:
     last_board: str  # the board at the end, as text
     system: str = ""  # the system message; empty for a ``StepAgent``
     failure: Failure | None = None  # see ``Failure``; None where the episode came to its end
-    detail: str = ""  # what exactly failed, or ""
+    detail: str = ""  # what exactly failed, or ""; where nothing else did, what the agent's ``end`` raised
     seconds: float = 0.0  # of the whole episode
     cost: float | None = None  # in the currency of the prices that were given, or None
     extra: dict[str, Any] = field(default_factory=dict)  # what else the agent or the runner wants to keep, plain JSON

@@ -23,14 +23,14 @@ from typing import Any
 
 from ragen_gym.bench.agents.python import find
 from ragen_gym.bench.episode_plan import episode_key
-from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.replay import Parser, ReplayedEpisode, ReplayedTurn, Replayer, ReplyRules
+from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
+from ragen_gym.bench.replay import Parser, ReplayedEpisode, ReplayedTurn, Replayer, ReplyRules, TurnReward
 from ragen_gym.bench.results import BenchResults, EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.seen import write_seen
 from ragen_gym.core.storage import write_atomic
-from ragen_gym.core.validation import check_number
+from ragen_gym.core.validation import check_number, plain_number
 from ragen_gym.envs.reply import Problem, Reply
 
 __all__ = ["RescoredRun", "Rescoring", "Unknown", "bounds", "lenient_reply", "rescore", "save"]
@@ -126,7 +126,7 @@ class Rescoring:
         return ReplyRules(
             turn_config=replace(split.turn_config, **options),
             parser=parser and _checked(parser),
-            reward=None if self.reward is None else _load(self.reward),
+            reward=None if self.reward is None else _paying(_load(self.reward)),
         )
 
     def replayers(self, suite: Suite) -> dict[str, Replayer]:
@@ -144,6 +144,17 @@ def _checked(parser: Parser) -> Parser:
         return reply
 
     return parse
+
+
+def _paying(reward: TurnReward) -> TurnReward:
+    """The reward as a float; a ValueError if it returns something else than a number that a record can hold."""
+
+    def pay(reply: Reply, rewards: tuple[float, ...]) -> float:
+        paid = plain_number(reward(reply, rewards))
+        check_number("the reward of a turn", "what it returns", paid, -MOST, MOST)
+        return float(paid)
+
+    return pay
 
 
 def _load(name: str) -> Any:
@@ -197,8 +208,8 @@ def rescore(
         progress: called with how many episodes are done.
 
     Raises:
-        ValueError: a record is not of the run's suite, a parser returns something else than a ``Reply``, or all splits
-            play text tasks.
+        ValueError: a record is not of the run's suite, a parser returns something else than a ``Reply``, a reward
+            something else than a number, or all splits play text tasks.
     """
     if all(split.is_task for split in run.suite.splits) and not rescoring.changes_nothing:
         raise ValueError(
@@ -290,6 +301,9 @@ def _identity(run: BenchResults, rescoring: Rescoring) -> dict[str, Any]:
 def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
     """Write a rescored run as a folder that reports and ``verify`` read as any other, with its ``unknown.jsonl``.
 
+    Attempts that were made again, and starts that left no record, are those of the run, so that ``verify`` asks of both
+    runs the same; an attempt at an episode that is unknown now is left out with it.
+
     Args:
         run: what was rescored.
         rescored: see ``rescore``.
@@ -305,8 +319,12 @@ def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
         folder = ResultsFolder(Path(parent) / path.name)
         for session in run.info["sessions"]:
             folder.begin(rescored.identity, session)
+        keys = {record.place: record.key for record in rescored.records}
+        retried = tuple(replace(each, key=keys[each.place]) for each in run.retried if each.place in keys)
         with EpisodeLog(folder) as log:
-            for record in rescored.records:
+            for key, session in sorted(ResultsFolder(run.path).cut_short([*run.retried, *run.records])):
+                log.start(key, session)
+            for record in (*retried, *rescored.records):
                 log.append(record)
         lines = (json.dumps(asdict(each), ensure_ascii=False) for each in rescored.unknown)
         write_atomic(folder.path / "unknown.jsonl", "".join(f"{line}\n" for line in lines))
@@ -314,5 +332,5 @@ def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
             write_seen(folder.seen, run.seen)
         if rescored.records:
             results = replace(run, info=folder.info, agent=rescored.identity["agent"], records=rescored.records)
-            folder.write_summary(score_results(replace(results, retried=(), cut_short=0)))
+            folder.write_summary(score_results(replace(results, retried=retried)))
         folder.path.rename(path)

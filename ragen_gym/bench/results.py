@@ -124,17 +124,20 @@ class ResultsFolder:
         """The episodes; see ``read_records``."""
         return read_records(self.episodes)
 
-    def cut_short(self, attempts: Iterable[EpisodeRecord]) -> int:
-        """How many episodes were started of which no record came, given all records; 0 for runs of earlier versions.
+    def cut_short(self, attempts: Iterable[EpisodeRecord]) -> set[tuple[str, int]]:
+        """Key and session of each start of which no record came, given all records; none in runs of earlier versions.
 
         Raises:
             ValueError: a line of ``started.jsonl`` but the last is damaged.
         """
         recorded = {(record.key, record.extra.get("session")) for record in attempts}
-        return len(set(read_json_lines(self.started, _read_start)) - recorded)
+        return set(read_json_lines(self.started, _read_start)) - recorded
 
-    def check(self, identity: Mapping[str, Any]) -> None:
-        """Check that a run of this identity may be here.
+    def check(self, identity: dict[str, Any]) -> dict[str, Any]:
+        """Check that a run of this identity may be here; the identity as a run that is here already has it.
+
+        The two are equal, and yet may name episodes differently: a temperature of 1 is 1.0, and a setting that a later
+        version of an agent has, None.
 
         Args:
             identity: everything that decides what is asked, plain JSON; it never changes during a run.
@@ -143,9 +146,12 @@ class ResultsFolder:
             ValueError: the folder holds something else, or a run with another identity.
         """
         if self._run.is_file():
-            _check_same(self.path, self.info, identity)
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            info = self.info
+            _check_same(self.path, info, identity)
+            return {name: info[name] for name in identity}
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise ValueError(f"--out {self.path} is neither a run nor an empty folder: choose another one.")
+        return identity
 
     def begin(self, identity: Mapping[str, Any], session: Mapping[str, Any]) -> int:
         """Begin the run, or a further session of it; the number of this session, from 0.
@@ -307,7 +313,7 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
     retried = tuple(record for record in attempts if id(record) not in last)
     seen = read_seen(folder.seen) if folder.seen.is_file() else None
     return BenchResults(
-        Path(path), info, played, info["agent"], tuple(records), retried, folder.cut_short(attempts), seen
+        Path(path), info, played, info["agent"], tuple(records), retried, len(folder.cut_short(attempts)), seen
     )
 
 
@@ -350,7 +356,7 @@ def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
     """Nested dictionaries as one, with dotted names."""
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or ("." in name and not value):  # an empty setting is one, no settings are none
         return {name: value}
     flat: dict[str, Any] = {}
     for key, inner in value.items():

@@ -21,7 +21,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun
+from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun, plain_dict
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_replies, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
@@ -142,10 +142,9 @@ async def run_suite_async(
 ) -> RunOutcome:
     """``run_suite`` for a program that has an event loop of its own."""
     options, folder = options or RunOptions(), ResultsFolder(out)
-    same = identity(suite, agent, options)
+    same = folder.check(identity(suite, agent, options))
     planned = plan_episodes(suite, same, options)
     check_replies(agent, {episode.split.name: episode.split for episode in planned}.values())
-    folder.check(same)
     with locked_folder(folder.path):
         kept = {record.key: record for record in folder.records() if record.counted}
         here = [kept[episode.key] for episode in planned if episode.key in kept]
@@ -275,6 +274,5 @@ def _session(agent: Any, options: RunOptions) -> dict[str, Any]:
             versions[package] = str(getattr(sys.modules.get(package), "__version__", "unknown"))
     settings = {name: value for name, value in asdict(options).items() if name != "temperature"}
     settings["limits"] = settings.pop("timeouts")  # the name in files
-    circumstances = dict(getattr(agent, "circumstances", {}))
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"started": started, **settings, "circumstances": circumstances, "versions": versions}
+    return {"started": started, **settings, "circumstances": plain_dict(agent, "circumstances"), "versions": versions}

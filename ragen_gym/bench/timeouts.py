@@ -101,8 +101,11 @@ class AgentCaller:
             wait = left if wait is None else min(wait, left)
         if wait is None:
             return await answer
-        async with asyncio.timeout(wait):
-            return await answer
+        async with asyncio.timeout(wait) as limit:
+            late = await answer
+        if limit.expired():  # and the agent answered all the same
+            raise TimeoutError
+        return late
 
     def _timeout_detail(self) -> str:
         episode = self.timeouts.episode

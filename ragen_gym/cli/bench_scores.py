@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli.command import add_command, print_json, table_lines, wrapped
 from ragen_gym.core.stats import percent
+from ragen_gym.core.storage import locked_folder
 
 if TYPE_CHECKING:
     from ragen_gym.bench.suites import Split, Suite
@@ -196,14 +198,17 @@ def _score(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.score import score_results
     from ragen_gym.core.seen import read_seen, write_seen
 
-    run, folder = load_results(arguments.run_folder, arguments.suite), ResultsFolder(arguments.run_folder)
-    if arguments.seen is not None:
-        run = replace(run, seen=read_seen(arguments.seen))
-    summary = score_results(run)
-    if arguments.write:
-        if arguments.seen is not None and run.seen is not None:
-            write_seen(folder.seen, run.seen)
-        folder.write_summary(summary)
+    folder = ResultsFolder(arguments.run_folder)
+    writing = arguments.write and folder.path.is_dir()
+    with locked_folder(folder.path) if writing else nullcontext():  # a summary amid a session would be of a part
+        run = load_results(folder.path, arguments.suite)
+        if arguments.seen is not None:
+            run = replace(run, seen=read_seen(arguments.seen))
+        summary = score_results(run)
+        if arguments.write:
+            if arguments.seen is not None and run.seen is not None:
+                write_seen(folder.seen, run.seen)
+            folder.write_summary(summary)
     if arguments.json:
         print_json(summary)
     else:
@@ -258,7 +263,7 @@ def _of_asked(run: dict[str, Any]) -> str:
 
 def score_lines(summary: dict[str, Any]) -> list[str]:
     """A summary as a table for the terminal, with a note for each split that does not differ from random play."""
-    from ragen_gym.bench.report.tables import episodes_asked, lacks, left_out, overflowed, seen_in_training
+    from ragen_gym.bench.report.tables import episodes_asked, sentences
 
     overall = summary["overall"]
     title = f"{summary['suite']} {summary['hash']}: {summary['agent']}, {episodes_asked(overall)}"
@@ -280,8 +285,8 @@ def score_lines(summary: dict[str, Any]) -> list[str]:
     ]
     if overall["episodes"] < overall["asked"]:
         legend.append("bounds: success of all episodes asked for if those missing or excluded had failed, or succeeded")
-    notes = [*seen_in_training(summary), *left_out(summary), *overflowed(summary), *lacks(summary), *notes]
-    return [title, "", *table_lines(rows), "", *legend, *[", ".join(spent)] * bool(spent), *notes]
+    said = [*[", ".join(spent)] * bool(spent), *sentences(summary), *notes]
+    return [title, "", *table_lines(rows), "", *legend, *said]
 
 
 def _score_row(name: str, split: dict[str, Any], known: bool) -> tuple[str, ...]:

@@ -300,10 +300,10 @@ def detectable_difference(rate: float, n: float) -> float:
 
     Args:
         rate: of the first agent; the other's is above it, or below where there is no room above.
-        n: independent episodes of each, from 1 on.
+        n: independent episodes of each, above 0; below 1 where one level has most of the episodes.
     """
-    if n < 1:
-        raise ValueError(f"n={n} must be from 1 on.")
+    if not n > 0:
+        raise ValueError(f"n={n} must be above 0.")
     half = (_scipy_stats().norm.ppf((1 + CONFIDENCE) / 2) + _scipy_stats().norm.ppf(POWER)) / np.sqrt(2 * n)
     angle = np.arcsin(np.sqrt(rate))
     above = np.sin(min(angle + half, np.pi / 2)) ** 2 - rate

@@ -47,10 +47,10 @@ What else the runner looks for, none of it needed:
 Where a split shows pictures, the content of every message is a list of parts, with pictures as arrays; see
 ``ragen_gym.bench.agent.Message``.
 
-All methods may be coroutines. Whatever ``begin``, ``reply``, ``act`` or ``end`` raises ends its episode, not the run:
-an ``AgentFailure`` says how, a TimeoutError is a ``Failure.TIMEOUT``, anything else a ``Failure.AGENT_ERROR``;
-``StopRun`` alone ends the run. Many episodes are in play at once, so what an agent remembers it keeps by
-``(task.split, task.index, task.rollout)``.
+All methods may be coroutines. Whatever ``begin``, ``reply`` or ``act`` raises ends its episode, not the run: an
+``AgentFailure`` says how, a TimeoutError is a ``Failure.TIMEOUT``, anything else a ``Failure.AGENT_ERROR``; ``StopRun``
+alone ends the run. What ``end`` raises is kept in the record's ``detail``, and changes no outcome. Many episodes are in
+play at once, so what an agent remembers it keeps by ``(task.split, task.index, task.rollout)``.
 """
 
 from __future__ import annotations

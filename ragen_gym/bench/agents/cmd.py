@@ -232,7 +232,7 @@ class _Process:
             answer = json.loads(line)
             number = answer["id"]
             future = self.open.get(number)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             return f"the program wrote a line that is no answer: {line[:200].decode('utf-8', 'replace').strip()!r}"
         self._answered += 1
         if future is not None and not future.done():  # else nobody waits any more

@@ -27,6 +27,7 @@ from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
+from ragen_gym.bench.agent import plain_dict
 from ragen_gym.core.threads import in_thread
 
 __all__ = ["PythonAgent", "find", "load"]
@@ -78,8 +79,8 @@ class PythonAgent:
         for method, needed in (("reply", 1), ("act", 2)):
             if function := getattr(agent, method, None):
                 setattr(self, method, _caller(function, needed, threads))
-        self.settings = {**getattr(agent, "settings", {}), **settings}
-        self.circumstances = {**getattr(agent, "circumstances", {}), "code": code}
+        self.settings = {**plain_dict(agent, "settings"), **settings}
+        self.circumstances = {**plain_dict(agent, "circumstances"), "code": code}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

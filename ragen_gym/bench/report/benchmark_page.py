@@ -13,17 +13,7 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS, bound_rate, bounding_split
-from ragen_gym.bench.report.tables import (
-    bounds,
-    lacks,
-    left_out,
-    number,
-    overflowed,
-    percent,
-    seen,
-    seen_in_training,
-    thousands,
-)
+from ragen_gym.bench.report.tables import bounds, number, percent, seen, sentences, thousands
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
@@ -293,11 +283,13 @@ def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> l
             )
         elif splits:
             said.append(f"{agent} differs significantly from random play on every split.")
-        sentences = *seen_in_training(summary), *left_out(summary), *overflowed(summary), *lacks(summary)
-        said += [f"{agent}: {sentence}" for sentence in sentences]
+        said += [f"{agent}: {sentence}" for sentence in sentences(summary)]
     for pair in comparisons:
         differing = [name for name, split in pair["splits"].items() if split["significant"]]
         of = len(pair["splits"])
+        if not of:
+            said.append(f"No instance has a scored episode of both {pair['first']} and {pair['second']}.")
+            continue
         what = f"on {len(differing)} of {of} splits" if of > 1 else "on the one split"
         verdict = f"differ significantly {what}" if differing else "do not differ significantly on any split"
         said.append(f"{pair['first']} and {pair['second']} {verdict}.")

@@ -8,7 +8,8 @@ A submission is the folder of a run, as ``ragen-gym bench run --out`` writes it,
     link = "https://example.org/weights"     # may be left out
 
 It is accepted where ``ragen_gym.bench.verify`` verifies it, every line with the hash of the line before, and where it
-played all instances of each split that it played, of a suite of this package. All others are listed with the reason.
+played all instances of each split that it played, each as often, of a suite of this package. All others are listed with
+the reason.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def judge(
             if twin is not None:
                 raise ValueError(f"it is the run of {twin} again.")
             entries.append(entry)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             refusals.append(Refusal(path, str(error)))
         progress(done)
     return entries, refusals
@@ -166,6 +167,11 @@ def _entry(path: Path) -> Entry:
     for name, split in summary["splits"].items():
         if split["played"] < split["instances"]:
             raise ValueError(f"it played {split['played']} of the {split['instances']} instances of {name}.")
+        if split["success"]["n"] < split["played"] * split["rollouts"]:
+            raise ValueError(
+                f"it played some instances of {name} more often than others, up to {split['rollouts']:,} times: play "
+                "each as often (--rollouts without --limit)."
+            )
     return Entry(path, submission, run.suite, summary, verdict.head, tuple(verdict.doubts))
 
 

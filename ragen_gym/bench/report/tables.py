@@ -22,7 +22,9 @@ __all__ = [
     "percent",
     "seen",
     "seen_in_training",
+    "sentences",
     "thousands",
+    "uneven",
 ]
 
 Summary = Mapping[str, Any]
@@ -149,6 +151,16 @@ def seen(split: Summary) -> str:
     return "" if met is None else f"{met:,} of {split['levels']:,}"
 
 
+def uneven(summary: Summary) -> list[str]:
+    """Sentences on the splits of which some instances have more episodes than others, which success weighs by them."""
+    return [
+        f"{name}: some instances have more episodes than others, up to {split['rollouts']:,} of one. Success counts "
+        f"episodes; with every instance alike it is {percent(split['clustered']['rate'])}."
+        for name, split in summary["splits"].items()
+        if split["success"]["n"] < split["played"] * split["rollouts"]
+    ]
+
+
 def lacks(summary: Summary) -> list[str]:
     """Sentences on the text tasks for which there is no random or no optimal rate."""
     return [f"{name}: {split['lacks']}" for name, split in summary["splits"].items() if "lacks" in split]
@@ -161,6 +173,12 @@ def seen_in_training(summary: Summary) -> list[str]:
     if met:
         return [f"Levels that the agent saw in training, themselves or one of their family: {', '.join(met)}."]
     return ["The agent saw none of these levels in training."] if splits else []
+
+
+def sentences(summary: Summary) -> list[str]:
+    """All that must be said next to the scores of a run."""
+    about = seen_in_training, left_out, uneven, overflowed, lacks
+    return [sentence for each in about for sentence in each(summary)]
 
 
 def _scored(entry: Summary) -> int:
@@ -197,11 +215,7 @@ def markdown_tables(summaries: Sequence[Summary]) -> str:
                 lines.append(markdown_row(_cells(name, summary["agent"], split)))
                 if split.get("differs_from_random") is False:
                     notes.append(f"- {_plain(summary['agent'])} on {name}: {split['sentence']}")
-    notes += [
-        f"- {_plain(summary['agent'])}: {said}"
-        for summary in summaries
-        for said in (*seen_in_training(summary), *left_out(summary), *overflowed(summary), *lacks(summary))
-    ]
+    notes += [f"- {_plain(summary['agent'])}: {said}" for summary in summaries for said in sentences(summary)]
     return "\n".join([*lines, *([""] if notes else []), *notes, ""])
 
 

@@ -52,7 +52,7 @@ from ragen_gym.bench.suites.problems import Problem, read_problems
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
-from ragen_gym.core.validation import did_you_mean
+from ragen_gym.core.validation import did_you_mean, shown
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
@@ -316,6 +316,8 @@ def read_table(path: Path) -> dict[str, Any]:
             _check(what, row, _SPLIT_KEYS, ("name", "env", "levels"))
             _check(f"budgets of {what}", row.get("budgets", {}), _TURN_OPTIONS)
             _check(f"knobs of {what}", row.get("knobs", {}))
+            if not isinstance(row["name"], str) or not row["name"] or not row["name"].isprintable():
+                raise ValueError(f"{what}: name={shown(row['name'])} must be a text of printable characters.")
         names = [row["name"] for row in table["splits"]]
         for row in table.get("published", ()):
             _check("[[published]]", row, _PUBLISHED_KEYS, _PUBLISHED_KEYS)

@@ -362,6 +362,8 @@ PROGRAM = """
             answer = {"id": question["id"], "error": "cannot"}
         if way == "chat":
             print("Hello!", flush=True)
+        if way == "deep":
+            print("[" * 100_000, flush=True)
         if way == "empty":
             del answer["reply"]
         if way == "stranger":
@@ -393,6 +395,7 @@ def test_a_program_plays(kind: str, workers: int, here: Path) -> None:
     [
         ("crash", "reply", Failure.AGENT_ERROR, "the program ended with code 1: no more"),
         ("chat", "reply", Failure.AGENT_ERROR, "the program wrote a line that is no answer: 'Hello!'"),
+        ("deep", "reply", Failure.AGENT_ERROR, "the program wrote a line that is no answer: '[[["),
         ("error", "reply", Failure.AGENT_ERROR, "the program says: cannot"),
         ("empty", "reply", Failure.AGENT_ERROR, "an answer needs a 'reply'"),
         ("sideways", "step", Failure.AGENT_ERROR, "action 'Sideways' is not one of Up, Down, Left, Right"),

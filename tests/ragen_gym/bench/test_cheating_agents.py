@@ -20,6 +20,7 @@ from ragen_gym.bench.results import load_results
 from ragen_gym.bench.runner import RunOutcome, run_suite, run_suite_async
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.step import StepEnv
@@ -276,6 +277,22 @@ def test_an_agent_that_cannot_be_closed_costs_no_episode(tmp_path: Path) -> None
     outcome = play(Stuck(lambda: 0), tmp_path)
     assert (outcome.played, outcome.missing, outcome.failures) == (8, 0, {})
     assert outcome.stopped.startswith("the agent's close() failed: RuntimeError: the socket is gone")
+
+
+def test_what_is_raised_at_the_end_of_an_episode_changes_no_outcome(tmp_path: Path) -> None:
+    """An agent that sees there that it has lost would else leave the score."""
+
+    class Loser(Bandit):
+        def end(self, task: Task, record: EpisodeRecord) -> None:
+            if not record.success:
+                raise RuntimeError("the log is gone")
+
+    assert play(Loser(lambda: 0), tmp_path).failures == {}
+    run = load_results(tmp_path)
+    lost = [record for record in run.records if not record.success]
+    assert lost
+    assert all(record.detail.startswith("the agent's end() failed: RuntimeError: the log is gone") for record in lost)
+    assert (len(run.records), verify(run).differences) == (8, [])
 
 
 class Meddler:

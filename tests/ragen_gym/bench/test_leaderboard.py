@@ -123,6 +123,7 @@ def own_suite(folder: Path) -> None:
         (text_of('who = "x"\nmodel = "y"'), "lacks 'settings'"),
         (text_of(TEXT + 'price = "3"'), "has no field 'price'"),
         (text_of("who = "), "cannot be read"),
+        (text_of("who = " + "[" * 10_000), "maximum recursion depth"),
         (text_of(TEXT.replace("Ada", "A" * 301)), "who must be a text"),
     ],
 )
@@ -158,6 +159,8 @@ def test_a_part_of_a_split_a_copy_and_a_rescored_run_are_refused(
     shutil.copytree(submissions / "a-random", tmp_path / "1")
     shutil.copytree(submissions / "a-random", tmp_path / "2")
     submit(tmp_path / "3", "random", RunOptions(limit=2))
+    shutil.copytree(submissions / "a-random", tmp_path / "5")
+    submit(tmp_path / "5", "random", RunOptions(limit=1, rollouts=3))
     assert main(["bench", "rescore", str(tmp_path / "1"), "--lenient", "--out", str(tmp_path / "4")]) == 0
     shutil.copy(tmp_path / "1" / SUBMISSION_FILE, tmp_path / "4")
     capsys.readouterr()
@@ -168,6 +171,7 @@ def test_a_part_of_a_split_a_copy_and_a_rescored_run_are_refused(
     assert reasons["2"] == f"it is the run of {tmp_path / '1'} again."
     assert reasons["3"] == f"it played 2 of the 8 instances of {SMOKE.splits[0].name}."
     assert reasons["4"] == "it was rescored: submit the run as it was played."
+    assert reasons["5"].startswith(f"it played some instances of {SMOKE.splits[0].name} more often than others")
 
 
 def test_folders_without_a_submission_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,6 +193,11 @@ def test_episodes_have_links_and_keys(sheet: Sheet, chromium: Any) -> None:
     assert sheet.page.get_by_role("link", name="Link").get_attribute("href") == address.partition(".html")[2]
 
 
+def test_runs_without_a_common_instance_are_not_said_to_be_alike() -> None:
+    apart = {"first": "one", "second": "other", "splits": {}}
+    assert context(SMOKE, [], [apart])["findings"] == ["No instance has a scored episode of both one and other."]
+
+
 def test_two_agents_side_by_side(sheet: Sheet) -> None:
     sheet.page.locator("select[data-field=compare]").select_option("<i>nasty</i>")
     sheet.page.wait_for_selector(".rv-panes.two")

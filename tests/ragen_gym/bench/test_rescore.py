@@ -165,6 +165,14 @@ def not_a_reply(text: str, names: Sequence[str]) -> Any:
     return [0]
 
 
+def pay_nothing(reply: Reply, rewards: tuple[float, ...]) -> None:
+    pass
+
+
+def pay_nan(reply: Reply, rewards: tuple[float, ...]) -> float:
+    return float("nan")
+
+
 def test_functions_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
     name = Path(__file__).stem
@@ -175,6 +183,9 @@ def test_functions_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert backwards.changed == 1
     with pytest.raises(ValueError, match=r"the parser must return a ragen_gym.envs.reply.Reply, not \[0\]"):
         rescore(run, Rescoring(f"{name}:not_a_reply"))
+    for name_of, returned in (("pay_nothing", "None"), ("pay_nan", "nan")):
+        with pytest.raises(ValueError, match=f"what it returns={returned} must be a number"):
+            rescore(run, Rescoring(reward=f"{name}:{name_of}"))
     with pytest.raises(ValueError, match="is not a function"):
         Rescoring(f"{name}:NAMES")
 
@@ -220,6 +231,30 @@ def test_a_rescored_run_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
         rescore(run, Rescoring(format_penalty=0))
     with pytest.raises(ValueError, match="exists"):
         save(run, rescore(load_results(tmp_path / "run"), Rescoring("lenient")), out)
+
+
+def test_what_to_ask_of_a_run_is_asked_of_the_rescored_run(tmp_path: Path) -> None:
+    class Moody(Says):
+        broken = True
+
+        async def reply(self, messages: Sequence[Any], task: Task) -> str:
+            if self.broken and task.index < 3:
+                raise ValueError("it looks lost")
+            return self.replies[0]
+
+    smoke, agent, options = load_suite("smoke"), Moody(UP), RunOptions(splits=("bandit",))
+    run_suite(smoke, agent, tmp_path / "run", options)
+    agent.broken = False
+    run_suite(smoke, agent, tmp_path / "run", options)
+    with (tmp_path / "run" / "started.jsonl").open("a") as file:
+        file.write('{"key": "0123456789abcdef", "session": 1}\n')
+    run = load_results(tmp_path / "run")
+    save(run, rescore(run, Rescoring(format_penalty=-0.5)), tmp_path / "rescored")
+    rescored = load_results(tmp_path / "rescored")
+    assert (len(rescored.records), len(rescored.retried), rescored.cut_short) == (8, 3, 1)
+    verdict = verify(rescored)
+    assert (verdict.verdict, verdict.differences, verdict.summary) == ("verified", [], [])
+    assert verdict.doubts == verify(run).doubts
 
 
 def test_the_command_refuses_to_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

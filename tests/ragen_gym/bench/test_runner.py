@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 
 from ragen_gym.bench.agent import AgentFailure, Answer, StopRun, Task
 from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.agents.python import PythonAgent
 from ragen_gym.bench.episode_plan import Prices, RunOptions, Timeouts, episode_key, identity, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results, read_records
@@ -152,6 +154,21 @@ def test_a_run_grows(tmp_path: Path) -> None:
     assert len({record.key for record in records_in(out)}) == 12
 
 
+def test_equal_settings_written_otherwise_go_on_with_the_same_episodes(tmp_path: Path) -> None:
+    agent: Any = Scripted()
+    for agent.settings in ({}, {"top_k": None}):
+        play(agent, tmp_path / "none", splits=("bandit",), limit=2)
+    assert len(records_in(tmp_path / "none")) == 2
+    ways: list[Any] = [(1, {"top_p": 1}), (1.0, {"top_p": 1.0}), (1, {"top_p": 1, "top_k": None})]
+    for temperature, agent.settings in ways:
+        play(agent, tmp_path / "run", splits=("bandit",), limit=2, temperature=temperature)
+    assert len(records_in(tmp_path / "run")) == 2
+    assert verify(load_results(tmp_path / "run")).differences == []
+    agent.settings = {"top_p": 1, "template": {}}
+    with pytest.raises(ValueError, match=r"settings.template is now \{\} and was None"):
+        play(agent, tmp_path / "run", splits=("bandit",), limit=2, temperature=1)
+
+
 def test_another_suite_agent_setting_or_temperature_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     play(make_agent("random"), out, limit=1)
@@ -219,8 +236,31 @@ def test_what_is_no_agent_is_refused(tmp_path: Path) -> None:
     agent.name = "\x1b[2J"
     with pytest.raises(ValueError, match="which no terminal should print"):
         play(agent, tmp_path / "run")
+    agent.name = 5  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="has no `name`"):
+        play(agent, tmp_path / "run")
     with pytest.raises(ValueError, match="has neither a method `reply` nor `act`"):
         play(Nobody(), tmp_path / "run")
+
+
+@pytest.mark.parametrize("value", [{"weights": Path("a")}, {"top_p": math.nan}, ["a"], "a", {(1, 2): 3}])
+@pytest.mark.parametrize("name", ["settings", "circumstances"])
+def test_what_an_agent_says_of_itself_is_plain_json(name: str, value: Any, tmp_path: Path) -> None:
+    agent = Scripted()
+    setattr(agent, name, value)
+    for make in (lambda: agent, lambda: PythonAgent(agent, "python:mine:agent", {}, None)):
+        with pytest.raises(ValueError, match=f"the agent's {name} are .*: make them a dictionary of plain JSON"):
+            play(make(), tmp_path / "run", splits=("bandit",), limit=1)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("own", [None, {"weights": {2: 0.5, 10: 0.5}, "names": ("a", "b")}])
+def test_settings_name_the_same_episodes_before_and_after_they_are_written(own: Any, tmp_path: Path) -> None:
+    agent = Scripted()
+    agent.settings = own  # type: ignore[attr-defined]
+    assert play(agent, tmp_path / "run", splits=("bandit",), limit=1).played == 1
+    assert verify(load_results(tmp_path / "run")).differences == []
+    assert play(agent, tmp_path / "run", splits=("bandit",), limit=1).kept == 1
 
 
 class Nobody:
@@ -229,6 +269,12 @@ class Nobody:
 
 async def hang() -> str:
     await asyncio.sleep(60)
+    return REPLY
+
+
+async def stubborn() -> str:
+    with suppress(BaseException):
+        await asyncio.sleep(60)
     return REPLY
 
 
@@ -256,6 +302,7 @@ def raising(error: BaseException) -> Callable[[Sequence[Any], Task], Any]:
         (raising(TimeoutError("the model sleeps")), Failure.TIMEOUT, "^the model sleeps$"),
         (raising(AgentFailure(Failure.CONTEXT_OVERFLOW, "full")), Failure.CONTEXT_OVERFLOW, "^full$"),
         (lambda messages, task: hang(), Failure.TIMEOUT, "no answer within 0.05 s"),
+        (lambda messages, task: stubborn(), Failure.TIMEOUT, "no answer within 0.05 s"),
         (lambda messages, task: cancelled(), Failure.AGENT_ERROR, "the agent's own task was cancelled"),
         (lambda messages, task: None, Failure.AGENT_ERROR, "a reply is a text or an Answer, not None"),
         (lambda messages, task: Answer(b"Up"), Failure.AGENT_ERROR, "a reply is a text or an Answer"),  # type: ignore[arg-type]

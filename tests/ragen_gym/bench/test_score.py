@@ -27,6 +27,7 @@ from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seen import write_seen
 from ragen_gym.core.stats import Difference, wilson
+from ragen_gym.core.storage import locked_folder
 from ragen_gym.envs.turn import TurnEnv
 
 SMOKE = load_suite("smoke")
@@ -449,6 +450,13 @@ def test_bench_score_prints_and_writes(folders: tuple[Path, Path], capsys: pytes
     assert summary["splits"]["sokoban"]["success"]["n"] == 8
 
 
+def test_no_summary_is_written_while_the_run_is_played(folders: tuple[Path, Path]) -> None:
+    with locked_folder(folders[0]):
+        with pytest.raises(ValueError, match="another process is working in"):
+            run_command("score", folders[0], "--write")
+        assert run_command("score", folders[0]) == 0
+
+
 def test_bench_compare_prints(folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("compare", *folders) == 0
     printed = capsys.readouterr().out
@@ -504,6 +512,18 @@ def test_a_run_that_is_narrower_than_its_suite_says_so(tmp_path: Path, capsys: p
     assert sentence in capsys.readouterr().out
     assert main(["bench", "report", str(run)]) == 0
     assert "36 of the suite" in (run / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_run_that_plays_some_instances_more_often_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Many episodes of an easy first level would else raise the rate without showing."""
+    run = tmp_path / "run"
+    arguments = ["bench", "run", "--suite", "smoke", "--split", "bandit", "--agent", "random", "--out", str(run)]
+    assert main(arguments) == 0
+    assert "more episodes than others" not in capsys.readouterr().out
+    assert main([*arguments, "--limit", "1", "--rollouts", "5"]) == 0
+    rate = json.loads((run / "summary.json").read_text())["splits"]["bandit"]["clustered"]["rate"]
+    sentence = "bandit: some instances have more episodes than others, up to 5 of one. Success counts episodes; with "
+    assert f"{sentence}every instance alike it is {100 * rate:.1f} %." in capsys.readouterr().out
 
 
 def test_no_zero_is_printed_with_a_minus_sign(folders: tuple[Path, Path]) -> None:

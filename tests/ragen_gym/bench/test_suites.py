@@ -272,6 +272,8 @@ def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ('name = "mine"\n', 'name = "mine"\ntemperature = -1\n', "temperature=-1"),
         ('name = "mine"\n[', 'name = "mine\n[', "suite.toml"),
         (TABLE, TABLE + TABLE[TABLE.index("[[") :], "two splits are called 'slippery'"),
+        ('name = "slippery"', "name = 4", "name=4 must be a text"),
+        ('name = "slippery"', 'name = ""', "name='' must be a text"),
         (
             "[budgets]",
             '[[published]]\nwho = "x"\nsuccess = 0.5\nsplits = ["lakes"]\n[budgets]',

@@ -18,6 +18,7 @@ from ragen_gym.core.stats import (
     clustered_mean,
     clustered_rate,
     detectable_difference,
+    effective_episodes,
     paired_difference,
     pass_at,
     pass_hat,
@@ -233,6 +234,12 @@ def test_more_levels_detect_less() -> None:
     found = [detectable_difference(0.2, n) for n in (8, 64, 256, 1024)]
     assert found == sorted(found, reverse=True)
     assert 0 < detectable_difference(0.5, 1) <= 0.5
+
+
+def test_one_level_that_has_most_of_the_episodes_is_less_than_an_episode() -> None:
+    n = effective_episodes([1.0] * 5 + [0.0] * 3, [0] * 5 + [1, 2, 3], 8)
+    assert 0 < n < 1
+    assert detectable_difference(0.625, n) == pytest.approx(0.625)  # down to 0
 
 
 def test_a_score_beside_random_play() -> None:
