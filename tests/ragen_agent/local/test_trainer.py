@@ -193,6 +193,19 @@ def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Policy]) -
 
 @pytest.mark.parametrize("critic", [False, True])
 def test_the_parts_of_a_reply_share_its_loss(critic: bool, warm: tuple[Config, Policy]) -> None:
+def test_the_critic_reads_a_minibatch_at_a_time_as_it_reads_all(warm: tuple[Config, Policy]) -> None:
+    rows, policy, read = played(warm[1]), policy_of(warm[1], critic=True), []
+    assert policy.critic is not None
+    policy.critic.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0].ids)))
+    found = [
+        targets_of(policy, Batch.of(rows), rows, torch.zeros(16), Training(group_size=4, algo="ppo", minibatch=size))
+        for size in (16, 6)
+    ]
+    assert read == [16, 6, 6, 4]
+    for name, target in found[0].items():
+        torch.testing.assert_close(target, found[1][name])
+
+
     rows = played(warm[1])
     policy, batch = policy_of(warm[1], critic), Batch.of(rows)
     base = Training(algo="ppo" if critic else "grpo", credit="bi_level" if critic else "trajectory")
