@@ -194,7 +194,8 @@ def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Policy]) -
 
 
 def test_the_critic_reads_a_minibatch_at_a_time_as_it_reads_all(warm: tuple[Config, Policy]) -> None:
-    rows, policy, read = played(warm[1]), policy_of(warm[1], critic=True), []
+    rows, policy = played(warm[1]), policy_of(warm[1], critic=True)
+    read: list[int] = []
     assert policy.critic is not None
     policy.critic.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0].ids)))
     found = [
