@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MIN_UNCERTAINTY = 1e-6
-"""Uncertainties up to this are rounding, not disagreement: equal returns summed in another order differ by less."""
+"""Stds up to this are rounding and count as 0: equal returns that were summed in another order differ by less."""
 
 
 def group_std(values: Tensor, counted: Tensor | None = None) -> Tensor:
@@ -47,7 +47,8 @@ def group_std(values: Tensor, counted: Tensor | None = None) -> Tensor:
             counts all.
 
     Returns:
-        float (groups,), at least 0; exactly 0 where all counted values are equal or fewer than two count.
+        float (groups,), at least 0; exactly 0 where the counted values are equal (see ``MIN_UNCERTAINTY``) or fewer
+        than two count.
 
     Raises:
         ValueError: values of another shape.
@@ -68,8 +69,8 @@ def group_variance(values: Tensor, counted: Tensor | None = None) -> Tensor:
     low = torch.where(keep, values, infinity).amin(dim=1)
     high = torch.where(keep, values, -infinity).amax(dim=1)
     variance = squares / (number - 1).clamp(min=1)
-    # The mean of equal numbers need not be that number in floating point, so equality is decided directly.
-    return torch.where(high > low, variance, torch.zeros_like(mean))
+    # The mean of equal numbers need not be that number in floating point, so equality is decided directly too.
+    return torch.where((high > low) & (variance > MIN_UNCERTAINTY**2), variance, torch.zeros_like(mean))
 
 
 def keep_groups(uncertainty: Tensor, rule: str, amount: float, generator: torch.Generator | None = None) -> Tensor:
@@ -105,9 +106,8 @@ def keep_top(uncertainty: Tensor, share: float = 0.25) -> Tensor:
     """The groups with the largest uncertainty (RAGEN, StarPO-S: "keep the top p % of the instances").
 
     The number kept is ``share * groups`` rounded down, at least one. Of groups with the same uncertainty the one
-    with the smaller index goes first. Groups without uncertainty (up to ``MIN_UNCERTAINTY``) are never kept, so fewer
-    may be kept and, when no group is uncertain, none: the caller then has nothing to learn from and skips
-    the update.
+    with the smaller index goes first. Groups without uncertainty are never kept, so fewer may be kept and, when no
+    group is uncertain, none: the caller then has nothing to learn from and skips the update.
 
     Args:
         uncertainty: float (groups,), as ``group_std`` returns it.
@@ -120,7 +120,7 @@ def keep_top(uncertainty: Tensor, share: float = 0.25) -> Tensor:
         ValueError: the share is outside (0, 1], or an uncertainty is negative or not finite.
     """
     number = _number_kept(len(uncertainty), share)
-    return _mask(uncertainty, _ranked(uncertainty)[:number]) & (uncertainty > MIN_UNCERTAINTY)
+    return _mask(uncertainty, _ranked(uncertainty)[:number]) & (uncertainty > 0)
 
 
 def keep_bottom(uncertainty: Tensor, share: float = 0.25) -> Tensor:
@@ -131,7 +131,7 @@ def keep_bottom(uncertainty: Tensor, share: float = 0.25) -> Tensor:
     """
     number = _number_kept(len(uncertainty), share)
     order = _ranked(uncertainty, descending=False)
-    return _mask(uncertainty, order[uncertainty[order] > MIN_UNCERTAINTY][:number])
+    return _mask(uncertainty, order[uncertainty[order] > 0][:number])
 
 
 def keep_top_p(uncertainty: Tensor, mass: float = 0.9) -> Tensor:
@@ -144,7 +144,7 @@ def keep_top_p(uncertainty: Tensor, mass: float = 0.9) -> Tensor:
     """
     _check_share("mass", mass)
     order = _ranked(uncertainty)
-    ranked = torch.where(uncertainty > MIN_UNCERTAINTY, uncertainty, 0.0)[order].double()
+    ranked = uncertainty[order].double()
     before = ranked.cumsum(0) - ranked
     # A group is needed while those before it have not reached the goal; the small share keeps a sum that reaches it
     # but for rounding from taking one group more.
@@ -160,7 +160,7 @@ def keep_min_p(uncertainty: Tensor, part: float = 0.5) -> Tensor:
     _check_uncertainty(uncertainty)
     if not len(uncertainty):
         return torch.zeros_like(uncertainty, dtype=torch.bool)
-    return (uncertainty >= part * uncertainty.max()) & (uncertainty > MIN_UNCERTAINTY)
+    return (uncertainty >= part * uncertainty.max()) & (uncertainty > 0)
 
 
 def keep_random(uncertainty: Tensor, share: float, generator: torch.Generator) -> Tensor:
@@ -181,7 +181,7 @@ def keep_random_spread(uncertainty: Tensor, share: float, generator: torch.Gener
     """
     _check_uncertainty(uncertainty)
     order = torch.randperm(len(uncertainty), generator=generator, device=generator.device).to(uncertainty.device)
-    return _mask(uncertainty, order[uncertainty[order] > MIN_UNCERTAINTY][: _number_kept(len(uncertainty), share)])
+    return _mask(uncertainty, order[uncertainty[order] > 0][: _number_kept(len(uncertainty), share)])
 
 
 def uncertainty_weights(uncertainty: Tensor, power: float = 1.0) -> Tensor:
@@ -205,7 +205,7 @@ def uncertainty_weights(uncertainty: Tensor, power: float = 1.0) -> Tensor:
     if not power >= 0:
         raise ValueError(f"power is {power}; it must be at least 0, for example 1")
     _check_uncertainty(uncertainty)
-    weights = torch.where(uncertainty > MIN_UNCERTAINTY, uncertainty**power, torch.zeros_like(uncertainty))
+    weights = torch.where(uncertainty > 0, uncertainty**power, torch.zeros_like(uncertainty))
     return weights / weights.mean().clamp(min=torch.finfo(uncertainty.dtype).tiny) if len(uncertainty) else weights
 
 

@@ -2,10 +2,10 @@
 
 The divergence is estimated from the sampled tokens and may enter in two places. *In the reward*, as a cost of each
 token (``kl_penalty``, subtracted from the token's reward with a critic, from its advantage without one): the estimate's
-value matters, and k1 is unbiased. *In the loss* (``kl_loss``), where the estimate's gradient matters: that of k2 is the
-gradient of the divergence in expectation, that of k1 is zero in expectation, and that of k3 is the gradient of the
-reversed divergence to first order. Vanilla StarPO (RAGEN, arXiv 2504.20073) uses k1 with a weight of 0.001; StarPO-S
-uses none.
+value matters, and k1 is unbiased. *In the loss* (``kl_loss``), where the estimate's gradient matters. In expectation
+that of k2 is the gradient of KL(policy || reference), that of k1 is zero, and that of k3 is the gradient of
+KL(reference || policy), which is the former to first order. Vanilla StarPO (RAGEN, arXiv 2504.20073) uses k1 in the
+reward with a weight of 0.001; StarPO-S uses none.
 """
 
 from __future__ import annotations

@@ -142,9 +142,11 @@ class Lora:
     """
 
     rank: int = setting(0, "rank of the adapters; 0 trains every weight", low=0)
-    alpha: float = setting(32.0, "adapters are scaled by alpha / rank", above=0, high=inf)
+    alpha: float = setting(32.0, "adapters are scaled by alpha / rank", above=0, high=inf, needs="rank")
     targets: list[str] = setting(
-        ["all-linear"], "layers that are adapted, such as q_proj; all-linear: every linear layer but the output layer"
+        ["all-linear"],
+        "layers that are adapted, such as q_proj; all-linear: every linear layer but the output layer",
+        needs="rank",
     )
 
     def __post_init__(self) -> None:
@@ -348,6 +350,7 @@ class Config:
             if (
                 not isinstance(row, dict)
                 or not isinstance(row.get("game"), str)
+                or not all(isinstance(row.get(name, {}), dict) for name in ("env_options", "turns"))
                 or not numeric
                 or set(row) - set(known)
             ):

@@ -139,7 +139,9 @@ class Training:
         empty=PRESET,
     )
     kl_place: str = setting(
-        "reward", "whether the KL term is a cost of each token or part of the loss", choices=("reward", "loss")
+        "reward",
+        "where the KL term enters",
+        choices={"reward": "a cost of each token", "loss": "part of the loss; needs kl_kind=k2 or k3"},
     )
     kl: float = setting(0.001, "weight of the KL term", low=0)
     entropy_bonus: float = setting(0.001, "weight of the policy's entropy", low=0, unit="per nat")

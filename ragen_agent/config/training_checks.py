@@ -37,6 +37,11 @@ def check_training(training: Training) -> None:
             f"training.entropy_smoothing is {training.entropy_smoothing:g}, a part of the entropy bonus, whose weight "
             "training.entropy_bonus is 0; raise it, for example to 0.001, or use training.entropy_smoothing=0."
         )
+    if training.kl_estimate == "k1" and training.kl_place == "loss":
+        raise ValueError(
+            "training.kl_kind is k1, whose gradient in the loss is zero in expectation, so nothing would hold "
+            "the policy; use training.kl_kind=k2 or k3, or training.kl_place=reward."
+        )
     _check_groups(training)
     _check_tokens(training)
 
@@ -187,6 +192,11 @@ def _check_unread(training: Training) -> None:
         ("clip_high", "clip", clip, ["higher"]),
         *((name, "policy_loss", training.policy_loss, _losses_with(name)) for name in _OPTIONS_OF_LOSSES),
         *((name, "kl_kind", kl_kind, [*KL_ESTIMATES]) for name in ("kl", "kl_place") if training.kl),
+        *(
+            (f"correction_{name}", "correction", training.correction, ["token", "sequence"])
+            for name in ("mode", "gating", "bounds")
+            if training.correction  # the empty one is another in each trainer
+        ),
     ):
         value, default = getattr(training, name), declared(type(training))[name].default
         if value != default and made not in readers:

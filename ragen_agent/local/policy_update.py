@@ -182,12 +182,18 @@ def targets_of(
 
 
 def _scored(learner: Learner, model: PreTrainedModel, batch: Batch, settings: Training) -> Tensor:
-    """The log-probs of the sampled tokens by a model, minibatch by minibatch."""
+    """The log-probs of the sampled tokens by a model."""
+    return _by_minibatch(
+        batch, settings, lambda part: sampled_scores(model, part, learner.bias, settings.temperature).log_probs
+    )
+
+
+def _by_minibatch(batch: Batch, settings: Training, score: Callable[[Batch], Tensor]) -> Tensor:
+    """What ``score`` makes of a batch, float32 (rows, width), a minibatch at a time: more may not fit into memory."""
     found = torch.zeros_like(batch.log_probs)
     for rows in torch.arange(len(batch.ids)).split(settings.minibatch):
         part = batch.rows(rows)
-        scores = sampled_scores(model, part, learner.bias, settings.temperature)
-        found[rows, : part.ids.shape[1]] = scores.log_probs
+        found[rows, : part.ids.shape[1]] = score(part)
     return found
 
 
@@ -282,7 +288,7 @@ def _estimated(
     ends = [list(t.turn_ends) for t in trajectories]
     earned = [list(t.turn_rewards) for t in trajectories]
     mask = _mask(learner, batch, trajectories, settings.advantage_tokens)
-    values = torch.where(mask, critic(batch), 0.0)
+    values = torch.where(mask, _by_minibatch(batch, settings, critic), 0.0)
     estimated, returns, compared = critic_estimates(ends, earned, values, cost, mask, settings)
     advantages = algo.whiten(estimated, mask, over=compared)
     if weights is not None:

@@ -131,11 +131,11 @@ class Trainer:
             self._seed(SeedStream.FILTER),
             self.config.turns.max_tokens_per_turn,
         )
-        figures = self.monitor.before_update(LearnerDiagnostics(self.learner, self.settings), iteration)
-        self.learner.average_entropy = self.history.average_entropy(figures)
+        self.learner.average_entropy = self.history.average_entropy({"entropy_sampled": iteration.entropy_sampled})
         self.learner.entropy_phase = algo.entropy_phase(
             self.settings.entropy_schedule, number / self.settings.iterations
         )
+        figures = self.monitor.before_update(LearnerDiagnostics(self.learner, self.settings), iteration)
         self._set_rates(number)
         measured, targets = self._update(iteration)
 

@@ -178,12 +178,18 @@ class Worker:
             if found is None:
                 raise RequestError(410, "no_episode", "there is no episode left to play.")
             index, instance = found
-            observation, info = self.env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
             self.episodes += 1
+            conversation = Conversation(mdp.chat, mdp.max_tokens_per_turn, mdp.max_tokens_per_episode, self.check)
+            try:
+                observation, info = self.env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+            except Exception as error:  # as in a turn
+                failure = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
+                self.source.over(index, conversation.trajectory((), (), failure=failure, seed=instance.seed))
+                raise RequestError(500, "environment_error", str(error)) from None
             self._episode = _Episode(
                 index,
                 instance.seed,
-                Conversation(mdp.chat, mdp.max_tokens_per_turn, mdp.max_tokens_per_episode, self.check),
+                conversation,
                 {"observation": observation, "info": _public(info)},
                 str(info.get("level_id", "")),
                 self._text("board"),

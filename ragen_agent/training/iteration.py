@@ -63,7 +63,7 @@ def undecided(played: Sequence[Trajectory], settings: Training) -> Tensor:
     shape = (-1, settings.group_size)
     counted = torch.tensor([t.failure is None for t in played]).view(shape)
     std = algo.group_std(torch.tensor([t.total_reward for t in played]).view(shape), counted)
-    return (std > algo.MIN_UNCERTAINTY).nonzero().flatten()[: settings.groups]
+    return (std > 0).nonzero().flatten()[: settings.groups]
 
 
 def score(
@@ -93,17 +93,23 @@ def score(
 def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
     """The episodes with ``algo.format_reward`` added to their turns, as the algorithms are to see them.
 
+    Failed ones, which are left out of the loss, stay as they are.
+
     Raises:
-        ValueError: an environment that does not say whether its replies were well formed.
+        ValueError: an environment that does not say whether its replies were well formed, or a program's replies that
+            are not one turn each.
     """
     if rule == "none":
         return list(trajectories)
     changed = []
     for trajectory in trajectories:
+        if trajectory.failure is not None:
+            changed.append(trajectory)
+            continue
         if len(trajectory.turn_infos) != len(trajectory.turn_ends):
             raise ValueError(
-                f"training.format_reward is {rule!r}, but the environment does not say which replies were well "
-                "formed; use training.format_reward=none."
+                f"training.format_reward is {rule!r}, but the environment does not say which replies were well formed, "
+                "or an agent program does not play each reply as one turn; use training.format_reward=none."
             )
         formed = torch.tensor([not turn.problem for turn in trajectory.turn_infos], dtype=torch.bool)
         extra = algo.format_reward(formed, rule).tolist()
@@ -129,8 +135,8 @@ def overlong(trajectories: Sequence[Trajectory], settings: Training, limit: int)
 def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Trajectory]:
     """The episodes with the rewards of their turns as ``Training.credit`` shapes them; see ``algo.shaped_rewards``.
 
-    The potential of a state is the highest expected return in the moves that are left, 0 where that is unknown: any
-    function of the state keeps the order of the policies.
+    Failed ones stay as they are. The potential of a state is the highest expected return in the moves that are left, 0
+    where that is unknown: any function of the state keeps the order of the policies.
 
     Raises:
         ValueError: an environment that does not say what its states are worth.
@@ -139,7 +145,7 @@ def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Traje
         return list(trajectories)
     changed = []
     for trajectory in trajectories:
-        if trajectory.failure is not None:  # left out of the loss
+        if trajectory.failure is not None:
             changed.append(trajectory)
             continue
         values = [turn.value for turn in trajectory.turn_infos if turn.value is not None]
@@ -199,16 +205,16 @@ def teaches_nothing(groups: ScoredGroups, settings: Training, learned: Sequence[
     """Whether no kept episode did better or worse than what it is compared with.
 
     Only kept episodes enter the loss, so only they can teach: without an advantage among them, a step would follow
-    the entropy bonus and the KL term alone. A critic's advantages need no differences within groups. ``learned``: the
-    episodes, where their turns are compared.
+    the entropy bonus and the KL term alone. A critic's advantages need no differences within groups, but an episode.
+    ``learned``: the episodes, where their turns are compared.
     """
     if settings.critic:
-        return False
+        return not bool(groups.kept.any())
     if GROUPINGS[settings.groups_by].states:
         kept = groups.kept.flatten().tolist()
         return not any(any(turn_advantages(t)) for t, keep in zip(learned, kept, strict=True) if keep)
     if ADVANTAGE_RULES[settings.algo].compares_groups:
-        return not bool((groups.return_std[groups.kept.any(1)] > algo.MIN_UNCERTAINTY).any())
+        return not bool(groups.return_std[groups.kept.any(1)].any())
     return not bool(groups.advantages[groups.kept].any())
 
 
@@ -268,6 +274,13 @@ class Iteration:
         return sum(int(t.own.sampled.sum()) for t in self.played)
 
     @property
+    def entropy_sampled(self) -> float:
+        """The rollouts' entropy by sampling, in nats a token: minus the mean log-prob of the sampled tokens."""
+        whole = [t.own for t in self.played if t.failure is None]
+        surprise = -sum(float(t.log_probs.sum(dtype="float64")) for t in whole)
+        return surprise / max(1, sum(int(t.sampled.sum()) for t in whole))
+
+    @property
     def rows(self) -> list[int]:
         """The episodes to update on, as indices: the kept ones, none where they teach nothing."""
         return [] if self.stagnant else self.kept
@@ -276,9 +289,8 @@ class Iteration:
         """What is recorded of the episodes, under the keys of ``metrics.jsonl``; ``piece`` is the text of a token id.
 
         ``spread`` is the mean return std of the groups, ``spread_kept`` and ``spread_dropped`` that of the groups on
-        either side of the filter. ``entropy_sampled`` is the rollouts' entropy by sampling, in nats a token: minus the
-        mean log-prob of the sampled tokens. ``overflowed`` is how many episodes ``turns.max_tokens_per_episode`` cut;
-        they are truncated, and learned from. With dynamic sampling ``refilled`` is how many levels were played beyond
+        either side of the filter. ``overflowed`` is how many episodes ``turns.max_tokens_per_episode`` cut; they are
+        truncated, and learned from. With dynamic sampling ``refilled`` is how many levels were played beyond
         ``Training.groups`` in place of decided ones, and ``lacking`` how many decided ones were not replaced: the
         update has as many fewer. (All that was played counts in ``success``.) With overlong shaping ``overlong`` is the
         share of the replies that it costs something.
@@ -286,7 +298,6 @@ class Iteration:
         whole = [t.own for t in self.played if t.failure is None]
         kinds = Counter(failure_kind(t.failure) for t in self.played if t.failure is not None)
         kept, std = self.groups.kept.any(1), self.groups.return_std
-        sampled = sum(int(t.sampled.sum()) for t in whole)
         return {
             "success": _mean([t.success for t in whole]),
             **self._success_by_game(),
@@ -299,7 +310,7 @@ class Iteration:
             "failed": len(self.played) - len(whole),
             "failures": {str(kind): kinds[kind] for kind in Failure if kinds[kind]},
             "overflowed": sum(t.overflowed for t in whole),
-            "entropy_sampled": -sum(float(t.log_probs.sum(dtype="float64")) for t in whole) / max(1, sampled),
+            "entropy_sampled": self.entropy_sampled,
             **self.counts,
             "reply_tokens": _mean([t.own.sampled.sum() / max(1, len(t.own.turn_ends)) for t in self.played]),
             **reply_figures(self.learned, piece),

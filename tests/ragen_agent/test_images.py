@@ -221,7 +221,7 @@ UPDATES: dict[str, dict[str, Any]] = {
     "ppo": PPO,
     "bi-level": PPO | {"credit": "bi_level"},
     "masks": PPO | {"credit": "bi_level", "loss_tokens": "answer", "advantage_tokens": "answer"},
-    "kl": {"algo": "grpo", "minibatch": 6, "starpo_s": False, "kl_place": "loss", "kl": 0.1},
+    "kl": {"algo": "grpo", "minibatch": 6, "starpo_s": False, "kl_kind": "k2", "kl_place": "loss", "kl": 0.1},
 }
 
 

@@ -114,6 +114,10 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
             {"training": {"overlong_buffer": 4}, "games": [{"game": "Bandit", "turns": {"max_tokens_per_turn": 9}}]},
             r"games gives Bandit its own turns\.max_tokens_per_turn",
         ),
+        (
+            {"training": {"starpo_s": False, "kl_place": "loss"}},
+            r"kl_kind is k1, .* use training\.kl_kind=k2 or k3, or",
+        ),
         ({"training": {"credit": "turn"}}, r"training\.credit is 'turn', which needs a critic"),
         ({"training": {"advantage_tokens": "answer"}}, r"training\.advantage_tokens is 'answer', which needs a critic"),
         (
@@ -126,6 +130,7 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ),
         ({"games": [{"weight": 1.0}]}, r"games holds \{'weight': 1\.0\}; give tables with game"),
         ({"games": ["Sokoban"]}, r"games holds 'Sokoban'"),
+        ({"training": {"overlong_buffer": 4}, "games": [{"game": "Bandit", "turns": 9}]}, r"games holds .*'turns': 9"),
         ({"games": [{"game": "Sokoban", "weight": 0}]}, r"games gives Sokoban the weight 0"),
         ({"curriculum": [{"iteration": 3, "env_options": {}}] * 2}, r"curriculum holds.*ascending"),
         ({"curriculum": [{"env_options": {}}]}, r"curriculum holds"),
@@ -138,7 +143,9 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"demonstrations": {"moves": []}}, r"demonstrations\.moves"),
         ({"demonstrations": {"moves": ["0.7", 0.3]}}, r"demonstrations\.moves"),
         ({"demonstrations": {"moves": [-0.1, 1.1]}}, r"demonstrations\.moves"),
-        ({"lora": {"targets": []}}, r"lora\.targets"),
+        ({"lora": {"rank": 4, "targets": []}}, r"lora\.targets"),
+        ({"lora": {"alpha": 8.0}}, r"no effect without lora\.rank; give that too"),
+        ({"lora": {"targets": ["q_proj"]}}, r"no effect without lora\.rank; give that too"),
         ({"judge": {"base_url": "127.0.0.1:8000", "model": "m"}}, r"judge\.base_url is '127.*write it as http"),
         ({"judge": {"base_url": "http://127.0.0.1/v1"}}, r"judge\.model is not; name the model"),
         (
@@ -184,6 +191,8 @@ def test_what_settings_need_of_each_other_is_said(settings: dict[str, object], m
         ({"sapo_temperatures": [1.0, 2.0]}, "policy_loss=ppo", {"policy_loss": "sapo"}),
         ({"kl": 0.01}, "kl_kind=none", {"kl_kind": "k3"}),
         ({"kl_place": "loss"}, "kl_kind=none", {"kl": 0.0}),
+        ({"correction": "none", "correction_mode": "mask"}, "correction=none", {"correction": "token"}),
+        ({"correction": "none", "correction_bounds": [0.5, 5.0]}, "correction=none", {"correction": ""}),
     ],
 )
 def test_a_setting_without_effect_is_refused(unread: dict[str, Any], choice: str, reader: dict[str, Any]) -> None:

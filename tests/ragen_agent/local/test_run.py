@@ -229,7 +229,7 @@ def test_a_second_process_does_not_touch_the_run(tmp_path: Path) -> None:
     assert read_json_lines(folder.metrics) == [{"iteration": 0}]
 
 
-def test_ppo_goes_on_without_spread(tmp_path: Path) -> None:
+def test_ppo_goes_on_without_spread_unless_its_filter_keeps_nothing(tmp_path: Path) -> None:
     settings = {"warm_start": {"epochs": 0}, "training": {"iterations": 5, "algo": "ppo", "starpo_s": False}}
     complete(configure(merged(TINY, settings)), tmp_path / "run")
     records = read_json_lines(tmp_path / "run" / "metrics.jsonl")
@@ -237,7 +237,7 @@ def test_ppo_goes_on_without_spread(tmp_path: Path) -> None:
     assert all(record["train_tokens"] > 0 for record in records)
     complete(configure(merged(TINY, merged(settings, {"training": {"starpo_s": True}}))), tmp_path / "filtered")
     records = read_json_lines(tmp_path / "filtered" / "metrics.jsonl")
-    assert [(record["kept"], record["train_tokens"]) for record in records] == [(0, 0)] * 5
+    assert [(record["kept"], record["train_tokens"]) for record in records] == [(0, 0)] * STAGNANT_ITERATIONS
 
 
 def test_failed_episodes_are_not_losses() -> None:

@@ -106,7 +106,7 @@ def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Policy]) 
         assert kept.sum() == 1
         assert spreads[kept] == spreads.max()
         everything = score(rows, replace(settings, filter_by=by, filter="top_p", filter_statistic="variance", keep=1.0))
-        assert everything.kept.all(1).tolist() == (spreads**2 > 1e-6).tolist()
+        assert everything.kept.all(1).tolist() == (spreads > 0).tolist()
 
 
 def test_weights_follow_the_spread(warm: tuple[Config, Policy]) -> None:
@@ -124,6 +124,8 @@ def test_rewards_for_form(warm: tuple[Config, Policy]) -> None:
         assert paid.total_reward == pytest.approx(row.total_reward + 0.5 * good)
     with pytest.raises(ValueError, match="does not say which replies"):
         rewarded([replace(rows[0], turn_infos=())], "vagen")
+    failed = replace(rows[0], turn_infos=(), failure="agent_error: a program that ended before its turn")
+    assert rewarded([failed], "vagen") == [failed], "it ends no run"
 
 
 def test_what_is_played_first_is_drawn_as_ever(warm: tuple[Config, Policy]) -> None:
@@ -189,6 +191,20 @@ def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Policy]) -
         targets = targets_of(policy, batch, rows, torch.zeros(16), settings)
         over = algo.turn_end_mask(ends, batch.sampled) if credit in ("turn", "regret") else None
         torch.testing.assert_close(targets["advantages"], algo.whiten(estimated, batch.sampled, over=over))
+
+
+def test_the_critic_reads_a_minibatch_at_a_time_as_it_reads_all(warm: tuple[Config, Policy]) -> None:
+    rows, policy = played(warm[1]), policy_of(warm[1], critic=True)
+    read: list[int] = []
+    assert policy.critic is not None
+    policy.critic.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0].ids)))
+    found = [
+        targets_of(policy, Batch.of(rows), rows, torch.zeros(16), Training(group_size=4, algo="ppo", minibatch=size))
+        for size in (16, 6)
+    ]
+    assert read == [16, 6, 6, 4]
+    for name, target in found[0].items():
+        torch.testing.assert_close(target, found[1][name])
 
 
 @pytest.mark.parametrize("critic", [False, True])
@@ -424,6 +440,27 @@ def test_a_run_that_measures_everything(warm: tuple[Config, Policy], tmp_path: P
     shares = cost_line([{"seconds": 3.0, "diagnostics_s": {"a": 0.5, "b": 1.0}}])
     assert shares == "Measuring added 100.0 % to an iteration: b 66.7 %, a 33.3 %."
     assert cost_line(records).startswith("Measuring added ")
+
+
+def test_measured_gradients_are_those_of_the_band_that_the_step_has(
+    warm: tuple[Config, Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mean entropy so far, this iteration's included: not the one before's, nor, in a run that is resumed, 0."""
+    averages: list[float] = []
+    deviation = algo.entropy_deviation
+
+    def noted(entropy: torch.Tensor, mask: torch.Tensor, average: float, band: tuple[float, float]) -> torch.Tensor:
+        averages.append(average)
+        return deviation(entropy, mask, average, band)
+
+    monkeypatch.setattr(algo, "entropy_deviation", noted)
+    settings = {
+        "training": {"iterations": 2, "entropy_smoothing": 1.0},
+        "diagnostics": {"gradients_every": 1},
+    }
+    records, _ = reinforced(configure(settings), warm[1], tmp_path / "run")
+    first, second = (record["entropy_sampled"] for record in records)
+    assert list(dict.fromkeys(averages)) == pytest.approx([first, (first + second) / 2])
 
 
 def test_a_filter_that_keeps_nothing_skips_the_update(warm: tuple[Config, Policy], tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_flags_that_the_settings_decide_are_refused(
 def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
     everything = {"dual_clip": 3.0, "starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
     sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True, "vllm_eager": True, "wandb": "p"}
-    config = {"training": everything, "lora": {"targets": ["q_proj"]}}
+    config = {"training": everything, "lora": {"rank": 4, "targets": ["q_proj"]}}
     written = set(values(config, sizes, cpu=False, resume=True))
     written |= set(values({"turns": {"observation": "image"}}, {"freeze_vision": True}, cpu=False))
     written |= set(values({}, {"staleness": 1}))

@@ -207,6 +207,25 @@ except FileExistsError:
         assert second.failure is None
 
 
+def test_a_level_that_cannot_be_made_fails_its_episode_alone(
+    agent: Policy, helpers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = agent.processes("train", 1)
+    reset = processes[0].env.reset
+
+    def breaks(*, seed: int, options: dict[str, Any]) -> Any:
+        if seed == 3:
+            raise RuntimeError("no such level")
+        return reset(seed=seed, options=options)
+
+    monkeypatch.setattr(processes[0].env, "reset", breaks)
+    instances = [Instance(3, 3), Instance(4, 4)]
+    program = Program(command(helpers, KEEPS), workers=1)
+    first, second = play_programs(agent.engine, processes, instances, program, temperature=1.0, seed=5)
+    assert (first.failure, first.seed) == ("environment_error: RuntimeError: no such level", 3)
+    assert second.failure is None
+
+
 def test_messages_that_do_not_fit_are_said_and_truncate_the_episode(agent: Policy, helpers: Path) -> None:
     longer = """
 session = post(URL + "/sessions", {})

@@ -78,6 +78,7 @@ def test_equal_returns_teach_nothing() -> None:
     for algo in ("grpo", "dr_grpo", "rloo", "brpo", "reinforce"):
         assert iteration([0.5] * 4, Training(group_size=2, algo=algo, filter="none")).stagnant, algo
     assert not iteration([0.5] * 4, Training(group_size=2, algo="ppo", filter="none")).stagnant
+    assert iteration([0.5] * 4, Training(group_size=2, algo="ppo", filter="top")).stagnant, "there is no episode left"
 
 
 def test_the_figures_of_an_iteration() -> None:
