@@ -4,7 +4,9 @@
 each suite into a run folder of its own under ``--out``, so the command may be stopped and repeated, or given one row at
 a time; episodes that are there are not played again. ``--server "vLLM=MODEL@http://127.0.0.1:8000/v1"`` adds a model
 behind a server, such as ``vllm serve FOLDER --dtype bfloat16`` or ``llama-server -m FILE.gguf``: the same model there
-and here should agree, and a server that is killed midway costs no episode, as the next command plays what failed.
+and here should agree, and a server that is killed midway costs no episode, as the next command plays what failed. A row
+that is called like another one and after a comma something more, such as ``after SFT, vLLM``, stands next to it, where
+the two are compared.
 
 Written are ``leaderboard.json``, ``leaderboard.md`` and, for each suite that a language model has played, a page with
 ten of its episodes in the viewer.
@@ -114,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         *(Row(name, partial(str, f"hf:{folder}"), model=True) for name, folder in checkpoints.items()),
         *map(_server, arguments.server),
     ]
+    place = {row.name: number for number, row in enumerate(rows)}
+    rows.sort(key=lambda row: place.get(row.name.rpartition(", ")[0], place[row.name]))
     unknown = set(arguments.rows or ()) - {row.name for row in rows}
     if unknown:
         raise SystemExit(f"no row is called {', '.join(sorted(unknown))}: there are {', '.join(r.name for r in rows)}.")

@@ -161,10 +161,10 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         trajectories = [p.trajectory for p in played]
         limit = self.run.config.turns.max_tokens_per_turn
         scored = Iteration.score_and_filter(iteration, trajectories, [row.game for row in rows], training, seed, limit)
-        record: dict[str, Any] = {"iteration": iteration, **self.monitor.before_update(self.diagnostics, scored)}
         maker = self.experience_maker
-        maker.average_entropy = self.history.average_entropy(record)
+        maker.average_entropy = self.history.average_entropy({"entropy_sampled": scored.entropy_sampled})
         maker.entropy_phase = algo.entropy_phase(training.entropy_schedule, iteration / training.iterations)
+        record: dict[str, Any] = {"iteration": iteration, **self.monitor.before_update(self.diagnostics, scored)}
         record |= self._update(scored)
         record |= self.monitor.validate(iteration)
         self.folder.append(self.folder.episodes, scored.episode_records([self._noise_seed(p) for p in played]).values())

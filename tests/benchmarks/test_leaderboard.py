@@ -110,12 +110,14 @@ def test_a_server_that_goes_away_costs_no_episode(tmp_path: Path, monkeypatch: p
     rows: dict[str, Any] = {}
     for behave in (goes_away, "good"):
         with BadServer(behave) as server:
-            assert main([*words, "--rows", "served", "--server", f"served=m@{server.url}"]) == 0
+            shown = ["--rows", "random", "random, served", "oracle", "--server", f"random, served=m@{server.url}"]
+            assert main([*words, *shown]) == 0
         rows = json.loads((tmp_path / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
         if behave is goes_away:
-            assert sum(sum(split["failures"].values()) for split in rows["served"]["splits"].values()) > 0
-    assert rows["served"]["episodes"] == 2 * 6
-    assert not any(split["failures"] for split in rows["served"]["splits"].values())
+            assert sum(sum(split["failures"].values()) for split in rows["random, served"]["splits"].values()) > 0
+    assert rows["random, served"]["episodes"] == 2 * 6
+    assert not any(split["failures"] for split in rows["random, served"]["splits"].values())
+    assert list(rows) == ["random", "random, served", "oracle"], "next to the row that it is compared with"
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
