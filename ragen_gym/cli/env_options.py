@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from inspect import Parameter, getdoc, signature
@@ -168,11 +169,11 @@ def _read(spec: GameSpec, name: str, declared: str, text: str) -> Any:
     kinds = [kind.strip() for kind in declared.split("|")]
     if text.lower() == "none" and "None" in kinds:
         return None
-    reader, example = _READERS.get(kinds[0], (json_or_text, declared))
-    try:
-        return reader(text)
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"--option {name}={text}: {spec.name} reads {name} as {example}.") from None
+    readers = [_READERS.get(kind, (json_or_text, declared)) for kind in kinds if kind != "None"]
+    for reader, _ in readers:
+        with suppress(ValueError, ZeroDivisionError):
+            return reader(text)
+    raise ValueError(f"--option {name}={text}: {spec.name} reads {name} as {readers[0][1]}.")
 
 
 def _boolean(text: str) -> bool:

@@ -36,7 +36,6 @@ _REMEMBERED = 4096  # characters of the longest reply whose reading is kept
 _ANSWER = re.compile(r"\s*<answer>(?P<answer>.*?)</answer>\s*", re.DOTALL)
 _THINK_ANSWER = re.compile(r"\s*<think>(?P<think>.*?)</think>" + _ANSWER.pattern, re.DOTALL)
 _TAG = re.compile(r"</?(?:think|answer)>")
-_PARTS = {part: re.compile(f"<{part}>(.*?)</{part}>", re.DOTALL) for part in ("observation", "prediction")}
 
 #: What a message says of how the thinking is to write a board.
 _WRITTEN = {
@@ -120,7 +119,7 @@ def _parse(text: str, action_names: tuple[str, ...], think: bool, parts: tuple[s
     if match is None or len(tags) != (4 if think else 2):
         return Reply(text, problem=Problem.NO_ANSWER)
     thinking = match["think"].strip() if think else None
-    found = {part: _PARTS[part].findall(thinking or "") for part in parts}
+    found = {part: _between(thinking or "", f"<{part}>", f"</{part}>") for part in parts}
     if any(len(texts) != 1 for texts in found.values()):
         return Reply(text, thinking, problem=Problem.NO_STATE)
     said = {part: texts[0] for part, texts in found.items()}
@@ -131,6 +130,15 @@ def _parse(text: str, action_names: tuple[str, ...], think: bool, parts: tuple[s
     actions = tuple(ids[name.casefold()] for name in names if name.casefold() in ids)
     problem = None if len(actions) == len(names) else Problem.UNKNOWN_ACTION
     return Reply(text, thinking, names, actions, problem, **said)
+
+
+def _between(text: str, opening: str, closing: str) -> list[str]:
+    """The texts between the tags, from left to right; ``re.findall`` would take quadratic time on many openings."""
+    found, at = [], 0
+    while (start := text.find(opening, at)) >= 0 and (end := text.find(closing, start + len(opening))) >= 0:
+        found.append(text[start + len(opening) : end])
+        at = end + len(closing)
+    return found
 
 
 def instructions(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> str:

@@ -17,7 +17,8 @@ from ragen_gym.games.game import Board, Game
 __all__ = ["Fact", "StateScore", "StateText", "f1_of_kinds", "share_of_objects"]
 
 _PLACE = re.compile(r"\((\d{1,3}),\s*(\d{1,3})\)")
-_LINE = re.compile(r"\s*([a-z ]{1,40}?)\s*:((?:\s*\(\d{1,3},\s*\d{1,3}\),?)+)\s*")
+# The first blanks are never given back (``*+``): to share a line of nothing else out would take quadratic time.
+_LINE = re.compile(r"\s*+([a-z ]{1,40}?)\s*:((?:\s*\(\d{1,3},\s*\d{1,3}\),?)+)\s*")
 _SENTENCE = re.compile(
     r"\s*(?:the|an?) (?P<kind>[a-z ]{1,40}?) is"
     r"(?: in row (?P<row>\d{1,3}), column (?P<column>\d{1,3})"

@@ -244,6 +244,13 @@ class SlotCache(Cache):
             device = layer.buffers[0].device
             layer.move(torch.as_tensor(sources, device=device), torch.as_tensor(targets, device=device))
 
+    def erase_broken(self) -> None:
+        """Sets what is no finite number to 0: hidden or not, it would spoil the rows that get its slot later."""
+        for layer in self.layers:
+            assert isinstance(layer, _Layer)
+            for memory in layer.memory:
+                memory.nan_to_num_(0.0, 0.0, 0.0)
+
 
 def _attention(
     module: nn.Module,

@@ -356,6 +356,8 @@ class TorchSession:
                 copies, front = prefixes.to_front(rows)
                 self.cache.move(*copies)
             logits = self._step(rows, tokens, front)
+        if not bool(scores.isfinite().all()):
+            self.cache.erase_broken()
         self.drawn += counts.astype(np.uint64)
         written = zip(ids.tolist(), scores.tolist(), counts, strict=True)
         return [Sampled(i[:count], s[:count]) for i, s, count in written], np.isin(np.arange(len(left)), rows)

@@ -34,7 +34,7 @@ class ServedEnv:
     """One environment, or one batch, with its state."""
 
     num_envs = 1  # of a batch
-    draws = False  # whether its answers hold pictures, which take time to make
+    slow = False  # whether a reply may take long: to draw, to score boards in the thinking, or to value a turn
 
     def __init__(self, env: Any) -> None:
         self.env = env  # as Gymnasium or ``ragen_gym.make_turn`` makes it
@@ -158,7 +158,7 @@ class ServedTurn(ServedSingle):
 
     def __init__(self, env: TurnEnv, max_reply: int) -> None:
         super().__init__(env)
-        self.draws = env.config.sees
+        self.slow = bool(env.config.sees or env.config.state_parts or env.env.regret)
         self._conversation: list[dict[str, Any]] = []
         self._characters, self._max_reply = 0, max_reply
 

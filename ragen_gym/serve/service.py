@@ -97,7 +97,7 @@ class Service:
             self._check_cost(seconds, at_once)
             session = Session(spec.id, env, request.num_envs, owner)
             session.quick = (
-                not (env.draws or request.regret)
+                not (env.slow or request.regret)
                 and seconds * at_once < _QUICK
                 and (request.num_envs or 0) <= _QUICK_ENVS
             )
@@ -111,7 +111,7 @@ class Service:
     async def ask(self, session_id: str, kind: type[S], call: Callable[[S], Any], *, light: bool = False) -> bytes:
         """Carry out an operation on a session's environment, which must be of this ``kind``; the answer as JSON.
 
-        A ``light`` one always takes so little time that it needs no thread.
+        A ``light`` one takes so little time that it needs no thread, unless the environment is slow.
 
         Raises:
             RequestError: there is no such session, it is of another grain, or a value is not allowed.
@@ -120,7 +120,7 @@ class Service:
         if not isinstance(session.env, kind):
             what, how = _HOW[kind]
             raise RequestError("wrong_grain", f"this session takes no {what}: create one with {how}.")
-        return await self._run(session, light and not session.env.draws, _encoded, call, session.env)
+        return await self._run(session, light and not session.env.slow, _encoded, call, session.env)
 
     async def state(self, session_id: str) -> bytes:
         """A session as it stands; a ``ragen_gym.serve.schemas.State``."""

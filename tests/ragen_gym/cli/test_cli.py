@@ -80,6 +80,14 @@ def test_info_measures_what_the_options_choose(run: Run) -> None:
     assert "random" not in test
 
 
+def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
+    for names, board in (("ragen-v1", {"Librarian", "Trader"}), ("Baker/Pirate", {"Baker", "Pirate"})):
+        split = ["--split", "test"] if names == "ragen-v1" else []
+        code, out, _ = run("play", "Bandit", "--lines", "--option", f"names={names}", *split, typed="")
+        assert code == 0
+        assert board <= set(out.split())
+
+
 @pytest.mark.parametrize(
     ("successes", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634), (250, 256, 0.9498, 0.9892)]
 )
@@ -106,7 +114,7 @@ def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) 
         ("play FrozenLake --levels nowhere.txt", "not a file"),
         ("play FrozenLake --text-format prose", "choose one of"),
         ("play FrozenLake --vocabulary runes", "choose one of"),
-        ("play Bandit --knob names=Baker", "pairs of names"),
+        ("play Bandit --knob names=Baker", "Low/High,Low/High"),
         ("play Bandit --turn --split exam", "choose one of train, validation, test"),
         ("play FrozenLake --seed -1", "seed=-1 is not a seed"),
         ("info Bandit --preset brutal", "preset"),

@@ -99,3 +99,11 @@ def test_a_reply_of_nothing_but_tags_takes_no_time() -> None:
         start = time.process_time()
         assert parse_reply(text, NAMES).problem is not None
         assert time.process_time() - start < 2
+
+
+def test_a_thought_of_nothing_but_openings_takes_no_time() -> None:
+    for tags in ("<observation>" * 20_000, "</observation><observation>" * 10_000):
+        start = time.process_time()
+        reply = parse_reply(f"<think>{tags}</think><answer>Up</answer>", NAMES, parts=("observation",))
+        assert reply.problem is Problem.NO_STATE
+        assert time.process_time() - start < 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, get_args
 
 import pytest
@@ -124,6 +125,16 @@ def test_any_text_has_a_score(text: str, state_format: str, score: str, form: Te
     found = reader(state_format, score, form=form).compare(text, Sokoban().board(ROOM))
     assert 0 <= found.score <= 1
     assert found.right is False
+
+
+@pytest.mark.parametrize("form", get_args(TextFormat))
+@pytest.mark.parametrize("state_format", STATE_FORMATS)
+def test_a_long_line_of_blanks_takes_no_time(state_format: str, form: TextFormat) -> None:
+    """As a model writes that has lost its way."""
+    for blanks in (" " * 20_000, "\t" * 20_000, "box" + " " * 20_000, "box: (1,2)" + " " * 20_000):
+        start = time.process_time()
+        assert not reader(state_format, form=form).compare(f"board 6x6\n{blanks}!", Sokoban().board(ROOM)).right
+        assert time.process_time() - start < 2
 
 
 def test_saying_everything_does_not_pay() -> None:

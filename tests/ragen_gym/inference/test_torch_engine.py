@@ -261,3 +261,30 @@ def test_tokens_and_seconds_are_counted(agent: Policy) -> None:
     assert stats.sampled - before.sampled == sum(int(t.sampled.sum()) for t in played)
     assert stats.read - before.read >= sum(int((~t.sampled).sum()) for t in played)
     assert stats.seconds > before.seconds
+
+
+def test_a_row_whose_logits_are_no_numbers_spoils_no_later_row(agent: Policy) -> None:
+    """Neither one that gets its slot, nor one of the next session, which gets its cache."""
+    good, broken = [5, 6], [5, 7, 8, 9, 10, 11, 12]
+
+    def alone(engine: TorchEngine) -> Sampled | None:
+        session = engine.start([good], temperature=1.0, seed=3)
+        [reply] = session.reply([6])
+        session.close()
+        return reply
+
+    expected, engine = alone(TorchEngine(agent.model, ())), TorchEngine(agent.model, ())
+    spoil = agent.model.get_input_embeddings().register_forward_hook(
+        lambda module, ids, found: found.masked_fill((ids[0] == broken[-1])[..., None], torch.nan)
+    )
+    session = engine.start([good, broken], temperature=1.0, seed=3, episodes=[1, 2])
+    replies = session.reply([6, 6])
+    spoil.remove()
+    assert [bool(np.isfinite(cast(Sampled, reply).log_probs).all()) for reply in replies] == [True, False]
+    session.feed([0], [[7]])
+    session.join([good], [0])
+    assert expected is not None
+    for reply in (session.reply([6, 6])[1], alone(engine)):
+        assert reply is not None
+        assert reply.ids == expected.ids
+        assert np.allclose(reply.log_probs, expected.log_probs, atol=1e-4)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import threading
 import time
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from benchmarks.bench.serve_load import Player, hundreds, played, started
+from ragen_gym.serve.limits import Limits
+from ragen_gym.serve.schemas import Budgets, CreateRequest
+from ragen_gym.serve.served_envs import ServedTurn
 from ragen_gym.serve.server import allow_many_files
+from ragen_gym.serve.service import Service
 
 LAKE: dict[str, Any] = {"env": "FrozenLake"}
 
@@ -75,3 +83,21 @@ def test_dear_requests_hold_up_nobody() -> None:
 
     with started("--port", "0", "--rate", "0") as server:
         assert asyncio.run(most_moves_during_a_reset(server.port)) >= 3
+
+
+@pytest.mark.parametrize(
+    ("thread", "options"),
+    [
+        ("MainThread", {}),
+        ("levels", {"regret": True}),
+        ("levels", {"budgets": Budgets(grounding=True)}),
+        ("levels", {"budgets": Budgets(observation="image")}),
+    ],
+)
+def test_replies_that_take_long_to_read_hold_up_nobody(thread: str, options: dict[str, Any]) -> None:
+    async def thread_of_a_turn() -> str:
+        service, request = Service(Limits()), CreateRequest(env="FrozenLake", grain="turn", **options)
+        session = json.loads(await service.create(request, "me"))["session"]
+        return str(await service.ask(session, ServedTurn, lambda env: threading.current_thread().name, light=True))
+
+    assert thread in asyncio.run(thread_of_a_turn())
