@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
@@ -122,7 +123,7 @@ def _parse(text: str, action_names: tuple[str, ...], think: bool, parts: tuple[s
     found = {part: _between(thinking or "", f"<{part}>", f"</{part}>") for part in parts}
     if any(len(texts) != 1 for texts in found.values()):
         return Reply(text, thinking, problem=Problem.NO_STATE)
-    said = {part: texts[0] for part, texts in found.items()}
+    said: dict[str, Any] = {part: texts[0] for part, texts in found.items()}
     names = tuple(name.strip() for name in match["answer"].split(SEPARATOR))
     if not any(names):
         return Reply(text, thinking, problem=Problem.NO_ACTION, **said)

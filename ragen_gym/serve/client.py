@@ -91,9 +91,10 @@ class _RemoteSingle(gymnasium.Env[Any, Any]):
         return texts[0]
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> Json:
-        super().reset(seed=int(seed) if isinstance(seed, np.integer) else seed)
         body = {"seed": seed, **options_body(options)}
-        return self._remote.post("reset", {name: value for name, value in body.items() if value is not None})
+        answer = self._remote.post("reset", {name: value for name, value in body.items() if value is not None})
+        super().reset(seed=int(seed) if isinstance(seed, np.integer) else seed)  # which the server has checked
+        return answer
 
 
 class RemoteEnv(_RemoteSingle):

@@ -180,6 +180,18 @@ def test_seeds_that_numpy_drew(server: str) -> None:
     remote_batch.close()
 
 
+@pytest.mark.parametrize("seed", [-1, "7", True])
+def test_a_seed_that_is_none_is_refused_as_here(server: str, seed: Any) -> None:
+    for remote, local in (
+        (RemoteEnv(server, "FrozenLake"), gymnasium.make("ragen/FrozenLake-v0").unwrapped),
+        (RemoteTurnEnv(server, "FrozenLake"), make_turn("FrozenLake")),
+    ):
+        for env in (remote, local):
+            with pytest.raises(ValueError, match="seed"):
+                env.reset(seed=seed)
+        remote.close()
+
+
 def equal_batches(mine: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """`same`, the infos being a dictionary of another class."""
     plain = {key: dict(value) if isinstance(value, dict) else value for key, value in dict(other[-1]).items()}
