@@ -345,7 +345,7 @@ def test_an_evaluation_shows_how_far_it_is() -> None:
 
 
 def test_policies_are_measured_within_the_reinforcement_and_it_does_not_change(tmp_path: Path) -> None:
-    config = configure(merged(TINY, {"training": {"algo": "ppo"}}))
+    config = configure(merged(TINY, {"training": {"algo": "ppo", "filter": "none"}}))
 
     def reinforced(name: str, last: int) -> tuple[training.TrainingRun, list[int]]:
         run = training.TrainingRun(config, RunFolder.create(tmp_path / name, config), quiet())

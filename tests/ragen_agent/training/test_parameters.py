@@ -216,7 +216,7 @@ def test_weights_in_bfloat16_learn_in_float32(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 4])
 @pytest.mark.filterwarnings("ignore:dtype=bfloat16")
 def test_a_run_in_bfloat16_resumes(rank: int, tmp_path: Path) -> None:
-    config = configure({"dtype": "bfloat16", "lora": {"rank": rank}})
+    config = configure({"dtype": "bfloat16", "lora": {"rank": rank, "alpha": 8.0 if rank else 32.0}})
     run = training.TrainingRun(config, RunFolder.create(tmp_path / "whole", config), quiet())
     run.warm_start()
     assert run.policy.model.dtype == torch.bfloat16
@@ -257,7 +257,7 @@ def test_a_missing_peft_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch, 
     words = ["train", "--game", "Bandit", "--set", "lora.rank=4", "--out", str(tmp_path / "run")]
     assert main(words) == 2
     assert not (tmp_path / "run").exists()
-    assert Policy.build(configure({"lora": {"rank": 0}})).model is not None
+    assert Policy.build(configure({"lora": {"rank": 0, "alpha": 32.0}})).model is not None
 
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
