@@ -32,7 +32,7 @@ from ragen_gym.bench.compare import compare_results
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.benchmark_page import page
 from ragen_gym.bench.report.leaderboard import published_table, rates_table, split_rate
-from ragen_gym.bench.report.tables import seen_in_training
+from ragen_gym.bench.report.tables import sentences
 from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import RunProgress, run_suite
 from ragen_gym.bench.score import score_results
@@ -74,7 +74,7 @@ SUITE = """
 | agent | success | normalised | well-formed | episodes | failed | read | written | minutes | CPU minutes |
 |---|---|---|---|---|---|---|---|---|---|
 {overall}
-{seen}
+{said}
 {splits}{published}{differences}{viewer}"""
 
 
@@ -246,7 +246,7 @@ def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str
         "normalised": overall["normalised"],
         "episodes": overall["episodes"],
         "tokens": overall["tokens"],
-        "seen": seen_in_training(summary),
+        "sentences": sentences(summary),
         **json.loads(file.read_text(encoding="utf-8")),
         "splits": splits,
     }
@@ -307,10 +307,10 @@ def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
     if published:
         published = f"\nPublished by others, of other levels of the same games, in %:\n\n{published}"
     differences = "".join(
-        f"\n{pair}:\n" + "".join(f"- {name}: {sentence}\n" for name, sentence in sentences.items())
-        for pair, sentences in entry.get("differences", {}).items()
+        f"\n{pair}:\n" + "".join(f"- {name}: {text}\n" for name, text in found.items())
+        for pair, found in entry.get("differences", {}).items()
     )
-    seen = "".join(f"\n{name}: {sentence}\n" for name, row in measured.items() for sentence in row["seen"])
+    said = "".join(f"\n{name}: {sentence}\n" for name, row in measured.items() for sentence in row["sentences"])
     reasons = "".join(f"\n{name} was not measured: {reason}\n" for name, reason in left_out.items())
     model = any(row["model"] for row in measured.values())
     instances = sum(len(split.levels) for split in suite.splits)
@@ -319,7 +319,7 @@ def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
         name=suite.name,
         about=suite.about,
         overall="\n".join(_overall(name, row, instances) for name, row in measured.items()),
-        seen=seen,
+        said=said,
         splits=splits,
         published=published,
         differences=differences + reasons,
