@@ -18,6 +18,7 @@ import dataclasses
 import gc
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -58,6 +59,9 @@ __all__ = ["RunStoppedError", "check_run", "starting_model", "train_distributed"
 
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
 FULL = 1.0  # MiB; with less free space a disk counts as full
+DRIVER = (sys.executable, "-m", "ragen_agent.openrlhf.driver")
+STARTS = 3  # of the driver, where other programs take its ports
+PORT_TAKEN = re.compile(rb"EADDRINUSE|address already in use", re.IGNORECASE)
 PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 """Environment variables that begin so reach every process of a cluster as they are here."""
 CPU_ENVIRONMENT = {
@@ -242,23 +246,33 @@ def _own_modules(config: Config) -> list[str]:
 
 
 def _run(folder: RunFolder, log: Path, config: Config, done: int, display: Display) -> None:
-    """Starts the driver process of the run and shows its metrics until it ends."""
+    """Starts the driver process of the run and shows its metrics until it ends.
+
+    OpenRLHF, vLLM and Ray choose free ports before they use them. If another program takes one in between, and no
+    iteration was done, the driver is started again.
+    """
     history = History(read_json_lines(folder.metrics), config.stops)
-    (folder.path / "stopped.json").unlink(missing_ok=True)
-    display.say(f"starting OpenRLHF; its output goes to {log}")
-    command = [sys.executable, "-m", "ragen_agent.openrlhf.driver", str(folder.path / "openrlhf.json")]
-    with log.open("ab") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            with display.progress("reinforcement", config.training.iterations, done):
-                while process.poll() is None:
-                    time.sleep(POLL_INTERVAL)
+    command = [*DRIVER, str(folder.path / "openrlhf.json")]
+    for start in range(1, STARTS + 1):
+        before = len(history.records)
+        (folder.path / "stopped.json").unlink(missing_ok=True)
+        display.say(f"starting OpenRLHF; its output goes to {log}")
+        with log.open("ab") as output:
+            printed = output.tell()
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            try:
+                with display.progress("reinforcement", config.training.iterations, done):
+                    while process.poll() is None:
+                        time.sleep(POLL_INTERVAL)
+                        _show(folder, history, display)
                     _show(folder, history, display)
-                _show(folder, history, display)
-        finally:
-            stop_process(process)
-    if process.returncode:
-        raise RunStoppedError(_stop_reason(folder, log, process.returncode))
+            finally:
+                stop_process(process)
+        if not process.returncode:
+            return
+        if start == STARTS or len(history.records) > before or not PORT_TAKEN.search(log.read_bytes()[printed:]):
+            raise RunStoppedError(_stop_reason(folder, log, process.returncode))
+        display.say("another program took a port that OpenRLHF had chosen; starting again")
 
 
 def _show(folder: RunFolder, history: History, display: Display) -> None:
