@@ -128,6 +128,8 @@ def _data(options: argparse.Namespace) -> int:
     from ragen_gym.core.storage import check_parent
 
     check_parent(options.out)
+    if options.out.exists():
+        raise ValueError(f"--out {options.out} exists already; choose another name, or remove it.")
     with _display().waiting("loading torch and transformers"):
         from ragen_agent.sft.demonstrations import partial_file, write_conversations
     config = _demonstrators(options)

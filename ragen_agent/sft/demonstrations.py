@@ -189,7 +189,7 @@ def write_conversations(config: Config, path: Path, display: Display) -> dict[st
             fit.
     """
     if path.exists():
-        raise ValueError(f"--out {path} exists already; choose another name, or remove it.")
+        raise ValueError(f"{path} exists already; choose another name, or remove it.")
     if config.turns.history != -1:
         raise ValueError(
             f"turns.history is {config.turns.history}, but a conversation shows every turn; leave it out for sft data."

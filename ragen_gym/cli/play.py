@@ -210,6 +210,9 @@ def _play(arguments: argparse.Namespace) -> int:
     if arguments.no_think and not arguments.turn:
         raise ValueError("--no-think is for replies: add --turn, or leave it out.")
     if arguments.turn:
+        for name in ("window", "tile_size", "lines"):
+            if getattr(arguments, name):
+                raise ValueError(f"--{name.replace('_', '-')} is for moves: leave it out, or --turn.")
         env = make_turn(spec.name, think=not arguments.no_think, **chosen)
         return play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "))
     by_itself = not arguments.terminal and not arguments.lines and sys.stdin.isatty() and has_display()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import text_hash
 from ragen_gym.envs.policies import plan_moves, reply_for
@@ -49,7 +50,7 @@ class Rollout:
                 f"observation={self.env.config.observation!r} puts pictures into the messages: only text is passed on "
                 "here, so leave it at 'text'."
             )
-        self.info: dict[str, Any] = {}
+        self._info: dict[str, Any] | None = None
         #: The reward of each turn.
         self.rewards: list[float] = []
 
@@ -57,6 +58,17 @@ class Rollout:
     def instructions(self) -> str:
         """The system message."""
         return self.env.instructions
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the environment said last.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode was started.
+        """
+        if self._info is None:
+            raise ResetNeeded("no episode was started: call begin(seed) first.")
+        return self._info
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -90,7 +102,7 @@ class Rollout:
         """
         self.seed = int(np.random.default_rng().integers(2**31)) if seed is None else seed
         options = None if noise_seed is None else {"noise_seed": noise_seed}
-        message, self.info = self.env.reset(seed=self.seed, options=options)
+        message, self._info = self.env.reset(seed=self.seed, options=options)
         self.rewards, self._played, self._malformed, self._truncated = [], 0, 0, False
         return str(message)
 
@@ -100,7 +112,7 @@ class Rollout:
         Raises:
             gymnasium.error.ResetNeeded: the episode is over, or none was started.
         """
-        message, reward, _, self._truncated, self.info = self.env.step(text)
+        message, reward, _, self._truncated, self._info = self.env.step(text)
         self.rewards.append(float(reward))
         self._played += len(self.info["actions"])
         self._malformed += bool(self.info["reply"] and self.info["reply"].problem)

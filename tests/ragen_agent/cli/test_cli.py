@@ -90,6 +90,7 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["report", "nope"], "nope holds no run"),
         (["report", "/proc/self"], "/proc/self holds no run"),
         (["sft", "data", "--out", "nope/demos.jsonl"], "there is no folder nope: make it, or choose another path."),
+        (["sft", "data", "--out", "/proc/version"], "--out /proc/version exists already; choose another name"),
         (["sft", "data", "--out", "/proc/demos.jsonl"], "/proc/demos.jsonl.part: no such file or directory"),
         (["data", "--game", "Bandit", "--iterations", "1", "--out", "/proc/x"], "/proc/x: no such file or directory"),
         (["data", "--out", "nope/x"], "there is no folder nope: make it, or choose another path."),

@@ -151,6 +151,9 @@ def test_intervals_are_wilsons(successes: int, n: int, low: float, high: float) 
         ("info FrozenLake --seed -1", "seed=-1 is not a seed: give a whole number"),
         ("play FrozenLake --seed x", "seed=x is not a seed"),
         ("play FrozenLake --no-think", "--no-think is for replies: add --turn"),
+        ("play FrozenLake --turn --window", "--window is for moves: leave it out, or --turn"),
+        ("play FrozenLake --turn --lines", "--lines is for moves"),
+        ("play FrozenLake --turn --tile-size 32", "--tile-size is for moves"),
         ("render FrozenLake --tile-size 0", "tile_size=0 must be a whole number of pixels from 8 to 128"),
     ],
 )

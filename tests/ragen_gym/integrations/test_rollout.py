@@ -22,6 +22,13 @@ def test_a_text_task_is_played_as_a_game_is() -> None:
     assert (rollout.metrics()["success"], rollout.metrics()["malformed_replies"]) == (0.0, 0.0)
 
 
+def test_what_only_an_episode_has_is_refused_before_one() -> None:
+    rollout = Rollout("FrozenLake")
+    for read in (rollout.metrics, lambda: rollout.messages, lambda: rollout.level_id):
+        with pytest.raises(ResetNeeded, match=r"no episode was started: call begin\(seed\) first"):
+            read()
+
+
 def test_optimal_success_is_the_oracles() -> None:
     rollout = Rollout("FrozenLake", success_rate=0.8)
     rollout.begin(3)
