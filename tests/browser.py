@@ -66,6 +66,20 @@ class Sheet:
     def overflow(self) -> int:
         return int(self.page.evaluate("document.documentElement.scrollWidth - innerWidth"))
 
+    def unnamed_controls(self) -> list[str]:
+        """The controls and pictures of which a screen reader could say nothing."""
+        found: list[str] = self.page.evaluate(
+            """[...document.querySelectorAll('button, select, input, a, svg[role=img], [role=region]')]
+                .filter((node) => !(node.ariaLabel || node.textContent.trim() || node.closest('label')))
+                .filter((node) => !node.getAttribute('aria-labelledby')).map((node) => node.outerHTML)"""
+        )
+        return found
+
+    def close(self) -> None:
+        """Closes the page, which must not have complained."""
+        assert self.complaints == []
+        self.page.context.close()
+
 
 def open_page(browser: Any, address: str, ready: str = ".rv-turn", **context: Any) -> Sheet:
     """A page whose viewer shows what ``ready`` selects, unless its scripts may not run."""

@@ -17,14 +17,14 @@ a process that needs no torch does not import it.
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
+
+from ragen_gym.inference.torchvision_ops import PatchAfterImport
 
 __all__ = ["HOOK", "UNSUPPORTED", "VALUES", "CpuWorker", "check_flags", "needed", "prepare"]
 
@@ -81,8 +81,8 @@ def prepare() -> None:
     """Prepares this process for OpenRLHF without CUDA; a second call has no effect."""
     if "flash_attn" not in sys.modules:
         _stub_flash_attn()
-    if not any(isinstance(finder, _PatchAfterImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _PatchAfterImport())
+    if not any(getattr(finder, "patches_after_import", None) is _PATCHES for finder in sys.meta_path):
+        sys.meta_path.insert(0, PatchAfterImport(_PATCHES))
     for name, patch in _PATCHES.items():
         if name in sys.modules:
             patch(sys.modules[name])
@@ -112,28 +112,6 @@ _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch": _patch_torch_cuda,
     "openrlhf.utils.distributed_util": _patch_process_group,
 }
-
-
-class _PatchAfterImport(importlib.abc.MetaPathFinder):
-    """Patches a module right after its first import."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        patch = _PATCHES.get(fullname)
-        if patch is None:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            patch(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 def _stub_flash_attn() -> None:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import importlib.machinery
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
 TYPE_CHECKING = False  # not imported: this runs at every start of Python
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["OPERATORS", "define", "install", "prepare"]
+__all__ = ["OPERATORS", "PatchAfterImport", "define", "install", "prepare"]
 
 MODULE = "torchvision.extension"
 """Where torchvision loads its operators, before any other module of it names one."""
@@ -37,15 +37,22 @@ COPY = "_ragen_gym_torchvision"
 """The name of this module in site-packages."""
 
 
-class _Finder:
-    """Defines the operators right after ``MODULE`` is executed."""
+class PatchAfterImport:
+    """An entry of ``sys.meta_path`` that calls a function with a module right after the module was executed.
 
-    prepares = MODULE
+    Args:
+        patches: the functions, by the module's name.
+    """
+
+    def __init__(self, patches: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self.patches_after_import = patches
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != MODULE:
+        """See ``importlib.abc.MetaPathFinder.find_spec``."""
+        patch = self.patches_after_import.get(fullname)
+        if patch is None:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         if spec is None or spec.loader is None:
@@ -54,7 +61,7 @@ class _Finder:
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            define()
+            patch(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -62,8 +69,8 @@ class _Finder:
 
 def prepare() -> None:
     """Prepares this process, without importing torch; a second call has no effect, also of the copy that starts it."""
-    if not any(getattr(finder, "prepares", "") == MODULE for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not any(MODULE in getattr(finder, "patches_after_import", ()) for finder in sys.meta_path):
+        sys.meta_path.insert(0, PatchAfterImport({MODULE: lambda module: define()}))
 
 
 def install(folder: Path | None = None) -> Path:

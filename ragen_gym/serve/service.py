@@ -101,7 +101,7 @@ class Service:
                 and seconds * at_once < _QUICK
                 and (request.num_envs or 0) <= _QUICK_ENVS
             )
-            answer = await self._carry_out(session, False, _created, self._named(session), env, request)
+            answer = await self._carry_out(session, False, lambda: _created(self._named(session), env, request))
         except BaseException:
             self.store.give_place_back(owner, request.num_envs)
             raise
@@ -117,37 +117,38 @@ class Service:
             RequestError: there is no such session, it is of another grain, or a value is not allowed.
         """
         session = self.store.get(session_id)
-        if not isinstance(session.env, kind):
+        env = session.env
+        if not isinstance(env, kind):
             what, how = _HOW[kind]
             raise RequestError("wrong_grain", f"this session takes no {what}: create one with {how}.")
-        return await self._run(session, light and not session.env.slow, _encoded, call, session.env)
+        return await self._run(session, light and not env.slow, lambda: encode(call(env)))
 
     async def state(self, session_id: str) -> bytes:
         """A session as it stands; a ``ragen_gym.serve.schemas.State``."""
         session = self.store.get(session_id)
-        return await self._run(session, False, _state, self._named(session), session.env)
+        return await self._run(session, False, lambda: encode({**self._named(session), **session.env.state()}))
 
     async def picture(self, session_id: str, index: int) -> bytes:
         """A PNG of the board of an environment of a session."""
         session = self.store.get(session_id)
         async with session.lock:
             self.store.get(session_id)  # the request before may have closed it
-            return await self._executor.run(_png, session.env, index, drawing=True)
+            return await self._executor.run(lambda: encode_png(session.env.pixels(index)), drawing=True)
 
     async def close(self, session_id: str) -> None:
         """Close a session, after the requests that came before."""
         async with self.store.get(session_id).lock:
             self.store.close(session_id)
 
-    async def _run(self, session: Session, light: bool, call: Callable[..., bytes], *arguments: Any) -> bytes:
+    async def _run(self, session: Session, light: bool, call: Callable[[], bytes]) -> bytes:
         """One request of an open session at a time."""
         async with session.lock:
             self.store.get(session.id)  # the request before may have closed it
-            return await self._carry_out(session, light, call, *arguments)
+            return await self._carry_out(session, light, call)
 
-    async def _carry_out(self, session: Session, light: bool, call: Callable[..., bytes], *arguments: Any) -> bytes:
+    async def _carry_out(self, session: Session, light: bool, call: Callable[[], bytes]) -> bytes:
         """A call, in a thread where it may take long."""
-        return call(*arguments) if light or session.quick else await self._executor.run(call, *arguments)
+        return call() if light or session.quick else await self._executor.run(call)
 
     async def _sweep(self) -> None:
         """Close what is unused, so that its memory is free even when nobody asks for a place."""
@@ -217,20 +218,8 @@ def _play_every_game() -> None:
             envs.step(np.zeros(2, np.int64))[4].get("action_mask")
 
 
-def _encoded(call: Callable[[Any], Any], env: ServedEnv) -> bytes:
-    return encode(call(env))
-
-
 def _created(named: dict[str, Any], env: ServedEnv, request: CreateRequest) -> bytes:
     autoreset = None if request.num_envs is None else request.autoreset or "NextStep"
     start = None if request.start is None else env.reset(request.start)
     rest = {"autoreset": autoreset, "instructions": None, "budgets": None, **env.describe(), "start": start}
     return encode({**named, **rest})
-
-
-def _state(named: dict[str, Any], env: ServedEnv) -> bytes:
-    return encode({**named, **env.state()})
-
-
-def _png(env: ServedEnv, index: int) -> bytes:
-    return encode_png(env.pixels(index))

@@ -162,14 +162,20 @@ def test_a_record_of_text_is_what_it_was(agent: Policy) -> None:
     assert "images" not in played_with(agent, observation="text")[0].to_dict()
 
 
-def test_rows_with_other_pictures_share_no_prefix(agent: Policy) -> None:
+def of_equal_replies(agent: Policy, *seeds: int) -> list[Trajectory]:
+    """Episodes on the levels of these seeds that end after one reply, the same in all."""
     process, rows = process_of(agent), []
-    for seed in (1, 2, 1):
+    for seed in seeds:
         process.reset(seed=seed, options={"noise_seed": 0})
         for token in agent.chat.reply_ids("<answer>nowhere</answer>"):
             process.step(token)
         process.fail("test: over")
         rows.append(process.trajectory())
+    return rows
+
+
+def test_rows_with_other_pictures_share_no_prefix(agent: Policy) -> None:
+    rows = of_equal_replies(agent, 1, 2, 1)
     one, other, same = (row.ids.tolist() for row in rows)
     assert one == other == same
     first = rows[0].images[0].start
@@ -263,13 +269,7 @@ def test_every_update_moves_the_vision_encoder(name: str, history: int) -> None:
 
 def test_the_critic_reads_pictures(agent: Policy) -> None:
     """Rows of the same ids have other values beside other pictures."""
-    process, rows = process_of(agent), []
-    for seed in (1, 2):
-        process.reset(seed=seed, options={"noise_seed": 0})
-        for token in agent.chat.reply_ids("<answer>nowhere</answer>"):
-            process.step(token)
-        process.fail("test: over")
-        rows.append(process.trajectory())
+    rows = of_equal_replies(agent, 1, 2)
     critic = Critic(agent.model)
     torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -24,7 +24,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ from ragen_gym.core.validation import check_number
 if TYPE_CHECKING:
     from ragen_gym.inference.continuous import Request
 
-__all__ = ["HFAgent"]
+__all__ = ["HFAgent", "answer_of", "end_tokens"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -105,8 +105,7 @@ class HFAgent:
         config = model.generation_config
         top_p = next((value for value in (top_p, config.top_p) if value is not None), 1.0)
         top_k = next((value for value in (top_k, config.top_k) if value is not None), 0)
-        own = config.eos_token_id
-        self.ends = {self._tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
+        self.ends = end_tokens(self._tokenizer, model)
         from ragen_gym.inference.continuous import ContinuousEngine
         from ragen_gym.inference.packed import PackedModel
         from ragen_gym.inference.sampling import Sampler
@@ -229,7 +228,7 @@ class HFAgent:
                 self._check_speed(request, now, rows)
         for request in ended:
             failed = AgentFailure(Failure.MODEL_ERROR, f"{request.failed}") if request.failed else None
-            self._settle(request, failed or self._answer(request))
+            self._settle(request, failed or answer_of(self._tokenizer, len(request.ids), request.sampled, self.ends))
         for request in running:
             if not request.cancelled and request.began is not None and now - request.began > self.timeout:
                 request.cancelled = True
@@ -241,17 +240,6 @@ class HFAgent:
         if asked is not None:
             with suppress(RuntimeError):  # the loop has been closed: the run is over
                 asked.loop.call_soon_threadsafe(_settle, asked.answer, outcome)
-
-    def _answer(self, request: Request) -> Answer:
-        """The reply: the ids that were sampled, an end token last if there is one."""
-        ended = request.sampled[-1] in self.ends
-        written = request.sampled[:-1] if ended else request.sampled
-        return Answer(
-            text=self._tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False),
-            prompt_tokens=len(request.ids),
-            completion_tokens=len(request.sampled),
-            finish_reason="stop" if ended else "length",
-        )
 
     def _too_late(self, request: Request, now: float, rows: int) -> str:
         """What a request that has timed out says."""
@@ -278,6 +266,24 @@ class HFAgent:
             self.name, f"{request.limit:,}", request.limit / whole, whole, self.timeout, f" to {fits:,}" * (fits > 0),
             rows, first,
         )  # fmt: skip
+
+
+def end_tokens(tokenizer: Any, model: Any) -> frozenset[int]:
+    """The tokens that end a reply, by the tokenizer and the model's generation config."""
+    own = model.generation_config.eos_token_id
+    return frozenset({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
+
+
+def answer_of(tokenizer: Any, prompt_tokens: int, sampled: Sequence[int], ends: Collection[int]) -> Answer:
+    """The reply of the ids that were sampled, an end token last if there is one."""
+    ended = sampled[-1] in ends
+    written = sampled[:-1] if ended else sampled
+    return Answer(
+        text=tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False),
+        prompt_tokens=prompt_tokens,
+        completion_tokens=len(sampled),
+        finish_reason="stop" if ended else "length",
+    )
 
 
 @dataclass

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
+from ragen_gym.bench.agents.hf import answer_of, end_tokens
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
@@ -68,9 +69,7 @@ class HFVisionAgent:
         from ragen_gym.inference.torch_engine import TorchEngine
         from ragen_gym.inference.vision import vision_of
 
-        own = model.generation_config.eos_token_id
-        ends = {self._tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
-        self._ends: frozenset[int] = frozenset(ends)
+        self._ends = end_tokens(self._tokenizer, model)
         self._engine = TorchEngine(model, self._ends, len(self._tokenizer), straggler_share=0.0)
         self._vision: Any = vision_of(model)
         self._context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -195,17 +194,11 @@ class HFVisionAgent:
             sampled = session.reply([request.limit for request in batch])
         finally:
             session.close()
-        return [self._answer(request, one.ids) for request, one in zip(batch, sampled, strict=True) if one is not None]
-
-    def _answer(self, request: _Request, ids: list[int]) -> Answer:
-        ended = ids[-1] in self._ends
-        written = ids[:-1] if ended else ids
-        return Answer(
-            text=self._tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False),
-            prompt_tokens=len(request.ids),
-            completion_tokens=len(ids),
-            finish_reason="stop" if ended else "length",
-        )
+        return [
+            answer_of(self._tokenizer, len(request.ids), one.ids, self._ends)
+            for request, one in zip(batch, sampled, strict=True)
+            if one is not None
+        ]
 
 
 @dataclass(eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
@@ -22,12 +20,12 @@ from ragen_agent.report.episodes import EpisodeViews
 from ragen_agent.report.runs import load_run
 from ragen_agent.rollout import Instance
 from ragen_agent.training.checkpoint import load_checkpoint
-from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.inference.vision import vision_of
+from tests.ragen_agent.displays import Interrupting, quiet
 
 TINY: dict[str, Any] = {
     "small_model": {"kind": "vision", "hidden": 32, "layers": 1, "feed_forward": 32},
@@ -49,18 +47,10 @@ TINY: dict[str, Any] = {
 CONFIG = with_settings(Config(), merged(GAME_DEFAULTS["FrozenLake"], TINY))
 
 
-class Impatient(Display):
-    """Interrupts the run after its first iteration."""
-
-    def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
-        if record.get("iteration") == 0:
-            raise KeyboardInterrupt
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = RunFolder.create(tmp_path_factory.mktemp("vision") / "run", CONFIG)
-    train(CONFIG, folder, Display(Console(file=io.StringIO())))
+    train(CONFIG, folder, quiet())
     return folder.path
 
 
@@ -78,8 +68,8 @@ def test_a_run_measures_itself(run: Path) -> None:
 def test_a_resumed_run_is_the_unbroken_one(run: Path, tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "broken", CONFIG)
     with pytest.raises(KeyboardInterrupt):
-        train(CONFIG, folder, Impatient(Console(file=io.StringIO())))
-    resumed = TrainingRun(CONFIG, folder, Display(Console(file=io.StringIO())))
+        train(CONFIG, folder, Interrupting(0))
+    resumed = TrainingRun(CONFIG, folder, quiet())
     resumed.warm_start()
     resumed.reinforce()
     one, two = (load_checkpoint(path / "checkpoint")[0].state_dict() for path in (run, folder.path))

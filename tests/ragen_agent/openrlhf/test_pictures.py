@@ -15,13 +15,11 @@ from openrlhf.models import Actor
 from openrlhf.trainer.ppo_utils.experience import Experience, split_experience_batch
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from PIL import Image
-from torch import Tensor, nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from vllm import SamplingParams
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf import ray_actors
 from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.episode import ContractError
 from ragen_agent.openrlhf.executor import AgentExecutor
@@ -39,6 +37,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.small_model import build_model, build_tokenizer
 from ragen_gym.inference import ImageSpan
 from ragen_gym.inference.vision import ImageProcessor, ImageTable, Vision, vision_of
+from tests.ragen_agent.openrlhf.test_ray_actors import Engine, adapt, scored
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -146,38 +145,12 @@ def test_padding_keeps_the_pictures(played: list[Trajectory], vision: Vision) ->
     assert blank.rollout_log_probs.shape == blank.action_mask.shape == rows[0].action_mask.shape
 
 
-class Engine(nn.Module):
-    """What DeepSpeed wraps a model in."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        return self.module(*inputs, **named)
-
-
 def actor_of(folder: Path, *, whole: bool, frozen: bool = False) -> Any:
-    """OpenRLHF's actor in float32, adapted under settings that allow scores of sampled tokens or (``whole``) do not."""
+    """OpenRLHF's actor in float32, adapted."""
     actor = Actor(str(folder), attn_implementation="sdpa", temperature=0.7, freeze_visual_encoder=frozen).float()
     actor.model = Engine(actor.model)
-    stage = 3 if whole else 2
-    settings = SimpleNamespace(packing_samples=False, zero_stage=stage, ring_attn_size=1, tensor_parallel_size=1)
-    ray_actors._adapt(actor, SimpleNamespace(ds=settings))
+    adapt(actor, whole=whole)
     return actor
-
-
-def scored(actor: Any, batch: Any) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Log-probs, entropies and the gradients of a loss that reads both."""
-    inputs = merge_mm_train_inputs(batch.mm_train_inputs, "cpu")
-    mask = batch.action_mask
-    log_probs, output = actor(
-        batch.sequences, mask, batch.attention_mask, return_output=True, return_entropy=True, **inputs
-    )
-    entropy = output.entropy[:, -mask.shape[1] :] * mask
-    (log_probs.sum() + 0.5 * entropy.sum()).backward()
-    gradients = {name: p.grad for name, p in actor.named_parameters() if p.grad is not None}
-    return log_probs.detach(), entropy.detach(), gradients
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -190,7 +163,10 @@ def test_scores_and_gradients_are_those_of_openrlhfs_own_pass(
     some, whole = (actor_of(folder, whole=w, frozen=frozen) for w in (False, True))
     assert isinstance(some, SampledActor)
     assert not isinstance(whole, SampledActor)
-    found, expected = scored(some, batch), scored(whole, batch)
+    inputs = merge_mm_train_inputs(batch.mm_train_inputs, "cpu")
+    found, expected = (
+        scored(actor, batch.sequences, batch.action_mask, batch.attention_mask, **inputs) for actor in (some, whole)
+    )
     torch.testing.assert_close(found[0], expected[0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-5)
     assert bool(expected[0].any())

@@ -37,7 +37,7 @@ class Engine(nn.Module):
 
 
 def make(*, lora: bool, temperature: float, whole: bool) -> Actor:
-    """An actor, adapted under settings that allow scores of sampled tokens or (``whole``) do not."""
+    """An actor, adapted."""
     model: nn.Module = adapted()
     if not lora:
         model = model.merge_and_unload()  # type: ignore[operator]
@@ -45,18 +45,23 @@ def make(*, lora: bool, temperature: float, whole: bool) -> Actor:
         parameter.requires_grad_(True)
     actor = Actor(Engine(model), temperature=temperature)
     actor.temperature, actor.packing_samples = temperature, False
-    settings = SimpleNamespace(
-        packing_samples=False, zero_stage=3 if whole else 2, ring_attn_size=1, tensor_parallel_size=1
-    )
-    ray_actors._adapt(actor, SimpleNamespace(ds=settings))
+    adapt(actor, whole=whole)
     assert isinstance(actor, SampledActor) is not whole
     return actor
 
 
-def scored(actor: Actor, rows: slice) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def adapt(actor: Any, *, whole: bool) -> None:
+    """As under settings that allow scores of sampled tokens or (``whole``) do not."""
+    stage = 3 if whole else 2
+    settings = SimpleNamespace(packing_samples=False, zero_stage=stage, ring_attn_size=1, tensor_parallel_size=1)
+    ray_actors._adapt(actor, SimpleNamespace(ds=settings))
+
+
+def scored(
+    actor: Any, ids: Tensor, mask: Tensor, attention: Tensor, **inputs: Any
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Log-probs, entropies and the gradients of a loss that reads both."""
-    mask = ACTIONS[rows]
-    log_probs, output = actor(IDS[rows], mask, ATTENTION[rows], return_output=True, return_entropy=True)
+    log_probs, output = actor(ids, mask, attention, return_output=True, return_entropy=True, **inputs)
     entropy = output.entropy[:, -mask.shape[1] :] * mask
     (log_probs.sum() + 0.5 * entropy.sum()).backward()
     gradients = {name: p.grad for name, p in actor.named_parameters() if p.grad is not None}
@@ -72,7 +77,10 @@ def test_scores_and_gradients_are_those_of_the_whole_pass(
     context = SimpleNamespace(vocabulary_size=40, suppressed_ids=(11, 39), vision=None)
     monkeypatch.setattr(ray_actors, "RunContext", SimpleNamespace(from_environment=lambda: context))
     monkeypatch.setattr("openrlhf.models.actor.compute_entropy", lambda x: -(x.softmax(-1) * x.log_softmax(-1)).sum(-1))
-    whole, some = (scored(make(lora=lora, temperature=0.7, whole=w), rows) for w in (True, False))
+    whole, some = (
+        scored(make(lora=lora, temperature=0.7, whole=w), IDS[rows], ACTIONS[rows], ATTENTION[rows])
+        for w in (True, False)
+    )
     torch.testing.assert_close(some[0], whole[0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(some[1], whole[1], rtol=1e-4, atol=1e-5)
     assert set(some[2]) == set(whole[2])

@@ -35,6 +35,7 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_gym import make_turn
 from ragen_gym.core.turn_config import TurnConfig
+from tests.ragen_agent.displays import quiet
 
 LAKE = with_settings(
     Config(),
@@ -43,10 +44,6 @@ LAKE = with_settings(
     ),
 )
 MIXED = replace(LAKE, games=[{"game": "FrozenLake"}, {"game": "Bandit", "thought": "choose"}])
-
-
-def quiet() -> Display:
-    return Display(Console(file=io.StringIO()))
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import time
@@ -15,20 +14,19 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
-from ragen_agent.training.console import Display
 from ragen_agent.training.judge import Description, Judge, check_judge, descriptions, read_verdict
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import make_game_env
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
+from tests.ragen_agent.displays import quiet
 
 KEY = "sk-a-key-of-the-judge"
 SETTINGS: dict[str, Any] = {
@@ -289,7 +287,7 @@ def test_a_run_is_paid_by_its_judge(tmp_path: Path) -> None:
         config = configure(server.url)
         config = with_settings(config, EASY)
         folder = RunFolder.create(tmp_path / "run", config)
-        run = TrainingRun(config, folder, Display(Console(file=io.StringIO())))
+        run = TrainingRun(config, folder, quiet())
         run.warm_start()
         run.reinforce()
     records = read_json_lines(folder.metrics)

@@ -405,18 +405,10 @@ def test_whatever_is_changed_breaks_the_chain(
     attack(lines)
     run.lines = lines
     assert run.verify(capsys)[0] == FALSE
-
-
-@pytest.mark.parametrize("attack", REPLAYED)
-def test_a_replay_finds_it_under_a_new_chain(
-    attack: Callable[[Lines], None], run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = run.lines
-    attack(lines)
-    run.lines = lines
-    run.rechain()
-    run.score_again()
-    assert run.verify(capsys)[0] == FALSE
+    if attack in REPLAYED:
+        run.rechain()
+        run.score_again()
+        assert run.verify(capsys)[0] == FALSE
 
 
 def settings(info: dict[str, Any]) -> None:

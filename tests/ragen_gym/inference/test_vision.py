@@ -207,7 +207,7 @@ def test_it_can_be_imported_by_every_process_of_an_environment(tmp_path: Path) -
     code = (
         f"import site, sys; site.addsitedir({str(tmp_path)!r}); assert 'ragen_gym' not in sys.modules; "
         "assert 'torch' not in sys.modules; import torchvision, ragen_agent; "
-        "print(sum(hasattr(finder, 'prepares') for finder in sys.meta_path))"
+        "print(sum(hasattr(finder, 'patches_after_import') for finder in sys.meta_path))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "1", done.stderr
