@@ -2,8 +2,8 @@
 
 Drawing a level again until it meets a game's options can take microseconds or, with options that hardly any level
 meets, many minutes; only a trial tells, and the compiled loops cannot be interrupted. So a few levels of every new
-combination of options are first generated in another process, which is killed when it takes too long. That process is
-this module, run with ``python -m``; it reads a JSON request a line and answers with one.
+combination of options are first generated in another process, which the system ends when it has spent too much CPU
+time. That process is this module, run with ``python -m``; it reads a JSON request a line and answers with one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import asdict
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
@@ -24,13 +24,20 @@ from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import TABLE, GameSpec, add, build_game
 from ragen_gym.serve.errors import RequestError
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 __all__ = ["LEVELS", "LevelCosts", "measure"]
 
 #: Levels of a trial.
 LEVELS = 32
 
-#: Seconds of wall time after which a trial is ended; one that goes on stops by itself when its CPU time is spent.
-_WALL = 10.0
+#: Seconds of CPU time after which a trial is ended: its options are too expensive.
+_CPU = 10
+#: Seconds of wall time after which a trial is ended: the machine is busy, and nothing is known of its options.
+_WALL = 60.0
 _STARTS_WITHIN, _WAITING, _KEPT = 120.0, 64, 4096
 _READY = "ready"
 
@@ -104,7 +111,12 @@ class LevelCosts:
                 try:
                     process.stdin.write(line.encode() + b"\n")
                     found: float | str = json.loads(await asyncio.wait_for(process.stdout.readline(), _WALL))
-                except (TimeoutError, json.JSONDecodeError, ConnectionError):  # too slow, or out of memory
+                except TimeoutError:
+                    await self.close()
+                    raise RequestError(
+                        "busy", "the machine had no time to try these options: try again.", retry_after=10
+                    ) from None
+                except (json.JSONDecodeError, ConnectionError):  # the process ended: too slow, or out of memory
                     await self.close()
                     return inf
                 return found
@@ -163,9 +175,14 @@ def _serve() -> None:
     for spec in TABLE.values():  # compiling may take longer than a trial may
         for preset in (None, *spec.game_class.presets):
             build_game(spec, {}, preset).generate(episode_keys(0, 0, 1), "train")
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no file for a trial that is ended
     print(_READY, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
+        if resource is not None:
+            _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+            resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + _CPU, hard))
         spec = GameSpec(**request.pop("spec"))
         add(spec)
         print(json.dumps(measure(spec, **request)), flush=True)  # Infinity is JSON to Python

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 import tracemalloc
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -321,6 +322,48 @@ def test_a_process_that_starts_too_slowly_measures_nothing(tmp_path: Path, monke
             await costs.close()
 
     assert asyncio.run(measured()) == 0.25
+
+
+def test_a_machine_without_time_says_nothing_of_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stayed refused as too expensive until the server ended."""
+    program, tried = tmp_path / "busy", tmp_path / "tried"
+    program.write_text(
+        f"#!/bin/sh\necho ready\nread line\n[ -e {tried} ] && echo 0.25 && exit\n: > {tried}\nexec sleep 30\n"
+    )
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    async def measured() -> float:
+        costs, spec = LevelCosts(1.0), find("FrozenLake")
+        try:
+            monkeypatch.setattr(level_cost, "_WALL", 0.5)
+            with pytest.raises(RequestError, match="try again") as refused:
+                await costs.of(spec, None, {"size": 5}, None)
+            assert refused.value.code == "busy"
+            monkeypatch.setattr(level_cost, "_WALL", 60)
+            return await costs.of(spec, None, {"size": 5}, None)
+        finally:
+            await costs.close()
+
+    assert asyncio.run(measured()) == 0.25
+
+
+def test_options_whose_trial_spends_its_cpu_time_are_too_expensive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, serve = tmp_path / "python", "from ragen_gym.serve import level_cost as c; c._CPU = 1; c._serve()"
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{serve}'\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    async def measured() -> float:
+        costs = LevelCosts(60)  # seconds a level, so that the trial's own look at its time does not end it
+        try:
+            return await costs.of(find("Sokoban"), None, {"size": 12, "boxes": 4, "min_moves": 60}, None)
+        finally:
+            await costs.close()
+
+    assert asyncio.run(measured()) == inf
 
 
 def test_a_picture_of_a_batch_takes_the_memory_of_one() -> None:
