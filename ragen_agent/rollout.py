@@ -73,7 +73,6 @@ def play(
     Raises:
         ValueError: what ``check`` or a reset raises; a temperature that is not positive; or an engine that cannot hold
             one episode.
-        RuntimeError: the engine broke every episode, so that there is nothing to go on with.
     """
     rows = min(engine.max_rows(process.max_tokens_per_episode) for process in processes)
     if rows < 1:
@@ -81,11 +80,7 @@ def play(
             "one episode of max_tokens_per_episode does not fit into what the engine may cache; allow fewer tokens an "
             "episode, or more cached tokens."
         )
-    played = _Rollout(engine, instances, temperature, seed, check).play(processes[:rows], over)
-    reasons = [t.failure for t in played if t.failure is not None and t.failure.startswith(Failure.ENGINE_ERROR)]
-    if instances and len(reasons) == len(instances):
-        raise RuntimeError(f"all {len(reasons)} episodes failed in the engine; the first with {reasons[0]}")
-    return played
+    return _Rollout(engine, instances, temperature, seed, check).play(processes[:rows], over)
 
 
 def sample(

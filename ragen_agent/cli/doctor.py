@@ -93,12 +93,10 @@ def _model(model: str) -> Path | None:
     Raises:
         ValueError: a named model that is not there yet.
     """
-    from ragen_agent.training.named_models import NAMED_MODELS, cache_folder
+    from ragen_agent.training.named_models import NAMED_MODELS, cached_folder
 
-    if model not in NAMED_MODELS or Path(model).exists():
-        return Path(model) if model else None
-    folder = cache_folder() / "models" / model
-    if not folder.exists():
+    folder = cached_folder(model) if model else None
+    if folder and model in NAMED_MODELS and not folder.exists():
         raise ValueError(f"model {model}: it is not there yet; fetch it with ragen-agent model {model}.")
     return folder
 

@@ -50,11 +50,6 @@ def add(commands: Any) -> None:
     add_settings(evaluate, both_trainers=False)
 
 
-def _over_run(trained: Config, asked: Settings) -> Settings:
-    """The settings that were asked for; options of the game are laid over those of the run."""
-    return merged({"env_options": trained.env_options}, asked) if "env_options" in asked else asked
-
-
 def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.training.console import Display
     from ragen_agent.training.run_folder import RunFolder
@@ -72,10 +67,10 @@ def _evaluate(options: argparse.Namespace) -> int:
         folder, weights = _policy_of(run)
         asked = settings_of(options, flags)
         if options.game is None and options.config is None and "game" not in asked:
-            config = with_settings(trained, _over_run(trained, asked))
+            config = with_settings(trained, merged({"env_options": trained.env_options}, asked))
         else:
             of_run: Settings = {"turns": asdict(trained.turns)} if options.config is None else {}
-            config = configure(options, flags, assumed=of_run)
+            config = configure(options, {**flags, "model": str(folder)}, assumed=of_run)
     else:
         config = configure(options, {**flags, "model": str(folder)}, fetch=True)
         folder = Path(config.model)

@@ -173,11 +173,12 @@ def add_run_code(parser: argparse.ArgumentParser) -> None:
 
 def check_code(config: Config, run_code: bool, path: Path) -> None:
     """Raises a ValueError if the settings in a run's folder name a module that was not asked for."""
-    from ragen_gym.games.registry import own_module
+    from ragen_gym.games.registry import TABLE, own_module, task_of
 
     for game in [config.game, *(row["game"] for row in config.games)]:
         module = own_module(game)
-        if module and module not in sys.modules and not run_code:
+        known = module in sys.modules and (task_of(game) or game.rpartition(":")[2] in TABLE)
+        if module and not known and not run_code:
             raise ValueError(
                 f"{path} plays {game}, a game of the module {module}: give --run-code to import it, if you trust who "
                 "wrote the run."

@@ -149,13 +149,13 @@ def _data(options: argparse.Namespace) -> int:
 def _demonstrators(options: argparse.Namespace) -> Config:
     """The settings, by default with a demonstrator that makes no mistakes and writes its plan."""
     from ragen_agent.cli.settings import configure, given, settings_of
-    from ragen_agent.config import read_toml
+    from ragen_agent.config.presets import read_settings_file
     from ragen_agent.sft.demonstrations import faultless
 
     names = {"episodes": "episodes", "quality": "quality", "noise": "mistakes", "moves": "moves", "thought": "thought"}
     asked = {names[name]: value for name, value in given(options, *names).items()}
     config = configure(options, {**given(options, "model", "seed"), "demonstrations": asked})
-    file = read_toml(options.config).get("demonstrations", {}) if options.config is not None else {}
+    file = read_settings_file(options.config).get("demonstrations", {}) if options.config is not None else {}
     chosen = {*asked, *file, *settings_of(options).get("demonstrations", {})}
     plain = replace(faultless(config), thought="plan")
     default = {name: getattr(plain, name) for name in ("moves", "mistakes", "thought") if name not in chosen}

@@ -11,6 +11,7 @@ import numpy as np
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.trajectory import Trajectory, TurnInfo
+from ragen_gym.core.text import replace_surrogates
 from ragen_gym.inference import Sampled
 
 __all__ = ["ContextOverflowError", "Conversation", "read_messages"]
@@ -184,4 +185,4 @@ def _text(content: Any, number: int) -> str:
         isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
     ):
         raise ValueError(f"messages[{number}] must hold text: pictures and tools are not taken here.")
-    return "".join(part["text"] for part in parts)
+    return replace_surrogates("".join(part["text"] for part in parts))

@@ -26,7 +26,7 @@ class ProgramProcess:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
-                shlex.split(command),
+                shlex.split(command) or [""],
                 env={**os.environ, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -51,6 +51,10 @@ class ProgramProcess:
         """Send it, and what it started, SIGTERM."""
         self._signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """Send them SIGKILL."""
+        self._signal(signal.SIGKILL)
+
     def end(self, wait: float = 0.0) -> str:
         """End it if it has not ended by itself within so many seconds, and all that it started.
 
@@ -58,7 +62,7 @@ class ProgramProcess:
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(wait)
-        self._signal(signal.SIGKILL)
+        self.kill()
         self._process.wait()
         if self._errors.closed:
             return ""

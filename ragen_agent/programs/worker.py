@@ -88,6 +88,7 @@ class Worker:
         self.process: ProgramProcess | None = None
         self.episodes = 0  # that the process has begun
         self._since = 0.0  # by time.monotonic: the start of the process, or the begin or end of its last episode
+        self._late = False  # whether the process took too long
         self._lock = threading.RLock()
         self._episode: _Episode | None = None
 
@@ -95,20 +96,24 @@ class Worker:
         """Start the program."""
         key = self.url.rpartition("/")[2]
         variables = {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": key, "RAGEN_GYM_URL": self.url}
-        self.episodes = 0
+        self.episodes, self._late = 0, False
         self.process, self._since = ProgramProcess(self.program.command, variables), time.monotonic()
 
     def look_after(self) -> str | None:
         """Ends what takes too long. Where the program has ended, so has its episode: how it ended; else None."""
         process, limit = self.process, self.program.timeout
-        if process is None or not self._lock.acquire(blocking=False):  # a request of it is being answered
+        if process is None:
+            return None
+        if process.running:
+            if time.monotonic() - self._since <= limit:
+                return None
+            self._late = True
+            process.kill()  # without the lock, which a program that asks and asks nearly always holds
+        if not self._lock.acquire(blocking=False):  # a request of it is being answered
             return None
         try:
-            if process.running and time.monotonic() - self._since <= limit:
-                return None
-            timeout, failed = process.running, process.failed
-            how = process.end()
-            if timeout:
+            failed, how = process.failed, process.end()
+            if self._late:
                 how = how if self._episode else f"no episode within {limit:g} s"
                 self._finish(f"{Failure.TIMEOUT}: the program took more than {limit:g} s")
             else:
@@ -127,7 +132,8 @@ class Worker:
                     raise RequestError(400, "unsupported", f"{name} is not supported here: leave it out.")
             if body.get("n") not in (None, 1):
                 raise RequestError(400, "unsupported", "n must be 1: a request has one reply here.")
-            most = body.get("max_completion_tokens", body.get("max_tokens"))
+            given = (body.get(name) for name in ("max_completion_tokens", "max_tokens"))
+            most = next((number for number in given if number is not None), None)
             if most is not None and (type(most) is not int or most < 1):
                 raise RequestError(400, "invalid", f"max_tokens is {most!r}; it must be a whole number from 1 on.")
             conversation = episode.conversation

@@ -141,8 +141,7 @@ def panels(groups: Sequence[SeedGroup], weight: float) -> list[dict[str, Any]]:
         groups: of a report.
         weight: with which each value enters the moving average, above 0 to 1.
     """
-    last = max((len(run.metrics) for group in groups for run in group.runs), default=0)
-    last = max(last, *(int(r["iteration"]) + 1 for g in groups for run in g.runs for r in run.metrics), 1)
+    last = max((int(r["iteration"]) + 1 for g in groups for run in g.runs for r in run.metrics), default=1)
     made = []
     for name in _names(groups):
         found = seed_curves(groups, name, weight)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, read_toml
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.alarm import AlarmThresholds, Sign, signs_at
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
@@ -164,7 +165,7 @@ def differing_settings(groups: Sequence[SeedGroup]) -> list[tuple[str, list[str]
 def changed_settings(groups: Sequence[SeedGroup]) -> list[tuple[str, str, str]]:
     """The settings that are the same in all groups and not the default: name, value, default."""
     differing = _differing([group.runs[0] for group in groups])
-    defaults = {"backend": "local", **flatten(asdict(Config()))}
+    defaults = flatten({"backend": "local", **asdict(Config()), "openrlhf": asdict(OpenRLHF())})
     return [
         (name, format_setting(value), format_setting(defaults.get(name)))
         for name, value in groups[0].runs[0].relevant_settings.items()

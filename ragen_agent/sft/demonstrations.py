@@ -256,9 +256,9 @@ def families_of(lines: Sequence[Mapping[str, Any]]) -> frozenset[int] | None:
             for split in (line["split"], same_version(line["split"], 1)):  # as earlier versions drew it
                 name = json.dumps([line["env"], line["knobs"], split])
                 if name not in envs:
-                    if task_of(line["env"]) is None:
-                        find(line["env"])  # which imports no module that only a file names
-                    envs[name] = make_reply_env(line["env"], split=split, **line["knobs"])
+                    # Neither imports a module nor calls a function that only a file names.
+                    known = line["env"] if task_of(line["env"]) else find(line["env"]).name
+                    envs[name] = make_reply_env(known, split=split, **line["knobs"])
                 _, info = envs[name].reset(seed=line["seed"])
                 if info["level_id"] == line["level_id"]:
                     families.update(envs[name].level_families([line["seed"]]))

@@ -109,6 +109,8 @@ TABLE: dict[str, GameSpec] = {
     )
 }
 
+_LOADED = set[str]()  # modules that ``load`` and ``load_task`` were given
+
 
 def find(name: str) -> GameSpec:
     """The entry of a name or id: ``FrozenLake``, ``ragen/FrozenLake-v0`` or ``ragen_gym:ragen/FrozenLake-v0``.
@@ -143,9 +145,9 @@ def module_of(name: str) -> str:
 
 
 def own_module(name: str) -> str:
-    """The module of a game that is not part of this package; else empty."""
+    """The module of a game that is none of this package's games and tasks; else empty."""
     module = module_of(name)
-    return "" if module.partition(".")[0] == "ragen_gym" else module
+    return "" if module == "ragen_gym.tasks" else module
 
 
 def load(name: str) -> GameSpec:
@@ -190,13 +192,14 @@ def task_of(name: str) -> Callable[..., Any] | None:
     """What makes the text task ``my_module:MyTask`` (``ragen_gym.envs.task``); None if it is none, or not imported.
 
     A text task is not registered: it is any class with ``reset`` and ``step``, or a function, of that name in the
-    module.
+    module. A function is called, so it counts only where ``load`` or ``load_task`` was given its module: a name from
+    elsewhere may be ``os:system``.
     """
     module, _, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     found = getattr(sys.modules.get(module), attribute, None) if module not in ("", "ragen_gym") else None
     if attribute in TABLE or not callable(found):
         return None
-    return found if hasattr(found, "step") or not isinstance(found, type) else None
+    return found if hasattr(found, "step") or (module in _LOADED and not isinstance(found, type)) else None
 
 
 def load_task(name: str) -> Callable[..., Any] | None:
@@ -216,6 +219,7 @@ def _import(name: str, module: str) -> None:
         sys.path.append(os.getcwd())
     try:
         import_module(module)
+        _LOADED.add(module)
     except ImportError as error:
         raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
 

@@ -57,7 +57,7 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.games.registry import find, load, load_task, module_of, task_of
+from ragen_gym.games.registry import find, load, load_task, module_of, own_module, task_of
 
 __all__ = [
     "SUITES",
@@ -256,7 +256,7 @@ def _load_own(name: str) -> Suite:
 def _names_task(name: str, *, run_code: bool) -> bool:
     """Whether a text task has that name, or else a game; code that a file names is run only if it may be."""
     module = module_of(name) if isinstance(name, str) else ""
-    if run_code or module.startswith("ragen_gym."):
+    if run_code or (module and not own_module(name)):
         if load_task(name) is None:
             load(name)
     elif module and module not in sys.modules:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -16,10 +17,13 @@ from ragen_agent.cli import build_parser, main
 from ragen_agent.cli import eval as eval_command
 from ragen_agent.cli import train as train_command
 from ragen_agent.cli.settings import configure, settings_of
-from ragen_agent.config import Config
+from ragen_agent.config import Config, with_settings
 from ragen_agent.config.io import catalog, settings_of_pairs
 from ragen_agent.local import run as training
+from ragen_agent.training.checkpoint import save_checkpoint
+from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.training.tasks import make_env
 
 ROOT = Path(__file__).parents[3]
 TINY = [
@@ -163,6 +167,28 @@ def test_damaged_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         (out / name).write_bytes(whole)
 
 
+def test_a_pretrained_run_is_told_the_limit_of_tokens_in_every_game(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = with_settings(Config(), {"game": "Bandit", "small_model": {"hidden": 32, "layers": 1}})
+    policy, model = Policy.build(small), tmp_path / "model"
+    save_checkpoint(policy.model, policy.tokenizer, model)
+    shape = json.loads((model / "config.json").read_text())
+    shape.pop("tokenizer_sha256")  # by which a checkpoint of the small model is known
+    (model / "config.json").write_text(json.dumps(shape))
+    shutil.copytree(model, RunFolder.create(tmp_path / "run", replace(small, model=str(model))).warm)
+    said: list[str] = []
+
+    def measured(agent: Policy, *others: object) -> dict[str, object]:
+        said.append(make_env(agent.config, None).reset(seed=1)[0])
+        return {"game": agent.config.game}
+
+    monkeypatch.setattr(eval_command, "_measured", measured)
+    for game in ([], ["--game", "BanditRev"]):
+        assert main(["eval", str(tmp_path / "run"), *game]) == 0
+    assert ["in at most 40 tokens" in message for message in said] == [True, True]
+
+
 def test_eval_of_a_run_that_was_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, rates = tmp_path / "run", tmp_path / "rates.json"
     assert main(["train", *TINY, "--out", str(out)]) == 0
@@ -205,11 +231,20 @@ def test_eval_measures_every_game_of_a_mixture(tmp_path: Path, capsys: pytest.Ca
     assert titles[0] not in capsys.readouterr().out
 
 
-def test_options_of_a_game_are_laid_over_those_of_the_run() -> None:
-    trained = Config(env_options={"size": 4, "success_rate": 1.0})
-    asked = eval_command._over_run(trained, {"env_options": {"size": 5}, "threads": 1})
-    assert asked == {"env_options": {"size": 5, "success_rate": 1.0}, "threads": 1}
-    assert eval_command._over_run(trained, {"threads": 1}) == {"threads": 1}
+def test_options_of_a_game_are_laid_over_those_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"size": 4, "success_rate": 1.0}
+    trained = with_settings(Config(), {"env_options": options, "small_model": {"hidden": 32, "layers": 1}})
+    policy, played = Policy.build(trained), list[dict[str, object]]()
+    save_checkpoint(policy.model, policy.tokenizer, RunFolder.create(tmp_path / "run", trained).warm)
+
+    def measured(agent: Policy, *others: object) -> dict[str, object]:
+        played.append(dict(agent.config.env_options))
+        return {"game": agent.config.game}
+
+    monkeypatch.setattr(eval_command, "_measured", measured)
+    for flags in (["--env-option", "size=5"], ["--set", "threads=1"]):
+        assert main(["eval", str(tmp_path / "run"), *flags]) == 0
+    assert played == [{**options, "size": 5}, options]
 
 
 def test_the_game_is_a_setting_too() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from ragen_agent.config.io import read_toml
 from ragen_agent.openrlhf.prompt_dataset import env_of, evaluation_rows, families_of_rows, train_rows
 from ragen_agent.sft.demonstrations import families_of, read_conversations
 from ragen_agent.training.evaluation import baselines, fixed_instances, missing_baselines
+from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import make_env, make_game_env
 
 NAME = "guessing:Sum"
@@ -124,6 +127,22 @@ def test_demonstrations_say_which_problems_they_show(folder: Path) -> None:
     sys.modules.pop("guessing")
     assert families_of(lines) is None
     assert "guessing" not in sys.modules, "a file of conversations made code run"
+    told = {**lines[0], "env": "guessing:FrozenLake", "knobs": {}}
+    assert families_of([told]) is None
+    assert "guessing" not in sys.modules, "a file of conversations made code run"
+
+
+def test_no_function_is_called_that_only_a_file_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = folder / "made"
+    knobs = {"command": f"touch {shlex.quote(str(made))}"}
+    line = {"env": "os:system", "knobs": knobs, "split": None, "seed": 1, "level_id": "x"}
+    assert families_of([line]) is None
+    run = config("os:system")
+    RunFolder.create(folder / "run", replace(run, env_options=knobs))
+    for command in ("eval", "report"):
+        assert agent_cli.main([command, "run"]) == 2
+        assert "--run-code" in capsys.readouterr().err
+    assert not made.exists()
 
 
 def test_mixtures_and_dry_runs_take_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -207,6 +207,17 @@ except FileExistsError:
         assert second.failure is None
 
 
+def test_a_program_that_asks_without_end_is_ended_too(agent: Policy, helpers: Path) -> None:
+    asks = """
+session, until = post(URL + "/sessions", {}), time.monotonic() + 30
+while time.monotonic() < until:
+    ask([{"role": "user", "content": session["start"]["observation"]}])
+"""
+    late = Program(command(helpers, asks), workers=1, timeout=1.0)
+    [trajectory] = play(agent, agent.engine, [Instance(3, 3)], late)
+    assert trajectory.failure == "timeout: the program took more than 1 s"
+
+
 def test_a_level_that_cannot_be_made_fails_its_episode_alone(
     agent: Policy, helpers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +271,7 @@ ask([{"role": "user", "content": session["start"]["observation"]}])
     ("line", "message"),
     [
         ("no-such-program", "cannot be started"),
+        ("  ", "cannot be started"),
         (f"{sys.executable} -c pass", "without having begun an episode"),
         (f"{sys.executable} -c 'import time; time.sleep(60)'", "no episode within 0.2 s"),
     ],
@@ -343,7 +355,9 @@ def test_what_is_asked_wrongly_is_refused_and_told(agent: Policy) -> None:
                 assert said in answer["error"]["message"]
             assert ask("/sessions/0/turn", {"reply": 3})[0] == 422
             assert ask("/nothing", {})[0] == 404
-            status, answer = ask(chat, {"messages": [user], "max_tokens": 2, "temperature": 0.0})
+            half = {"role": "user", "content": "half a pair: \ud83d"}
+            body = {"messages": [half], "max_tokens": 2, "max_completion_tokens": None, "temperature": 0.0}
+            status, answer = ask(chat, body)
             assert status == 200
             assert answer["usage"]["completion_tokens"] <= 2
             assert answer["choices"][0]["message"]["role"] == "assistant"

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_agent.config import Config
+from ragen_agent.config import Config, to_toml
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.report.rates import lanes, points
-from ragen_agent.report.runs import RecordedRun, SeedGroup
+from ragen_agent.report.runs import RecordedRun, SeedGroup, changed_settings, group_by_settings, load_runs
 from ragen_agent.training.metrics import format_metric
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.bench.report.tables import number
@@ -32,6 +33,13 @@ def test_figures(value: float, text: str) -> None:
 
 def test_differences_have_a_sign() -> None:
     assert [points(share) for share in (0.125, -0.02, 0.0004)] == ["+12.5", "\N{MINUS SIGN}2.0", "0.0"]
+
+
+def test_the_settings_of_the_distributed_trainer_are_listed_where_they_are_changed(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", Config())
+    (tmp_path / "run" / "openrlhf.toml").write_text(to_toml(OpenRLHF(zero_stage=3)))
+    changed = changed_settings(group_by_settings(load_runs([tmp_path / "run"])))
+    assert changed == [("backend", "openrlhf", "local"), ("openrlhf.zero_stage", "3", "2")]
 
 
 def test_lanes_of_many_configurations_have_colours_of_the_page_and_of_nothing_there_are_none() -> None:

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from ragen_agent.chat import ChatFormat
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import GAME_DEFAULTS, read_recipe
 from ragen_agent.rollout import group
 from ragen_agent.sft import demonstrations
 from ragen_agent.sft.demonstrations import (
@@ -151,6 +151,11 @@ def test_the_command_has_a_faultless_demonstrator_unless_told_otherwise(
     assert "in at most 256 tokens" in first["messages"][1]["content"]
     (tmp_path / "run.toml").write_text(to_toml(LAKE))
     assert main(["sft", "data", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run.jsonl")]) == 0
+    (tmp_path / "base.toml").write_text('recipe.base = "small-sokoban"')
+    base = ["sft", "data", "--config", str(tmp_path / "base.toml"), "--episodes", "1", "--set", "turns.history=-1"]
+    assert main([*base, "--out", str(tmp_path / "base.jsonl")]) == 0
+    [line] = lines_of(tmp_path / "base.jsonl")
+    assert line["demonstrator"]["moves"] == read_recipe("small-sokoban").settings["demonstrations"]["moves"]
     write_conversations(LAKE, tmp_path / "same.jsonl", quiet())
     assert (tmp_path / "run.jsonl").read_bytes() == (tmp_path / "same.jsonl").read_bytes()
 
