@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 
 from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar
-from ragen_gym.cli.env_options import add_environment_options, chosen_environment
+from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
 from ragen_gym.core.levels import Level
 from ragen_gym.core.progress import track
 from ragen_gym.core.storage import check_free, write_atomic
@@ -298,6 +298,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
     steps: tuple[tuple[str, Callable[[], None]], ...]
     if load_task(arguments.id) is not None:
+        for name in environment_flags(arguments):
+            raise ValueError(f"--{name.replace('_', '-')} is for games: leave it out for a text task.")
         options = named_values("--option", arguments.options)
         steps = (("the task: seeds, splits, replies, oracle", lambda: check_task(arguments.id, **options)),)
     else:

@@ -21,6 +21,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
+from ragen_gym.core.validation import check_number
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, find
@@ -37,7 +38,7 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
 
     Args:
         env: an id or name of the table, or an environment that has a spec: one made by ``gymnasium.make`` or
-            ``ragen_gym.make_turn``. Wrappers of one's own around it are left out.
+            ``ragen_gym.make_turn``. Wrappers of one's own around it, and a window, are left out.
         steps: actions to play for each seed.
         processes: whether to play in another process too, with another PYTHONHASHSEED (about a second).
         options: arguments of the id.
@@ -49,7 +50,9 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
     spec = make(env, **options).spec
     if spec is None:
         raise ValueError("check_env needs an id, or an environment with a spec; make it by gymnasium.make.")
-    spec = replace(spec, additional_wrappers=())
+    check_number("check_env", "steps", steps, 1, whole=True)
+    kwargs = {name: value for name, value in spec.kwargs.items() if (name, value) != ("render_mode", "human")}
+    spec = replace(spec, additional_wrappers=(), kwargs=kwargs)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gymnasium_check(make(spec).unwrapped, skip_render_check=True)

@@ -45,6 +45,8 @@ def check_declared(game: Game) -> None:
         AssertionError: what is missing or of the wrong kind, and what it should be.
     """
     own = type(game).__name__
+    if isinstance(game, type):
+        raise AssertionError(f"{game.__name__} is a class: give a game, such as {game.__name__}().")
     for member, what in _NEEDED.items():
         require(hasattr(game, member), f"{own} has no `{member}`: give it {what}.")
     _check_dataclass(type(game))

@@ -351,6 +351,20 @@ def test_check_env_says_what_it_needs() -> None:
         check_env(gymnasium.make("ragen/FrozenLake-v0"), size=3)
 
 
+def test_check_game_and_check_env_refuse_what_they_cannot_check() -> None:
+    wrong: Any = FrozenLake
+    with pytest.raises(AssertionError, match=r"FrozenLake is a class: give a game, such as FrozenLake\(\)"):
+        check_game(wrong)
+    with pytest.raises(ValueError, match="check_env: steps=0 must be an integer from 1 on"):
+        check_env("FrozenLake", steps=0)
+
+
+def test_check_env_opens_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pygame has one window, which the threads of the check would open together; they ended the process."""
+    monkeypatch.setattr("ragen_gym.render.renderer.Window.show", lambda window, picture: pytest.fail("a window"))
+    check_env("FrozenLake", render_mode="human", steps=5, processes=False)
+
+
 def test_check_env_looks_below_wrappers() -> None:
     env = gymnasium.make("ragen/FrozenLake-v0", size=3, max_episode_steps=5)
     check_env(gymnasium.wrappers.RecordEpisodeStatistics(env), steps=20, processes=False)
