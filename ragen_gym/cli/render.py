@@ -154,13 +154,16 @@ def _render(arguments: argparse.Namespace) -> int:
             f"--out {out}: {suffix} is not written here; end it in .png for a picture, without --gif, or in .gif for "
             "an episode."
         )
+    moving = arguments.gif or suffix == ".gif"
+    if arguments.moves and moving:
+        raise ValueError("--moves is for a picture: leave it out for a GIF, which has all moves.")
     tile_size = arguments.tile_size
     if tile_size is None:
         tile_size = fitting_tile_size(StepEnv(spec.name, **chosen), 384)
     played = picture_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
     if not 0 <= arguments.moves < len(played.pictures):
         raise ValueError(f"--moves {arguments.moves}: this episode has {len(played.episode.actions)} moves.")
-    data = gif(played.pictures) if arguments.gif or suffix == ".gif" else encode_png(played.pictures[arguments.moves])
+    data = gif(played.pictures) if moving else encode_png(played.pictures[arguments.moves])
     check_free(out, arguments.force)
     write_atomic(out, data)
     print(f"{out}: level {played.episode.level_id}, {len(data) / 1000:.0f} kB")
