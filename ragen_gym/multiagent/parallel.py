@@ -20,7 +20,7 @@ from pettingzoo import ParallelEnv
 from ragen_gym.core.levels import Level, check_split
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key, uniforms
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import check_choice, check_number, plain_number
+from ragen_gym.core.validation import check_choice, check_number, checked_options, plain_number
 from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import StepEnv
@@ -158,11 +158,9 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             seed = int(np_random()[0].integers(2**63)) if seed is None else seed
             self._episodes = Episodes(self.game, seed, self.split, self._levels)
             self._level_stream, self._episode = stream_key(seed, Stream.LEVEL), 0
-        for option in options or {}:
-            check_choice("option", option, _OPTIONS)
-        level, noise_seed = (options or {}).get("level"), (options or {}).get("noise_seed")
-        chosen = None if level is None else self.game.board(level)
-        board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, noise_seed)
+        options = checked_options(options, _OPTIONS)
+        chosen = None if options.get("level") is None else self.game.board(options["level"])
+        board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, options.get("noise_seed"))
         level_key = int(episode_keys(self._level_stream, self._episode, 1)[0])
         self._episode += 1
         self.agents, self._start = [], board  # nobody plays, should the level have no room for all
