@@ -47,7 +47,6 @@ __all__ = [
     "LEVELS",
     "add",
     "docstring",
-    "first_environment",
     "index_page",
     "measured",
     "page",
@@ -186,7 +185,7 @@ def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: i
         rates: random and optimal success of the id (under ``""``) and of its presets.
         levels: number of levels that the rates were measured on.
     """
-    env = first_environment(spec)
+    env = StepEnv(spec.name)
     text = docstring(spec.game_class)
     horizon = f"Truncated after {spec.horizon} actions." if spec.horizon else "No other horizon."
     parts = [
@@ -224,11 +223,6 @@ def _headline(spec: GameSpec, summary: str) -> str:
     """The game's first line; before it the spec's own, where the spec is a variant of a game."""
     variant = f"{spec.summary[0].upper()}{spec.summary[1:]}. " if spec.name != spec.game_class.name else ""
     return variant + _prose(summary)
-
-
-def first_environment(spec: GameSpec) -> StepEnv:
-    """The id with its defaults."""
-    return StepEnv(spec.name)
 
 
 def docstring(game_class: type[Game]) -> dict[str, str]:
@@ -374,7 +368,7 @@ def write_gallery(folder: Path, specs: Sequence[GameSpec]) -> Iterator[Path]:
 
 def pictures(spec: GameSpec) -> dict[str, bytes]:
     """A picture and a GIF of the oracle's episode on its showcase level, and ``looks``, by file name."""
-    tile_size = fitting_tile_size(first_environment(spec), _SIDE)
+    tile_size = fitting_tile_size(StepEnv(spec.name), _SIDE)
     played = picture_episode(spec, {}, showcase_seed(spec, {}), tile_size=tile_size)
     return {
         f"{spec.name}.png": encode_png(played.pictures[1]),
@@ -385,7 +379,7 @@ def pictures(spec: GameSpec) -> dict[str, bytes]:
 
 def looks(spec: GameSpec) -> Pixels:
     """The first board of the showcase level as messages show it, in every look that ``_LOOKS`` names, side by side."""
-    env = first_environment(spec)
+    env = StepEnv(spec.name)
     env.reset(seed=showcase_seed(spec, {}))
     shown = [
         BoardImages(env.game, style, env.vocabulary).image(env.state[0])

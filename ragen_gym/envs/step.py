@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
@@ -47,35 +47,18 @@ class LazyGenerator:
         self._generator = generator
 
 
-class _Outer(Protocol):
-    @property
-    def env(self) -> gymnasium.Env[Any, Any]: ...
+def _of_inner(name: str) -> Any:
+    """An attribute that is the inner environment's."""
+    return property(
+        lambda outer: getattr(outer.env.unwrapped, name),
+        lambda outer, value: setattr(outer.env.unwrapped, name, value),
+    )
 
 
 class InnerGenerator:
     """For an environment around another, ``env``: its generator is the inner one's, as a wrapper's is."""
 
-    @property
-    def np_random(self: _Outer) -> np.random.Generator:
-        """The inner environment's generator."""
-        return self.env.np_random
-
-    @np_random.setter
-    def np_random(self: _Outer, generator: np.random.Generator) -> None:
-        self.env.np_random = generator
-
-    @property
-    def np_random_seed(self: _Outer) -> int:
-        """The seed of the inner environment's generator."""
-        return self.env.np_random_seed
-
-    @property
-    def _np_random(self: _Outer) -> np.random.Generator | None:
-        return self.env.np_random
-
-    @_np_random.setter
-    def _np_random(self: _Outer, generator: np.random.Generator) -> None:
-        self.env.np_random = generator
+    _np_random, _np_random_seed = _of_inner("_np_random"), _of_inner("_np_random_seed")
 
 
 METADATA = {"render_modes": ["ansi", "rgb_array", "human"], "render_fps": 4}

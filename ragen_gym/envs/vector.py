@@ -92,11 +92,10 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         n = self.num_envs = plain_number(num_envs)
         check_number(name, "num_envs", n, 1, 2**31 - 1, whole=True)
-        limit = _NEVER
-        max_episode_steps = plain_number(max_episode_steps)
-        if max_episode_steps is not None and not (isinstance(max_episode_steps, int) and max_episode_steps == -1):
-            check_number(name, "max_episode_steps", max_episode_steps, 1, _NEVER, whole=True)
-            limit = max_episode_steps
+        limit = plain_number(max_episode_steps)
+        if limit is None or (type(limit) is int and limit == -1):
+            limit = _NEVER
+        check_number(name, "max_episode_steps", limit, 1, _NEVER, whole=True)
         self.autoreset_mode = _check_mode(autoreset_mode)
         if render_mode not in (*RENDER_MODES, None):
             raise ValueError(f"render_mode={render_mode!r} is not a batch's: choose 'ansi', 'rgb_array' or None.")
@@ -106,10 +105,8 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         own = {"render_modes": list(RENDER_MODES), "autoreset_mode": self.autoreset_mode}
         self.metadata = {**single.metadata, **own}
         self.single_action_space, self.single_observation_space = single.action_space, single.observation_space
-        self.action_space, self.observation_space = (
-            batch_space(single.action_space, n),
-            batched(self.single_observation_space, n),
-        )
+        self.action_space = batch_space(single.action_space, n)
+        self.observation_space = batched(single.observation_space, n)
         self._tile_size = single.tile_size
         self._prefetch = LevelPrefetch(self.game, n, single.split, single._levels)
         self._resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP

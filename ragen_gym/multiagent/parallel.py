@@ -30,7 +30,7 @@ from ragen_gym.games.registry import GameSpec, build_game, find
 if TYPE_CHECKING:
     from ragen_gym.render.renderer import Window
 
-__all__ = ["ParallelGame", "moves_of", "player_keys", "with_others"]
+__all__ = ["ParallelGame", "player_keys", "with_others"]
 
 _METADATA = {**StepEnv.metadata, "is_parallelizable": True}
 # PettingZoo's own tests reset with {"options": 1}.
@@ -186,7 +186,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         """
         if not self.agents:
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
-        moves = moves_of(actions, self._numbers, self.agents, self.game, self.game_spec.name)
+        moves = self._moves(actions)
         stochastic = self.game.stochastic
         draws = uniforms(self._keys, self._cycle, 1)[:, 0].tolist() if stochastic else [0.0] * self.players
         self._cycle += 1
@@ -237,6 +237,20 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         """What a player calls the actions, in the order of their ids."""
         self._check_started()
         return self.game.action_names(self._start)
+
+    def _moves(self, actions: Mapping[str, Any]) -> dict[int, int]:
+        """The moves by player, in the order of their numbers; errors as of ``step``."""
+        if set(actions) != set(self.agents):
+            raise ValueError(
+                f"actions are given for {', '.join(map(str, actions)) or 'nobody'}; "
+                f"give one for each agent that is left: {', '.join(self.agents)}."
+            )
+        for agent in self.agents:
+            action = np.asarray(actions[agent])
+            if action.ndim or action.dtype.kind not in "iu" or not 0 <= action < len(self.game.Action):
+                known = ", ".join(f"{a.value} {a.name}" for a in self.game.Action)
+                raise ValueError(f"{agent}: action {actions[agent]!r} is not one of {self.game_spec.name}'s: {known}.")
+        return {self._numbers[agent]: int(actions[agent]) for agent in self.agents}
 
     @abstractmethod
     def _begin(self, board: bytes, state: list[int], level_key: int, *, fixed: bool) -> None:
@@ -295,28 +309,6 @@ def player_keys(noise_key: int, players: int, stream: Stream) -> Keys:
     """
     others = [stream_key(player << 64 | noise_key, stream) for player in range(1, players)]
     return np.array([noise_key, *others], np.uint64)
-
-
-def moves_of(
-    actions: Mapping[str, Any], numbers: Mapping[str, int], agents: Sequence[str], game: Game, name: str
-) -> dict[int, int]:
-    """The moves by player, in the order of their numbers; ``agents`` are those that are to act.
-
-    Raises:
-        ValueError: an action is missing, not one of the game's, or of an agent that is not to act.
-    """
-    if set(actions) != set(agents):
-        raise ValueError(
-            f"actions are given for {', '.join(map(str, actions)) or 'nobody'}; "
-            f"give one for each agent that is left: {', '.join(agents)}."
-        )
-    for agent in agents:
-        action = actions[agent]
-        integer = not np.ndim(action) and np.issubdtype(np.asarray(action).dtype, np.integer)
-        if not integer or not 0 <= int(action) < len(game.Action):
-            known = ", ".join(f"{a.value} {a.name}" for a in game.Action)
-            raise ValueError(f"{agent}: action {action!r} is not one of {name}'s: {known}.")
-    return {numbers[agent]: int(actions[agent]) for agent in agents}
 
 
 _LETTERS = ascii_uppercase[16:] + ascii_lowercase[16:]

@@ -6,7 +6,7 @@ import json
 import pickle
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
@@ -156,8 +156,7 @@ def _check_observations(spec: EnvSpec, steps: int) -> None:
     """Every observation lies in its space and says the whole board."""
     env = make(spec)
     core: Any = env.unwrapped
-
-    def check(observation: Any) -> None:
+    for observation, _ in _walk(env, steps):
         require(observation in env.observation_space, f"{spec.id}: {observation!r} is not in {env.observation_space}.")
         board = core.state[0]
         if isinstance(observation, str):
@@ -167,20 +166,24 @@ def _check_observations(spec: EnvSpec, steps: int) -> None:
             rows = [list(row) for row in board.split(b"\xff")]
             require(observation.tolist() == rows, f"{spec.id}: the grid is not the board: {observation.tolist()}.")
 
-    check(env.reset(seed=0)[0])
-    for action in some_actions(env, 0, steps):
-        observation, _, terminated, truncated, _ = env.step(action)
-        check(observation)
+
+def _walk(env: Env, steps: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The observation and the information of every reset and step, through the ends of episodes."""
+    actions = some_actions(env, 0, steps)
+    yield env.reset(seed=0)
+    for action in actions:
+        observation, _, terminated, truncated, info = env.step(action)
+        yield observation, info
         if terminated or truncated:
-            check(env.reset()[0])
+            yield env.reset()
 
 
 def _check_pictures(spec: EnvSpec, steps: int) -> None:
     """The pictures of a turn are those that its messages have parts for, and show the board as it stands."""
     env = make(spec)
     core: Any = env.unwrapped
-
-    def check(observation: Any, info: dict[str, Any], known: dict[bytes, bytes]) -> None:
+    known: dict[bytes, bytes] = {}
+    for observation, info in _walk(env, steps):
         require(observation in env.observation_space, f"{spec.id}: {observation!r} is not in {env.observation_space}.")
         parts = [part["type"] for part in info["messages"][-1]["content"]]
         images = info["images"]
@@ -193,14 +196,6 @@ def _check_pictures(spec: EnvSpec, steps: int) -> None:
         board = bytes(core.env.state[0])
         require(known.setdefault(board, picture) == picture, f"{spec.id}: one board has two pictures.")
         require(len(set(known.values())) == len(known), f"{spec.id}: two boards have one picture.")
-
-    known: dict[bytes, bytes] = {}
-    check(*env.reset(seed=0), known)
-    for action in some_actions(env, 0, steps):
-        observation, _, terminated, truncated, info = env.step(action)
-        check(observation, info, known)
-        if terminated or truncated:
-            check(*env.reset(), known)
 
 
 def _check_batch(spec: EnvSpec, steps: int) -> None:

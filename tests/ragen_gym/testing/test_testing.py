@@ -222,7 +222,7 @@ def bare(**members: Any) -> Tightrope:
         ({"vocabularies": {}}, "Bare.vocabularies is empty"),
         ({"vocabularies": {"few": Vocabulary("few", "-A")}}, "vocabulary 'few' has 2 symbols for .* in that order"),
         ({"params": property(lambda game: {"grip": game.grip})}, "Bare.params is a dict; it must be a tuple"),
-        ({"action_mask": lambda game, board, state: [1, 1]}, "action_mask gives a list; it must be an array, int8"),
+        ({"action_mask": lambda game, board, state: [1, 1]}, r"action_mask gives a list; it must be int8 \(2"),
         ({"starts": lambda game, boards: [[0]] * len(boards)}, r"starts gives a list; it must be int32 \(16"),
         ({"generate": lambda game, keys, split: [b""]}, r"generate gives a list; it must be uint8 \(16, 9\)"),
         (
