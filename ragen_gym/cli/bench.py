@@ -228,7 +228,7 @@ def _request(arguments: argparse.Namespace) -> RunOptions:
         limit=arguments.limit,
         temperature=arguments.temperature,
         concurrency=32 if arguments.concurrency is None else arguments.concurrency,
-        timeouts=Timeouts(_timeout(arguments), arguments.episode_timeout),
+        timeouts=Timeouts(_TIMEOUT if arguments.timeout is None else arguments.timeout, arguments.episode_timeout),
         prices=prices,
         max_reply=arguments.max_reply,
     )
@@ -244,10 +244,6 @@ def _agent(arguments: argparse.Namespace) -> ReplyAgent | StepAgent:
     if "timeout" in known:
         settings.setdefault("timeout", _TIMEOUT)
     return make_agent(arguments.agent, **settings)
-
-
-def _timeout(arguments: argparse.Namespace) -> float:
-    return _TIMEOUT if arguments.timeout is None else float(arguments.timeout)
 
 
 class _Set(argparse.Action):

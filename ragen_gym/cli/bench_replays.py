@@ -138,7 +138,9 @@ def _report(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.results import load_several
     from ragen_gym.bench.score import score_results
 
-    printing = arguments.markdown or arguments.csv or arguments.json
+    printing = next((form for form in ("markdown", "csv", "json") if getattr(arguments, form)), None)
+    if printing and arguments.out:
+        raise ValueError(f"--out is for the page: leave it out with --{printing}, and redirect what is printed.")
     out: Path = arguments.out or arguments.runs[0] / "report.html"
     if not arguments.megabytes > 0:
         raise ValueError(f"--megabytes {arguments.megabytes:g} must be above 0.")

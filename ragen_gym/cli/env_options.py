@@ -23,6 +23,7 @@ __all__ = [
     "add_option_flag",
     "chosen_environment",
     "describe",
+    "environment_flags",
     "options_of",
     "read_options",
     "sections",
@@ -113,25 +114,26 @@ def add_environment_options(
     old = "--knob"  # its name in earlier versions
     parser.add_argument(old, dest="options", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--preset", help="a difficulty of the game, such as easy")
-    parser.set_defaults(split=None, levels=None, vocabulary=None, text_format="grid")
+    parser.set_defaults(split=None, levels=None, vocabulary=None, text_format=None)
     if rules_only:
         return
     parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLIT_NAMES)}")
     parser.add_argument("--levels", metavar="FILE", help="play the levels of a file instead of fresh ones")
     if board_text:
         parser.add_argument("--vocabulary", metavar="NAME", help="the symbols of the board; `info` shows them")
-        parser.add_argument("--text-format", default="grid", help=f"the board as {', '.join(TEXT_FORMATS)}")
+        parser.add_argument("--text-format", help=f"the board as {', '.join(TEXT_FORMATS)} (default: grid)")
 
 
 def chosen_environment(arguments: argparse.Namespace) -> tuple[GameSpec, dict[str, Any]]:
     """The entry of the table, and the arguments of ``ragen_gym.StepEnv``, that the flags choose."""
     spec = load(arguments.id)
-    chosen: dict[str, Any] = {
-        name: getattr(arguments, name)
-        for name in ("preset", "split", "levels", "vocabulary", "text_format")
-        if getattr(arguments, name) is not None
-    }
-    return spec, chosen | read_options(spec, arguments.options)
+    return spec, environment_flags(arguments) | read_options(spec, arguments.options)
+
+
+def environment_flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What was given of the flags that only games have."""
+    names = ("preset", "split", "levels", "vocabulary", "text_format")
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def describe(value: Any) -> str:

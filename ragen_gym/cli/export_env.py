@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ragen_gym.cli.command import add_command, named_values, table_lines
 from ragen_gym.cli.env_options import add_option_flag, read_options
-from ragen_gym.core.turn_config import TurnConfig, turn_config
+from ragen_gym.core.turn_config import split_turn_options, turn_config
 from ragen_gym.games.registry import load, load_task, own_module
 from ragen_gym.integrations.export import TARGETS, export_env
 
@@ -46,10 +46,10 @@ def _export(arguments: argparse.Namespace) -> int:
     given = named_values("--option", arguments.options)
     options = given  # a task's arguments have no declared types
     if load_task(arguments.game) is None:
-        turns = {name: value for name, value in given.items() if name in TurnConfig.__dataclass_fields__}
+        turns, _ = split_turn_options(given)
         others = [pair for pair in arguments.options if not turns.keys() & named_values("--option", [pair])]
         options = read_options(load(arguments.game), others) | turns
-    turn_config(None, {name: value for name, value in options.items() if name in TurnConfig.__dataclass_fields__})
+    turn_config(None, split_turn_options(options)[0])
     if arguments.preset is not None:
         options["preset"] = arguments.preset
     if arguments.requires is not None:

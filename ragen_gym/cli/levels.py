@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 
 from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar
-from ragen_gym.cli.env_options import add_environment_options, chosen_environment
+from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
 from ragen_gym.core.levels import Level
 from ragen_gym.core.progress import track
 from ragen_gym.core.storage import check_free, write_atomic
@@ -99,10 +99,6 @@ class LevelRecord:
     plan: tuple[str, ...] | None = None  # actions of a best episode where nothing is random and it succeeds
     problem: str | None = None  # why the oracle gave no answer; the four before it are then empty
 
-    def to_dict(self) -> dict[str, Any]:
-        """The record as JSON."""
-        return {**asdict(self), "plan": None if self.plan is None else list(self.plan)}
-
 
 def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
     """The first ``n`` different levels of a seed.
@@ -165,7 +161,7 @@ def file_bytes(suffix: str, levels: list[LevelRecord]) -> bytes:
         blocks = [f"; {level.id}\n{level.text}" for level in levels]
         return ("\n\n".join(blocks) + "\n").encode()
     if suffix == ".jsonl":
-        return "".join(json.dumps(level.to_dict(), ensure_ascii=False) + "\n" for level in levels).encode()
+        return "".join(json.dumps(asdict(level), ensure_ascii=False) + "\n" for level in levels).encode()
     if suffix != ".parquet":
         raise ValueError(
             f"--out: {suffix or 'no ending'} is not a form of level file: end it in .txt, .jsonl or .parquet."
@@ -177,7 +173,7 @@ def file_bytes(suffix: str, levels: list[LevelRecord]) -> bytes:
         message = "Parquet files need pyarrow: run `pip install pyarrow`, or write .jsonl."
         raise gymnasium.error.DependencyNotInstalled(message) from None
     out = BytesIO()
-    pq.write_table(pa.Table.from_pylist([level.to_dict() for level in levels], schema=_schema(pa)), out)
+    pq.write_table(pa.Table.from_pylist([asdict(level) for level in levels], schema=_schema(pa)), out)
     return out.getvalue()
 
 
@@ -229,7 +225,7 @@ def _solve(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             _print(*solved[-1])
     if arguments.json:
-        print_json([record.to_dict() | (pushes or {}) for record, pushes in solved])
+        print_json([asdict(record) | (pushes or {}) for record, pushes in solved])
     return 1 if any(record.problem for record, _ in solved) else 0
 
 
@@ -298,6 +294,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
     steps: tuple[tuple[str, Callable[[], None]], ...]
     if load_task(arguments.id) is not None:
+        for name in environment_flags(arguments):
+            raise ValueError(f"--{name.replace('_', '-')} is for games: leave it out for a text task.")
         options = named_values("--option", arguments.options)
         steps = (("the task: seeds, splits, replies, oracle", lambda: check_task(arguments.id, **options)),)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import keyword
 import re
 from importlib.util import find_spec
@@ -64,8 +65,8 @@ def new_game(name: str, folder: Path, *, text: bool = False) -> list[Path]:
         the three files.
 
     Raises:
-        ValueError: a name that is no class name, that a game has, or whose module would hide another one; or a file is
-            there.
+        ValueError: a name that is no class name, that a game or the module itself has, or whose module would hide
+            another one; or a file is there.
     """
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         fixed = "".join(part[:1].upper() + part[1:] for part in re.findall(r"[A-Za-z0-9]+", name)).lstrip("0123456789")
@@ -82,8 +83,12 @@ def new_game(name: str, folder: Path, *, text: bool = False) -> list[Path]:
     if keyword.iskeyword(module) or find_spec(module) is not None:
         raise ValueError(f"{name} would be the module {module}, and Python has one of that name: choose another name.")
     kind = "text_task" if text else "grid_game"
+    templates = (f"{kind}.py", f"test_{kind}.py", f"{kind}.md")
+    sources = [(_TEMPLATES / f"{template}.txt").read_text(encoding="utf-8") for template in templates]
+    used = {node.id for node in ast.walk(ast.parse(sources[0])) if isinstance(node, ast.Name)} - {_NAME}
+    if keyword.iskeyword(name) or name in used:
+        raise ValueError(f"{name} is a word of Python or a name that the module uses: choose another name.")
     folder.mkdir(parents=True, exist_ok=True)
-    for path, template in zip(files, (f"{kind}.py", f"test_{kind}.py", f"{kind}.md"), strict=True):
-        source = (_TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
+    for path, source in zip(files, sources, strict=True):
         write_atomic(path, source.replace(_NAME, name).replace(_MODULE, module))
     return files

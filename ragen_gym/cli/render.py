@@ -47,7 +47,6 @@ __all__ = [
     "LEVELS",
     "add",
     "docstring",
-    "first_environment",
     "index_page",
     "measured",
     "page",
@@ -154,13 +153,16 @@ def _render(arguments: argparse.Namespace) -> int:
             f"--out {out}: {suffix} is not written here; end it in .png for a picture, without --gif, or in .gif for "
             "an episode."
         )
+    moving = arguments.gif or suffix == ".gif"
+    if arguments.moves and moving:
+        raise ValueError("--moves is for a picture: leave it out for a GIF, which has all moves.")
     tile_size = arguments.tile_size
     if tile_size is None:
         tile_size = fitting_tile_size(StepEnv(spec.name, **chosen), 384)
     played = picture_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
     if not 0 <= arguments.moves < len(played.pictures):
         raise ValueError(f"--moves {arguments.moves}: this episode has {len(played.episode.actions)} moves.")
-    data = gif(played.pictures) if arguments.gif or suffix == ".gif" else encode_png(played.pictures[arguments.moves])
+    data = gif(played.pictures) if moving else encode_png(played.pictures[arguments.moves])
     check_free(out, arguments.force)
     write_atomic(out, data)
     print(f"{out}: level {played.episode.level_id}, {len(data) / 1000:.0f} kB")
@@ -183,7 +185,7 @@ def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: i
         rates: random and optimal success of the id (under ``""``) and of its presets.
         levels: number of levels that the rates were measured on.
     """
-    env = first_environment(spec)
+    env = StepEnv(spec.name)
     text = docstring(spec.game_class)
     horizon = f"Truncated after {spec.horizon} actions." if spec.horizon else "No other horizon."
     parts = [
@@ -221,11 +223,6 @@ def _headline(spec: GameSpec, summary: str) -> str:
     """The game's first line; before it the spec's own, where the spec is a variant of a game."""
     variant = f"{spec.summary[0].upper()}{spec.summary[1:]}. " if spec.name != spec.game_class.name else ""
     return variant + _prose(summary)
-
-
-def first_environment(spec: GameSpec) -> StepEnv:
-    """The id with its defaults."""
-    return StepEnv(spec.name)
 
 
 def docstring(game_class: type[Game]) -> dict[str, str]:
@@ -371,7 +368,7 @@ def write_gallery(folder: Path, specs: Sequence[GameSpec]) -> Iterator[Path]:
 
 def pictures(spec: GameSpec) -> dict[str, bytes]:
     """A picture and a GIF of the oracle's episode on its showcase level, and ``looks``, by file name."""
-    tile_size = fitting_tile_size(first_environment(spec), _SIDE)
+    tile_size = fitting_tile_size(StepEnv(spec.name), _SIDE)
     played = picture_episode(spec, {}, showcase_seed(spec, {}), tile_size=tile_size)
     return {
         f"{spec.name}.png": encode_png(played.pictures[1]),
@@ -382,7 +379,7 @@ def pictures(spec: GameSpec) -> dict[str, bytes]:
 
 def looks(spec: GameSpec) -> Pixels:
     """The first board of the showcase level as messages show it, in every look that ``_LOOKS`` names, side by side."""
-    env = first_environment(spec)
+    env = StepEnv(spec.name)
     env.reset(seed=showcase_seed(spec, {}))
     shown = [
         BoardImages(env.game, style, env.vocabulary).image(env.state[0])

@@ -128,6 +128,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         DiskFullError: there was no room for the files.
     """
     new, old = path.with_name(path.name + ".new"), path.with_name(path.name + ".old")
+
+    def put_back() -> None:
+        if old.is_dir() and not path.exists():  # it ended between the two renames
+            old.rename(path)
+
+    put_back()
     for leftover in (new, old):  # of a block that was killed
         shutil.rmtree(leftover, ignore_errors=True)
     with name_full_disk(path):
@@ -138,6 +144,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
                 path.rename(old)
             new.rename(path)
         except BaseException:
+            put_back()
             shutil.rmtree(new, ignore_errors=True)
             raise
     shutil.rmtree(old, ignore_errors=True)

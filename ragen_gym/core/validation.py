@@ -15,6 +15,7 @@ import numpy as np
 __all__ = [
     "check_choice",
     "check_number",
+    "checked_options",
     "did_you_mean",
     "items_of",
     "joined",
@@ -84,6 +85,17 @@ def check_choice(what: str, value: Any, allowed: Iterable[Any]) -> None:
     allowed = list(allowed)
     if not isinstance(value, str | int | NoneType) or value not in allowed:
         raise ValueError(f"{what}={shown(value)} is not known: choose one of {', '.join(map(repr, allowed))}.")
+
+
+def checked_options(options: Any, known: Iterable[str]) -> dict[str, Any]:
+    """The options of a reset, None as none at all; a ValueError if they are no dict, or one is not known."""
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise ValueError(f"options={shown(options)} is not a dict: give for example {{'noise_seed': 3}}.")
+    for option in options:
+        check_choice("option", option, known)
+    return options
 
 
 def joined(one: Mapping[str, Any], other: Mapping[str, Any], where: str = "") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ragen_gym.core.seeding import GOLDEN, mix
+from ragen_gym.core.seeding import episode_key
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
@@ -44,7 +44,6 @@ Policy = Callable[[StepEnv, int], int]
 Draw = Callable[[int, int], int]
 """draw(choices, actions left) -> an integer from 0 to ``choices - 1``, all equally likely."""
 
-_WORD = 0xFFFFFFFFFFFFFFFF
 _UNBOUNDED = 1000  # actions of an episode that neither the id nor the rules bound
 _POINTS = 60  # numbers in [0, 1) at which a rule is asked whose thresholds are not known
 
@@ -56,7 +55,7 @@ def generator_draw(rng: np.random.Generator) -> Draw:
 
 def hashed_draw(key: int) -> Draw:
     """Draws that are a function of a 64-bit key and the actions left: independent of what was drawn before."""
-    return lambda choices, actions_left: (mix((key + actions_left * GOLDEN) & _WORD) * choices) >> 64
+    return lambda choices, actions_left: (episode_key(key, actions_left - 1) * choices) >> 64
 
 
 def random_policy(draw: Draw) -> Policy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
@@ -14,7 +14,7 @@ from gymnasium.utils import seeding
 from ragen_gym.core.levels import Level, check_split
 from ragen_gym.core.seeding import Stream, episode_key, stream_key
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import check_choice, check_number, plain_number
+from ragen_gym.core.validation import check_choice, check_number, checked_options, plain_number
 from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws, level_boards
 from ragen_gym.envs.regret import StepRegret, TurnRegret, moves_valued
@@ -47,35 +47,18 @@ class LazyGenerator:
         self._generator = generator
 
 
-class _Outer(Protocol):
-    @property
-    def env(self) -> gymnasium.Env[Any, Any]: ...
+def _of_inner(name: str) -> Any:
+    """An attribute that is the inner environment's."""
+    return property(
+        lambda outer: getattr(outer.env.unwrapped, name),
+        lambda outer, value: setattr(outer.env.unwrapped, name, value),
+    )
 
 
 class InnerGenerator:
     """For an environment around another, ``env``: its generator is the inner one's, as a wrapper's is."""
 
-    @property
-    def np_random(self: _Outer) -> np.random.Generator:
-        """The inner environment's generator."""
-        return self.env.np_random
-
-    @np_random.setter
-    def np_random(self: _Outer, generator: np.random.Generator) -> None:
-        self.env.np_random = generator
-
-    @property
-    def np_random_seed(self: _Outer) -> int:
-        """The seed of the inner environment's generator."""
-        return self.env.np_random_seed
-
-    @property
-    def _np_random(self: _Outer) -> np.random.Generator | None:
-        return self.env.np_random
-
-    @_np_random.setter
-    def _np_random(self: _Outer, generator: np.random.Generator) -> None:
-        self.env.np_random = generator
+    _np_random, _np_random_seed = _of_inner("_np_random"), _of_inner("_np_random_seed")
 
 
 METADATA = {"render_modes": ["ansi", "rgb_array", "human"], "render_fps": 4}
@@ -329,11 +312,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         return self._draws.pop()
 
     def _chosen(self, episodes: Episodes, options: dict[str, Any]) -> Episode:
-        if not isinstance(options, dict):
-            raise ValueError(f"options={options!r} is not a dict: give for example {{'noise_seed': 3}}.")
-        for option in options:
-            check_choice("option", option, _OPTIONS)
-        level = options.get("level")
+        level = checked_options(options, _OPTIONS).get("level")
         return episodes.take_with(None if level is None else self.game.board(level), options.get("noise_seed"))
 
     def _step_parts(self) -> tuple[Rule, Any, Callable[[Board], Any], Callable[..., Any], bool]:
@@ -363,9 +342,6 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
         number = np.asarray(action)
         if number.ndim or number.dtype.kind not in "iu" or not 0 <= number < self._allowed:
-            raise ValueError(self._bad_action(action))
+            names = ", ".join(f"{a.value} {a.name}" for a in self.game.Action)
+            raise ValueError(f"action {action!r} is not one of {self.game_spec.name}'s: {names}.")
         return int(action)
-
-    def _bad_action(self, action: Any) -> str:
-        names = ", ".join(f"{a.value} {a.name}" for a in self.game.Action)
-        return f"action {action!r} is not one of {self.game_spec.name}'s: {names}."

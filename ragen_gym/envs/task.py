@@ -4,9 +4,11 @@ A task is a class (or a function that makes an environment) in a module, named `
 anywhere. What it must have:
 
 - ``instructions`` (str): the system message; the empty text for none.
-- ``reset(seed=…)``, which gives the first message, and ``step(reply)``, which gives the next message, the reward of
-  the turn, ``terminated``, ``truncated`` and ``info``. Equal seeds give equal first messages: the episodes of a rollout
-  group share the seed. What happens later may depend on ``options["noise_seed"]``, which differs between them.
+- ``observation_space`` and ``action_space``, such as ``gymnasium.spaces.Text``.
+- ``reset(seed=…, options=…)``, which gives the first message and ``info``, and ``step(reply)``, which gives the next
+  message, the reward of the turn, ``terminated``, ``truncated`` and ``info``. Equal seeds give equal first messages,
+  which the episodes of a rollout group share. What happens later may depend on ``options["noise_seed"]``, which differs
+  between them.
 
 What it may have:
 
@@ -33,7 +35,7 @@ import gymnasium
 import numpy as np
 
 from ragen_gym.core.levels import check_split, split_of_hash, text_hash, version_of
-from ragen_gym.core.seeding import GOLDEN, mix
+from ragen_gym.core.seeding import episode_key
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.core.validation import check_number, did_you_mean, plain_number, shown
 from ragen_gym.envs.board_view import TextSpace
@@ -45,7 +47,6 @@ from ragen_gym.games.registry import load, load_task
 __all__ = ["TaskEnv", "make_reply_env"]
 
 _TRIES = 1000  # seeds for a problem of a split
-_WORD = 0xFFFFFFFFFFFFFFFF
 
 
 class TaskEnv(InnerGenerator, ReplyEnv):
@@ -91,6 +92,10 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         self._makes_splits = "split" in known
         plain = {name: plain_number(value) for name, value in options.items()}
         self._options = plain | ({"split": split} if self._makes_splits and split is not None else {})
+        try:
+            signature(make).bind(**self._options)
+        except TypeError as error:
+            raise ValueError(f"{name}: {error}; give it as an option of the task.") from None
         self.env: gymnasium.Env[str, str] = self._made()
         self._probe: gymnasium.Env[str, str] | None = None
         self.max_turns = self.config.max_turns
@@ -222,6 +227,12 @@ class TaskEnv(InnerGenerator, ReplyEnv):
                 f"{self._name} has no instructions (found {shown(instructions)}): give the class or the environment a "
                 'text `instructions`, the system message that says what is asked and how to reply; "" for none.'
             )
+        for space in ("observation_space", "action_space"):
+            if not hasattr(env, space):
+                raise ValueError(
+                    f"{self._name} has no {space}: give the class one, such as gymnasium.spaces.Text(1000, "
+                    "min_length=0, charset=string.printable)."
+                )
         return env
 
     def _optional(self, method: str) -> Any:
@@ -238,7 +249,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         for attempt in range(_TRIES):
             if seed is not None and self._split is not None:
                 # 31 bits, which every generator takes; the same for all splits but for which of them are taken.
-                first = mix((seed + attempt * GOLDEN) & _WORD) >> 33
+                first = episode_key(seed, attempt - 1) >> 33
             message, info = env.reset(seed=first, options=options)
             self._checked(message)
             family = text_hash(self.name, str(info.get("level_id", message)))
@@ -257,9 +268,13 @@ class TaskEnv(InnerGenerator, ReplyEnv):
     def _checked(self, message: Any, reward: SupportsFloat = 0.0) -> float:
         if not isinstance(message, str):
             raise ValueError(f"{self._name} gave {shown(message)} as a message, which must be a string.")
-        if not math.isfinite(float(reward)):
+        try:
+            number = float(reward)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
             raise ValueError(f"{self._name} gave the reward {reward}, which must be a finite number.")
-        return float(reward)
+        return number
 
     def _report(self, info: dict[str, Any], rewards: tuple[float, ...], *, success: bool) -> dict[str, Any]:
         return {

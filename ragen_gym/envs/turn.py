@@ -162,7 +162,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self._pictures: BoardImages | None = None
         charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
         characters = frozenset(string.printable) | charset
-        self.observation_space: spaces.Space[Any] = TextSpace(longest + self._frame_length(), charset=characters)
+        frame = _LONGEST_FRAME[config.sees or config.state_format != "text"]
+        self.observation_space: spaces.Space[Any] = TextSpace(longest + frame, charset=characters)
         if config.sees:
             from ragen_gym.render.images import BoardImages  # only where there are pictures
 
@@ -352,10 +353,6 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     def _left(self, played: int) -> int:
         """Moves that the budgets allow after so many moves and the turns taken."""
         return min(self.max_actions - played, (self.max_turns - self._turn) * self.max_actions_per_turn)
-
-    def _frame_length(self) -> int:
-        """The most characters of a message around its board."""
-        return _LONGEST_FRAME[self.config.sees or self.config.state_format != "text"]
 
 
 def make_turn(name: str, config: TurnConfig | None = None, **options: Any) -> TurnEnv:

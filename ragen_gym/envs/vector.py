@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key
-from ragen_gym.core.validation import check_choice, check_number, plain_number
+from ragen_gym.core.validation import check_number, checked_options, plain_number
 from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_episodes import LevelPrefetch
 from ragen_gym.envs.batch_outputs import Infos, Snapshot, batched, grid_maker, picture_maker, text_writer
@@ -92,11 +92,10 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         n = self.num_envs = plain_number(num_envs)
         check_number(name, "num_envs", n, 1, 2**31 - 1, whole=True)
-        limit = _NEVER
-        max_episode_steps = plain_number(max_episode_steps)
-        if max_episode_steps is not None and not (isinstance(max_episode_steps, int) and max_episode_steps == -1):
-            check_number(name, "max_episode_steps", max_episode_steps, 1, _NEVER, whole=True)
-            limit = max_episode_steps
+        limit = plain_number(max_episode_steps)
+        if limit is None or (type(limit) is int and limit == -1):
+            limit = _NEVER
+        check_number(name, "max_episode_steps", limit, 1, _NEVER, whole=True)
         self.autoreset_mode = _check_mode(autoreset_mode)
         if render_mode not in (*RENDER_MODES, None):
             raise ValueError(f"render_mode={render_mode!r} is not a batch's: choose 'ansi', 'rgb_array' or None.")
@@ -106,13 +105,10 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         own = {"render_modes": list(RENDER_MODES), "autoreset_mode": self.autoreset_mode}
         self.metadata = {**single.metadata, **own}
         self.single_action_space, self.single_observation_space = single.action_space, single.observation_space
-        self.action_space, self.observation_space = (
-            batch_space(single.action_space, n),
-            batched(self.single_observation_space, n),
-        )
+        self.action_space = batch_space(single.action_space, n)
+        self.observation_space = batched(single.observation_space, n)
         self._tile_size = single.tile_size
         self._prefetch = LevelPrefetch(self.game, n, single.split, single._levels)
-        self._resets_never = self.autoreset_mode is AutoresetMode.DISABLED
         self._resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
         mode = _KERNEL_MODES[self.autoreset_mode]
         self._settings = np.array([len(self.game.Action), limit, mode, self.game.stochastic])
@@ -149,9 +145,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         Raises:
             ValueError: an option or a seed that does not fit, or a first reset that leaves environments out.
         """
-        options = options or {}
-        for option in options:
-            check_choice("option", option, _OPTIONS)
+        options = checked_options(options, _OPTIONS)
         mask = _reset_mask(options.get("reset_mask"), self.num_envs, self._started)
         which = np.flatnonzero(mask)
         levels = _one_for_each("level", options.get("level"), which, self.num_envs)
@@ -187,28 +181,27 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
             gymnasium.error.ResetNeeded: there was no reset, or an episode is over and nothing resets it.
             ValueError: not one action of the game for each environment; nothing has happened then.
         """
-        moves, n, prefetch = np.asarray(actions), self.num_envs, self._prefetch
-        if moves.shape != (n,) or moves.dtype.kind not in "iu":
-            raise ValueError(self._bad_actions(moves))
-        if not self._started:
-            raise ResetNeeded("no episode was started: call reset() before step().")
-        if self._resets_never and self._prefetch.buffers.done.any():
+        given, n, prefetch = np.asarray(actions), self.num_envs, self._prefetch
+        if given.shape != (n,) or given.dtype.kind not in "iu":
+            raise ValueError(self._bad_actions(given))
+        self._check_started()
+        if self.autoreset_mode is AutoresetMode.DISABLED and prefetch.buffers.done.any():
             raise ResetNeeded(
-                f"the episodes of environments {np.flatnonzero(self._prefetch.buffers.done).tolist()} are over: "
+                f"the episodes of environments {np.flatnonzero(prefetch.buffers.done).tolist()} are over: "
                 'call reset(options={"reset_mask": terminated | truncated}) before step().'
             )
         if self._dry:
             prefetch.refill()
         rewards, terminated = np.empty(n), np.empty(n, np.bool_)
         truncated, success = np.empty(n, np.bool_), np.empty(n, np.bool_)
-        moves = moves.astype(np.int64, copy=False)
+        moves = given.astype(np.int64, copy=False)
         results = rewards, terminated, truncated, success
         before = self._before_moves() if self._regret else None
         count, self._dry = self._advance(
             moves, self._settings, self._params, prefetch.block, prefetch.boards, prefetch.states, *results
         )
         if count < 0:
-            raise ValueError(self._bad_actions(moves))
+            raise ValueError(self._bad_actions(given))
         regret, last = self._regret_of(before, moves, results) if before else (None, None)
         resets = count and self._resets_at_once
         final = self._finish(prefetch.buffers.ended[:count].copy(), success, last) if resets else {}
@@ -218,8 +211,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
 
     def render(self) -> tuple[Any, ...] | None:
         """The boards as text in render mode ``"ansi"``, as pictures in ``"rgb_array"``, None without a mode."""
-        if not self._started:
-            raise ResetNeeded("there is nothing to render yet: call reset() first.")
+        self._check_started()
         if self.render_mode is None:
             return None
         return self.texts if self.render_mode == "ansi" else tuple(self._pictures(self._prefetch.buffers.boards))

@@ -20,7 +20,7 @@ from pettingzoo import ParallelEnv
 from ragen_gym.core.levels import Level, check_split
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key, uniforms
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import check_choice, check_number, plain_number
+from ragen_gym.core.validation import check_choice, check_number, checked_options, plain_number
 from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import StepEnv
@@ -30,7 +30,7 @@ from ragen_gym.games.registry import GameSpec, build_game, find
 if TYPE_CHECKING:
     from ragen_gym.render.renderer import Window
 
-__all__ = ["ParallelGame", "moves_of", "player_keys", "with_others"]
+__all__ = ["ParallelGame", "player_keys", "with_others"]
 
 _METADATA = {**StepEnv.metadata, "is_parallelizable": True}
 # PettingZoo's own tests reset with {"options": 1}.
@@ -158,11 +158,9 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             seed = int(np_random()[0].integers(2**63)) if seed is None else seed
             self._episodes = Episodes(self.game, seed, self.split, self._levels)
             self._level_stream, self._episode = stream_key(seed, Stream.LEVEL), 0
-        for option in options or {}:
-            check_choice("option", option, _OPTIONS)
-        level, noise_seed = (options or {}).get("level"), (options or {}).get("noise_seed")
-        chosen = None if level is None else self.game.board(level)
-        board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, noise_seed)
+        options = checked_options(options, _OPTIONS)
+        chosen = None if options.get("level") is None else self.game.board(options["level"])
+        board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, options.get("noise_seed"))
         level_key = int(episode_keys(self._level_stream, self._episode, 1)[0])
         self._episode += 1
         self.agents, self._start = [], board  # nobody plays, should the level have no room for all
@@ -188,7 +186,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         """
         if not self.agents:
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
-        moves = moves_of(actions, self._numbers, self.agents, self.game, self.game_spec.name)
+        moves = self._moves(actions)
         stochastic = self.game.stochastic
         draws = uniforms(self._keys, self._cycle, 1)[:, 0].tolist() if stochastic else [0.0] * self.players
         self._cycle += 1
@@ -239,6 +237,20 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         """What a player calls the actions, in the order of their ids."""
         self._check_started()
         return self.game.action_names(self._start)
+
+    def _moves(self, actions: Mapping[str, Any]) -> dict[int, int]:
+        """The moves by player, in the order of their numbers; errors as of ``step``."""
+        if set(actions) != set(self.agents):
+            raise ValueError(
+                f"actions are given for {', '.join(map(str, actions)) or 'nobody'}; "
+                f"give one for each agent that is left: {', '.join(self.agents)}."
+            )
+        for agent in self.agents:
+            action = np.asarray(actions[agent])
+            if action.ndim or action.dtype.kind not in "iu" or not 0 <= action < len(self.game.Action):
+                known = ", ".join(f"{a.value} {a.name}" for a in self.game.Action)
+                raise ValueError(f"{agent}: action {actions[agent]!r} is not one of {self.game_spec.name}'s: {known}.")
+        return {self._numbers[agent]: int(actions[agent]) for agent in self.agents}
 
     @abstractmethod
     def _begin(self, board: bytes, state: list[int], level_key: int, *, fixed: bool) -> None:
@@ -297,28 +309,6 @@ def player_keys(noise_key: int, players: int, stream: Stream) -> Keys:
     """
     others = [stream_key(player << 64 | noise_key, stream) for player in range(1, players)]
     return np.array([noise_key, *others], np.uint64)
-
-
-def moves_of(
-    actions: Mapping[str, Any], numbers: Mapping[str, int], agents: Sequence[str], game: Game, name: str
-) -> dict[int, int]:
-    """The moves by player, in the order of their numbers; ``agents`` are those that are to act.
-
-    Raises:
-        ValueError: an action is missing, not one of the game's, or of an agent that is not to act.
-    """
-    if set(actions) != set(agents):
-        raise ValueError(
-            f"actions are given for {', '.join(map(str, actions)) or 'nobody'}; "
-            f"give one for each agent that is left: {', '.join(agents)}."
-        )
-    for agent in agents:
-        action = actions[agent]
-        integer = not np.ndim(action) and np.issubdtype(np.asarray(action).dtype, np.integer)
-        if not integer or not 0 <= int(action) < len(game.Action):
-            known = ", ".join(f"{a.value} {a.name}" for a in game.Action)
-            raise ValueError(f"{agent}: action {action!r} is not one of {name}'s: {known}.")
-    return {numbers[agent]: int(actions[agent]) for agent in agents}
 
 
 _LETTERS = ascii_uppercase[16:] + ascii_lowercase[16:]

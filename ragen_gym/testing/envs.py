@@ -6,7 +6,7 @@ import json
 import pickle
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
@@ -21,6 +21,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
+from ragen_gym.core.validation import check_number
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, find
@@ -37,7 +38,7 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
 
     Args:
         env: an id or name of the table, or an environment that has a spec: one made by ``gymnasium.make`` or
-            ``ragen_gym.make_turn``. Wrappers of one's own around it are left out.
+            ``ragen_gym.make_turn``. Wrappers of one's own around it, and a window, are left out.
         steps: actions to play for each seed.
         processes: whether to play in another process too, with another PYTHONHASHSEED (about a second).
         options: arguments of the id.
@@ -49,7 +50,9 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
     spec = make(env, **options).spec
     if spec is None:
         raise ValueError("check_env needs an id, or an environment with a spec; make it by gymnasium.make.")
-    spec = replace(spec, additional_wrappers=())
+    check_number("check_env", "steps", steps, 1, whole=True)
+    kwargs = {name: value for name, value in spec.kwargs.items() if (name, value) != ("render_mode", "human")}
+    spec = replace(spec, additional_wrappers=(), kwargs=kwargs)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gymnasium_check(make(spec).unwrapped, skip_render_check=True)
@@ -153,8 +156,7 @@ def _check_observations(spec: EnvSpec, steps: int) -> None:
     """Every observation lies in its space and says the whole board."""
     env = make(spec)
     core: Any = env.unwrapped
-
-    def check(observation: Any) -> None:
+    for observation, _ in _walk(env, steps):
         require(observation in env.observation_space, f"{spec.id}: {observation!r} is not in {env.observation_space}.")
         board = core.state[0]
         if isinstance(observation, str):
@@ -164,20 +166,24 @@ def _check_observations(spec: EnvSpec, steps: int) -> None:
             rows = [list(row) for row in board.split(b"\xff")]
             require(observation.tolist() == rows, f"{spec.id}: the grid is not the board: {observation.tolist()}.")
 
-    check(env.reset(seed=0)[0])
-    for action in some_actions(env, 0, steps):
-        observation, _, terminated, truncated, _ = env.step(action)
-        check(observation)
+
+def _walk(env: Env, steps: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The observation and the information of every reset and step, through the ends of episodes."""
+    actions = some_actions(env, 0, steps)
+    yield env.reset(seed=0)
+    for action in actions:
+        observation, _, terminated, truncated, info = env.step(action)
+        yield observation, info
         if terminated or truncated:
-            check(env.reset()[0])
+            yield env.reset()
 
 
 def _check_pictures(spec: EnvSpec, steps: int) -> None:
     """The pictures of a turn are those that its messages have parts for, and show the board as it stands."""
     env = make(spec)
     core: Any = env.unwrapped
-
-    def check(observation: Any, info: dict[str, Any], known: dict[bytes, bytes]) -> None:
+    known: dict[bytes, bytes] = {}
+    for observation, info in _walk(env, steps):
         require(observation in env.observation_space, f"{spec.id}: {observation!r} is not in {env.observation_space}.")
         parts = [part["type"] for part in info["messages"][-1]["content"]]
         images = info["images"]
@@ -190,14 +196,6 @@ def _check_pictures(spec: EnvSpec, steps: int) -> None:
         board = bytes(core.env.state[0])
         require(known.setdefault(board, picture) == picture, f"{spec.id}: one board has two pictures.")
         require(len(set(known.values())) == len(known), f"{spec.id}: two boards have one picture.")
-
-    known: dict[bytes, bytes] = {}
-    check(*env.reset(seed=0), known)
-    for action in some_actions(env, 0, steps):
-        observation, _, terminated, truncated, info = env.step(action)
-        check(observation, info, known)
-        if terminated or truncated:
-            check(*env.reset(), known)
 
 
 def _check_batch(spec: EnvSpec, steps: int) -> None:

@@ -45,6 +45,8 @@ def check_declared(game: Game) -> None:
         AssertionError: what is missing or of the wrong kind, and what it should be.
     """
     own = type(game).__name__
+    if isinstance(game, type):
+        raise AssertionError(f"{game.__name__} is a class: give a game, such as {game.__name__}().")
     for member, what in _NEEDED.items():
         require(hasattr(game, member), f"{own} has no `{member}`: give it {what}.")
     _check_dataclass(type(game))
@@ -318,12 +320,8 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def _check_mask(game: Game, board: bytes, state: Sequence[int]) -> None:
     mask = game.action_mask(board, state)
     require(
-        isinstance(mask, np.ndarray),
-        f"{game.name}.action_mask gives a {type(mask).__name__}; it must be an array, int8 ({len(game.Action)},).",
-    )
-    require(
-        mask.dtype == np.int8 and mask.shape == (len(game.Action),),
-        f"{game.name}.action_mask gives {mask.dtype} {mask.shape}; it must be int8 ({len(game.Action)},).",
+        isinstance(mask, np.ndarray) and mask.dtype == np.int8 and mask.shape == (len(game.Action),),
+        f"{game.name}.action_mask gives {_kind(mask)}; it must be int8 ({len(game.Action)},).",
     )
     if game.has_values:  # else what an action can do is not in its params
         _check_mask_by_trying(game, board, state, mask)

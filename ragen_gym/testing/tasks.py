@@ -12,6 +12,7 @@ import numpy as np
 
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.core.validation import check_number
 from ragen_gym.envs.policies import play_turns
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.testing.games import require
@@ -43,8 +44,9 @@ def check_task(name: str, *, levels: int = 100, processes: bool = True, **option
         AssertionError: what the task does and what it should do.
         ValueError: see ``TaskEnv``.
     """
+    check_number("check_task", "levels", levels, 1, whole=True)
     np_state, state = np.random.get_state(), random.getstate()  # noqa: NPY002
-    firsts = [TaskEnv(name, **options).reset(seed=seed)[0] for seed in SEEDS]
+    firsts = [_first(name, options, seed) for seed in SEEDS]
     _check_replies(name, options)
     _check_seeds(name, options, firsts)
     if processes:
@@ -53,6 +55,14 @@ def check_task(name: str, *, levels: int = 100, processes: bool = True, **option
     _check_oracle(TaskEnv(name, **options), levels)
     untouched = random.getstate() == state and str(np.random.get_state()) == str(np_state)  # noqa: NPY002
     require(untouched, f"{name} moves the global random state: draw from self.np_random, which reset(seed=…) seeds.")
+
+
+def _first(name: str, options: dict[str, Any], seed: int) -> str:
+    env = TaskEnv(name, **options)
+    try:
+        return env.reset(seed=seed)[0]
+    except Exception as error:
+        raise AssertionError(f"{name}: reset(seed={seed}) raised {error!r}; it gives (message, info).") from error
 
 
 def _check_seeds(name: str, options: dict[str, Any], firsts: list[str]) -> None:
@@ -86,7 +96,7 @@ def _check_process(name: str, options: dict[str, Any], firsts: list[str]) -> Non
 
 def _check_splits(name: str, options: dict[str, Any], levels: int) -> None:
     require(
-        levels < 2 or len(set(TaskEnv(name, **options).level_families(range(levels)))) > 1,
+        levels == 1 or len(set(TaskEnv(name, **options).level_families(range(levels)))) > 1,
         f"{name}: {levels} seeds give one problem, so none can be held out: if seeds differ in something that the "
         "first message does not say, give it at reset as info['level_id'].",
     )

@@ -467,6 +467,9 @@ def test_files_are_not_replaced_unasked(report: Report, capsys: pytest.CaptureFi
     assert main(["bench", "report", run, "--out", str(report.path)]) == 2
     assert "add --force" in capsys.readouterr().err
     assert main(["bench", "report", run, "--megabytes", "0"]) == 2
+    for form in ("--markdown", "--csv", "--json"):
+        assert main(["bench", "report", run, form, "--out", "scores"]) == 2
+        assert f"--out is for the page: leave it out with {form}" in capsys.readouterr().err
     default = report.path.parent / "0" / "report.html"
     for earlier, code in (("<!doctype html>\nnotes", 2), (report.path.read_text(), 0)):
         default.write_text(earlier)

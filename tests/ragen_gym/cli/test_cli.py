@@ -326,6 +326,13 @@ def test_render_writes_pictures_and_replaces_none(run: Run, tmp_path: Path, spec
         out.unlink()
 
 
+def test_a_gif_has_all_moves(run: Run, tmp_path: Path) -> None:
+    for words in (["--gif"], ["--out", "picture.gif"]):
+        code, _, errors = run("render", "FrozenLake", "--moves", 2, *words)
+        assert code == 2
+        assert "--moves is for a picture: leave it out for a GIF" in errors
+
+
 @every_id
 def test_exported_levels_are_distinct_and_of_their_split_in_every_form(
     run: Run, tmp_path: Path, spec: GameSpec

@@ -169,6 +169,21 @@ def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_survives_what_comes_between_its_two_renames(tmp_path: Path) -> None:
+    """Its contents are put aside before the new ones take their place: neither an error nor a kill then loses them."""
+    folder = tmp_path / "folder"
+    with atomic_folder(folder) as new:
+        (new / "part").write_text("old")
+    with pytest.raises(FileNotFoundError), atomic_folder(folder) as new:
+        new.rmdir()  # so that the second rename fails
+    assert (folder / "part").read_text() == "old"
+    folder.rename(tmp_path / "folder.old")  # as it is left by a kill
+    with pytest.raises(ZeroDivisionError), atomic_folder(folder):
+        print(1 / 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert (folder / "part").read_text() == "old"
+
+
 def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
     """What the block leaves empty is removed, if it made the folder; the lock itself leaves no file."""
     folder = tmp_path / "runs" / "one"

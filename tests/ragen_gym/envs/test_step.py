@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym.core.levels import Level
+from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.core.text import TextFormat
 from ragen_gym.envs.board_view import OBSERVATIONS
 from ragen_gym.envs.step import StepEnv
@@ -327,6 +328,23 @@ def test_a_refused_reset_takes_no_episode() -> None:
     with pytest.raises(ValueError, match="is not a seed"):
         env.reset(options={"noise_seed": -1})
     assert env.reset()[0] == other.reset()[0]
+
+
+def test_an_episode_without_a_level_is_met_at_its_own_reset() -> None:
+    """Episodes are prepared ahead, as many as the machine has time for; which reset fails must not depend on that."""
+    env = StepEnv("FrozenLake", size=5, min_path=14)
+    played = 0
+    for key in episode_keys(stream_key(1, Stream.LEVEL), 0, 10):
+        try:
+            board = env.game.generate(np.array([key], np.uint64), None)[0]
+        except ValueError:
+            break
+        env.reset(seed=None if played else 1)
+        assert env.state[0] == bytes(board)
+        played += 1
+    assert 1 < played < 10
+    with pytest.raises(ValueError, match="no level in"):
+        env.reset()
 
 
 def test_size_replaces_the_sides_of_a_row_and_contradicts_those_given() -> None:

@@ -78,6 +78,17 @@ class Endless(Echo):
         return "Again.", float("nan"), False, False, {}
 
 
+class Spaceless(Echo):
+    @property
+    def observation_space(self) -> Any:  # type: ignore[override]
+        raise AttributeError
+
+
+class Unpaid(Echo):
+    def step(self, action: str) -> Any:
+        return "Again.", None, False, False, {}
+
+
 class Configured(Echo):
     def __init__(self, name: str, config: str) -> None:
         super().__init__()
@@ -93,7 +104,11 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
     """The classes above as a module that a user has written."""
     made = ModuleType("own_tasks")
     vars(made).update(
-        {each.__name__: each for each in (Echo, Whole, Mute, Numbers, Endless, Configured, constant)}, number=3
+        {
+            each.__name__: each
+            for each in (Echo, Whole, Mute, Numbers, Endless, Spaceless, Unpaid, Configured, constant)
+        },
+        number=3,
     )
     monkeypatch.setitem(sys.modules, "own_tasks", made)
 
@@ -200,6 +215,8 @@ def test_a_forbidden_text_does_not_reach_the_task() -> None:
         ("own_tasks:Echo", {"world_modelling": True}, r"world_modelling=True is for games"),
         ("own_tasks:Echo", {"observation": "image"}, r"observation='image' is for games"),
         ("own_tasks:Echo", {"prompt": "ragen-v1"}, r"prompt='ragen-v1' is for games"),
+        ("own_tasks:Spaceless", {}, r"has no observation_space: give the class .*spaces.Text"),
+        ("own_tasks:Configured", {"name": "a"}, r"own_tasks:Configured: missing a required argument: 'config'"),
         ("own_tasks:number", {}, r"adds no game of that name .*no text task of that name"),
         ("own_tasks:Nothing", {}, r"adds no game of that name"),
         ("no_such_module:Task", {}, r"importing the module no_such_module failed"),
@@ -217,6 +234,10 @@ def test_what_a_task_gives_is_checked() -> None:
     endless.reset(seed=0)
     with pytest.raises(ValueError, match="the reward nan"):
         endless.step("")
+    unpaid = TaskEnv("own_tasks:Unpaid")
+    unpaid.reset(seed=0)
+    with pytest.raises(ValueError, match="the reward None, which must be a finite number"):
+        unpaid.step("")
     with pytest.raises(ValueError, match="not int"):
         endless.step(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="seed=-1"):

@@ -60,6 +60,13 @@ class Poor(Countdown):
         return "<answer>0</answer>"
 
 
+class Old(Countdown):
+    """Its reset is that of old gym."""
+
+    def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
+        return super().reset(seed=seed)
+
+
 class Hidden(Countdown):
     """Says nothing of the problem at first."""
 
@@ -95,6 +102,7 @@ def test_messages_and_replies_of_a_task_lie_in_its_spaces(task: type[Countdown |
         ("Global", "moves the global random state"),
         ("Fragile", "raised IndexError.*any text may come from a model"),
         ("Long", "raised ValueError.*any text may come from a model"),
+        ("Old", r"reset\(seed=0\) raised TypeError.*unexpected keyword argument 'options'"),
         ("Hidden", "40 seeds give one problem.*level_id"),
         ("Poor", r"optimal replies succeed in 0%.*is not a best reply"),
     ],
@@ -102,6 +110,17 @@ def test_messages_and_replies_of_a_task_lie_in_its_spaces(task: type[Countdown |
 def test_broken_promises_are_named(name: str, error: str) -> None:
     with pytest.raises(AssertionError, match=error):
         check_task(f"broken_tasks:{name}", levels=40, processes=False, count=2)
+
+
+def test_no_levels_are_no_check() -> None:
+    with pytest.raises(ValueError, match="check_task: levels=0 must be an integer from 1 on"):
+        check_task("ragen_gym.tasks:Countdown", levels=0)
+
+
+def test_the_command_refuses_what_only_games_have(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in (["--preset", "easy"], ["--levels", "x.txt"], ["--vocabulary", "ragen"], ["--text-format", "coord"]):
+        assert main(["check", "ragen_gym.tasks:Countdown", *flag]) == 2
+        assert f"{flag[0]} is for games: leave it out for a text task" in capsys.readouterr().err
 
 
 FROM_FILES = {

@@ -222,7 +222,7 @@ def bare(**members: Any) -> Tightrope:
         ({"vocabularies": {}}, "Bare.vocabularies is empty"),
         ({"vocabularies": {"few": Vocabulary("few", "-A")}}, "vocabulary 'few' has 2 symbols for .* in that order"),
         ({"params": property(lambda game: {"grip": game.grip})}, "Bare.params is a dict; it must be a tuple"),
-        ({"action_mask": lambda game, board, state: [1, 1]}, "action_mask gives a list; it must be an array, int8"),
+        ({"action_mask": lambda game, board, state: [1, 1]}, r"action_mask gives a list; it must be int8 \(2"),
         ({"starts": lambda game, boards: [[0]] * len(boards)}, r"starts gives a list; it must be int32 \(16"),
         ({"generate": lambda game, keys, split: [b""]}, r"generate gives a list; it must be uint8 \(16, 9\)"),
         (
@@ -349,6 +349,20 @@ def test_check_env_says_what_it_needs() -> None:
         check_env(StepEnv("FrozenLake"))
     with pytest.raises(ValueError, match="arguments size go with an id; an environment that is made has its own"):
         check_env(gymnasium.make("ragen/FrozenLake-v0"), size=3)
+
+
+def test_check_game_and_check_env_refuse_what_they_cannot_check() -> None:
+    wrong: Any = FrozenLake
+    with pytest.raises(AssertionError, match=r"FrozenLake is a class: give a game, such as FrozenLake\(\)"):
+        check_game(wrong)
+    with pytest.raises(ValueError, match="check_env: steps=0 must be an integer from 1 on"):
+        check_env("FrozenLake", steps=0)
+
+
+def test_check_env_opens_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pygame has one window, which the threads of the check would open together; they ended the process."""
+    monkeypatch.setattr("ragen_gym.render.renderer.Window.show", lambda window, picture: pytest.fail("a window"))
+    check_env("FrozenLake", render_mode="human", steps=5, processes=False)
 
 
 def test_check_env_looks_below_wrappers() -> None:
