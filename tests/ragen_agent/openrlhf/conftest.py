@@ -73,7 +73,8 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from ragen_agent.config.presets import GAME_DEFAULTS
     from ragen_agent.sft.trainer import warm_start
     from ragen_agent.training.policy import Policy
-    from tests.ragen_agent.openrlhf.small_runs import BASE, quiet
+    from tests.ragen_agent.displays import quiet
+    from tests.ragen_agent.openrlhf.small_runs import BASE
 
     config = with_settings(Config(), merged(GAME_DEFAULTS["FrozenLake"], BASE))
     folder = tmp_path_factory.mktemp("warm") / "model"

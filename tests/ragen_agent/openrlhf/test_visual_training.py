@@ -22,7 +22,8 @@ from ragen_agent.training.checkpoint import load_checkpoint
 from ragen_agent.training.policy import Policy
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.inference.vision import vision_of
-from tests.ragen_agent.openrlhf.small_runs import begin, lines, quiet
+from tests.ragen_agent.displays import quiet
+from tests.ragen_agent.openrlhf.small_runs import begin, lines
 
 if find_spec("torchvision") is None:
     pytest.skip("torchvision is not installed here: make test-openrlhf has it", allow_module_level=True)

@@ -27,7 +27,7 @@ from ragen_gym.core.failures import Failure
 from ragen_gym.envs.messages import parts_of
 from ragen_gym.inference.vision import Vision
 from ragen_gym.render.png import encode_png
-from tests.ragen_agent.openrlhf.small_runs import quiet
+from tests.ragen_agent.displays import quiet
 from tests.ragen_agent.openrlhf.vllm_server import serving
 
 if find_spec("vllm") is None or find_spec("torchvision") is None:

@@ -356,8 +356,8 @@ def test_what_is_asked_wrongly_is_refused_and_told(agent: Policy) -> None:
             assert ask("/sessions/0/turn", {"reply": 3})[0] == 422
             assert ask("/nothing", {})[0] == 404
             half = {"role": "user", "content": "half a pair: \ud83d"}
-            body = {"messages": [half], "max_tokens": 2, "max_completion_tokens": None, "temperature": 0.0}
-            status, answer = ask(chat, body)
+            limits = {"max_tokens": 2, "max_completion_tokens": None}
+            status, answer = ask(chat, {"messages": [half], "temperature": 0.0, **limits})
             assert status == 200
             assert answer["usage"]["completion_tokens"] <= 2
             assert answer["choices"][0]["message"]["role"] == "assistant"

@@ -27,7 +27,8 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import DiskFullError
-from tests.ragen_agent.sft.test_demonstrations import lines_of, quiet
+from tests.ragen_agent.displays import quiet
+from tests.ragen_agent.sft.test_demonstrations import lines_of
 from tests.ragen_gym.core.test_storage import limited_files
 
 pytest.importorskip("peft", reason="LoRA needs the extra sft")
