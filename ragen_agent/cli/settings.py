@@ -165,14 +165,14 @@ def configure(
 
 
 def add_run_code(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--run-code``, for commands that take a run's folder."""
+    """Adds ``--run-code``, for commands that read a file or folder of somebody else."""
     parser.add_argument(
         "--run-code", action="store_true", help="import the modules of games that are not of this package"
     )
 
 
 def check_code(config: Config, run_code: bool, path: Path) -> None:
-    """Raises a ValueError if the settings in a run's folder name a module that was not asked for."""
+    """Raises a ValueError if the settings of a file or folder name a module that was not asked for."""
     from ragen_gym.games.registry import TABLE, own_module, task_of
 
     for game in [config.game, *(row["game"] for row in config.games)]:
@@ -181,7 +181,7 @@ def check_code(config: Config, run_code: bool, path: Path) -> None:
         if module and not known and not run_code:
             raise ValueError(
                 f"{path} plays {game}, a game of the module {module}: give --run-code to import it, if you trust who "
-                "wrote the run."
+                "wrote that."
             )
 
 

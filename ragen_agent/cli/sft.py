@@ -103,7 +103,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
-    from ragen_agent.cli.settings import help_text
+    from ragen_agent.cli.settings import add_run_code, help_text
     from ragen_agent.config.trainers import FineTuning
     from ragen_gym.core.settings import declared
 
@@ -122,6 +122,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lora-target", action="append", metavar="LAYER", help="a layer to adapt, repeatable (default: every linear)"
     )
+    add_run_code(parser)
 
 
 def _data(options: argparse.Namespace) -> int:
@@ -163,10 +164,11 @@ def _demonstrators(options: argparse.Namespace) -> Config:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from ragen_agent.cli.settings import given
+    from ragen_agent.cli.settings import check_code, given
     from ragen_agent.config import Lora
     from ragen_agent.config.trainers import FineTuning
-    from ragen_agent.sft.fine_tune import begin, fine_tune, is_begun, reopen
+    from ragen_agent.sft.demonstrations import read_conversations
+    from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, is_begun, reopen
     from ragen_gym.core.settings import declared
 
     asked = given(options, *declared(FineTuning))
@@ -184,6 +186,9 @@ def _train(options: argparse.Namespace) -> int:
         if lora and not lora.get("rank"):
             raise ValueError("--lora-alpha and --lora-target are an adapter's: give --lora-rank too, such as 16.")
         out, settings = options.out, begin(FineTuning(**asked, lora=Lora(**lora)), options.out)
+    data = Path(settings.data)
+    if not settings.model:  # whose tokenizer is made of the texts of the games that the data show
+        check_code(agent_config(settings, read_conversations(data)), options.run_code, data)
     try:
         with stops_at_sigterm():
             done = fine_tune(settings, out, _display())

@@ -47,7 +47,7 @@ from ragen_gym.core.storage import read_json_lines, write_atomic
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = ["ADAPTER", "MODEL", "begin", "fine_tune", "is_begun", "reopen"]
+__all__ = ["ADAPTER", "MODEL", "agent_config", "begin", "fine_tune", "is_begun", "reopen"]
 
 MODEL, ADAPTER, START, SETTINGS = "model", "adapter", "start", "sft.json"
 WARM_UP = 0.05  # share of the steps until the learning rate is full
@@ -98,7 +98,7 @@ def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, An
     """
     lines = read_conversations(Path(settings.data))
     families = families_of(lines)
-    policy = Policy.build(_config(settings, lines))
+    policy = Policy.build(agent_config(settings, lines))
     rows, left_out = trajectories_of(policy.chat, lines, settings.max_tokens, successes_only=settings.successes_only)
     for row in rows:
         check_known(policy.tokenizer, row.ids.tolist())
@@ -247,8 +247,12 @@ def _turns(settings: FineTuning, lines: list[dict[str, Any]]) -> Turns:
     return with_settings(Turns(), first)
 
 
-def _config(settings: FineTuning, lines: list[dict[str, Any]]) -> Config:
-    """The settings of an agent that plays what the data show."""
+def agent_config(settings: FineTuning, lines: list[dict[str, Any]]) -> Config:
+    """The settings of an agent that plays what these lines of the data show.
+
+    Raises:
+        ValueError: lines that do not say what the small model's tokenizer is made of, or turns that do not fit.
+    """
     run = {"model": settings.model, "seed": settings.seed, "threads": settings.threads, "lora": asdict(settings.lora)}
     config = with_settings(Config(), {**run, "device": settings.device})
     config = replace(config, device=device_and_dtype(config)[0])

@@ -76,12 +76,20 @@ def test_the_default_folder_of_its_run_has_a_name_that_every_system_takes(folder
     assert fresh_folder(Config(game=NAME)) == Path("runs/LightsOut-grpo-seed0")
 
 
-def test_demonstrations_and_mixtures_take_it(folder: Path) -> None:
+def test_demonstrations_and_mixtures_take_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert agent_cli.main(["sft", "data", "--game", NAME, "--episodes", "8", "--out", "demos.jsonl"]) == 0
     forget()
     words = ["data", "--mix", f"{NAME}=1,FrozenLake=1", "--out", "rows.jsonl", *settings(*SETTINGS[:2])]
     assert agent_cli.main(words) == 0
     assert "lights_out:LightsOut" in (folder / "rows.jsonl").read_text(encoding="utf-8")
+    forget()
+    train = ["sft", "train", "--data", "demos.jsonl", "--out", "tuned", "--epochs", "1"]
+    assert agent_cli.main(train) == 2
+    assert "demos.jsonl plays lights_out:LightsOut" in (error := capsys.readouterr().err)
+    assert "--run-code" in error
+    assert "lights_out" not in sys.modules, "a file of conversations made code run"
+    assert not (folder / "tuned").exists()
+    assert agent_cli.main([*train, "--run-code"]) == 0
 
 
 def test_a_suite_of_it_is_played_and_scored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

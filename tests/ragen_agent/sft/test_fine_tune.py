@@ -19,7 +19,7 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, with_settings
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.sft.demonstrations import families_of, trajectory_of
-from ragen_agent.sft.fine_tune import _config, begin, fine_tune, reopen
+from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, reopen
 from ragen_agent.training import policy
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.console import Display
@@ -118,11 +118,11 @@ def test_the_data_say_how_conversations_become_tokens(data: Path, model: Path, t
     turns = noted[0]["turns"] | {"prompt": "ragen-v1", "think": False, "keep_thinking": False}
     bare = [{"messages": line["messages"]} for line in noted]
     for lines, begun, keep in (([{**noted[0], "turns": turns}], "<answer>", False), (bare, "", True)):
-        config = _config(settings_of(told, model), lines)
+        config = agent_config(settings_of(told, model), lines)
         assert config.turns.keep_thinking == keep
         assert Policy.build(config).chat.begun == begun
     with pytest.raises(ValueError, match=r"told.jsonl, line 2, has the turns .*'keep_thinking': False.* in different"):
-        _config(settings_of(told, model), [noted[0], {**noted[1], "turns": turns}])
+        agent_config(settings_of(told, model), [noted[0], {**noted[1], "turns": turns}])
 
 
 def test_the_first_loss_is_the_mean_over_the_assistants_tokens_alone(data: Path, model: Path, tmp_path: Path) -> None:
