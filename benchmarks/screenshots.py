@@ -128,12 +128,12 @@ def training_page(folder: Path, runs: Sequence[Path]) -> Path:
 
 def benchmark_screenshots(browser: Any, path: Path, out: Path) -> Iterator[Path]:
     """Screenshots of the page at ``path`` in a browser of Playwright: its upper part, and its viewer in mid-episode."""
-    return _screenshots(browser, path, out, "benchmark", height=1180, row=2, steps=3, opened=".rv-turn.current summary")
+    return _screenshots(browser, path, out, "benchmark", upper=1180, row=2, steps=3, opened=".rv-turn.current summary")
 
 
 def training_screenshots(browser: Any, path: Path, out: Path) -> Iterator[Path]:
-    """The same of a training report; its viewer shows an episode with large advantages."""
-    return _screenshots(browser, path, out, "training", height=1500, row=1, steps=2, button="Largest advantage")
+    """A screenshot of the viewer of a training report, at an episode with large advantages."""
+    return _screenshots(browser, path, out, "training", upper=0, row=1, steps=2, button="Largest advantage")
 
 
 def _screenshots(
@@ -142,19 +142,20 @@ def _screenshots(
     out: Path,
     name: str,
     *,
-    height: int,
+    upper: int,
     row: int,
     steps: int,
     button: str = "",
     opened: str = "",
 ) -> Iterator[Path]:
-    """The upper part; then, after a click on a button, the episode of a row after some steps, with a part opened."""
-    viewport = {"width": 1240, "height": height}
+    """``upper`` pixels of the page; then, after a click on a button, the viewer after some steps of a row's episode."""
+    viewport = {"width": 1240, "height": upper or 1500}
     sheet = browser.new_page(viewport=viewport, reduced_motion="reduce", color_scheme="light")
     sheet.goto(path.as_uri())
     sheet.wait_for_selector(".rv-turn")
-    sheet.screenshot(path=out / f"{name}_report.png")
-    yield out / f"{name}_report.png"
+    if upper:
+        sheet.screenshot(path=out / f"{name}_report.png")
+        yield out / f"{name}_report.png"
     if button:
         sheet.locator(".rv-filters button", has_text=button).click()
     rows = sheet.locator(".rv-row")

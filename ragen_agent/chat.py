@@ -58,6 +58,32 @@ _MARKUP = re.compile(r"[^\w\s]\S*[^\w\s]")
 
 
 @dataclass(frozen=True)
+class _Template:
+    """A tokenizer's chat template as a ``Render`` that can be pickled.
+
+    Attributes:
+        tokenizer: has the template.
+        options: further variables of the template.
+        lists: whether contents are given as lists of parts.
+        opening: stands after the generation prompt.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    options: Mapping[str, Any]
+    lists: bool = False
+    opening: str = ""
+
+    def __call__(self, messages: list[dict[str, Any]], generate: bool) -> str:
+        if self.lists:
+            messages = [{**each, "content": _parts_of(each["content"])} for each in messages]
+        text = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=generate, **self.options
+        )
+        assert isinstance(text, str)
+        return text + self.opening * generate
+
+
+@dataclass(frozen=True)
 class ChatFormat:
     """A tokenizer with its chat template taken apart; make one with ``from_tokenizer``.
 
@@ -135,22 +161,13 @@ class ChatFormat:
                 "(a Jinja text, for example that of the instruction-tuned model) and save it with the model"
             )
 
-        def render(messages: list[dict[str, Any]], generate: bool) -> str:
-            text = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=generate, **dict(template_options or {})
-            )
-            assert isinstance(text, str)
-            return text
-
-        def render_lists(messages: list[dict[str, Any]], generate: bool) -> str:
-            return render([{**each, "content": _parts_of(each["content"])} for each in messages], generate)
-
-        chosen: Render = render
+        render = _Template(tokenizer, dict(template_options or {}))
         try:
             text = read_template(render)
         except ValueError as refusal:  # templates of visual models may take content as lists of parts alone
+            render = replace(render, lists=True)
             try:
-                text, chosen = read_template(render_lists), render_lists
+                text = read_template(render)
             except ValueError:
                 raise refusal from None
         if text.rewrites and keep_thinking:
@@ -163,10 +180,10 @@ class ChatFormat:
         begun, header = _open_thinking(text.opening), _unfinished_header(tokenizer, text)
         if reply_opening and not begun:
             written, begun, header = f"{header}{reply_opening}", reply_opening, ""
-            text, chosen = replace(text, opening=f"{text.opening}{written}"), _opened(chosen, written)
+            text, render = replace(text, opening=f"{text.opening}{written}"), replace(render, opening=written)
         end, after_end, end_deviation = _end_of_reply(tokenizer, text)
         end_id = _encode(tokenizer, end)[0]
-        image_text, image_refusal = _image_text(tokenizer, chosen, text, vision)
+        image_text, image_refusal = _image_text(tokenizer, render, text, vision)
         chat = cls(
             tokenizer=tokenizer,
             text=text,
@@ -180,7 +197,7 @@ class ChatFormat:
             vision=vision,
             image_text=image_text,
             image_refusal=image_refusal,
-            _render=chosen,
+            _render=render,
             _control=_control_tokens(tokenizer, text, end),
         )
         chat._check()
@@ -501,15 +518,6 @@ def _image_text(
         one = f"one {tokenizer.convert_ids_to_tokens(vision.image_id)} among messages that it leaves as they are"
         return "", f"a message holds a picture, for which the chat template writes {found!r}, not {one}; {fix}"
     return found, ""
-
-
-def _opened(render: Render, opening: str) -> Render:
-    """The template with ``opening`` after its generation prompt."""
-
-    def with_opening(messages: list[dict[str, Any]], generate: bool) -> str:
-        return render(messages, generate) + opening * generate
-
-    return with_opening
 
 
 def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tuple[str, str, list[str]]:

@@ -235,9 +235,9 @@ def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve
 
 
 def _bounds(groups: Sequence[SeedGroup], scale: Scale) -> list[dict[str, Any]]:
-    """Lines of random and optimal play; in a group's colour where they are not the same everywhere."""
+    """Lines of random replies and optimal play; in a group's colour where they are not the same everywhere."""
     lines = []
-    for kind in ("random", "optimal"):
+    for kind, name in (("random", "random replies"), ("optimal", "optimal play")):
         rates = {
             (group.colour, round(rate["rate"], 4)): (group, rate["rate"])
             for group in groups
@@ -246,7 +246,7 @@ def _bounds(groups: Sequence[SeedGroup], scale: Scale) -> list[dict[str, Any]]:
         alike = len({value for _, value in rates}) == 1
         for group, rate in [*rates.values()][:1] if alike else rates.values():
             whose = "" if alike else f", {group.name}"
-            words = f"{kind} play{whose}: {format_metric('success', rate)}"
+            words = f"{name}{whose}: {format_metric('success', rate)}"
             height = round(float(scale.height(rate)), 1)
             lines.append({"kind": kind, "y": height, "said": words, "colour": None if alike else group.colour})
     return lines

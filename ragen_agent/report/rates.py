@@ -21,7 +21,7 @@ BOUNDS = ("random", "optimal")
 def group_rate(rates: Mapping[int, Mapping[str, Any]]) -> Estimate | None:
     """A rate of a group over its seeds, ``n`` of them: Wilson's interval for one run, Student's over several.
 
-    What is the same in all runs to the last digit, such as random play on the same levels, counts as measured once.
+    What is the same in all runs to the last digit, such as random replies on the same levels, counts as measured once.
 
     Args:
         rates: by seed, as in ``summary.json``.
@@ -109,7 +109,7 @@ def _of_group(group: SeedGroup, whose: str) -> list[str]:
     if ends[0] and ends[1]:
         between = ""
         if random and optimal:
-            between = f"; random play {percent(random.value)}, optimal play {percent(optimal.value)}"
+            between = f"; random replies {percent(random.value)}, optimal play {percent(optimal.value)}"
         went = f"success went from {percent(ends[0].value)} to {percent(ends[1].value)} by reinforcement{between}."
         said.append(f"{_begin(whose, went)} {_gain(after, before, 'the gain')}")
     if after and (more := group.rates("more_imitation")):

@@ -36,7 +36,7 @@ _TERMS = (
     ("smoothed", "Exponential moving average: each value enters with the weight {weight:g}. Raw values are faint."),
     ("band", "From the lowest to the highest seed of a configuration, smoothed; the line is their mean."),
     ("95 % interval", "Wilson's over the levels for one run; Student's t over the seeds for several. Few seeds: wide."),
-    ("random, optimal", "Uniformly random moves, and the exact oracle, on the same fixed levels and budgets."),
+    ("random, optimal", "Replies of random moves, and the exact oracle, on the same fixed levels and budgets."),
     (
         "more imitation",
         "Further training on the demonstrations at the cost of the reinforcement, without rewards.",

@@ -246,7 +246,7 @@ def _rates(status: RunStatus, width: int) -> RenderableType:
         content,
         title="success",
         title_align="left",
-        subtitle="yellow: random play, green: optimal play",
+        subtitle="yellow: random replies, green: optimal play",
         subtitle_align="left",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -296,6 +297,22 @@ def test_noise_and_level_reach_the_game(bpe_chat: ChatFormat) -> None:
     assert info["level_id"] == again["level_id"]
     third, _ = mdp.reset(seed=2)
     assert first.tolist() != third.tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"reply_opening": "<think>"}])
+def test_a_pickled_episode_goes_on_as_the_original_does(make_tokenizer: MakeTokenizer, options: dict[str, Any]) -> None:
+    mdp = lake(ChatFormat.from_tokenizer(make_tokenizer("bpe", "chatml"), **options))
+    mdp.reset(seed=3, options={"noise_seed": 5})
+    reply = [*reply_ids(mdp.chat, "<think>go</think><answer>Up || Left</answer>"), mdp.chat.end_id]
+    for token in reply[:4]:
+        mdp.step(token)
+    again = pickle.loads(pickle.dumps(mdp))
+    for each in (mdp, again):
+        for token in reply[4:]:
+            each.step(token)
+        while not each.done:
+            each.append_reply(reply, [0.0] * len(reply))
+    assert again.trajectory().to_dict() == mdp.trajectory().to_dict()
 
 
 def test_passes_gymnasiums_checks(bpe_chat: ChatFormat) -> None:

@@ -105,3 +105,9 @@ def test_public_names_are_there() -> None:
         assert getattr(ragen_gym, name) is not None
     with pytest.raises(AttributeError, match="module 'ragen_gym' has no attribute 'Chess'"):
         ragen_gym.Chess  # noqa: B018
+
+
+def test_the_wrappers_need_no_import_of_their_own() -> None:
+    program = "import ragen_gym; print(ragen_gym.wrappers.TextToGrid.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT.parent)
+    assert done.stdout.strip() == "TextToGrid"

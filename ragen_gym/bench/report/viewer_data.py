@@ -81,8 +81,8 @@ def heading(record: EpisodeRecord, agent: str, over: int | None, name: str) -> d
     if over and over > 0:
         note = f"{moves} moves, {over} over optimal"
     else:
-        replies = any(turn.reply is not None for turn in record.turns)
-        note = f"{turns} turn{'s' * (turns != 1)} · " * replies + f"{moves} move{'s' * (moves != 1)}"
+        replied = [f"{turns} turn{'s' * (turns != 1)}"] * any(turn.reply is not None for turn in record.turns)
+        note = " · ".join([*replied, *[f"{moves} move{'s' * (moves != 1)}"] * bool(moves or not replied)])
     if not record.counted:
         note = str(record.failure).replace("_", " ")
     return {

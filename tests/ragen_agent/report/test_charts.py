@@ -130,6 +130,7 @@ def test_a_line_lies_where_its_values_do() -> None:
     (panel,) = panels(groups, 1.0)
     assert points(panel["lines"][0]["mean"]) == [(0, 1000), (500, 500), (1000, 0)]
     assert [(bound["kind"], bound["y"]) for bound in panel["bounds"]] == [("random", 900.0), ("optimal", 0.0)]
+    assert [bound["said"] for bound in panel["bounds"]] == ["random replies: 10 %", "optimal play: 100 %"]
     assert panel["lines"][0]["band"] == ""
     assert panel["readout"]["places"] == {"0": [[1, "0 %"], [2, "50 %"], [3, "100 %"]]}
 

@@ -57,6 +57,8 @@ def test_it_opens_from_a_file_and_says_what_was_measured(sheet: Sheet, runs: dic
         assert f"{100 * after['rate']:.1f} %" in text
         assert f"{100 * after['low']:.1f} to {100 * after['high']:.1f}" in text
     assert "broken is not finished: 2 of 4 iterations of reinforcement." in text
+    assert "random replies" in text
+    assert "random play" not in text, "which is of moves, with another rate"
     assert re.search(r"StarPO-S: success went from .* over 2 seeds\), (not )?significant\.", text)
     table = sheet.page.locator("section:has(#settings) table").first
     assert table.locator("tbody th").all_inner_texts() == ["training.starpo_s"], "what differs stands first"
@@ -241,7 +243,7 @@ def test_a_page_that_may_hold_little_holds_some_of_everything(
 
 def test_pictures_for_the_documentation(chromium: Any, report: Path, tmp_path: Path) -> None:
     made = list(training_screenshots(chromium, report, tmp_path))
-    assert [path.name for path in made] == ["training_report.png", "training_viewer.png"]
+    assert [path.name for path in made] == ["training_viewer.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
 
 

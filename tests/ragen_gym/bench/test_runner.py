@@ -182,6 +182,8 @@ def test_another_suite_agent_setting_or_temperature_is_refused(tmp_path: Path) -
     for agent, suite, request, said in refused:
         with pytest.raises(ValueError, match=said):
             play(agent, out, suite, **request)
+    with pytest.raises(ValueError, match=r"of something else: suite is now 'other' and was 'smoke'\. Episodes"):
+        play(make_agent("random"), out, replace(SMOKE, name="other", splits=SMOKE.splits[:2]))
     info = json.loads(before["run.json"])
     (out / "run.json").write_text(json.dumps({**info, "prompts": {**info["prompts"], "sokoban": "other"}}))
     with pytest.raises(ValueError, match=r"prompts\.sokoban is now"):

@@ -12,6 +12,7 @@ import pytest
 
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.report.viewer_data import heading
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
@@ -128,6 +129,8 @@ def test_a_suite_mixes_tasks_and_games_and_each_score_says_which_rates_it_lacks(
     assert bench("verify", "run") == 0
     assert bench("report", "run", "--out", "page.html") == 0
     assert "No rate of random and optimal replies" in Path("page.html").read_text(encoding="utf-8")
+    notes = {heading(record, "a", None, "")["note"] for record in ResultsFolder("run").records()}
+    assert {"a · 2 turns", "a · 1 turn"} >= notes, "a task, and a malformed reply, have no moves"
     capsys.readouterr()
     assert main(["bench", "suites", "words", "--json"]) == 0
     bounds = {split["name"]: split["optimal"] for split in json.loads(capsys.readouterr().out)["splits"]}
