@@ -58,6 +58,7 @@ class Conversation:
         self.chat, self.check = chat, check
         self.max_tokens_per_turn, self.max_tokens_per_episode = max_tokens_per_turn, max_tokens_per_episode
         self.rows: list[_Row] = []
+        self._said: list[Message] = []  # each reply after the message that it answers
 
     @property
     def replies(self) -> int:
@@ -108,13 +109,20 @@ class Conversation:
         row.sampled += [False] * unsampled + [True] * len(reply.ids)
         row.log_probs += [0.0] * unsampled + list(reply.log_probs)
         row.turn_ends.append(len(row.ids) - 1)
-        row.messages = [*messages, {"role": "assistant", "content": text}]
+        said = {"role": "assistant", "content": text}
+        row.messages = [*messages, said]
+        if not self._said and messages[0]["role"] == "system":
+            self._said.append(messages[0])
+        self._said += [messages[-1], said]
         if not self.rows or self.rows[-1] is not row:
             self.rows.append(row)
         return text
 
     def trajectory(self, rewards: Sequence[float], infos: Sequence[TurnInfo], **outcome: Any) -> Trajectory:
         """The record of the episode; every row is a context of it.
+
+        Its messages are the first system message, and each reply after the message that it answers: what else a request
+        repeats or shows stands in the ids.
 
         Args:
             rewards: of each reply.
@@ -132,7 +140,7 @@ class Conversation:
             turn_rewards=tuple(rewards),
             turn_infos=tuple(infos),
             contexts=tuple(starts[:-1]) if len(rows) > 1 else (),
-            messages=tuple(message for row in rows for message in row.messages),
+            messages=tuple(self._said),
             **outcome,
         )
 

@@ -21,6 +21,7 @@ import pytest
 
 from ragen_agent.config import Config, Program, with_settings
 from ragen_agent.local.run import train
+from ragen_agent.programs.conversation import Conversation
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.programs.process import ProgramProcess
 from ragen_agent.programs.rollout import _Rollout, play_programs
@@ -161,6 +162,24 @@ def test_a_prompt_that_does_not_extend_the_one_before_begins_a_row(agent: Policy
         for row in rows:
             begin = int(np.argmax(row.sampled))
             assert (row.ids[:begin].tolist(), row.ids[begin:].tolist()) in [(p, r.ids) for p, r in engine.sampled]
+
+
+def test_messages_hold_each_reply_once_after_what_it_answers(agent: Policy) -> None:
+    """A request that begins a row repeats earlier replies, which the report took for those of later turns."""
+    conversation = Conversation(agent.chat, 8, 512)
+    system = {"role": "system", "content": "Play."}
+    said = [{"role": "user", "content": f"board {turn}"} for turn in range(3)]
+    replies = [agent.tokenizer.encode(f"<answer>{name}</answer>") for name in ("Up", "Down", "Left")]
+    texts: list[dict[str, str]] = []
+    for turn, ids in enumerate(replies):
+        shortened = [{"role": "user", "content": "what was"}, *texts] if turn else []
+        conversation.request([system, *shortened, said[turn]])
+        text = conversation.add(Sampled(ids, [-1.0] * len(ids)))
+        texts.append({"role": "assistant", "content": text})
+    assert len({text["content"] for text in texts}) == 3
+    trajectory = conversation.trajectory([0.0] * 3, [], truncated=True)
+    assert len(trajectory.contexts) == 3
+    assert trajectory.messages == (system, said[0], texts[0], said[1], texts[1], said[2], texts[2])
 
 
 def test_rewards_go_to_the_last_reply_before_them(agent: Policy, helpers: Path) -> None:
