@@ -32,6 +32,7 @@ from ragen_agent.rollout import Instance, group, play
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.sft.trainer import fit
 from ragen_agent.training.console import Display
+from ragen_agent.training.evaluation import without_failed
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
@@ -207,6 +208,7 @@ def _compare(agent: Policy, config: Config, runs: int, title: str) -> dict[str, 
             begun = time.process_time()
             played = play(engine, processes, instances, temperature=settings.temperature, seed=run)
             spent = time.process_time() - begun
+            without_failed(played)  # raises if nothing was measured
             if run:
                 rates[name].append(sum(int(t.sampled.sum()) for t in played) / spent)
             turns = float(np.mean([len(t.turn_ends) for t in played]))

@@ -170,6 +170,7 @@ def _train(options: argparse.Namespace) -> int:
     from ragen_agent.sft.demonstrations import read_conversations
     from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, is_begun, reopen
     from ragen_gym.core.settings import declared
+    from ragen_gym.games.registry import full_name
 
     asked = given(options, *declared(FineTuning))
     lora = {"rank": options.lora_rank, "alpha": options.lora_alpha, "targets": options.lora_target}
@@ -187,13 +188,19 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError("--lora-alpha and --lora-target are an adapter's: give --lora-rank too, such as 16.")
         out, settings = options.out, begin(FineTuning(**asked, lora=Lora(**lora)), options.out)
     data = Path(settings.data)
+    lines = read_conversations(data)
     if not settings.model:  # whose tokenizer is made of the texts of the games that the data show
-        check_code(agent_config(settings, read_conversations(data)), options.run_code, data)
+        check_code(agent_config(settings, lines), options.run_code, data)
+    if options.run_code:  # the levels that the data show, too, are only known of a game that is imported
+        for game in sorted({line["env"] for line in lines if isinstance(line.get("env"), str)}):
+            full_name(game)
     try:
         with stops_at_sigterm():
             done = fine_tune(settings, out, _display())
     except KeyboardInterrupt:
-        rest = f"Go on with: ragen-agent sft train --resume {out}" if is_begun(out) else "Nothing was written yet."
+        code = " --run-code" * options.run_code
+        go_on = f"Go on with: ragen-agent sft train --resume {out}{code}"
+        rest = go_on if is_begun(out) else "Nothing was written yet."
         print(f"\nragen-agent: stopped. {rest}", file=sys.stderr)
         return 130
     text = f"{done['steps']} step{'s' * (done['steps'] != 1)} on {done['rows']} conversations"

@@ -128,6 +128,7 @@ class TrainingRun:
         if row in self.summary:
             return
         played = play_fixed(policy or self.policy, self.instances, self.display, processes=self._processes)
+        rate = rate_of_played(played)  # raises before anything is written where all failed
         self.folder.append(
             self.folder.episodes,
             [
@@ -135,7 +136,7 @@ class TrainingRun:
                 for t, instance in zip(played, self.instances, strict=True)
             ],
         )
-        self._note(row, rate_of_played(played).to_dict())
+        self._note(row, rate.to_dict())
 
     def measure_meanwhile(self, row: str, repetition: int) -> None:
         """Within the reinforcement: writes down the rate of the policy as it is, of a further ``play_fixed``."""

@@ -102,9 +102,7 @@ class Worker:
     def look_after(self) -> str | None:
         """Ends what takes too long. Where the program has ended, so has its episode: how it ended; else None."""
         process, limit = self.process, self.program.timeout
-        if process is None:
-            return None
-        if process.running:
+        if process is not None and process.running:
             if time.monotonic() - self._since <= limit:
                 return None
             self._late = True
@@ -112,6 +110,9 @@ class Worker:
         if not self._lock.acquire(blocking=False):  # a request of it is being answered
             return None
         try:
+            if process is None:  # a request that was on its way as the program ended may have begun an episode
+                self._finish(f"{Failure.AGENT_ERROR}: the program ended as it began the episode")
+                return None
             failed, how = process.failed, process.end()
             if self._late:
                 how = how if self._episode else f"no episode within {limit:g} s"

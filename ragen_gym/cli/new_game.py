@@ -65,8 +65,8 @@ def new_game(name: str, folder: Path, *, text: bool = False) -> list[Path]:
         the three files.
 
     Raises:
-        ValueError: a name that is no class name, that a game or the module itself has, or whose module would hide
-            another one; or a file is there.
+        ValueError: a name that is no class name, that a game, the module or its test has, or whose module would
+            hide another one; or a file is there.
     """
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         fixed = "".join(part[:1].upper() + part[1:] for part in re.findall(r"[A-Za-z0-9]+", name)).lstrip("0123456789")
@@ -85,9 +85,10 @@ def new_game(name: str, folder: Path, *, text: bool = False) -> list[Path]:
     kind = "text_task" if text else "grid_game"
     templates = (f"{kind}.py", f"test_{kind}.py", f"{kind}.md")
     sources = [(_TEMPLATES / f"{template}.txt").read_text(encoding="utf-8") for template in templates]
-    used = {node.id for node in ast.walk(ast.parse(sources[0])) if isinstance(node, ast.Name)} - {_NAME}
+    nodes = [node for source in sources[:2] for node in ast.walk(ast.parse(source))]
+    used = {node.id for node in nodes if isinstance(node, ast.Name)} - {_NAME}
     if keyword.iskeyword(name) or name in used:
-        raise ValueError(f"{name} is a word of Python or a name that the module uses: choose another name.")
+        raise ValueError(f"{name} is a word of Python or a name that the module or its test uses: choose another name.")
     folder.mkdir(parents=True, exist_ok=True)
     for path, source in zip(files, sources, strict=True):
         write_atomic(path, source.replace(_NAME, name).replace(_MODULE, module))

@@ -109,7 +109,7 @@ TABLE: dict[str, GameSpec] = {
     )
 }
 
-_LOADED = set[str]()  # modules that ``load`` and ``load_task`` were given
+_LOADED = set[str]()  # names that ``load`` and ``load_task`` were given, with a module
 
 
 def find(name: str) -> GameSpec:
@@ -192,14 +192,14 @@ def task_of(name: str) -> Callable[..., Any] | None:
     """What makes the text task ``my_module:MyTask`` (``ragen_gym.envs.task``); None if it is none, or not imported.
 
     A text task is not registered: it is any class with ``reset`` and ``step``, or a function, of that name in the
-    module. A function is called, so it counts only where ``load`` or ``load_task`` was given its module: a name from
+    module. A function is called, so it counts only once ``load`` or ``load_task`` was given its name: a name from
     elsewhere may be ``os:system``.
     """
     module, _, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     found = getattr(sys.modules.get(module), attribute, None) if module not in ("", "ragen_gym") else None
     if attribute in TABLE or not callable(found):
         return None
-    return found if hasattr(found, "step") or (module in _LOADED and not isinstance(found, type)) else None
+    return found if hasattr(found, "step") or (name in _LOADED and not isinstance(found, type)) else None
 
 
 def load_task(name: str) -> Callable[..., Any] | None:
@@ -219,7 +219,7 @@ def _import(name: str, module: str) -> None:
         sys.path.append(os.getcwd())
     try:
         import_module(module)
-        _LOADED.add(module)
+        _LOADED.add(name)
     except ImportError as error:
         raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
 

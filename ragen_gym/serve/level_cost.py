@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import asdict
-from math import ceil, inf
+from math import inf
 from typing import Any
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
@@ -24,19 +25,16 @@ from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import TABLE, GameSpec, add, build_game
 from ragen_gym.serve.errors import RequestError
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 __all__ = ["LEVELS", "LevelCosts", "measure"]
 
 #: Levels of a trial.
 LEVELS = 32
 
+#: Whether the system ends a process by its CPU time; Windows does not.
+_TIMED = hasattr(signal, "setitimer")
 #: Seconds of CPU time after which a trial is ended: its options are too expensive.
 _CPU = 10
-#: Seconds of wall time after which a trial is ended: the machine is busy, and nothing is known of its options.
+#: Seconds of wall time after which a trial is ended: where CPU time is limited, nothing is known of its options.
 _WALL = 60.0
 _STARTS_WITHIN, _WAITING, _KEPT = 120.0, 64, 4096
 _READY = "ready"
@@ -113,6 +111,8 @@ class LevelCosts:
                     found: float | str = json.loads(await asyncio.wait_for(process.stdout.readline(), _WALL))
                 except TimeoutError:
                     await self.close()
+                    if not _TIMED:
+                        return inf
                     raise RequestError(
                         "busy", "the machine had no time to try these options: try again.", retry_after=10
                     ) from None
@@ -175,14 +175,11 @@ def _serve() -> None:
     for spec in TABLE.values():  # compiling may take longer than a trial may
         for preset in (None, *spec.game_class.presets):
             build_game(spec, {}, preset).generate(episode_keys(0, 0, 1), "train")
-    if resource is not None:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no file for a trial that is ended
     print(_READY, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        if resource is not None:
-            _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-            resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + _CPU, hard))
+        if _TIMED:
+            signal.setitimer(signal.ITIMER_PROF, _CPU)  # whose signal ends the process
         spec = GameSpec(**request.pop("spec"))
         add(spec)
         print(json.dumps(measure(spec, **request)), flush=True)  # Infinity is JSON to Python

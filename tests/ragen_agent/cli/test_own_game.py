@@ -13,6 +13,7 @@ from ragen_agent import cli as agent_cli
 from ragen_agent.config.io import read_toml
 from ragen_gym import cli as gym_cli
 from ragen_gym.bench.suites import load_suite
+from ragen_gym.core.seen import read_seen
 from ragen_gym.games import registry
 from ragen_gym.games._jit import _compiler
 from ragen_gym.serve import RemoteTurnEnv
@@ -90,6 +91,7 @@ def test_demonstrations_and_mixtures_take_it(folder: Path, capsys: pytest.Captur
     assert "lights_out" not in sys.modules, "a file of conversations made code run"
     assert not (folder / "tuned").exists()
     assert agent_cli.main([*train, "--run-code"]) == 0
+    assert read_seen(folder / "tuned"), "which levels the data show is known once the game is"
 
 
 def test_a_suite_of_it_is_played_and_scored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

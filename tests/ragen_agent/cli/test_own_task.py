@@ -139,6 +139,7 @@ def test_no_function_is_called_that_only_a_file_names(folder: Path, capsys: pyte
     assert families_of([line]) is None
     run = config("os:system")
     RunFolder.create(folder / "run", replace(run, env_options=knobs))
+    make_env(config("os:FrozenLake"), None)  # a game of this package, which makes no other name of the module known
     for command in ("eval", "report"):
         assert agent_cli.main([command, "run"]) == 2
         assert "--run-code" in capsys.readouterr().err

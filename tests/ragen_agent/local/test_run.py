@@ -60,6 +60,19 @@ def configure(settings: Mapping[str, Any]) -> Config:
     return with_settings(Config(), merged(GAME_DEFAULTS["Bandit"], settings))
 
 
+def test_a_measurement_in_which_all_failed_leaves_no_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run measures again: the episodes of the phase would be there twice."""
+    run = training.TrainingRun(configure(TINY), RunFolder.create(tmp_path / "run", configure(TINY)), quiet())
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        raise OSError("device lost")
+
+    monkeypatch.setattr(run.policy.engine, "start", broken)
+    with pytest.raises(ValueError, match=r"all 12 episodes failed, .*engine_error: OSError: device lost"):
+        run.measure("before")
+    assert not read_json_lines(run.folder.episodes)
+
+
 def complete(config: Config, path: Path) -> dict[str, Any]:
     return training.train(config, RunFolder.create(path, config), quiet())
 

@@ -237,6 +237,16 @@ while time.monotonic() < until:
     assert trajectory.failure == "timeout: the program took more than 1 s"
 
 
+def test_an_episode_that_is_begun_as_the_program_ends_is_over(agent: Policy) -> None:
+    """A request may still be on its way when its program is ended: nobody played on, and the rollout never ended."""
+    program = Program("none")
+    rollout = _Rollout(agent.engine, [Instance(3, 3)], program, 1.0, 0)
+    worker = Worker(program, agent.processes("train", 1)[0], rollout, lambda ids: None)
+    worker.begin()
+    assert worker.look_after() is None
+    assert rollout.played[0].failure == "agent_error: the program ended as it began the episode"
+
+
 def test_a_level_that_cannot_be_made_fails_its_episode_alone(
     agent: Policy, helpers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,9 +63,10 @@ def test_what_it_writes_passes_its_own_tests(
         ("FrozenLake", "FrozenLake is a game of the suite"),
         ("Json", "the module json, and Python has one of that name"),
         ("Class", "the module class, and Python"),
-        ("None", "None is a word of Python or a name that the module uses: choose another"),
-        ("Action", "Action is a word of Python or a name that the module uses"),
-        ("GameSpec", "GameSpec is a word of Python or a name that the module uses"),
+        ("None", "None is a word of Python or a name that the module or its test uses: choose another"),
+        ("Action", "Action is a word of Python or a name that the module or its test uses"),
+        ("GameSpec", "GameSpec is a word of Python or a name that the module or its test uses"),
+        ("StepEnv", "StepEnv is a word of Python or a name that the module or its test uses"),
     ],
 )
 def test_bad_names_are_refused(name: str, error: str, tmp_path: Path) -> None:

@@ -346,6 +346,18 @@ def test_a_machine_without_time_says_nothing_of_the_options(tmp_path: Path, monk
             await costs.close()
 
     assert asyncio.run(measured()) == 0.25
+    tried.unlink()
+    monkeypatch.setattr(level_cost, "_TIMED", False)
+
+    async def timed_by_the_clock() -> float:
+        costs = LevelCosts(1.0)
+        try:
+            monkeypatch.setattr(level_cost, "_WALL", 0.5)
+            return await costs.of(find("FrozenLake"), None, {"size": 5}, None)
+        finally:
+            await costs.close()
+
+    assert asyncio.run(timed_by_the_clock()) == inf
 
 
 def test_options_whose_trial_spends_its_cpu_time_are_too_expensive(
