@@ -34,6 +34,8 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
+    from ragen_agent.cli.settings import add_run_code
+
     parser = commands.add_parser("doctor", help="check this machine and say what to do", description=ABOUT)
     parser.set_defaults(run=_run)
     parser.add_argument(
@@ -45,6 +47,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="settings of a run: its model, if none is given, and its boards"
     )
+    add_run_code(parser)
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
     parser.add_argument("--fix", action="store_true", help="repair torchvision; remove locks that nobody here holds")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
@@ -58,6 +61,10 @@ def _run(options: argparse.Namespace) -> int:
 
     backend = options.backend or ("openrlhf" if find_spec("openrlhf") else "local")
     config = _settings(options.config) if options.config is not None else None
+    if config is not None:  # whose judge is asked
+        from ragen_agent.cli.settings import check_started
+
+        check_started(config, options.run_code, options.config)
     model = _model(options.model or (config.model if config else ""))
     with Console(stderr=True).status("looking; imports take a while ..."):
         checks = examine(

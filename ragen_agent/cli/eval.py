@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.settings import add_run_code, add_settings, check_code, configure, given, settings_of
+from ragen_agent.cli.settings import add_settings, check_code, check_started, configure, given, settings_of
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_gym.core.levels import SPLIT_NAMES
 
@@ -46,7 +46,6 @@ def add(commands: Any) -> None:
     evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default 256)")
     evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default 0.5)")
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the rates here")
-    add_run_code(evaluate)
     add_settings(evaluate, both_trainers=False)
 
 
@@ -64,6 +63,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if (folder / "config.toml").is_file():
         run, trained = RunFolder.reopen(folder)
         check_code(trained, options.run_code, folder)
+        check_started(trained, options.run_code, folder)
         folder, weights = _policy_of(run)
         asked = settings_of(options, flags)
         if options.game is None and options.config is None and "game" not in asked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ __all__ = [
     "add_set",
     "add_settings",
     "check_code",
+    "check_started",
     "configure",
     "distributed",
     "given",
@@ -106,6 +108,7 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
         "--game", metavar="NAME", help="FrozenLake (default), Bandit, BanditRev, ...: see ragen-gym list"
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as a run's config.toml")
+    add_run_code(parser)
     parser.add_argument(
         "--env-option",
         "--knob",
@@ -152,11 +155,16 @@ def configure(
     from ragen_gym.games.registry import full_name
 
     file, asked = _files(options), settings_of(options, {**given(options, "game"), **flags})
+    if options.config is not None:  # before a game's module is imported
+        games = {name: value for name, value in merged(file, asked).items() if name in ("game", "games")}
+        check_code(with_settings(Config(), games), options.run_code, options.config, asked)
     game = full_name(asked.get("game") or file.get("game", Config.game))
     settings: Settings = merged(default_settings(game, str(asked.get("model") or file.get("model", ""))), file)
     settings = merged(merged(settings, assumed or {}), asked)
     settings.pop(OPENRLHF, None)  # one file serves both trainers
     config = with_settings(Config(), {**settings, "game": game})
+    if options.config is not None:
+        check_started(config, options.run_code, options.config, asked)
     if not config.model or not fetch:
         return config
     from ragen_agent.training.named_models import model_folder
@@ -167,22 +175,51 @@ def configure(
 def add_run_code(parser: argparse.ArgumentParser) -> None:
     """Adds ``--run-code``, for commands that read a file or folder of somebody else."""
     parser.add_argument(
-        "--run-code", action="store_true", help="import the modules of games that are not of this package"
+        "--run-code",
+        action="store_true",
+        help="import the modules of games that are not of this package, start the program and send the judge its key, "
+        "where a file or folder names them",
     )
 
 
-def check_code(config: Config, run_code: bool, path: Path) -> None:
-    """Raises a ValueError if the settings of a file or folder name a module that was not asked for."""
+def check_code(config: Config, run_code: bool, path: Path, asked: Settings | None = None) -> None:
+    """Raises a ValueError if the settings of a file or folder name a module that was not asked for.
+
+    Args:
+        config: the settings.
+        run_code: whether such a module may be imported.
+        path: the file or folder.
+        asked: the settings over them that the user gave: what these name may be imported.
+    """
     from ragen_gym.games.registry import TABLE, own_module, task_of
 
+    theirs = asked or {}
+    own = [config.game] * ("game" in theirs) + [row["game"] for row in config.games if "games" in theirs]
+    named = {own_module(game) for game in own}
     for game in [config.game, *(row["game"] for row in config.games)]:
         module = own_module(game)
         known = module in sys.modules and (task_of(game) or game.rpartition(":")[2] in TABLE)
-        if module and not known and not run_code:
+        if module and module not in named and not known and not run_code:
             raise ValueError(
                 f"{path} plays {game}, a game of the module {module}: give --run-code to import it, if you trust who "
                 "wrote that."
             )
+
+
+def check_started(config: Config, run_code: bool, path: Path, asked: Settings | None = None) -> None:
+    """Raises a ValueError if a file or folder names a program to start, or a judge to send a key, as ``check_code``."""
+    program, judge = (asked or {}).get("program", {}), (asked or {}).get("judge", {})
+    if config.program.command and not program.get("command") and not run_code:
+        raise ValueError(
+            f"{path} starts the program {config.program.command!r} (program.command): give --run-code to start it, if "
+            "you trust who wrote that."
+        )
+    key, url = config.judge.key_env, config.judge.base_url
+    if url and not judge.get("base_url") and os.environ.get(key) and not run_code:
+        raise ValueError(
+            f"{path} sends the key in {key} to the judge at {url} (judge.base_url): give --run-code to ask it, if you "
+            f"trust who wrote that, or unset {key}."
+        )
 
 
 def given(options: argparse.Namespace, *names: str) -> Settings:

@@ -214,11 +214,15 @@ def _train(options: argparse.Namespace) -> int:
 
 def _merge(options: argparse.Namespace) -> int:
     from ragen_agent.training.parameters import merge_adapter
+    from ragen_agent.training.run_folder import RunFolder, families_met
     from ragen_gym.core.seen import SEEN_FILE, find_seen, read_seen, write_seen
 
     base = merge_adapter(options.adapter, options.out, options.base)
-    if (record := find_seen(options.adapter)) is not None:
-        write_seen(options.out / SEEN_FILE, read_seen(record))
+    record, known = find_seen(options.adapter), families_met(base)
+    if record is not None and known is not None:
+        write_seen(options.out / SEEN_FILE, read_seen(record) | known)
+    else:  # what it was trained on is not known
+        RunFolder(options.out).note_versions()
     _print(options, {"out": str(options.out), "base": str(base)}, f"{options.out}: {base} with the adapter in it")
     return 0
 

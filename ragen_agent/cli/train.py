@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.settings import add_run_code, add_settings, check_code, configure, distributed, given
+from ragen_agent.cli.settings import add_settings, check_code, check_started, configure, distributed, given
 from ragen_agent.config import Config, Settings, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_gym.core.command_line import stops_at_sigterm
@@ -74,14 +74,13 @@ def add(commands: Any) -> None:
     train.add_argument(
         "--resume", type=Path, metavar="DIR", help="go on with the run in this folder; takes no other setting"
     )
-    add_run_code(train)
     add_settings(train)
 
 
 def _train(options: argparse.Namespace) -> int:
     if options.list_recipes:
         return _list_recipes()
-    from ragen_agent.training.console import Display
+    from ragen_agent.training.console import Display, run_code_flag
     from ragen_agent.training.run_folder import RunFolder
 
     display = Display()
@@ -93,6 +92,7 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError(f"--resume goes on with the run's own settings: leave out {flags}.")
         folder, config = RunFolder.reopen(options.resume)
         check_code(config, options.run_code, options.resume)
+        check_started(config, options.run_code, options.resume)
         if options.dry_run:
             return _dry_run(options, config, folder)
         settings = _distributed(options, folder)
@@ -123,10 +123,8 @@ def _train(options: argparse.Namespace) -> int:
                 policy = None  # its processes load their own
                 train_distributed(config, settings, folder, display, options.extra)
     except KeyboardInterrupt:
-        print(
-            f"\nragen-agent: stopped; everything so far is kept. Go on with: ragen-agent train --resume {folder.path}",
-            file=sys.stderr,
-        )
+        again = f"ragen-agent train --resume {folder.path}{run_code_flag(config)}"
+        print(f"\nragen-agent: stopped; everything so far is kept. Go on with: {again}", file=sys.stderr)
         return 130
     return 0
 

@@ -19,9 +19,18 @@ from typing import Any
 
 from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.training.evaluation import fixed_instances
-from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
+from ragen_agent.training.tasks import (
+    SeedStream,
+    all_settings,
+    derive_seed,
+    draw_games,
+    games_at,
+    level_seeds,
+    make_env,
+)
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.envs.reply_env import ReplyEnv
+from ragen_gym.games.registry import own_module
 
 __all__ = [
     "PromptRow",
@@ -113,7 +122,16 @@ def evaluation_rows(config: Config) -> list[PromptRow]:
 
 
 def env_of(row: PromptRow, config: Config) -> ReplyEnv:
-    """The environment in which a row is played; raises a ValueError for an unknown game or option."""
+    """The environment in which a row is played.
+
+    Raises:
+        ValueError: an unknown game or option, or a game of a module that the run's settings do not name.
+    """
+    if own_module(str(row.game)) not in {"", *(own_module(game.game) for game in all_settings(config))}:
+        raise ValueError(
+            f"a row of the prompt dataset plays {row.game}, a game of a module that the run's settings do not name: "
+            "name it there (game, or in [[games]]), if you trust who wrote the rows."
+        )
     settings = replace(config, game=row.game, env_options=dict(row.env_options), turns=turns_of(row, config))
     return make_env(settings, row.split)
 
@@ -162,7 +180,7 @@ def adopt_rows(path: Path, config: Config) -> list[PromptRow]:
 
     Raises:
         ValueError: too few rows, rows that are not in the run's order of iterations and prompts, a split other than
-            train, or an environment that cannot be made.
+            train, or an environment that cannot be made (see ``env_of``).
     """
     rows, groups = read_rows(path), config.training.groups
     needed = config.training.iterations * groups

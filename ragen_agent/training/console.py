@@ -22,7 +22,7 @@ from ragen_gym.core.storage import atomic_path, read_json_lines
 from ragen_gym.envs.messages import plain_text
 from ragen_gym.games.registry import find, own_module, task_of
 
-__all__ = ["ROWS", "Display", "episode_counts", "measured_on", "plot_curve", "rates_table"]
+__all__ = ["ROWS", "Display", "episode_counts", "measured_on", "plot_curve", "rates_table", "run_code_flag"]
 
 #: The rows of the final table by their key in ``summary.json``, and what each is.
 ROWS = {
@@ -109,11 +109,10 @@ class Display:
             found = [episode for episode in episodes if episode["success"] is success and episode["failure"] is None]
             if found:
                 self._transcript(title, max(found, key=lambda episode: len(episode["turn_ends"])))
-        code = " --run-code" if any(own_module(each.game) for each in all_settings(config)) else ""
         memory = f" and {summary['memory_gib']:.1f} GiB of memory" if "memory_gib" in summary else ""
         self.say(
             f"\nIn {folder.path}: summary.json, curve.png, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
-            f"\nMeasure again: ragen-agent eval {folder.path} --split {evaluation.split}{code}"
+            f"\nMeasure again: ragen-agent eval {folder.path} --split {evaluation.split}{run_code_flag(config)}"
             f"\nTook {summary['wall_s']:.0f} s{memory}."
         )
 
@@ -170,6 +169,12 @@ def _demonstrator_faults(how: Demonstrations, most: int) -> str:
         f"The demonstrator's faults: {'; '.join(faults) or 'none'}. "
         "Where the policy does better than its demonstrator, it learned that from reward alone."
     )
+
+
+def run_code_flag(config: Config) -> str:
+    """The flag with which a command takes a run that names code of others, after a space; or nothing."""
+    games = any(own_module(each.game) for each in all_settings(config))
+    return " --run-code" if games or config.program.command else ""
 
 
 def measured_on(split: str) -> str:

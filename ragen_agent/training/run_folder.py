@@ -13,7 +13,7 @@ tensorboard/     event files, and wandb/ with wandb.json what Weights & Biases n
 state.pt         what ``--resume`` needs next to them; imitation.pt the same within a supervised phase
 seen.npy         the families of all levels that the run and its starting model were trained on, demonstrations too, up
                  to the last save, and in warm/ and checkpoint/ what those saw; see ``ragen_gym.core.seen``. Runs that
-                 earlier versions began have none.
+                 earlier versions began have none; a model without one then holds a ``versions.json``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ragen_gym.core.storage import (
     write_atomic,
 )
 
-__all__ = ["IMITATION", "PACKAGES", "RunFolder", "git_state", "resumable", "runs_below", "versions"]
+__all__ = ["IMITATION", "PACKAGES", "RunFolder", "families_met", "git_state", "resumable", "runs_below", "versions"]
 
 VERSIONS = "versions.json"
 STATE, IMITATION = "state.pt", "imitation.pt"
@@ -129,9 +129,8 @@ class RunFolder:
 
         There is none where that model is of a run without a record: what it saw is not known.
         """
-        record = find_seen(model) if model else None
-        if record is not None or not model or not (Path(model).resolve().parent / VERSIONS).is_file():
-            write_seen(self.seen, read_seen(record) if record else ())
+        if (known := families_met(model)) is not None:
+            write_seen(self.seen, known)
 
     def add_seen(self, families: Iterable[int]) -> None:
         """Adds families of levels to the record; not to a run without one, whose record would not be complete."""
@@ -139,9 +138,14 @@ class RunFolder:
             write_seen(self.seen, known | new)
 
     def copy_seen(self, model: Path) -> None:
-        """Copies the record, if there is one, into a model of the run, which may be moved elsewhere without the run."""
+        """Copies the record into a model of the run, which may be moved elsewhere without the run.
+
+        Where there is none, the model says by ``versions.json`` that it was trained here: see ``families_met``.
+        """
         if self.seen.is_file():
             write_seen(model / SEEN_FILE, read_seen(self.seen))
+        else:
+            RunFolder(model).note_versions()
 
     def save_state(self, state: Mapping[str, Any], name: str = STATE) -> None:
         """Replaces the saved state."""
@@ -187,6 +191,19 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces the rates."""
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def families_met(model: str | Path) -> frozenset[int] | None:
+    """The families of the levels that a model was trained on: none where it is empty or was not trained here.
+
+    None where nobody knows: it is of a run, or was merged with an adapter, without a record.
+    """
+    if not model:
+        return frozenset()
+    if (record := find_seen(model)) is not None:
+        return read_seen(record)
+    folder = Path(model).resolve()
+    return None if any((place / VERSIONS).is_file() for place in (folder, folder.parent)) else frozenset()
 
 
 def _read_json(path: Path, default: Any) -> Any:

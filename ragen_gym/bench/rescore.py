@@ -107,6 +107,11 @@ class Rescoring:
             )
         return cls(**by)
 
+    def name(self, agent: str) -> str:
+        """What an agent is called in a run that was rescored so."""
+        by = {name: value for name, value in asdict(self).items() if value is not None}
+        return f"{agent} ({', '.join(f'{name}={value}' for name, value in by.items()) or 'as it was'})"
+
     @property
     def changes_nothing(self) -> bool:
         """Whether all is the suite's own."""
@@ -293,9 +298,8 @@ def _identity(run: BenchResults, rescoring: Rescoring) -> dict[str, Any]:
         raise ValueError(f"{run.path} was rescored already: rescore the run that was played.")
     same = {name: value for name, value in run.info.items() if name not in ("sessions", "settings")}
     by = {name: value for name, value in asdict(rescoring).items() if value is not None}
-    how = ", ".join(f"{name}={value}" for name, value in by.items()) or "as it was"
     rescored = {"agent": run.info["agent"], "by": by}
-    return {**same, "agent": f"{run.agent} ({how})", "settings": {**run.info["settings"], "rescored": rescored}}
+    return {**same, "agent": rescoring.name(run.agent), "settings": {**run.info["settings"], "rescored": rescored}}
 
 
 def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:

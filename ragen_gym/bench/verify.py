@@ -159,7 +159,9 @@ def verify(
     verdict.asked = sum(map(sum, asked.values()))
     verdict.missing = verdict.asked - sum(_is_asked(place, asked) for place in seen)
     verdict.chained, verdict.head, broken = check_chain(run)
-    verdict.differences += _check_suite(suite) + _check_fields(run) + _check_retried(run) + broken
+    verdict.differences += (
+        _check_name(run.info, rescoring) + _check_suite(suite) + _check_fields(run) + _check_retried(run) + broken
+    )
     if head is not None and head != verdict.head:
         verdict.differences.append(Mismatch("episodes.jsonl", "last hash", verdict.head or "missing", head))
     verdict.lacks_chain = require_chain and verdict.chained < len(run.records) + len(run.retried)
@@ -270,6 +272,14 @@ def _check_cost(info: Mapping[str, Any], record: EpisodeRecord) -> list[Mismatch
 def _is_asked(place: tuple[str, int, int], asked: dict[str, list[int]]) -> bool:
     split, index, rollout = place
     return split in asked and index < len(asked[split]) and rollout < asked[split][index]
+
+
+def _check_name(info: Mapping[str, Any], rescoring: Rescoring) -> list[Mismatch]:
+    """Whether the agent of a rescored run is called so, by which reports and tables show that it was."""
+    if (rescored := info.get("settings", {}).get("rescored")) is None:
+        return []
+    name = rescoring.name(str(rescored.get("agent")))
+    return [] if info["agent"] == name else [Mismatch("run.json", "agent", info["agent"], name)]
 
 
 def _check_suite(suite: Suite) -> list[Mismatch]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.report.tables import Summary, markdown_row, number, percent
+from ragen_gym.bench.report.tables import Summary, markdown_row, number, percent, seen
 from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.score import score_results
@@ -50,9 +50,9 @@ PAGE = """\
 
 Written by `ragen-gym bench leaderboard`, which replays every episode of every submission. Success in % with its 95 %
 interval, clustered by the family of the level; random and optimal play are of the same levels. `normalised` is success
-on the scale from random play (0) to optimal play (1), the mean over the splits. `ask why`: what may have chosen among
-outcomes, such as attempts that were made again. What a replay cannot show, such as whether the replies are the
-model's, is in `ragen-gym bench verify --help`.
+on the scale from random play (0) to optimal play (1), the mean over the splits. `ask why`: levels that the agent saw in
+training, where the run has a record of that, and what may have chosen among outcomes, such as attempts that were made
+again. What a replay cannot show, such as whether the replies are the model's, is in `ragen-gym bench verify --help`.
 """
 
 
@@ -213,7 +213,9 @@ def _suite(entries: Sequence[Entry]) -> str:
         model = f"{told.model} ({told.link})" if told.link else told.model
         cells = [str(place), model, entry.summary["agent"], told.who, told.settings]
         cells += [number(total["normalised"]), percent(total["success"])]
-        overall.append([*cells, f"{total['episodes']:,}", entry.head[:16], "; ".join(entry.doubts)])
+        met = [f"{seen(split)} of {name}" for name, split in entry.summary["splits"].items() if split["seen"]]
+        why = [*[f"levels seen in training: {', '.join(met)}"] * bool(met), *entry.doubts]
+        overall.append([*cells, f"{total['episodes']:,}", entry.head[:16], "; ".join(why)])
     head = ["", "model", "agent", "by", "settings", "normalised", "success", "episodes", "chain", "ask why"]
     rows = {
         f"{place}. {entry.submission.model}": {name: split_rate(s) for name, s in entry.summary["splits"].items()}

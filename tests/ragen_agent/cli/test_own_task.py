@@ -82,7 +82,9 @@ def config(game: str = NAME) -> Config:
 @pytest.mark.slow
 def test_a_run_of_it_is_trained_measured_resumed_and_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "settings.toml").write_text(f'game = "{NAME}"\n[env_options]\nhighest = 9\n', encoding="utf-8")
-    assert agent_cli.main(["train", "--config", "settings.toml", "--out", "run", *settings(*SETTINGS)]) == 0
+    assert (
+        agent_cli.main(["train", "--config", "settings.toml", "--run-code", "--out", "run", *settings(*SETTINGS)]) == 0
+    )
     assert "the oracle" in capsys.readouterr().out
     run = folder / "run"
     assert read_toml(run / "config.toml")["game"] == NAME

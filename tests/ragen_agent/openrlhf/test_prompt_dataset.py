@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -163,6 +165,17 @@ def test_a_given_list_must_be_one_that_the_run_can_play(tmp_path: Path) -> None:
     path.write_text("{}\n")
     with pytest.raises(ValueError, match="is not a prompt dataset"):
         adopt_rows(path, CONFIG)
+
+
+def test_a_list_imports_no_module_that_the_settings_do_not_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs.py").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_rows(tmp_path / "rows.jsonl", [replace(row, game="theirs:Game") for row in train_rows(CONFIG)])
+    with pytest.raises(ValueError, match="plays theirs:Game, a game of a module that the run's settings do not name"):
+        adopt_rows(tmp_path / "rows.jsonl", CONFIG)
+    assert "theirs" not in sys.modules
 
 
 def test_a_label_of_an_earlier_version_is_read() -> None:

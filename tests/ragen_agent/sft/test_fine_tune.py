@@ -24,8 +24,8 @@ from ragen_agent.training import policy
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.seen import read_seen
+from ragen_agent.training.run_folder import RunFolder, families_met
+from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
 from ragen_gym.core.storage import DiskFullError
 from tests.ragen_agent.displays import quiet
 from tests.ragen_agent.sft.test_demonstrations import lines_of
@@ -195,6 +195,15 @@ def test_an_adapter_is_merged_into_its_model(
     with torch.no_grad():
         adapted = PeftModel.from_pretrained(load_checkpoint(model)[0], str(out / "adapter"))(ids).logits
         torch.testing.assert_close(agent.model(ids).logits, adapted, atol=1e-4, rtol=0)
+    elsewhere, record = shutil.copytree(model, tmp_path / "elsewhere"), read_seen(out)
+    write_seen(elsewhere / SEEN_FILE, [1])
+    assert main(["sft", "merge", str(out), "--base", str(elsewhere), "--out", str(tmp_path / "both")]) == 0
+    assert families_met(tmp_path / "merged") == record
+    assert families_met(tmp_path / "both") == record | {1}, "what the base was trained on"
+    shutil.copytree(out / "adapter", tmp_path / "alone" / "adapter")
+    (tmp_path / "alone" / "adapter" / SEEN_FILE).unlink()
+    assert main(["sft", "merge", str(tmp_path / "alone"), "--out", str(tmp_path / "unknown")]) == 0
+    assert families_met(tmp_path / "unknown") is None, "what the adapter was trained on is not known"
     assert main(["sft", "merge", str(model), "--out", str(tmp_path / "x")]) == 2
     assert "holds no adapter" in capsys.readouterr().err
     assert main(["sft", "merge", str(out), "--out", str(tmp_path / "merged")]) == 2

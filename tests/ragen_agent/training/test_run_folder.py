@@ -92,6 +92,9 @@ def test_the_levels_that_were_trained_on(tmp_path: Path) -> None:
     assert not run.seen.exists()
     run.checkpoint.mkdir()
     assert not RunFolder.create(tmp_path / "next", Config(model=str(run.checkpoint))).seen.exists(), "nor by the next"
+    run.copy_seen(run.checkpoint)
+    moved = run.checkpoint.rename(tmp_path / "moved")
+    assert not RunFolder.create(tmp_path / "after", Config(model=str(moved))).seen.exists(), "nor where it is moved"
     (tmp_path / "from elsewhere").mkdir()
     other = RunFolder.create(tmp_path / "other", Config(model=str(tmp_path / "from elsewhere")))
     assert read_seen(other.seen) == frozenset(), "nobody's run: it was trained on no level"

@@ -19,6 +19,7 @@ from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
+from ragen_gym.core.seen import SEEN_FILE, write_seen
 
 SMOKE = load_suite("smoke")
 TEXT = 'who = "Ada"\nmodel = "{model}"\nsettings = "one rollout a level"\n'
@@ -147,6 +148,12 @@ def test_what_to_ask_of_a_verified_run_stands_next_to_its_score(submissions: Pat
     with (stopped / "started.jsonl").open("a") as file:
         file.write('{"key": "0123456789abcdef", "session": 0}\n')
     ResultsFolder(stopped).write_summary(score_results(load_results(stopped)))
+    trained = shutil.copytree(submissions / "c-lake", tmp_path / "trained")
+    [split] = [split for split in SMOKE.splits if split.name == "frozen_lake"]
+    write_seen(trained / SEEN_FILE, [split.families[0]])
+    ResultsFolder(trained).write_summary(score_results(load_results(trained)))
+    [seen] = [line for line in page(*judge([trained])).splitlines() if line.startswith("| 1 |")]
+    assert seen.endswith("| levels seen in training: 1 of 8 of frozen_lake |")
     text = page(*judge([stopped, submissions / "b-oracle"]))
     rows = {line.split(" | ")[2]: line for line in text.splitlines() if line.startswith(("| 1 |", "| 2 |"))}
     assert rows["random"].endswith("| episodes started that left no record: 1 |")

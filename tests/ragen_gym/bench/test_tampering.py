@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Answer, Message, Task
-from ragen_gym.bench.episode_plan import RunOptions
+from ragen_gym.bench.episode_plan import RunOptions, episode_key
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.runner import run_suite
@@ -633,3 +633,27 @@ def test_the_report_says_how_its_chain_is(
         run.lines = lines
     assert main(["bench", "report", str(run.path)]) == 0
     assert said in (run.path / "report.html").read_text(encoding="utf-8").rpartition("<footer>")[2]
+
+
+def test_a_rescored_run_is_called_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever owns the folder can give it another name: then tables would not say how its replies were read."""
+    kind = Run(run.path / "kind")
+    assert main(["bench", "rescore", str(run.path), "--format-penalty", "0", "--out", str(kind.path)]) == 0
+    assert kind.verify(capsys)[0] == VERIFIED
+    info = kind.info
+    assert info["agent"] == "weak (format_penalty=0.0)"
+    for rescored in (info["settings"]["rescored"], {"by": {"format_penalty": 0.0}}):
+        kind.info = info = {**info, "agent": "weak", "settings": {**info["settings"], "rescored": rescored}}
+        lines = kind.lines
+        for line in lines:
+            line["key"] = episode_key(info, line["split"], line["index"], line["rollout"])
+        kind.lines = lines
+        (kind.path / "started.jsonl").unlink(missing_ok=True)
+        kind.rechain()
+        head = kind.lines[-1]["chain"]
+        sessions = [{**each, "ended": {"episodes": len(lines), "chain": head}} for each in info["sessions"]]
+        kind.info = {**info, "sessions": sessions}
+        kind.score_again()
+        code, found = kind.verify(capsys)
+        assert code == FALSE
+        assert [(each["where"], each["what"]) for each in found["differences"]] == [("run.json", "agent")]

@@ -1,0 +1,103 @@
+"""What a file or folder of somebody else names is imported, started or sent a key with ``--run-code`` alone."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ragen_agent.cli import main
+from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.training.run_folder import RunFolder
+
+TASK = """\
+import gymnasium
+import string
+
+
+class Guess(gymnasium.Env):
+    instructions = "Say a."
+    observation_space = action_space = gymnasium.spaces.Text(100, charset=string.printable)
+
+    def reset(self, *, seed=None, options=None):
+        return f"{seed}?", {}
+
+    def step(self, action):
+        return "", float("a" in action), True, False, {}
+
+    def optimal_reply(self):
+        return "a"
+"""
+JUDGE = {"turns": {"grounding": True}, "judge": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "key_env": "KEY"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with a module that is not imported and a file of settings that names it."""
+    (tmp_path / "theirs.py").write_text(TASK, encoding="utf-8")
+    (tmp_path / "game.toml").write_text('game = "theirs:Guess"\n', encoding="utf-8")
+    (tmp_path / "mixture.toml").write_text('[[games]]\ngame = "theirs:Guess"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("theirs", None)
+
+
+@pytest.mark.parametrize("file", ["game.toml", "mixture.toml"])
+@pytest.mark.parametrize(
+    "words",
+    ["train --dry-run", "tokens", "data --out rows.jsonl", "sft data --episodes 1 --out demos.jsonl", "eval nowhere"],
+)
+def test_the_module_of_a_file_of_settings(
+    folder: Path, words: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--config", file]) == 2
+    error = capsys.readouterr().err
+    assert f"{file} plays theirs:Guess" in error
+    assert "--run-code" in error
+    assert "theirs" not in sys.modules, "a file of settings made code run"
+
+
+def test_what_the_user_names_or_allows_is_imported(folder: Path) -> None:
+    for number, words in enumerate((["--run-code"], ["--game", "theirs:Guess"], ["--set", "game=theirs:Guess"])):
+        sys.modules.pop("theirs", None)
+        out = f"{number}.jsonl"
+        assert main(["sft", "data", "--config", "game.toml", "--episodes", "2", "--out", out, *words]) == 0
+        assert Path(out).is_file()
+
+
+def test_the_program_of_a_run_or_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    started = folder / "started"
+    config = with_settings(Config(), {"program": {"command": f"touch {shlex.quote(str(started))}"}})
+    RunFolder.create(folder / "run", config)
+    for words in (["train", "--resume", "run"], ["eval", "run"], ["train", "--config", "run/config.toml"]):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert "program.command" in error
+        assert "--run-code" in error
+    assert not started.exists()
+    assert not (folder / "runs").exists()
+    own = ["--set", "program.command=true", "--dry-run", "--set", "warm_start.epochs=1"]
+    assert main(["train", "--config", "run/config.toml", *own]) == 0
+    assert main(["train", "--config", "run/config.toml", "--run-code", "--dry-run"]) == 0
+    assert main(["report", "run"]) == 0, "which starts no program"
+
+
+def test_the_judge_of_a_run_or_file_is_sent_no_key(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RunFolder.create(folder / "run", with_settings(Config(), merged(JUDGE, {"evaluation": {"levels": 1}})))
+    monkeypatch.setenv("KEY", "secret")
+    for words in (
+        ["train", "--resume", "run"],
+        ["eval", "run"],
+        ["train", "--config", "run/config.toml"],
+        ["doctor", "--backend", "local", "--config", "run/config.toml"],
+    ):
+        assert main(words) == 2
+        assert "sends the key in KEY to the judge at http://127.0.0.1:9/v1" in capsys.readouterr().err
+    monkeypatch.delenv("KEY")
+    assert main(["train", "--config", "run/config.toml", "--dry-run"]) == 0, "there is no key to send"
