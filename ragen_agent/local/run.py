@@ -27,7 +27,7 @@ from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_r
 from ragen_agent.sft.trainer import imitate, warm_start
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.console import Display, plot_curve
+from ragen_agent.training.console import Display, plot_curve, run_code_flag
 from ragen_agent.training.cpu import peak_memory_gib
 from ragen_agent.training.evaluation import (
     baselines,
@@ -57,7 +57,7 @@ def train(config: Config, folder: RunFolder, display: Display, policy: Policy | 
     Raises:
         ValueError: settings that do not fit.
     """
-    with resumable(folder.path, "ragen-agent train --resume"):
+    with resumable(folder.path, f"ragen-agent train{run_code_flag(config)} --resume"):
         run = TrainingRun(config, folder, display, policy)
         folder.note_versions()
         try:

@@ -43,7 +43,7 @@ from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_pr
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.training.console import Display, plot_curve
+from ragen_agent.training.console import Display, plot_curve, run_code_flag
 from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.early_stopping import History
 from ragen_agent.training.evaluation import baselines, few_levels, fixed_instances, missing_baselines
@@ -107,7 +107,7 @@ def train_distributed(
     started = time.monotonic()
     log = folder.path / "openrlhf.log"
     atexit.register(_send_stderr_to, log)
-    with resumable(folder.path, "ragen-agent train --resume"):
+    with resumable(folder.path, f"ragen-agent train{run_code_flag(config)} --resume"):
         write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
         folder.note_versions()
         state = repair(folder)
@@ -271,7 +271,7 @@ def _run(folder: RunFolder, log: Path, config: Config, done: int, display: Displ
         if not process.returncode:
             return
         if start == STARTS or len(history.records) > before or not PORT_TAKEN.search(log.read_bytes()[printed:]):
-            raise RunStoppedError(_stop_reason(folder, log, process.returncode))
+            raise RunStoppedError(_stop_reason(folder, log, process.returncode) + run_code_flag(config))
         display.say("another program took a port that OpenRLHF had chosen; starting again")
 
 
