@@ -196,7 +196,7 @@ class RunFolder:
 def families_met(model: str | Path) -> frozenset[int] | None:
     """The families of the levels that a model was trained on: none where it is empty or was not trained here.
 
-    None where nobody knows: it is of a run, or was merged with an adapter, without a record.
+    None where that is not known: it is of a run, or was merged with an adapter, without a record.
     """
     if not model:
         return frozenset()

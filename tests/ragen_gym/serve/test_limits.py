@@ -303,12 +303,16 @@ def test_limits_are_checked(wrong: dict[str, Any]) -> None:
         Limits(**wrong)
 
 
+def start_instead_of_python(script: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(path))
+
+
 def test_a_process_that_starts_too_slowly_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it says late must not be read as the answer to the next trial."""
-    program = tmp_path / "slow"
-    program.write_text("#!/bin/sh\nsleep 0.5\necho ready\nwhile read line; do echo 0.25; done\n")
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
+    slow = "sleep 0.5\necho ready\nwhile read line; do echo 0.25; done"
+    start_instead_of_python(slow, tmp_path / "slow", monkeypatch)
 
     async def measured() -> float:
         costs, spec = LevelCosts(1.0), find("FrozenLake")
@@ -326,12 +330,9 @@ def test_a_process_that_starts_too_slowly_measures_nothing(tmp_path: Path, monke
 
 def test_a_machine_without_time_says_nothing_of_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They stayed refused as too expensive until the server ended."""
-    program, tried = tmp_path / "busy", tmp_path / "tried"
-    program.write_text(
-        f"#!/bin/sh\necho ready\nread line\n[ -e {tried} ] && echo 0.25 && exit\n: > {tried}\nexec sleep 30\n"
-    )
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
+    tried = tmp_path / "tried"
+    busy = f"echo ready\nread line\n[ -e {tried} ] && echo 0.25 && exit\n: > {tried}\nexec sleep 30"
+    start_instead_of_python(busy, tmp_path / "busy", monkeypatch)
 
     async def measured() -> float:
         costs, spec = LevelCosts(1.0), find("FrozenLake")
@@ -363,10 +364,8 @@ def test_a_machine_without_time_says_nothing_of_the_options(tmp_path: Path, monk
 def test_options_whose_trial_spends_its_cpu_time_are_too_expensive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program, serve = tmp_path / "python", "from ragen_gym.serve import level_cost as c; c._CPU = 1; c._serve()"
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{serve}'\n")
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
+    serve = "from ragen_gym.serve import level_cost as c; c._CPU = 1; c._serve()"
+    start_instead_of_python(f"exec {sys.executable} -c '{serve}'", tmp_path / "python", monkeypatch)
 
     async def measured() -> float:
         costs = LevelCosts(60)  # seconds a level, so that the trial's own look at its time does not end it
