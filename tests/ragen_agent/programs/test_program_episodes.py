@@ -238,7 +238,7 @@ while time.monotonic() < until:
 
 
 def test_an_episode_that_is_begun_as_the_program_ends_is_over(agent: Policy) -> None:
-    """A request may still be on its way when its program is ended; its episode was never played, nor the rollout ended."""
+    """A request may be on its way as its program is ended: its episode was not played, and the rollout never ended."""
     program = Program("none")
     rollout = _Rollout(agent.engine, [Instance(3, 3)], program, 1.0, 0)
     worker = Worker(program, agent.processes("train", 1)[0], rollout, lambda ids: None)
