@@ -189,12 +189,12 @@ def check_code(config: Config, run_code: bool, path: Path, asked: Settings | Non
         config: the settings.
         run_code: whether such a module may be imported.
         path: the file or folder.
-        asked: the settings over them that the user gave: what these name may be imported.
+        asked: those of the settings that the user gave by flags: what they name may be imported.
     """
     from ragen_gym.games.registry import TABLE, own_module, task_of
 
-    theirs = asked or {}
-    own = [config.game] * ("game" in theirs) + [row["game"] for row in config.games if "games" in theirs]
+    asked = asked or {}
+    own = [config.game] * ("game" in asked) + [row["game"] for row in config.games if "games" in asked]
     named = {own_module(game) for game in own}
     for game in [config.game, *(row["game"] for row in config.games)]:
         module = own_module(game)

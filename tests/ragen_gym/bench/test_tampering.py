@@ -636,7 +636,7 @@ def test_the_report_says_how_its_chain_is(
 
 
 def test_a_rescored_run_is_called_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever owns the folder can give it another name: then tables would not say how its replies were read."""
+    """Its owner can rename it and make keys and chain anew: tables would not say how its replies were read."""
     kind = Run(run.path / "kind")
     assert main(["bench", "rescore", str(run.path), "--format-penalty", "0", "--out", str(kind.path)]) == 0
     assert kind.verify(capsys)[0] == VERIFIED
