@@ -299,8 +299,9 @@ def test_a_torchvision_of_another_torch_is_repaired(tmp_path: Path, monkeypatch:
         "torch.library.register_fake('torchvision::nms')(lambda dets, scores, iou_threshold: dets)\n"
     )
     (tmp_path / "sitecustomize.py").write_text(
-        "import site, sys\n"
-        "sys.meta_path[:] = [f for f in sys.meta_path if not hasattr(f, 'prepares')]\n"  # a repaired environment's
+        "import site, sys\n"  # without what an environment that is repaired already starts with
+        f"sys.modules.pop({torchvision_ops.COPY!r}, None)\n"
+        f"sys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != {torchvision_ops.COPY!r}]\n"
         f"site.addsitedir({str(tmp_path)!r})\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
