@@ -3,10 +3,10 @@
 ``python -m benchmarks.leaderboard --checkpoint "after SFT=FOLDER" --checkpoint "after RL=FOLDER"``: each agent plays
 each suite into a run folder of its own under ``--out``, so the command may be stopped and repeated, or given one row at
 a time; episodes that are there are not played again. ``--server "vLLM=MODEL@http://127.0.0.1:8000/v1"`` adds a model
-behind a server, such as ``vllm serve FOLDER --dtype bfloat16`` or ``llama-server -m FILE.gguf``: the same model there
+behind a server, such as ``vllm serve FOLDER --dtype bfloat16`` or that of ``make llama-server``: the same model there
 and here should agree, and a server that is killed midway costs no episode, as the next command plays what failed. A row
-that is called like another one and after a comma something more, such as ``after SFT, vLLM``, stands next to it, where
-the two are compared.
+that is called like another one and after a comma something more, such as ``after SFT, vLLM``, stands next to it, and is
+compared with it.
 
 Written are ``leaderboard.json``, ``leaderboard.md`` and, for each suite that a language model has played, a page with
 ten of its episodes in the viewer.
@@ -19,10 +19,10 @@ import gc
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,11 @@ more than the second divided by the number of cores, other programs held the mac
 
 The models named (Sokoban) are those of the recipe `smollm2-135m-sokoban`, seed 0, before and after its reinforcement
 ([recipes](recipes.md) has what they reach on held-out levels as they were trained: boards as coordinates, three turns,
-and no earlier turn in the prompt). A suite shows boards as grids, with all earlier turns.
+and no earlier turn in the prompt). A suite shows boards as grids, with all earlier turns. The one named (Bandit) is
+that of `smollm2-135m-bandit`, seed 0, before its reinforcement. Rows named vLLM and llama-server are the same
+checkpoint behind a server that was killed, or ended, on the way. llama-server has `--samplers temperature`, as by
+default it drops unlikely tokens; vLLM on a CPU has room for all prompts of a step (`--max-num-batched-tokens`),
+as it ends where it cuts a prompt whose request has a seed.
 
 Machine: {machine}.
 {suites}"""
@@ -148,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.leaderboard", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--suite", nargs="+", default=SUITES, metavar="SUITE", help=f"default: {' '.join(SUITES)}")
+    parser.add_argument("--split", nargs="+", default=(), metavar="SPLIT", help="of the suites (default: all of them)")
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="agents to play now (default: all of them)")
     parser.add_argument(
         "--checkpoint", action="append", default=[], metavar="NAME=FOLDER", help="one more language model; repeatable"
@@ -192,15 +197,19 @@ def _play(row: Row, suite: Suite, arguments: argparse.Namespace) -> None:
     """Plays what is missing of one run, and adds what it took to the run's cost."""
     folder, file = _folder(row, suite, arguments.out), _cost_file(row, suite, arguments.out)
     cost = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"seconds": 0.0, "cpu_seconds": 0.0}
-    wanted = sum(len(split.levels[: arguments.limit]) for split in suite.splits)
-    if (folder / "run.json").is_file() and sum(record.counted for record in ResultsFolder(folder).records()) >= wanted:
-        return  # without loading a model
+    wanted = {split.name: len(split.levels[: arguments.limit]) for split in suite.splits}
+    wanted = {name: count for name, count in wanted.items() if not arguments.split or name in arguments.split}
+    if (folder / "run.json").is_file():
+        counted = Counter(record.split for record in ResultsFolder(folder).records() if record.counted)
+        if wanted and all(counted[name] >= count for name, count in wanted.items()):
+            return  # without loading a model
     began, cpu = time.monotonic(), time.process_time()
     settings: dict[str, Any] = {"max_tokens": arguments.max_tokens, "timeout": 1800.0} if row.model else {}
     if row.model:
         settings |= {"base_url": row.server} if row.server else {"batch": arguments.batch}
     agent = make_agent(row.spec(), **settings)
     options = RunOptions(
+        splits=tuple(arguments.split),
         limit=arguments.limit,
         concurrency=arguments.batch if row.model else 32,
         timeouts=Timeouts(episode=None) if row.model else Timeouts(),  # a slow machine is no failure of the model
@@ -263,8 +272,8 @@ def _write(
         models = [row for row in rows if row.model and entry["rows"].get(row.name, {}).get("episodes")]
         runs = [_results(row, suite, arguments.out) for row in models if _here(row, suite, arguments.out)]
         if runs:
-            compared = [compare_results(second, first) for first, second in pairwise(runs)]
-            entry["differences"] = {
+            compared = [compare_results(run, other) for run, other in _pairs(runs)]
+            entry["differences"] = entry.get("differences", {}) | {  # those of runs that are elsewhere stay
                 f"{each['first']} and {each['second']}": {n: s["sentence"] for n, s in each["splits"].items()}
                 for each in compared
             }
@@ -276,6 +285,17 @@ def _write(
 
 def _here(row: Row, suite: Suite, out: Path) -> bool:
     return (_folder(row, suite, out) / "run.json").is_file()
+
+
+def _pairs(runs: Sequence[BenchResults]) -> list[tuple[BenchResults, BenchResults]]:
+    """Each run with the one that it is named after, or else with the last before it that is named after none."""
+    by_name, pairs, last = {run.agent: run for run in runs}, [], runs[0]
+    for run in runs:
+        other = by_name.get(run.agent.rpartition(", ")[0])
+        if run is not runs[0]:
+            pairs.append((run, other or last))
+        last = last if other else run
+    return pairs
 
 
 def _ten(runs: Sequence[BenchResults]) -> list[BenchResults]:

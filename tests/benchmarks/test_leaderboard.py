@@ -68,6 +68,15 @@ def test_a_leaderboard_is_played_once_and_written(
     assert "tiny: tiny, 5 episodes" in html
     assert "same: same, 5 episodes" in html
 
+    elsewhere = ["--out", str(tmp_path / "elsewhere"), "--checkpoint", f"later={checkpoint}", "--rows", "later"]
+    for split in ("sokoban", "bandit"):
+        assert main([*words, *elsewhere, "--split", split]) == 0
+    assert list(json.loads((page / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]["later"]["splits"]) == [
+        "sokoban",
+        "bandit",
+    ]
+    assert "same and tiny do not differ" in (page / "leaderboard.md").read_text(), "runs that are not at hand"
+
 
 def test_a_row_that_is_stopped_keeps_its_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
