@@ -45,11 +45,6 @@ class Reader:
         raise NotImplementedError
 
 
-def test_the_page_is_of_its_results() -> None:
-    results = json.loads((judge.HERE / "judge.json").read_text(encoding="utf-8"))
-    assert (judge.HERE / "judge.md").read_text(encoding="utf-8") == judge._page(results)
-
-
 def test_descriptions_are_what_they_claim_to_be() -> None:
     found = judge.items(3 * 34)
     assert len(set(found)) == len(found)

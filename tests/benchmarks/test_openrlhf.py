@@ -11,10 +11,6 @@ from benchmarks.openrlhf import HERE, _page, _plot
 RESULTS = json.loads((HERE / "openrlhf.json").read_text(encoding="utf-8"))
 
 
-def test_the_page_is_made_of_the_results() -> None:
-    assert _page(RESULTS) == (HERE / "openrlhf.md").read_text(encoding="utf-8")
-
-
 def test_a_pretrained_model_has_its_phases_and_the_share_of_this_project(tmp_path: Path) -> None:
     real = copy.deepcopy(RESULTS["small"]) | {"game": "Bandit", "iterations": 15}
     real["local"]["phases"] = {"rollout": 2.0, "train": 4.0}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import heldout, made_folder, rollout
+from benchmarks import heldout, judge, made_folder, openrlhf, rollout, transfer, vision
 
 HOME = Path(heldout.__file__).parent
 
@@ -29,3 +31,10 @@ def test_every_measurement_makes_it() -> None:
     types = [each for file in HOME.glob("*.py") for each in options.findall(file.read_text(encoding="utf-8"))]
     assert len(types) > 5
     assert {*types} == {"made_folder"}
+
+
+@pytest.mark.parametrize("measurement", [judge, openrlhf, transfer, vision], ids=lambda module: module.__name__)
+def test_a_page_is_made_of_its_results(measurement: Any) -> None:
+    name = measurement.__name__.rpartition(".")[2]
+    results = json.loads((HOME / f"{name}.json").read_text(encoding="utf-8"))
+    assert measurement._page(results) == (HOME / f"{name}.md").read_text(encoding="utf-8")

@@ -46,11 +46,6 @@ def thinking(board: str, *moves: str) -> str:
     return write_reply(moves or ("Up",), f"<observation>{board}</observation>")
 
 
-def test_the_page_is_of_its_results() -> None:
-    results = json.loads((vision.HERE / "vision.json").read_text(encoding="utf-8"))
-    assert (vision.HERE / "vision.md").read_text(encoding="utf-8") == vision._page(results)
-
-
 @pytest.mark.parametrize("name", AGENTS)
 def test_every_agent_writes_the_board_in_the_same_way(name: str) -> None:
     arguments = AGENTS[name].arguments

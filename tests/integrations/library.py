@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-__all__ = ["CHATML", "REPLIES", "byte_tokenizer", "export", "install", "needs", "options", "serving_replies"]
+from ragen_gym.integrations import Rollout
+
+__all__ = ["CHATML", "REPLIES", "byte_tokenizer", "export", "install", "needs", "options", "played", "serving_replies"]
 
 #: Replies that a stand-in for a model gives, one malformed, in the order of the turns.
 REPLIES = ("<think>Up.</think><answer>Left || Up</answer>", "Up, I think.", "<think>On.</think><answer>Right</answer>")
@@ -72,6 +74,16 @@ def install(package: Path, site: Path) -> dict[str, str]:
     assert done.returncode == 0, done.stderr
     path = os.pathsep.join(part for part in (str(site), os.environ.get("PYTHONPATH", "")) if part)
     return {**os.environ, "PYTHONPATH": path}
+
+
+def played(seed: int, noise_seed: int, **arguments: Any) -> Rollout:
+    """An episode of FrozenLake with ``REPLIES``, as it goes without any library."""
+    rollout = Rollout("FrozenLake", **arguments)
+    rollout.begin(seed, noise_seed)
+    for reply in REPLIES:
+        if not rollout.over:
+            rollout.reply(reply)
+    return rollout
 
 
 class _Model(BaseHTTPRequestHandler):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ragen_gym.integrations import METRICS, Rollout
-from tests.integrations.library import REPLIES, export, needs, serving_replies
+from ragen_gym.integrations import METRICS
+from tests.integrations.library import export, needs, played, serving_replies
 
 needs("art", "art")
 
@@ -46,18 +46,14 @@ def test_groups_are_episodes_of_one_level_with_other_noise() -> None:
     expected = []
     for seed in (3, 4):
         for member in range(8):
-            rollout = Rollout("FrozenLake", **OPTIONS)
-            rollout.begin(seed, noise_seed_of(f"0 {seed} {member}"))
-            for reply in REPLIES:
-                if not rollout.over:
-                    rollout.reply(reply)
+            rollout = played(seed, noise_seed_of(f"0 {seed} {member}"), **OPTIONS)
             expected.append((seed, round(rollout.total, 6), len(rollout.messages) - 1))
-    played = [
+    gained = [
         (trajectory.metadata["seed"], round(trajectory.reward, 6), len(trajectory.messages()))
         for group in found
         for trajectory in group.trajectories
     ]
-    assert sorted(played) == sorted(expected)
+    assert sorted(gained) == sorted(expected)
     for group in found:
         assert len({trajectory.metadata["level_id"] for trajectory in group.trajectories}) == 1
         for trajectory in group.trajectories:

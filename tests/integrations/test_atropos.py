@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ragen_gym.integrations import METRICS, Rollout
-from tests.integrations.library import REPLIES, byte_tokenizer, export, needs, options, serving_replies
+from ragen_gym.integrations import METRICS
+from tests.integrations.library import REPLIES, byte_tokenizer, export, needs, options, played, serving_replies
 
 needs("atropos", "atroposlib")
 
@@ -96,11 +96,7 @@ def test_evaluation_is_on_levels_of_the_test_split(folder: Path) -> None:
     text = found.read_text(encoding="utf-8")
     expected = []
     for seed in range(6):
-        rollout = Rollout("FrozenLake", split="test", **OPTIONS)
-        rollout.begin(seed, seed)
-        for reply in REPLIES:
-            if not rollout.over:
-                rollout.reply(reply)
+        rollout = played(seed, seed, split="test", **OPTIONS)
         expected.append(rollout.metrics() | {"return": rollout.total})
     results = json.loads(text)["results"]["all"]
     for name in (*METRICS, "return"):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ragen_gym.integrations import METRICS, Rollout
+from tests.integrations import library
 from tests.integrations.library import REPLIES, export, needs, options
 
 needs("nemo", "nemo_gym", "resources_servers")
@@ -83,12 +84,7 @@ async def play(app: Any, row: dict[str, Any], *, close: bool = False) -> dict[st
 
 
 def replay(row: dict[str, Any], noise_seed: int) -> Rollout:
-    rollout = Rollout("FrozenLake", split=row["split"], **OPTIONS)
-    rollout.begin(row["seed"], noise_seed)
-    for reply in REPLIES:
-        if not rollout.over:
-            rollout.reply(reply)
-    return rollout
+    return library.played(row["seed"], noise_seed, split=row["split"], **OPTIONS)
 
 
 def test_an_episode_of_a_row_is_the_games(folder: Path, app: Any, server: Any) -> None:

@@ -20,7 +20,8 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from ragen_gym.integrations import METRICS, Rollout
-from tests.integrations.library import export, install, needs, options
+from tests.integrations import library
+from tests.integrations.library import REPLIES, export, install, needs, options
 
 needs("openenv", "openenv")
 
@@ -148,13 +149,11 @@ def test_the_oracle_earns_the_most_and_the_canaries_nothing(folder: Path, url: s
 
 
 def test_sessions_play_what_their_seeds_say(url: str, package: Any) -> None:
-    replies = ["<think>Up.</think><answer>Left || Up</answer>", "Up!", "<think>On.</think><answer>Right</answer>"]
-
     def play(noise_seed: int) -> tuple[str, float, dict[str, float]]:
         with package.FrozenLakeEnv(base_url=url).sync() as env:
             result = env.reset(seed=5, split="validation", noise_seed=noise_seed)
             first, earned = result.observation.text, 0.0
-            for reply in replies:
+            for reply in REPLIES:
                 if not result.done:
                     result = env.step(package.FrozenLakeAction(text=reply))
                     earned += result.observation.game_reward
@@ -163,11 +162,8 @@ def test_sessions_play_what_their_seeds_say(url: str, package: Any) -> None:
     with ThreadPoolExecutor(16) as pool:
         played = list(pool.map(play, range(16)))
     for noise_seed, (first, earned, metrics) in enumerate(played):
-        rollout = Rollout("FrozenLake", split="validation", **OPTIONS)
-        assert first == f"{rollout.instructions}\n\n{rollout.begin(5, noise_seed)}"
-        for reply in replies:
-            if not rollout.over:
-                rollout.reply(reply)
+        rollout = library.played(5, noise_seed, split="validation", **OPTIONS)
+        assert first == f"{rollout.instructions}\n\n{rollout.messages[1]['content']}"
         assert earned == pytest.approx(rollout.total)
         assert metrics == rollout.metrics()
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ragen_gym.integrations import METRICS, Rollout
+from ragen_gym.integrations import METRICS
+from tests.integrations import library
 from tests.integrations.library import REPLIES, export, install, needs, options
 
 needs("skyrl", "skyrl_gym")
@@ -54,11 +55,7 @@ def play(row: dict[str, Any], **extras: Any) -> tuple[float, dict[str, Any], dic
 def test_an_episode_of_a_row_is_the_games(folder: Path) -> None:
     row = rows_of(folder, "test")[2]
     total, info, metrics = play(row)
-    rollout = Rollout("FrozenLake", split="test", **OPTIONS)
-    rollout.begin(row["seed"], info["noise_seed"])
-    for reply in REPLIES:
-        if not rollout.over:
-            rollout.reply(reply)
+    rollout = library.played(row["seed"], info["noise_seed"], split="test", **OPTIONS)
     assert total == pytest.approx(rollout.total)
     assert metrics == rollout.metrics()
     assert set(metrics) == set(METRICS)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ragen_gym.integrations import METRICS, Rollout
-from tests.integrations.library import REPLIES, export, install, needs, serving_replies
+from tests.integrations.library import export, install, needs, played, serving_replies
 
 needs("verifiers", "verifiers")
 
@@ -87,11 +87,7 @@ def test_eval_plays_rollouts_of_a_task_on_one_level_with_other_noise(package: di
     assert len(traces) == 4
     for trace in traces:
         data, info = trace["task"]["data"], trace["info"]
-        rollout = Rollout("FrozenLake", split="test", max_turns=3, success_rate=0.8)
-        rollout.begin(data["seed"], info["noise_seed"])
-        for reply in REPLIES:
-            if not rollout.over:
-                rollout.reply(reply)
+        rollout = played(data["seed"], info["noise_seed"], split="test", max_turns=3, success_rate=0.8)
         assert not trace["errors"]
         assert trace["rewards"]["game_return"]["score"] == pytest.approx(rollout.total)
         assert trace["metrics"] == pytest.approx(rollout.metrics())

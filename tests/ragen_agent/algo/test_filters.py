@@ -39,17 +39,6 @@ def test_keep_top_by_hand() -> None:
     assert filters.keep_top(torch.zeros(0)).tolist() == []
 
 
-@given(
-    spread=st.lists(st.sampled_from([0.0, 1e-3, 0.1, 0.2, 0.5]), min_size=1, max_size=12),
-    share=st.floats(0.01, 1),
-)
-def test_keep_top_reference(spread: list[float], share: float) -> None:
-    number = max(1, math.floor(share * len(spread) + 1e-9))
-    by_spread_then_index = sorted(range(len(spread)), key=lambda index: (-spread[index], index))
-    expected = {index for index in by_spread_then_index[:number] if spread[index]}
-    assert set(filters.keep_top(torch.tensor(spread), share).nonzero().flatten().tolist()) == expected
-
-
 @given(groups=st.integers(1, 20), share=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1))
 def test_keep_random_keeps_as_many_and_repeats(groups: int, share: float, seed: int) -> None:
     kept = filters.keep_random(torch.zeros(groups), share, torch.Generator().manual_seed(seed))

@@ -49,14 +49,6 @@ def test_gae_reference(data: st.DataObject, shape: tuple[int, int], gamma: float
         assert not returns[row, ~at].any()
 
 
-@given(data=st.data(), shape=ROWS)
-def test_undiscounted_gae_with_a_blind_critic_is_the_reward_to_go(data: st.DataObject, shape: tuple[int, int]) -> None:
-    sampled = torch.ones(shape, dtype=torch.bool)
-    rewards = data.draw(tensors(shape))
-    advantages, _ = algo.gae(rewards, torch.zeros(shape, dtype=torch.float64), sampled)
-    close(advantages, rewards.flip(1).cumsum(1).flip(1))
-
-
 # Two turns of two tokens with an observation between them. The values at the turns' ends are 2 and 6, the others 1
 # and 4; the observation's 100 plays no part.
 SAMPLED = torch.tensor([[True, True, False, True, True]])
@@ -151,37 +143,6 @@ def test_turn_wise_gae_reference(data: st.DataObject, shape: tuple[int, int], ga
             turn = sum(end < t for end in ends[row])
             expected = (by_turn[turn], by_turn[turn] + at_ends[turn]) if sampled[row, t] else (0.0, 0.0)
             assert (float(advantages[row, t]), float(returns[row, t])) == pytest.approx(expected, abs=1e-9)
-
-
-@given(data=st.data(), shape=ROWS, gamma=st.floats(0, 1), lam=st.floats(0, 1))
-def test_one_turn_has_one_level(data: st.DataObject, shape: tuple[int, int], gamma: float, lam: float) -> None:
-    """With a single turn there is nothing between turns: bi-level GAE is GAE over the tokens."""
-    sampled = data.draw(masks(shape))
-    ends = [row.nonzero().flatten().tolist()[-1:] for row in sampled]
-    rewards, values = torch.where(sampled, data.draw(tensors(shape)), 0.0), data.draw(tensors(shape))
-    bi_level = algo.bi_level_gae(rewards, values, sampled, ends, 0.5, gamma, lam)
-    for one, other in zip(bi_level, algo.gae(rewards, values, sampled, gamma, lam), strict=True):
-        close(one, other)
-
-
-@given(data=st.data(), shape=ROWS)
-def test_undiscounted_credit_is_the_reward_to_go_at_both_levels(data: st.DataObject, shape: tuple[int, int]) -> None:
-    """With gamma = lambda = 1 the critic cancels out: A = reward still to come - V, whatever the turns are."""
-    sampled = data.draw(masks(shape))
-    rewards, values = torch.where(sampled, data.draw(tensors(shape)), 0.0), data.draw(tensors(shape))
-    ends = data.draw(turns(sampled))
-    advantages, _ = algo.bi_level_gae(rewards, values, sampled, ends, 1.0, 1.0, 1.0)
-    to_come = rewards.flip(1).cumsum(1).flip(1)
-    # A turn's own costs inside it are not in its r_i, so they count for the tokens up to them and for no earlier turn.
-    inside = rewards.clone()
-    for row, places in enumerate(ends):
-        inside[row, places] = 0.0
-    hidden = torch.zeros_like(rewards)
-    for row, places in enumerate(ends):
-        for t in range(shape[1]):
-            end = min((e for e in places if e >= t), default=t)
-            hidden[row, t] = inside[row, end + 1 :].sum()
-    close(advantages, torch.where(sampled, to_come - hidden - values, 0.0))
 
 
 def test_narrowed_turns_keep_what_was_earned() -> None:

@@ -17,15 +17,13 @@ from ragen_gym.core.seen import read_seen
 from ragen_gym.games import registry
 from ragen_gym.games._jit import _compiler
 from ragen_gym.serve import RemoteTurnEnv
+from tests.ragen_agent.cli.test_own_task import FEW, check_run_code, settings
 from tests.ragen_gym.serve.test_command import started
 from tests.test_documentation import script_of
 
 GUIDE = Path(__file__).parents[3] / "renders" / "guides" / "your_own_game.md"
 NAME = "lights_out:LightsOut"
-SETTINGS = (
-    "training.iterations=1", "training.groups=2", "training.group_size=2", "demonstrations.episodes=64",
-    "evaluation.levels=4", "turns.max_tokens_per_turn=20",
-)  # fmt: skip
+SETTINGS = (*FEW, "turns.max_tokens_per_turn=20")
 
 
 @pytest.fixture
@@ -47,26 +45,12 @@ def forget() -> None:
     gymnasium.registry.pop("ragen/LightsOut-v0", None)
 
 
-def settings(*names: str) -> list[str]:
-    return [word for name in names for word in ("--set", name)]
-
-
 @pytest.mark.slow
 def test_a_run_of_it_is_trained_measured_resumed_and_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert agent_cli.main(["train", "--game", NAME, "--out", "run", *settings(*SETTINGS)]) == 0
     assert "Measure again: ragen-agent eval run --split test --run-code\n" in capsys.readouterr().out
-    run = folder / "run"
-    assert read_toml(run / "config.toml")["game"] == NAME
-    for command in (["eval", "run"], ["report", "run"], ["train", "--resume", "run"]):
-        forget()
-        capsys.readouterr()
-        assert agent_cli.main(command) == 2
-        assert "lights_out" not in sys.modules, "a folder's settings made its code run"
-        error = capsys.readouterr().err
-        assert NAME in error
-        assert "--run-code" in error
-        assert agent_cli.main([*command, "--run-code"]) == 0
-    assert (run / "report.html").is_file()
+    assert read_toml(folder / "run" / "config.toml")["game"] == NAME
+    check_run_code(NAME, forget, capsys)
 
 
 def test_the_default_folder_of_its_run_has_a_name_that_every_system_takes(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,10 +54,11 @@ class Sum(Bare):
     def random_reply(self, rng):
         return str(rng.integers(2 * self.highest))
 '''
-SETTINGS = (
+FEW = (
     "training.iterations=1", "training.groups=2", "training.group_size=2", "demonstrations.episodes=64",
-    "evaluation.levels=4", "turns.max_tokens_per_turn=8",
+    "evaluation.levels=4",
 )  # fmt: skip
+SETTINGS = (*FEW, "turns.max_tokens_per_turn=8")
 
 
 @pytest.fixture
@@ -67,11 +68,30 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
+    forget()
+
+
+def forget() -> None:
+    """As in a new process."""
     sys.modules.pop("guessing", None)
 
 
 def settings(*names: str) -> list[str]:
     return [word for name in names for word in ("--set", name)]
+
+
+def check_run_code(name: str, forget: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    """The folder ``run`` is of the game or task ``name``, whose module is imported with ``--run-code`` alone."""
+    for command in (["eval", "run"], ["report", "run"], ["train", "--resume", "run"]):
+        forget()
+        capsys.readouterr()
+        assert agent_cli.main(command) == 2
+        assert name.partition(":")[0] not in sys.modules, "a folder's settings made its code run"
+        error = capsys.readouterr().err
+        assert name in error
+        assert "--run-code" in error
+        assert agent_cli.main([*command, "--run-code"]) == 0
+    assert Path("run", "report.html").is_file()
 
 
 def config(game: str = NAME) -> Config:
@@ -91,14 +111,7 @@ def test_a_run_of_it_is_trained_measured_resumed_and_reported(folder: Path, caps
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     assert summary["optimal"]["rate"] == 1.0
     assert 0 <= summary["random"]["rate"] < 1
-    for command in (["eval", "run"], ["report", "run"], ["train", "--resume", "run"]):
-        sys.modules.pop("guessing", None)
-        capsys.readouterr()
-        assert agent_cli.main(command) == 2
-        assert "guessing" not in sys.modules, "a folder's settings made its code run"
-        assert "--run-code" in capsys.readouterr().err
-        assert agent_cli.main([*command, "--run-code"]) == 0
-    assert (run / "report.html").is_file()
+    check_run_code(NAME, forget, capsys)
 
 
 @pytest.mark.slow

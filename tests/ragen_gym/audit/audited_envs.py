@@ -369,9 +369,8 @@ class DrawsTenLevels(UnsplitMaze):
         return super().reset(seed=int(np.random.default_rng().integers(10)))
 
 
-class HidesTenLevels(HidesLevel):
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return super().reset(seed=None if seed is None else seed % 10)
+class HidesTenLevels(TenLevels, HidesLevel):
+    pass
 
 
 class Walled(Maze):

@@ -250,6 +250,9 @@ def test_bad_level_files(tmp_path: Path) -> None:
     (tmp_path / "picture.txt").write_bytes(b"\x89PNG\r\n\xff\xfe")
     with pytest.raises(ValueError, match=r"picture.txt is not text in UTF-8: save it in that encoding"):
         read_levels(tmp_path / "picture.txt")
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match="as its 'text'"):
+        read_levels(tmp_path / "other.jsonl")
     nothings: list[Any] = [[], 3, None]
     for nothing in nothings:
         with pytest.raises(ValueError, match="holds no level: give a path to a level file, or a list of boards"):

@@ -56,7 +56,7 @@ def test_a_budget_ends_an_episode() -> None:
     assert len(play_episode(env, POLICIES["oracle"](hashed_draw(0)), 1).actions) == 1
 
 
-@pytest.mark.parametrize(("name", "budget"), [("FrozenLake", 10), ("Bandit", 1)])
+@pytest.mark.parametrize(("name", "budget"), [("FrozenLake", 10), ("Sokoban", 10), ("Bandit", 1)])
 def test_budgets(name: str, budget: int) -> None:
     assert action_budget(StepEnv(name)) == budget
 

@@ -27,7 +27,17 @@ LAKE = "P__O\n____\n_O__\n___G"
 
 
 @pytest.mark.parametrize("name", TABLE)
-@pytest.mark.parametrize("arguments", [{}, {"think": False, "max_turns": 2}, {"split": "test", "max_actions": 3}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"think": False, "max_turns": 2},
+        {"split": "test", "max_actions": 3},
+        {"observation": "image"},
+        {"observation": "both"},
+    ],
+    ids=str,
+)
 def test_gymnasiums_checks_without_a_warning(name: str, arguments: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -210,23 +220,13 @@ def test_the_oracle_reaches_what_it_promises_within_the_budgets(seed: int) -> No
     assert info["success"] == (promised == 1)
 
 
-def test_replies_are_strings_and_budgets_whole_numbers() -> None:
+def test_replies_are_strings_and_options_those_there_are() -> None:
     env = lake()
     for reply in (3, None, b"Up", ["Up"]):
         with pytest.raises(ValueError, match=f"a turn's action is the reply's text, not {type(reply).__name__}"):
             env.step(reply)  # type: ignore[arg-type]
-    bad: list[tuple[dict[str, Any], str]] = [
-        ({"max_turns": 0}, "max_turns is 0; it must be at least 1"),
-        ({"max_actions_per_turn": 1.5}, "max_actions_per_turn is 1.5; it must be an integer, such as 5"),
-        ({"max_actions": True}, "max_actions is True; it must be an integer"),
-        ({"format_penalty": "none"}, "format_penalty is 'none'; it must be a number"),
-        ({"max_tokens_per_turn": 0}, "max_tokens_per_turn is 0; it must be at least 1"),
-        ({"think": "no"}, "think is 'no'; it must be true or false"),
-        ({"max_turn": 3}, r"FrozenLake has no option 'max_turn': .* Did you mean max_turns\?"),
-    ]
-    for arguments, message in bad:
-        with pytest.raises(ValueError, match=message):
-            make_turn("FrozenLake", **arguments)
+    with pytest.raises(ValueError, match=r"FrozenLake has no option 'max_turn': .* Did you mean max_turns\?"):
+        make_turn("FrozenLake", max_turn=3)
     with pytest.raises(ResetNeeded):
         make_turn("FrozenLake").step(say("Up"))
 
@@ -285,20 +285,6 @@ def test_a_board_whose_floor_is_a_space_is_read_as_it_stands() -> None:
     env.reset(seed=1)
     _, _, _, _, info = env.step(f"<think><observation>\n{env.board}\n</observation></think><answer>Up</answer>")
     assert info["observation_right"] is True
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"grounding": True, "think": False}, "parts of the thinking"),
-        ({"state_reward": 0.5}, "no effect without grounding=True"),
-        ({"world_modelling": 1}, "world_modelling is 1; it must be true or false"),
-        ({"grounding": True, "state_reward": float("nan")}, "state_reward"),
-    ],
-)
-def test_styles_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_turn("FrozenLake", **arguments)
 
 
 def test_the_docstring_lists_every_option_of_a_turn() -> None:

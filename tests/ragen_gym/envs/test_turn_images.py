@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
-import warnings
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env as gymnasium_check
 
 from ragen_gym import TurnEnv, make_turn
 from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.messages import IMAGE, with_images
-from ragen_gym.games.registry import TABLE
 from ragen_gym.render.images import BoardImages
 from ragen_gym.testing import check_env
 
@@ -26,14 +23,6 @@ SEES = ("image", "both")
 
 def image_parts(messages: Any) -> int:
     return sum(part["type"] == "image" for message in messages for part in message["content"])
-
-
-@pytest.mark.parametrize("name", TABLE)
-@pytest.mark.parametrize("observation", SEES)
-def test_gymnasiums_checks_without_a_warning(name: str, observation: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gymnasium_check(make_turn(name, observation=observation, render_mode="ansi"))
 
 
 @pytest.mark.parametrize("observation", SEES)
@@ -112,21 +101,6 @@ def test_a_spec_makes_the_same_environment() -> None:
     again = gymnasium.make(env.spec)  # type: ignore[arg-type]
     assert again.observation_space == env.observation_space
     assert again.observation_space["image"].shape == (5 * 14, 5 * 14, 3)  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"observation": "rgb"}, "observation is 'rgb'; choose one of text, image, both"),
-        ({"image_tiles": "icons"}, "image_tiles is 'icons'; choose one of pictures, shapes, letters"),
-        ({"image_tile_size": 4}, "image_tile_size is 4; it must be from 8 to 128"),
-        ({"image_palette": "grey"}, "image_palette is 'grey'; choose one of plain, photographic"),
-        ({"image_coordinates": 1}, "image_coordinates is 1; it must be true or false"),
-    ],
-)
-def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_turn("FrozenLake", **options)
 
 
 def test_the_options_of_pictures_are_those_of_a_style() -> None:

@@ -16,7 +16,7 @@ class SlowWarehouse:
     def __init__(self, text: str) -> None:
         self.cells = {(r, c): symbol for r, row in enumerate(text.split("\n")) for c, symbol in enumerate(row)}
         self.floor = {cell for cell, symbol in self.cells.items() if symbol != "#"}
-        self.targets = frozenset(cell for cell, symbol in self.cells.items() if symbol in "O√S")
+        self.targets = frozenset(cell for cell, symbol in self.cells.items() if symbol in "O√SR")
         self.boxes = frozenset(cell for cell, symbol in self.cells.items() if symbol in "X√")
         self.player = next(cell for cell, symbol in self.cells.items() if symbol in "PS")
 

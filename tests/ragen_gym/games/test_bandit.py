@@ -124,12 +124,6 @@ def test_reversed_bandits_have_the_same_names_and_other_levels() -> None:
     assert one.oracle_action(1) == 1 - other.oracle_action(1)
 
 
-def test_action_names_follow_the_board() -> None:
-    env = StepEnv("Bandit")
-    env.reset(seed=0, options={"level": "Trader\nTeacher"})
-    assert env.action_names == ("Trader", "Teacher")
-
-
 def test_names_of_ones_own() -> None:
     env = StepEnv("Bandit", names=[("steady", "wild"), ("calm", "rash")], pulls=3)
     seen = {env.reset(seed=seed)[0] for seed in range(40)}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import pytest
 from gymnasium.error import ResetNeeded
-from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -140,20 +138,6 @@ def test_hand_drawn_episodes(name: str) -> None:
         assert text == board
         assert reward == pytest.approx(expected)
         assert terminated == info["success"] == ("X" not in board)
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", IDS)
-@pytest.mark.parametrize("options", [{}, {"observation": "grid"}, {"text_format": "grid_coord"}], ids=str)
-def test_gymnasium_finds_nothing_to_complain_of(name: str, options: dict[str, Any]) -> None:
-    check_env(gymnasium.make(f"ragen/{name}-v0", **options).unwrapped)
-
-
-def test_the_horizon_truncates_and_does_not_terminate() -> None:
-    env = gymnasium.make("ragen/Sokoban-v0")
-    env.reset(seed=1, options={"level": "######\n#_PO_#\n#____#\n#_X__#\n#____#\n######"})
-    ends = [env.step(int(Action.UP))[2:4] for _ in range(10)]
-    assert ends == [(False, False)] * 9 + [(False, True)]
 
 
 @given(st.integers(0, 2**64))

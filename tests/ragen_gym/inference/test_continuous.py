@@ -73,6 +73,16 @@ def engine_of(model: PreTrainedModel, slots: int, top_p: float = 1.0, top_k: int
     return ContinuousEngine(PackedModel(model, slots), Sampler(model, top_p, top_k, STOPS), STOPS, **more)
 
 
+def finish(engine: ContinuousEngine, *requests: Request) -> list[Request]:
+    """Submit these and step until nothing is left; the requests that ended, in order."""
+    for request in requests:
+        engine.submit(request)
+    ended: list[Request] = []
+    while engine.running or engine.waiting:
+        ended += engine.step()
+    return ended
+
+
 @torch.no_grad()
 def plainly(model: PreTrainedModel, request: Request, top_p: float = 1.0, top_k: int = 0) -> list[int]:
     """The reply by a forward pass over the whole text for each token, without a cache."""
@@ -210,10 +220,7 @@ def test_long_prompts_are_read_in_pieces(llama: PreTrainedModel, monkeypatch: py
 def test_what_conversations_share_is_read_once(llama: PreTrainedModel) -> None:
     engine = engine_of(llama, 8)
     requests = [Request([*SYSTEM, 200 + number, 7], 3, 1.0, number, number) for number in range(8)]
-    for request in requests:
-        engine.submit(request)
-    while engine.running or engine.waiting:
-        engine.step()
+    finish(engine, *requests)
     assert engine.stats.read == len(SYSTEM) + 2 * 8
     assert engine.stats.reused == len(SYSTEM) * 7
     assert [request.sampled for request in requests] == [plainly(llama, request) for request in requests]
@@ -222,13 +229,9 @@ def test_what_conversations_share_is_read_once(llama: PreTrainedModel) -> None:
 def test_the_next_turn_reads_what_is_new(llama: PreTrainedModel) -> None:
     engine = engine_of(llama, 2)
     first = Request([*range(10, 50)], 6, 0.0, 0, "talk")
-    engine.submit(first)
-    while not engine.step():
-        pass
+    finish(engine, first)
     second = Request([*first.ids, *first.sampled, 8, 9], 4, 0.0, 0, "talk")
-    engine.submit(second)
-    while not engine.step():
-        pass
+    finish(engine, second)
     assert engine.stats.read == 40 + 1 + 2, "the last token that was sampled has not been read before"
     assert second.sampled == plainly(llama, second)
 
@@ -274,8 +277,7 @@ def test_an_error_of_the_model_ends_what_is_running_and_nothing_else(llama: PreT
         engine.step()
     hook.remove()
     assert engine.drop() == requests[:2]
-    while engine.running or engine.waiting:
-        engine.step()
+    finish(engine)
     assert [request.sampled for request in requests[2:]] == [plainly(llama, request) for request in requests[2:]]
 
 
@@ -296,8 +298,7 @@ def test_a_request_that_could_not_join_is_dropped_once(llama: PreTrainedModel, m
             engine.step()
     assert engine.drop() == [reader, joining]
     assert engine.waiting == [waiting]
-    while engine.running or engine.waiting:
-        engine.step()
+    finish(engine)
     assert waiting.sampled == plainly(llama, waiting)
     assert joining.sampled == []
 
@@ -316,9 +317,7 @@ def test_logits_that_are_no_numbers_fail_their_own_request(llama: PreTrainedMode
         embedding.weight[599] = kept
     assert ended == [requests[1]]
     assert "not numbers" in requests[1].failed
-    engine.submit(again := Request([599, 52], 5, 1.0, 0, 1))
-    while engine.running or engine.waiting:
-        engine.step()
+    finish(engine, again := Request([599, 52], 5, 1.0, 0, 1))
     assert again.sampled == plainly(llama, again), "the slot is clean"
     assert requests[0].sampled == plainly(llama, requests[0])
 
@@ -326,12 +325,7 @@ def test_logits_that_are_no_numbers_fail_their_own_request(llama: PreTrainedMode
 def test_a_conversation_that_does_not_fit_fails_alone(llama: PreTrainedModel) -> None:
     engine = engine_of(llama, 2, cached_tokens=100)
     long, short = Request([*range(10, 55)], 30, 0.0, 0, 0), Request([9], 30, 0.0, 0, 1)
-    engine.submit(long)
-    engine.submit(short)
-    ended: list[Request] = []
-    while engine.running or engine.waiting:
-        ended += engine.step()
-    assert set(ended) == {long, short}
+    assert set(finish(engine, long, short)) == {long, short}
     assert "more than 50 tokens" in long.failed or len(long.sampled) < 6
     assert not short.failed
     assert short.sampled == plainly(llama, short)
@@ -365,10 +359,7 @@ def test_greedy_replies_are_those_of_generate(asked: dict[str, Any]) -> None:
     engine = engine_of(model, 3)
     random = np.random.default_rng(0)
     requests = [Request(random.integers(5, WIDTH, 3 + 9 * n).tolist(), 12, 0.0, n, n) for n in range(5)]
-    for request in requests:
-        engine.submit(request)
-    while engine.running or engine.waiting:
-        engine.step()
+    finish(engine, *requests)
     for request in requests:
         ids = torch.tensor([request.ids])
         generate: Any = model.generate

@@ -12,64 +12,43 @@ from ragen_gym.core.levels import Level
 from ragen_gym.games.sokoban.solve import find_plan
 from ragen_gym.multiagent import large_sokoban_v0, new_vocab_v0, parallel_env, sokoban_v0
 from ragen_gym.multiagent.sokoban import Action, SharedSokoban, alone
+from tests.ragen_gym.games.slow_warehouse import WAYS, Cell, SlowWarehouse
 
 UP, DOWN, LEFT, RIGHT, STAY = Action
-WAYS = {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}
 SEEDS = st.sampled_from([0, 2**32 - 1]) | st.integers(0, 2**32)
-Cell = tuple[int, int]
 
 
-class SlowWarehouse:
-    """The documented rule on sets of cells."""
+class SlowTeam(SlowWarehouse):
+    """The same with several workers, each of them a wall to the others."""
 
     def __init__(self, views: list[str]) -> None:
-        marks = {(r, c): mark for r, row in enumerate(views[0].split("\n")) for c, mark in enumerate(row)}
-        self.size = max(r for r, _ in marks) + 1, max(c for _, c in marks) + 1
-        self.walls = {cell for cell, mark in marks.items() if mark == "#"}
-        self.targets = {cell for cell, mark in marks.items() if mark in "O√SR"}
-        self.boxes = {cell for cell, mark in marks.items() if mark in "X√"}
-        self.workers = [cells_of(view, "PS").pop() for view in views]
+        super().__init__(views[0])
+        self.ground, self.workers = self.floor, [SlowWarehouse(view).player for view in views]
 
-    def may(self, worker: int, way: Cell) -> tuple[bool, Cell, Cell]:
-        r, c = self.workers[worker]
-        target, beyond = (r + way[0], c + way[1]), (r + 2 * way[0], c + 2 * way[1])
-        blocked = self.walls | set(self.workers)
-        can = target not in blocked and (target not in self.boxes or beyond not in blocked | self.boxes)
-        return can, target, beyond
+    def turn_to(self, worker: int) -> None:
+        self.player = self.workers[worker]
+        self.floor = self.ground - set(self.workers) | {self.player}
+
+    def mask(self, worker: int) -> list[bool]:
+        self.turn_to(worker)
+        return [name in self.moves() for name in WAYS]
 
     def play(self, worker: int, action: int) -> float:
-        placed = len(self.boxes & self.targets)
-        if action != STAY:
-            can, target, beyond = self.may(worker, WAYS[Action(action)])
-            if can:
-                self.workers[worker] = target
-                if target in self.boxes:
-                    self.boxes = self.boxes - {target} | {beyond}
-        reward = -0.1 + len(self.boxes & self.targets) - placed
-        return reward + 10 if self.solved and action != STAY else reward
-
-    @property
-    def solved(self) -> bool:
-        return self.boxes == self.targets
+        if action == STAY:
+            return -0.1
+        self.turn_to(worker)
+        reward, _ = self.step(Action(action).name.capitalize())
+        self.workers[worker] = self.player
+        return reward
 
     def view(self, worker: int) -> str:
-        def mark(cell: Cell) -> str:
-            on = cell in self.targets
-            if cell in self.walls:
-                return "#"
-            if cell in self.boxes:
-                return "√" if on else "X"
-            if cell not in self.workers:
-                return "O" if on else "_"
-            if self.workers[worker] == cell:
-                return "S" if on else "P"
-            return "R" if on else "Q"
+        self.turn_to(worker)
+        return self.text()
 
-        return "\n".join("".join(mark((r, c)) for c in range(self.size[1])) for r in range(self.size[0]))
-
-
-def cells_of(view: str, marks: str) -> set[Cell]:
-    return {(r, c) for r, row in enumerate(view.split("\n")) for c, mark in enumerate(row) if mark in marks}
+    def symbol(self, cell: Cell) -> str:
+        if cell in self.workers and cell != self.player:
+            return "R" if cell in self.targets else "Q"
+        return super().symbol(cell)
 
 
 @pytest.mark.parametrize("name", ["Sokoban", "LargeSokoban"])
@@ -77,13 +56,13 @@ def cells_of(view: str, marks: str) -> set[Cell]:
 def test_a_team_does_what_the_rule_says(name: str, seed: int, players: int, data: st.DataObject) -> None:
     env = parallel_env(name, players=players, max_cycles=30)
     views, infos = env.reset(seed=seed)
-    slow = SlowWarehouse(list(views.values()))
-    boxes, targets = len(slow.boxes), slow.targets
+    slow = SlowTeam(list(views.values()))
+    boxes = len(slow.boxes)
     assert Level("Sokoban", env.level.text).id == infos["player_0"]["level_id"]
     for cycle in range(30):
         for i, agent in enumerate(env.agents):
             mask = infos[agent]["action_mask"]
-            assert mask[:4].tolist() == [slow.may(i, way)[0] for way in WAYS.values()]
+            assert mask[:4].tolist() == slow.mask(i)
             assert mask[4:].tolist() == [1] * (players > 1)
         # Mostly moves that do something, so that workers meet and boxes move.
         actions = {
@@ -94,16 +73,16 @@ def test_a_team_does_what_the_rule_says(name: str, seed: int, players: int, data
         total = 0.0
         for i, action in enumerate(actions.values()):
             total += slow.play(i, action)
-            if slow.solved:
+            if slow.boxes == slow.targets:
                 break
+        won = slow.boxes == slow.targets
         assert views == {agent: slow.view(i) for i, agent in enumerate(env.possible_agents)}
-        assert len(set(slow.workers) - slow.walls - slow.boxes) == players
+        assert len(set(slow.workers) & slow.ground - slow.boxes) == players
         assert len(slow.boxes) == boxes
-        assert cells_of(views["player_0"], "O√SR") == targets
         assert all(env.observation_space(agent).contains(view) for agent, view in views.items())
         assert len(set(rewards.values())) == 1
         assert rewards["player_0"] == pytest.approx(total)
-        assert set(terminated.values()) == {slow.solved} == {info["success"] for info in infos.values()}
+        assert set(terminated.values()) == {won} == {info["success"] for info in infos.values()}
         assert set(truncated.values()) == {cycle == 29}
         if not env.agents:
             break

@@ -145,24 +145,3 @@ def test_options_that_cannot_be(options: tuple[str, ...], words: str) -> None:
     arguments = parser.parse_args(["serve", *options])
     with pytest.raises(ValueError, match=words):
         arguments.run(arguments)
-
-
-def test_an_address_that_is_no_ragen_gym_server() -> None:
-    from http.server import BaseHTTPRequestHandler, HTTPServer
-    from threading import Thread
-
-    class Other(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_error(404)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
-
-    with HTTPServer(("127.0.0.1", 0), Other) as other:
-        thread = Thread(target=other.serve_forever, daemon=True)
-        thread.start()
-        with pytest.raises(ServerError, match="is no ragen-gym server"):
-            RemoteEnv(f"http://127.0.0.1:{other.server_port}", "Bandit")
-        other.shutdown()
-        thread.join()

@@ -123,7 +123,7 @@ def test_an_error_says_nothing_to_the_terminal(code: str) -> None:
     [b"<html>", b"[]", b"{}", b'{"session": 3}', b'{"session": "a"}', b"\xff", b"9" * 5000, b"[" * 10**5],
     ids=lambda body: str(body)[:20],
 )
-@pytest.mark.parametrize("status", [201, 500])
+@pytest.mark.parametrize("status", [201, 404, 500])
 def test_an_answer_that_is_none(body: bytes, status: int) -> None:
     with hostile(reply(body, status)) as url, pytest.raises(ServerError, match="is no ragen-gym server"):
         RemoteEnv(url, "FrozenLake")

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 import tracemalloc
+from collections.abc import Awaitable, Callable
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -309,23 +310,36 @@ def start_instead_of_python(script: str, path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "executable", str(path))
 
 
+async def cost_of(costs: LevelCosts, name: str = "FrozenLake", **options: Any) -> float:
+    return await costs.of(find(name), None, options or {"size": 5}, None)
+
+
+def measured(seconds: float, ask: Callable[[LevelCosts], Awaitable[float]]) -> float:
+    """What ``ask`` finds with trials that allow so many seconds a level."""
+
+    async def measure() -> float:
+        costs = LevelCosts(seconds)
+        try:
+            return await ask(costs)
+        finally:
+            await costs.close()
+
+    return asyncio.run(measure())
+
+
 def test_a_process_that_starts_too_slowly_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it says late must not be read as the answer to the next trial."""
     slow = "sleep 0.5\necho ready\nwhile read line; do echo 0.25; done"
     start_instead_of_python(slow, tmp_path / "slow", monkeypatch)
 
-    async def measured() -> float:
-        costs, spec = LevelCosts(1.0), find("FrozenLake")
-        try:
-            monkeypatch.setattr(level_cost, "_STARTS_WITHIN", 0.05)
-            with pytest.raises(RuntimeError, match="did not start"):
-                await costs.of(spec, None, {"size": 5}, None)
-            monkeypatch.setattr(level_cost, "_STARTS_WITHIN", 60)
-            return await costs.of(spec, None, {"size": 5}, None)
-        finally:
-            await costs.close()
+    async def twice(costs: LevelCosts) -> float:
+        monkeypatch.setattr(level_cost, "_STARTS_WITHIN", 0.05)
+        with pytest.raises(RuntimeError, match="did not start"):
+            await cost_of(costs)
+        monkeypatch.setattr(level_cost, "_STARTS_WITHIN", 60)
+        return await cost_of(costs)
 
-    assert asyncio.run(measured()) == 0.25
+    assert measured(1.0, twice) == 0.25
 
 
 def test_a_machine_without_time_says_nothing_of_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,32 +347,20 @@ def test_a_machine_without_time_says_nothing_of_the_options(tmp_path: Path, monk
     tried = tmp_path / "tried"
     busy = f"echo ready\nread line\n[ -e {tried} ] && echo 0.25 && exit\n: > {tried}\nexec sleep 30"
     start_instead_of_python(busy, tmp_path / "busy", monkeypatch)
+    monkeypatch.setattr(level_cost, "_WALL", 0.5)
 
-    async def measured() -> float:
-        costs, spec = LevelCosts(1.0), find("FrozenLake")
-        try:
-            monkeypatch.setattr(level_cost, "_WALL", 0.5)
-            with pytest.raises(RequestError, match="try again") as refused:
-                await costs.of(spec, None, {"size": 5}, None)
-            assert refused.value.code == "busy"
-            monkeypatch.setattr(level_cost, "_WALL", 60)
-            return await costs.of(spec, None, {"size": 5}, None)
-        finally:
-            await costs.close()
+    async def twice(costs: LevelCosts) -> float:
+        with pytest.raises(RequestError, match="try again") as refused:
+            await cost_of(costs)
+        assert refused.value.code == "busy"
+        with monkeypatch.context() as patch:
+            patch.setattr(level_cost, "_WALL", 60)
+            return await cost_of(costs)
 
-    assert asyncio.run(measured()) == 0.25
+    assert measured(1.0, twice) == 0.25
     tried.unlink()
     monkeypatch.setattr(level_cost, "_TIMED", False)
-
-    async def timed_by_the_clock() -> float:
-        costs = LevelCosts(1.0)
-        try:
-            monkeypatch.setattr(level_cost, "_WALL", 0.5)
-            return await costs.of(find("FrozenLake"), None, {"size": 5}, None)
-        finally:
-            await costs.close()
-
-    assert asyncio.run(timed_by_the_clock()) == inf
+    assert measured(1.0, cost_of) == inf, "timed by the clock"
 
 
 def test_options_whose_trial_spends_its_cpu_time_are_too_expensive(
@@ -366,15 +368,8 @@ def test_options_whose_trial_spends_its_cpu_time_are_too_expensive(
 ) -> None:
     serve = "from ragen_gym.serve import level_cost as c; c._CPU = 1; c._serve()"
     start_instead_of_python(f"exec {sys.executable} -c '{serve}'", tmp_path / "python", monkeypatch)
-
-    async def measured() -> float:
-        costs = LevelCosts(60)  # seconds a level, so that the trial's own look at its time does not end it
-        try:
-            return await costs.of(find("Sokoban"), None, {"size": 12, "boxes": 4, "min_moves": 60}, None)
-        finally:
-            await costs.close()
-
-    assert asyncio.run(measured()) == inf
+    # Sixty seconds a level, so that the trial's own look at its time does not end it.
+    assert measured(60, lambda costs: cost_of(costs, "Sokoban", size=12, boxes=4, min_moves=60)) == inf
 
 
 def test_a_picture_of_a_batch_takes_the_memory_of_one() -> None:

@@ -30,38 +30,6 @@ from ragen_gym.testing import Search, TooLarge, check_env, check_game, replay
 from tests.ragen_gym.testing.tightrope import Tightrope, rules
 from tests.ragen_gym.testing.tightrope.solve import TightropeSolution
 
-
-class Optimist(TightropeSolution):
-    def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
-        return 1.0
-
-
-class Pessimist(TightropeSolution):
-    def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
-        return 0.0
-
-    def expected_return(self, board: Board, state: Sequence[int], actions_left: int) -> float:
-        return 0.0
-
-    def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
-        return 0
-
-
-class Loser(TightropeSolution):
-    def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
-        return 0
-
-
-class Forgetful(TightropeSolution):
-    def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
-        return super().success(board, state, actions_left) / (1 + actions_left)
-
-
-class Stray(TightropeSolution):
-    def action(self, board: Board, state: Sequence[int], actions_left: int) -> int:
-        return 5
-
-
 #: One change to the text of `rules.step`.
 BENT_RULES = [
     ("u >= params[0]", "u >= 0.35", "a rule may compare u only with numbers in params"),
@@ -100,8 +68,14 @@ def always(board: Any, state: Any, params: Any) -> int:
     return 3
 
 
-def solver(solution: type[TightropeSolution]) -> Callable[[Tightrope, Board], Solution]:
+def solver(**wrong: Any) -> Callable[[Tightrope, Board], Solution]:
+    """The tightrope's, with some methods replaced."""
+    solution: type[TightropeSolution] = type("Wrong", (TightropeSolution,), wrong)
     return lambda game, board: solution(game.grip, board.index(rules.Tile.FLAG))
+
+
+def forgetful(solution: TightropeSolution, board: Board, state: Sequence[int], actions_left: int) -> float:
+    return TightropeSolution.success(solution, board, state, actions_left) / (1 + actions_left)
 
 
 def first_board_for_all(game: Tightrope, keys: Any, split: str | None) -> Any:
@@ -136,11 +110,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"action_mask": lambda game, board, state: np.array([state[0] > 0, 1])}, "it must be int8"),
     ({"action_mask": lambda game, board, state: ONE_MASK * 0}, "the actions that can change the state are"),
     ({"legal": staticmethod(always)}, "legal says 0b11, action_mask"),
-    ({"solve": solver(Optimist)}, "its own actions reach"),
-    ({"solve": solver(Loser)}, "its own actions reach"),
-    ({"solve": solver(Pessimist)}, "and trying everything gives"),
-    ({"solve": solver(Forgetful)}, "chance of success must grow with the actions left"),
-    ({"solve": solver(Stray)}, "the oracle's action 5 is not one of the game's"),
+    ({"solve": solver(success=lambda *_: 1.0)}, "its own actions reach"),
+    ({"solve": solver(action=lambda *_: 0)}, "its own actions reach"),
+    (
+        {"solve": solver(success=lambda *_: 0.0, expected_return=lambda *_: 0.0, action=lambda *_: 0)},
+        "and trying everything gives",
+    ),
+    ({"solve": solver(success=forgetful)}, "chance of success must grow with the actions left"),
+    ({"solve": solver(action=lambda *_: 5)}, "the oracle's action 5 is not one of the game's"),
     ({"generate": first_board_for_all}, "a key's board depends on other keys or earlier calls"),
     ({"generate": lambda game, keys, split: Tightrope.generate(game, keys, None)}, "that split_of calls"),
     ({"generate": lambda game, keys, split: Tightrope.generate(game, keys, None).astype(int)}, "must be uint8"),
