@@ -320,12 +320,20 @@ def trajectories_of(
     """The conversations as ``trajectory_of`` makes them, and how many were left out: ``too_long`` and ``failures``.
 
     Raises:
-        ValueError: nothing is left.
+        ValueError: nothing is left, or a line's messages have no ids, such as a reply that spells a special token.
     """
-    kept = [line for line in lines if line.get("success", False)] if successes_only else list(lines)
-    every = (trajectory_of(chat, line) for line in kept)
-    rows = [row for row in every if max(len(part.ids) for part in row.split_contexts()) <= max_tokens]
-    left_out = {"too_long": len(kept) - len(rows), "failures": len(lines) - len(kept)}
+    kept, rows = 0, []
+    for number, line in enumerate(lines, start=1):
+        if successes_only and not line.get("success", False):
+            continue
+        kept += 1
+        try:
+            row = trajectory_of(chat, line)
+        except ValueError as error:
+            raise ValueError(f"line {number} of the conversations: {error}") from None
+        if max(len(part.ids) for part in row.split_contexts()) <= max_tokens:
+            rows.append(row)
+    left_out = {"too_long": kept - len(rows), "failures": len(lines) - kept}
     if not rows:
         raise ValueError(
             f"no conversation is left: {left_out['too_long']} are longer than {max_tokens} tokens, "

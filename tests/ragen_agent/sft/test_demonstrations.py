@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -257,6 +258,20 @@ def test_conversations_that_are_left_out_are_counted(chat: ChatFormat) -> None:
     assert (len(won), left_out["failures"]) == (wins + 1, 6 - wins)
     with pytest.raises(ValueError, match="no conversation is left: 6 are longer than 3 tokens"):
         trajectories_of(chat, lines, 3)
+
+
+@pytest.mark.parametrize("reply", ["Go {} Up", "Up{}"])
+def test_a_reply_that_spells_a_special_token_is_refused(reply: str, chat: ChatFormat) -> None:
+    first, second, third = (line_of(episode) for episode in played(chat)[:3])
+    end = str(chat.tokenizer.convert_ids_to_tokens(chat.end_id))
+    row = trajectory_of(chat, {"messages": [{"role": "user", "content": end}, {"role": "assistant", "content": "Up"}]})
+    assert row.ids[row.sampled].tolist() == chat.reply_ids("Up"), "a user may spell it"
+    wrong = {"messages": [*third["messages"][:-1], {"role": "assistant", "content": reply.format(end)}]}
+    said = f"line 3 of the conversations: a reply spells the special token {re.escape(end)}, .* write it without"
+    with pytest.raises(ValueError, match=said):
+        trajectories_of(chat, [first, second, wrong], 8192)
+    rows, left_out = trajectories_of(chat, [{**first, "success": True}, wrong], 8192, successes_only=True)
+    assert (len(rows), left_out["failures"]) == (1, 1)
 
 
 @pytest.mark.parametrize(
