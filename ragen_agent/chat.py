@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_agent.chat_template import Render, TemplateText, read_image_text, read_template
+from ragen_gym.core.validation import shown
 from ragen_gym.inference import ImageSpan
 
 if TYPE_CHECKING:
@@ -333,9 +334,19 @@ class ChatFormat:
         """The ids of a reply as a model would have sampled them, its ``header`` and its end token included.
 
         What of it the generation prompt has begun is left out.
+
+        Raises:
+            ValueError: it spells a special token, at which a rollout would end or which it would not read.
         """
         rest = reply.removeprefix(self.begun if reply.startswith(self.begun) else self.begun.rstrip())
-        return [*self._header_ids, *_encode(self.tokenizer, rest), self.end_id]
+        ids = _encode(self.tokenizer, rest)
+        if spelled := self._control_ids(ids):
+            raise ValueError(
+                f"a reply spells the special token {self.tokenizer.convert_ids_to_tokens(spelled[0])}, which no model "
+                "can say within one; write it without (the token that ends a reply is added by itself): "
+                f"{shown(reply)}"
+            )
+        return [*self._header_ids, *ids, self.end_id]
 
     @cached_property
     def _header_ids(self) -> list[int]:

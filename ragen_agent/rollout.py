@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.core.failures import Failure
 from ragen_gym.inference import Engine, GenerationSession, Sampled
 
-__all__ = ["Instance", "Prefix", "group", "play", "sample"]
+__all__ = ["Instance", "Prefix", "append_or_fail", "group", "play", "sample"]
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class _Rollout:
         rows, feeds, images = [], [], []
         for row, ((episode, process), reply) in enumerate(replies):
             context = process.context
-            glue = [] if reply is None else _append(process, reply)  # None: it is still writing
+            glue = [] if reply is None else append_or_fail(process, reply)  # None: it is still writing
             if process.done:
                 continue
             self.check(process.ids if process.context > context else glue)
@@ -207,11 +208,15 @@ class _Rollout:
         self.session, self.moved = None, []
 
 
-def _append(process: TokenMDP, reply: Sampled) -> list[int]:
-    """Appends a reply; returns what follows it unsampled. A reply that the process refuses ends its episode."""
+def append_or_fail(process: TokenMDP, reply: Sampled) -> list[int]:
+    """Appends a reply; returns the ids that follow it. A reply that the process refuses fails the episode."""
+    broken = [log_prob for log_prob in reply.log_probs if not isfinite(log_prob)]
+    if broken:
+        process.fail(f"{Failure.ENGINE_NAN}: the log-probability of a sampled token is {broken[0]}")
+        return []
     try:
         return process.append_reply(reply.ids, reply.log_probs)
-    except ValueError as error:  # an id outside the vocabulary, a log-prob that is not finite
+    except ValueError as error:  # an id outside the vocabulary, or no whole turn
         _fail([process], error)
         return []
 

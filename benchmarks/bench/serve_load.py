@@ -330,7 +330,7 @@ def soak(seconds: float, clients: int = 200, samples: int = 10) -> dict[str, Any
 
 
 def _measured(server: Server, seconds: float, most: int) -> dict[str, Any]:
-    dear = {"env": "Sokoban", "knobs": {"size": 10, "boxes": 3}}
+    dear = {"env": "Sokoban", "env_options": {"size": 10, "boxes": 3}}
     large, drawn = {**_LAKE, "num_envs": 1024}, {**_LAKE, "render": True}
     background: dict[str, tuple[Background, ...]] = {
         "nothing else": (),

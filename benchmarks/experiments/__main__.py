@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from ragen_agent.cli.settings import add_set
+from ragen_agent.cli.settings import add_run_code, add_set, check_code, check_started
 
 if TYPE_CHECKING:
     from benchmarks.experiments.plan import Cost, PlannedRun
@@ -70,6 +70,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs, one core each (default 1)")
     parser.add_argument("--only", action="append", default=[], metavar="ARM", help="only this arm; repeatable")
     add_set(parser, "override a setting in all arms", both_trainers=False)
+    add_run_code(parser)
     parser.add_argument(
         "--quick", action="store_true", help="a few tiny iterations: shows that it runs, proves nothing"
     )
@@ -92,6 +93,7 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--hours is {options.hours:g}; it must be above 0.")
     everything = "all" in options.names
     experiments = [read(name) for name in (names() if everything else dict.fromkeys(options.names))]
+    _check_code([each for each in experiments if each.name not in names()], options)
     out = options.out or Path("runs") / ("experiments-quick" if options.quick else "experiments")
     pages = options.pages or out
     for folder in (out, pages):
@@ -116,6 +118,23 @@ def _run(options: argparse.Namespace) -> int:
         check_settings(runs)
     with locked_folder(out):  # experiments share warm starts, so one command works in a folder at a time
         return 1 if _play_and_write(experiments, options, out, pages, console) else 0
+
+
+def _check_code(own: Sequence[Experiment], options: argparse.Namespace) -> None:
+    """Raises a ValueError if a table of one's own names code to run, and ``--run-code`` is not given."""
+    from benchmarks.experiments.plan import arm_settings, plan
+    from ragen_agent.config import Config, merged, with_settings
+    from ragen_agent.config.io import settings_of_pairs
+
+    asked = settings_of_pairs("--set", options.set)
+    for experiment in own:
+        path = Path(f"{experiment.name}.toml")
+        for arm in experiment.arms:
+            settings = merged(arm_settings(experiment, arm), asked)
+            games = {name: settings[name] for name in ("game", "games") if name in settings}
+            check_code(with_settings(Config(), games), options.run_code, path, asked)
+        for run in plan(experiment, Path(), 1, overrides=asked):
+            check_started(run.config, options.run_code, path, asked)
 
 
 def _seed_cost(planned: Sequence[PlannedRun]) -> float:

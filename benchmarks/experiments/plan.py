@@ -26,7 +26,7 @@ from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.training.policy import Policy
 from ragen_gym.core.validation import did_you_mean
 
-__all__ = ["QUICK", "Cost", "PlannedRun", "WarmStart", "costs", "plan", "warm_starts"]
+__all__ = ["QUICK", "Cost", "PlannedRun", "WarmStart", "arm_settings", "costs", "plan", "warm_starts"]
 
 #: Overrides of every arm by ``--quick``: shows that an experiment runs, evidence of nothing.
 QUICK: Settings = {
@@ -129,13 +129,19 @@ def warm_starts(planned: Iterable[PlannedRun]) -> list[WarmStart]:
     return list({run.warm.folder: run.warm for run in planned}.values())
 
 
-def _planned(
-    experiment: Experiment, arm: Arm, out: Path, seed: int, overrides: Mapping[str, Any], quick: bool
-) -> PlannedRun:
-    settings = merged(merged(experiment.settings, arm.settings), {"seed": seed})
+def arm_settings(experiment: Experiment, arm: Arm) -> Settings:
+    """The settings of an arm over those of the experiment, and of its recipe, where it names one."""
+    settings = merged(experiment.settings, arm.settings)
     if recipe := settings.pop("recipe", ""):
         settings = merged(read_recipe(str(recipe)).settings, settings)
         settings.pop(OPENRLHF, None)
+    return settings
+
+
+def _planned(
+    experiment: Experiment, arm: Arm, out: Path, seed: int, overrides: Mapping[str, Any], quick: bool
+) -> PlannedRun:
+    settings = merged(arm_settings(experiment, arm), {"seed": seed})
     base = default_settings(settings.get("game", Config.game), str(settings.get("model", "")))
     config = with_settings(Config(), merged(base, settings))
     if quick:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
-from ragen_agent.config.io import ALIASES, OPENRLHF, Group, check_name, file_schema, groups, settings_of_pairs
+from ragen_agent.config.io import OPENRLHF, Group, check_name, file_schema, groups, settings_of_pairs
 from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.settings import Setting
 from ragen_gym.core.validation import joined
@@ -111,7 +111,6 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
     add_run_code(parser)
     parser.add_argument(
         "--env-option",
-        "--knob",
         action="append",
         default=[],
         metavar="KEY=VALUE",
@@ -272,9 +271,6 @@ def _add_flag(section: Any, name: str, each: Setting) -> None:
         help=argparse.SUPPRESS,
     )
     action.name, action.text, action.completions = name, help_text(each), [*each.choices]
-    for old in (old for old, new in ALIASES.items() if new == name):
-        alias = section.add_argument(f"--{old}", action=_Assign, dest="set", help=argparse.SUPPRESS)
-        alias.name, alias.default = name, argparse.SUPPRESS
 
 
 class _Set(argparse.Action):

@@ -1,4 +1,4 @@
-"""Settings as tables: files of TOML, KEY=VALUE pairs, tables laid over each other, old names, a listing and a schema.
+"""Settings as tables: files of TOML, KEY=VALUE pairs, tables laid over each other, a listing and a schema.
 
 A setting's name is dotted, such as ``training.groups``; tables nest by it.
 """
@@ -20,7 +20,6 @@ from ragen_gym.core.settings import Setting, declared, json_schema, parts
 from ragen_gym.core.validation import did_you_mean, joined, json_or_text
 
 __all__ = [
-    "ALIASES",
     "OPENRLHF",
     "Group",
     "Settings",
@@ -39,18 +38,6 @@ __all__ = [
 Settings = dict[str, Any]
 T = TypeVar("T")
 
-#: Old names of settings, which files and command lines may still use. A table in a list goes by the list's name.
-ALIASES = {
-    "knobs": "env_options",
-    "games.knobs": "games.env_options",
-    "curriculum.knobs": "curriculum.env_options",
-    "training.members": "training.group_size",
-    "stops.spread_patience": "stops.return_std_patience",
-    "stops.spread_share": "stops.return_std_share",
-    "stops.spread_first": "stops.return_std_baseline",
-    "stops.validation_times": "stops.validation_patience",
-}
-
 OPENRLHF = "openrlhf"
 """The table of the distributed trainer's own settings in a file that serves both trainers."""
 
@@ -60,7 +47,7 @@ def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
 
     Args:
         base: such as ``Config()``.
-        settings: values by name; old names are taken as well.
+        settings: values by name.
         where: the dotted name of ``base`` among all settings, with a dot at its end, such as ``training.``.
 
     Raises:
@@ -68,7 +55,7 @@ def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
     """
     names = [each.name for each in dataclasses.fields(base)]  # type: ignore[arg-type]
     changes = {}
-    for key, value in _renamed(settings, where).items():
+    for key, value in settings.items():
         name = f"{where}{key}"
         if key not in names:
             raise ValueError(f"unknown setting {name!r}.{did_you_mean(key, names)} Known here are {', '.join(names)}.")
@@ -83,14 +70,19 @@ def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Settings:
-    """Nested tables of settings laid one over the other, key by key; old names become new ones."""
-    return _merged(_renamed(under), _renamed(over))
+    """Nested tables of settings laid one over the other, key by key."""
+    result = dict(under)
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            value = merged(result[key], value)
+        result[key] = value
+    return result
 
 
 def read_toml(path: Path) -> Settings:
-    """The settings of a TOML file, old names made new; raises a ValueError if it is missing or is not TOML."""
+    """The settings of a TOML file; raises a ValueError if it is missing or is not TOML."""
     try:
-        return _renamed(tomllib.loads(path.read_text(encoding="utf-8")))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
         raise ValueError(f"cannot read {path}: {reason}.") from error
@@ -136,7 +128,7 @@ def catalog() -> Mapping[str, Setting]:
 
 def check_name(name: str) -> None:
     """Raise a ValueError with the nearest known names unless there is a setting of this dotted name."""
-    if name not in catalog() and name not in ALIASES:
+    if name not in catalog():
         table = name.rpartition(".")[0]
         near = [each for each in catalog() if each.rpartition(".")[0] == table] or [*catalog()]
         hint = did_you_mean(name, near) or did_you_mean(name, catalog())
@@ -168,30 +160,22 @@ def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Setti
             raise ValueError(f"{flag} {pair} needs a value: KEY=VALUE.")
         name = f"{table}.{key}" if table else key
         _check_place(name)
-        each = catalog().get(ALIASES.get(name, name))
+        each = catalog().get(name)
         value: Any = json_or_text(text)
         if each is not None and each.type is str and not isinstance(value, str):
             value = text
         for part in reversed(name.split(".")):
             value = {part: value}
-        settings = joined(settings, _renamed(value))
+        settings = joined(settings, value)
     return settings
 
 
 def file_schema() -> dict[str, Any]:
-    """A JSON schema of the TOML files that ``--config`` takes; old names are there, marked as deprecated."""
+    """A JSON schema of the TOML files that ``--config`` takes."""
     schema = json_schema(Config)
     properties = schema["properties"]
     properties[OPENRLHF] = json_schema(OpenRLHF)
     properties["recipe"] = {"type": "object", "description": "about a recipe; base names one that this file changes"}
-    for old, new in ALIASES.items():
-        *tables, name = old.split(".")
-        inside = properties
-        for table in tables:
-            inside = inside[table].get("properties", {})
-        today = inside.get(new.rpartition(".")[2])
-        if today:
-            inside[name] = {**today, "deprecated": True, "description": f"the old name of {new}"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Settings of ragen-agent",
@@ -199,34 +183,9 @@ def file_schema() -> dict[str, Any]:
     }
 
 
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Settings:
-    result = dict(under)
-    for key, value in over.items():
-        if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
-            value = _merged(result[key], value)
-        result[key] = value
-    return result
-
-
-def _renamed(settings: Mapping[str, Any], where: str = "") -> Settings:
-    """The settings by their names of today."""
-    result: Settings = {}
-    for key, value in settings.items():
-        name = f"{where}{key}"
-        new = ALIASES.get(name, name).removeprefix(where)
-        if new != key and new in settings:
-            raise ValueError(f"{name} is the old name of {where}{new}; give one of the two.")
-        if isinstance(value, Mapping):
-            value = _renamed(value, f"{name}.")
-        elif isinstance(value, list):
-            value = [_renamed(row, f"{name}.") if isinstance(row, Mapping) else row for row in value]
-        result[new] = value
-    return result
-
-
 def _check_place(name: str) -> None:
     """Raises for a name that is neither a setting or a table of settings, nor an entry of a setting that is a table."""
     parts = name.split(".")
     places = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
-    if not places & {*catalog(), *ALIASES} and name not in {group.name for group in groups()}:
+    if not places & {*catalog()} and name not in {group.name for group in groups()}:
         check_name(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import cos, inf, pi
 from typing import Any
 
 from ragen_agent.config.algorithms import (
@@ -191,6 +191,14 @@ class Training:
     def __post_init__(self) -> None:
         check_settings(self, "training.")
         check_training(self)
+
+    def rate_factor(self, iteration: int) -> float:
+        """What the learning rates are multiplied by at an iteration, counted from 0; above 0 at each."""
+        warm_up = round(self.warm_up * self.iterations)
+        if iteration < warm_up:
+            return (iteration + 1) / (warm_up + 1)
+        done = (iteration - warm_up) / max(1, self.iterations - warm_up)
+        return {"constant": 1.0, "linear": 1 - done, "cosine": (1 + cos(pi * done)) / 2}[self.schedule]
 
     @property
     def critic(self) -> bool:

@@ -8,7 +8,6 @@ The update is in ``ragen_agent.local.policy_update``.
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from ragen_agent import algo
-from ragen_agent.config import Config, Training
+from ragen_agent.config import Config
 from ragen_agent.config.algorithms import GROUPINGS
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, Targets, update
@@ -51,7 +50,7 @@ from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.reply_env import ReplyEnv
 
-__all__ = ["RolloutWorker", "Trainer", "rate_factor"]
+__all__ = ["RolloutWorker", "Trainer"]
 
 ROLLOUT_COST = 2  # what a token of a rollout costs, in tokens that go forward and backward
 
@@ -191,7 +190,7 @@ class Trainer:
 
     def _set_rates(self, iteration: int) -> None:
         """The learning rates of this iteration, a function of its number alone, so that resuming needs no state."""
-        factor = rate_factor(self.settings, iteration)
+        factor = self.settings.rate_factor(iteration)
         rates = {"optimiser": self.settings.learning_rate, "critic_optimiser": self.settings.critic_learning_rate}
         for name, optimiser in _optimisers(self.learner).items():
             for parameters in optimiser.param_groups:
@@ -297,15 +296,6 @@ class RolloutWorker:
             found = [replace(self.policy, config=config).processes("train", count)]
             self._processes.append((config, found[0]))
         return found[0]
-
-
-def rate_factor(settings: Training, iteration: int) -> float:
-    """What the learning rates are multiplied by at an iteration, counted from 0; above 0 at each."""
-    warm_up = round(settings.warm_up * settings.iterations)
-    if iteration < warm_up:
-        return (iteration + 1) / (warm_up + 1)
-    done = (iteration - warm_up) / max(1, settings.iterations - warm_up)
-    return {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[settings.schedule]
 
 
 def _episodes(iteration: Iteration, instances: list[Instance], targets: Targets | None) -> list[dict[str, Any]]:

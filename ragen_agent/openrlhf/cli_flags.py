@@ -43,12 +43,6 @@ class _Start:
         return self.config.training
 
     @property
-    def schedule(self) -> str:
-        """The schedule by its name in ``transformers``, where the constant one has another with a warm-up."""
-        constant = self.training.schedule == "constant" and self.training.warm_up > 0
-        return "constant_with_warmup" if constant else self.training.schedule
-
-    @property
     def aggregation(self) -> str:
         """A value that OpenRLHF takes; ``ragen_agent.openrlhf.loss`` aggregates."""
         return "token-mean" if self.training.aggregation == "token_mean" else "seq-mean-token-mean"
@@ -125,8 +119,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "rollout.temperature": "training.temperature",
     "actor.adam.lr": "training.learning_rate",
     "actor.adam.betas": ("(0.9 and 0.999, as in the local trainer)", lambda start: BETAS),
-    "actor.lr_scheduler": ("training.schedule", lambda start: start.schedule),
-    "actor.lr_warmup_ratio": "training.warm_up",
+    "actor.lr_scheduler": ("training.schedule", lambda start: "constant"),
     "actor.max_norm": "training.max_grad_norm",
     "actor.eps_clip_low_high": (
         "training.clip_low and training.clip_high",
@@ -140,8 +133,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "actor.freeze_visual_encoder": "openrlhf.freeze_vision",
     "critic.adam.lr": "training.critic_learning_rate",
     "critic.adam.betas": ("(0.9 and 0.999, as in the local trainer)", lambda start: BETAS),
-    "critic.lr_scheduler": ("training.schedule", lambda start: start.schedule),
-    "critic.lr_warmup_ratio": "training.warm_up",
+    "critic.lr_scheduler": ("training.schedule", lambda start: "constant"),
     "critic.max_norm": "training.max_grad_norm",
     "critic.value_clip": ("(0.2, as in the local trainer)", lambda start: VALUE_CLIP),
     "algo.kl.init_coef": ("training.kl and training.kl_kind", lambda s: s.training.kl if s.with_kl else 0.0),
@@ -200,6 +192,8 @@ _REPLACED = {
     "train.partial_rollout_enable": "the filter and the advantages of an iteration need all its episodes, so there is "
     "nothing to do with some of them; and its weights would change between two turns of an episode",
     "algo.advantage.no_std_norm": "training.algo says how returns become advantages",
+    "actor.lr_warmup_ratio": "training.warm_up says over which iterations the rates rise",
+    "critic.lr_warmup_ratio": "training.warm_up says over which iterations the rates rise",
     "train.dynamic_batch_enable": "minibatches are cut by us: training.minibatch",
     "rollout.vllm_generate_batch_size": "an iteration plays training.groups levels, no more and no less",
     "rollout.max_new_tokens": "turns.max_tokens_per_turn is the limit of a reply",

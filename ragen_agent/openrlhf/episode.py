@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from math import isfinite
 from typing import Any, Protocol
 
 import numpy as np
 
+from ragen_agent.rollout import append_or_fail
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.threads import in_thread
@@ -92,7 +92,7 @@ async def play_episode(
             if reply is None:
                 break
             context = process.context
-            glue = await in_thread(_append, process, reply, timeout=environment_timeout)
+            glue = await in_thread(append_or_fail, process, reply, timeout=environment_timeout)
             ids = list(process.ids)
             if not process.done:
                 check(ids if process.context > context else glue)
@@ -117,18 +117,6 @@ async def _reply(generate: Generate, process: TokenMDP, limit: int, seed: int, s
     except Exception as error:  # out of memory, a lost device: this episode cannot go on
         process.fail(f"{Failure.ENGINE_ERROR}: {type(error).__name__}: {error}")
     return None
-
-
-def _append(process: TokenMDP, reply: Sampled) -> list[int]:
-    """Appends a reply; returns the ids that follow it. A reply that the process refuses fails the episode."""
-    if not all(map(isfinite, reply.log_probs)):
-        process.fail(f"{Failure.ENGINE_NAN}: the log-probability of a sampled token is {min(reply.log_probs)}")
-        return []
-    try:
-        return process.append_reply(reply.ids, reply.log_probs)
-    except ValueError as error:  # an id outside the vocabulary, or no whole turn
-        process.fail(f"{Failure.ENGINE_ERROR}: {type(error).__name__}: {error}")
-        return []
 
 
 def response_of(

@@ -72,7 +72,7 @@ class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
         terms = algo.TokenTerms(torch.where(mask, new, zero) * 0, mask)  # of rows without a token: 0, with a gradient
         if bool(mask.any()):
             options = dict(self.options)
-            if POLICY_LOSSES[self.rule].random:  # the iteration's seed, see ``PolicyActor.seed_minibatches``
+            if POLICY_LOSSES[self.rule].random:  # the iteration's seed, see ``ray_actors.begin_iteration``
                 options["generator"] = torch.Generator().manual_seed(torch.initial_seed())
             terms = algo.token_terms(self.rule, new, old, advantages.float(), mask, **options)
         weights, difference, outside = torch.ones_like(zero), None, None

@@ -23,7 +23,6 @@ __all__ = [
     "gpus_of_models",
     "is_visual",
     "most_pictures",
-    "planned_updates",
     "rows_of_step",
 ]
 
@@ -51,10 +50,10 @@ class BatchPlan:
         updates = training.updates * math.ceil(trained / training.minibatch)
         return cls(training.groups * training.group_size, kept, episodes, rows, trained, updates)
 
-    def updates_at(self, iteration: int, training: Training) -> int:
-        """Steps of the optimiser in an iteration, counted from 0: the first ones replay less."""
-        rows = self.rows * (1 + min(training.replay, iteration))
-        return training.updates * math.ceil(rows / training.minibatch)
+    def updates_in_all(self, training: Training) -> int:
+        """Steps of the optimiser in a whole run; the first iterations replay less."""
+        rows = [self.rows * (1 + min(training.replay, iteration)) for iteration in range(training.iterations)]
+        return sum(training.updates * math.ceil(count / training.minibatch) for count in rows)
 
 
 def _rows_of_episode(config: Config) -> int:
@@ -65,12 +64,6 @@ def _rows_of_episode(config: Config) -> int:
     if turns.history >= 0:
         return max(1, turns.max_turns - turns.history)
     return 1 if turns.keep_thinking else turns.max_turns
-
-
-def planned_updates(config: Config) -> int:
-    """Optimiser steps of a whole distributed run, counted after the filter."""
-    training, plan = config.training, BatchPlan.of(config, distributed=True)
-    return sum(plan.updates_at(iteration, training) for iteration in range(training.iterations))
 
 
 def rows_of_step(config: Config, settings: OpenRLHF) -> int:
@@ -119,7 +112,6 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         filled = f" and {padding} rows of padding without loss" if settings else ""
         rest = f" The last minibatch of a pass has {step - padding} {unit}{filled}."
     passes = training.updates
-    updates = sum(plan.updates_at(iteration, training) for iteration in range(training.iterations))
     sentences = [
         f"An iteration plays {training.groups} prompts (levels) x {training.group_size} samples = {plan.episodes} "
         f"episodes, of at most {tokens} tokens each: at most {plan.episodes * tokens:,} tokens.{again}",
@@ -128,7 +120,7 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         f"{passes} pass{'es' * (passes > 1)} over them, so {plan.updates} update{'s' * (plan.updates > 1)} of the "
         f"policy{' and of the critic' if training.critic else ''} in an iteration.{rest}",
         f"The run: {training.iterations} iterations, {training.iterations * plan.episodes:,} episodes, "
-        f"{updates:,} updates" + (", and the learning-rate schedule covers exactly those." if settings else "."),
+        f"{plan.updates_in_all(training):,} updates.",
         f"Evaluated before and after on {evaluation.levels} fixed levels of the split {evaluation.split}, one episode "
         f"each, at temperature {evaluation.temperature:g}"
         + (f", and every {settings.evaluate_every} iterations." if settings and settings.evaluate_every else "."),

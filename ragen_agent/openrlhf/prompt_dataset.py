@@ -47,9 +47,6 @@ __all__ = [
 ]
 
 
-RENAMED = {"knobs": "env_options"}  # in files written by earlier versions
-
-
 @dataclass(frozen=True)
 class PromptRow:
     """One prompt: a level of a game. ``iteration`` is -1 for evaluation, whose rows have their own ``noise_seed``."""
@@ -72,7 +69,7 @@ class PromptRow:
     def from_label(cls, label: str) -> PromptRow:
         """The row of a label; raises a ValueError if it is not one."""
         try:
-            return cls(**{RENAMED.get(name, name): value for name, value in json.loads(label).items()})
+            return cls(**json.loads(label))
         except (TypeError, ValueError) as error:
             raise ValueError(f"the label {label!r} is not a row of a prompt dataset: {error}.") from error
 

@@ -231,9 +231,20 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
         if self.strategy.is_rank_0():
             copy_processor(Path(run.model), folder)
 
-    def seed_minibatches(self, seed: int) -> None:
-        """Seeds the order of the minibatches, so that a resumed run has the same ones as an uninterrupted run."""
-        torch.manual_seed(seed)
+    def begin_iteration(self, seed: int, rate_factor: float) -> None:
+        """See the function of this name."""
+        begin_iteration(self.actor_scheduler, seed, rate_factor)
+
+
+def begin_iteration(scheduler: Any, seed: int, rate_factor: float) -> None:
+    """Seeds the order of the minibatches and sets the learning rates: of a resumed run those of an uninterrupted one.
+
+    The rate is that of the local trainer. The schedules of transformers go by the step, and begin a warm-up with 0.
+    """
+    torch.manual_seed(seed)
+    scheduler.lr_lambdas = [lambda step: rate_factor for _ in scheduler.base_lrs]  # after each step
+    for parameters, rate in zip(scheduler.optimizer.param_groups, scheduler.base_lrs, strict=True):
+        parameters["lr"] = rate * rate_factor
 
 
 def start_at_zero(critic: Any) -> None:
@@ -272,9 +283,9 @@ class CriticActor(CriticModelActor.__ray_metadata__.modified_class):  # type: ig
         narrow_to_returns(experience)
         super().append(experience)
 
-    def seed_minibatches(self, seed: int) -> None:
-        """As ``PolicyActor.seed_minibatches``."""
-        torch.manual_seed(seed)
+    def begin_iteration(self, seed: int, rate_factor: float) -> None:
+        """See the function of this name."""
+        begin_iteration(self.critic_scheduler, seed, rate_factor)
 
 
 @ray.remote(num_gpus=1)

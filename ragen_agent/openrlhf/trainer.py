@@ -5,9 +5,9 @@ alarm and the reasons to stop are those of the local trainer (``iteration`` and 
 ``ragen_agent.training``). The state is saved at whole iterations: ``state.json`` names the last iteration of which
 every part was saved, and is written last, so a run that is killed at any moment goes on from there.
 
-A line of ``metrics.jsonl`` holds the keys of the local trainer and, next to them: ``learning_rate`` (of the update to
-come), ``vllm_kl``, ``vllm_gap`` and ``mismatch_kl`` (see ``experience.LogProbDifference``), ``critic_grad_norm``,
-``eval_success``, ``eval_random`` and ``eval_optimal`` where the fixed levels were played, and the seconds of each part.
+A line of ``metrics.jsonl`` holds the keys of the local trainer and, next to them: ``vllm_kl``, ``vllm_gap`` and
+``mismatch_kl`` (see ``experience.LogProbDifference``), ``critic_grad_norm``, ``eval_success``, ``eval_random`` and
+``eval_optimal`` where the fixed levels were played, and the seconds of each part.
 ``seconds_own`` are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an
 episode, in the mean, what is not vLLM's answer (an upper bound: episodes wait for each other). ``approx_kl_k1`` is
 OpenRLHF's estimate of the divergence from the policy that sampled.
@@ -44,7 +44,7 @@ from ragen_agent.openrlhf.experience import (
     pad_rows,
 )
 from ragen_agent.openrlhf.pictures import tokenizer_of
-from ragen_agent.openrlhf.plan import planned_updates, rows_of_step
+from ragen_agent.openrlhf.plan import rows_of_step
 from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, write_replay
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
 from ragen_agent.training.diagnostics import Monitor
@@ -110,10 +110,6 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         self.seen = set[int]()  # the families of the levels that were played, see ragen_gym.games.game.Game.family
         iterations, staleness = self.run.config.training.iterations, self.run.settings.staleness
         self.ahead = PlayAhead(self._play_iteration, iterations, staleness)
-
-    def get_max_steps(self) -> int:
-        """The updates that the learning-rate schedule is stretched over: those after the filter."""
-        return planned_updates(self.run.config)
 
     def fit(self, global_step: int = 0) -> None:
         """Runs the iterations that are left."""
@@ -229,7 +225,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         samples = self._training_rows(episodes, fresh)
         step = rows_of_step(self.run.config, self.run.settings)
         seed = derive_seed(self.run.config.seed, SeedStream.MINIBATCHES, number) % 2**32
-        self._all_models("seed_minibatches", seed=seed)
+        self._all_models("begin_iteration", seed=seed, rate_factor=training.rate_factor(number))
         status, _ = self.train_step(samples, number)
         passes = training.updates * (2 if training.critic else 1)
         figures = {ours: float(status[theirs]) for theirs, ours in STATUS_KEYS.items() if theirs in status}

@@ -7,10 +7,11 @@ looks again, so that the turns run out on long ways. Nothing shows the learner t
 does.
 
 A line of a file of conversations holds ``messages``, from the system's to the last reply, and where they come from:
-``env``, ``knobs`` and ``turns`` (the budgets), ``split`` (always train), ``seed``, ``noise_seed``, ``level_id``, the
-demonstrator's settings, the ``run_seed`` and ``index``; and the outcome: ``success`` and ``return``. Other libraries
-read the format too. They are the demonstrations that the warm start of ``ragen-agent train`` shows with the same
-settings, episode by episode (as long as those fit into its token budgets).
+``env``, ``env_options`` and ``turns`` (the budgets), ``split`` (always train), ``seed``, ``noise_seed``, ``level_id``,
+the demonstrator's settings, the ``run_seed`` and ``index``; and the outcome: ``success`` and ``return``. A game without
+options has no ``env_options``: other libraries read the format too, and Parquet has no type for an empty table. They
+are the demonstrations that the warm start of ``ragen-agent train`` shows with the same settings, episode by episode (as
+long as those fit into its token budgets).
 """
 
 from __future__ import annotations
@@ -254,11 +255,12 @@ def families_of(lines: Sequence[Mapping[str, Any]]) -> frozenset[int] | None:
     for line in lines:
         try:
             for split in (line["split"], same_version(line["split"], 1)):  # as earlier versions drew it
-                name = json.dumps([line["env"], line["knobs"], split])
+                options = line.get("env_options", {})
+                name = json.dumps([line["env"], options, split])
                 if name not in envs:
                     # Neither imports a module nor calls a function that only a file names.
                     known = line["env"] if task_of(line["env"]) else find(line["env"]).name
-                    envs[name] = make_reply_env(known, split=split, **line["knobs"])
+                    envs[name] = make_reply_env(known, split=split, **options)
                 _, info = envs[name].reset(seed=line["seed"])
                 if info["level_id"] == line["level_id"]:
                     families.update(envs[name].level_families([line["seed"]]))
@@ -318,12 +320,20 @@ def trajectories_of(
     """The conversations as ``trajectory_of`` makes them, and how many were left out: ``too_long`` and ``failures``.
 
     Raises:
-        ValueError: nothing is left.
+        ValueError: nothing is left, or a line's messages have no ids, such as a reply that spells a special token.
     """
-    kept = [line for line in lines if line.get("success", False)] if successes_only else list(lines)
-    every = (trajectory_of(chat, line) for line in kept)
-    rows = [row for row in every if max(len(part.ids) for part in row.split_contexts()) <= max_tokens]
-    left_out = {"too_long": len(kept) - len(rows), "failures": len(lines) - len(kept)}
+    kept, rows = 0, []
+    for number, line in enumerate(lines, start=1):
+        if successes_only and not line.get("success", False):
+            continue
+        kept += 1
+        try:
+            row = trajectory_of(chat, line)
+        except ValueError as error:
+            raise ValueError(f"line {number} of the conversations: {error}") from None
+        if max(len(part.ids) for part in row.split_contexts()) <= max_tokens:
+            rows.append(row)
+    left_out = {"too_long": kept - len(rows), "failures": len(lines) - kept}
     if not rows:
         raise ValueError(
             f"no conversation is left: {left_out['too_long']} are longer than {max_tokens} tokens, "
@@ -350,10 +360,10 @@ def _origin(config: Config, chunk: Chunk, number: int) -> dict[str, Any]:
     """Where an episode of a chunk comes from."""
     instance, how = chunk.instances[number], asdict(chunk.how)
     episodes = how.pop("episodes")
-    return {
+    origin = {
         "env": chunk.config.game,
-        "knobs": dict(chunk.config.env_options),
-        "turns": asdict(chunk.config.turns),
+        "env_options": chunk.config.env_options,
+        "turns": {name: value for name, value in asdict(chunk.config.turns).items() if value != {}},
         "split": same_version(SPLIT, version_of(config.evaluation.split)),
         "seed": instance.seed,
         "noise_seed": instance.noise_seed,
@@ -363,10 +373,12 @@ def _origin(config: Config, chunk: Chunk, number: int) -> dict[str, Any]:
         "index": chunk.indices[number],
         "of": episodes,
     }
+    return {name: value for name, value in origin.items() if value != {}}
 
 
 def _same(record: Mapping[str, Any], origin: Mapping[str, Any]) -> bool:
-    return json.dumps({name: record.get(name) for name in origin}) == json.dumps(origin)
+    names = {"env_options", *origin}  # a record may have options where there are none now
+    return {name: record.get(name) for name in names} == {name: origin.get(name) for name in names}
 
 
 def _fits(messages: Sequence[Any]) -> bool:

@@ -265,8 +265,8 @@ def agent_config(settings: FineTuning, lines: list[dict[str, Any]]) -> Config:
                 f"{settings.data}, line {number}, does not say its env and turns, of whose texts the small model's "
                 "tokenizer is made; give --model, or data that ragen-agent sft data wrote."
             )
-        thought = line.get("demonstrator", {}).get("thought", "none")
-        row = {"game": line["env"], "env_options": line.get("knobs", {}), "turns": line["turns"], "thought": thought}
+        options, thought = line.get("env_options", {}), line.get("demonstrator", {}).get("thought", "none")
+        row = {"game": line["env"], "env_options": options, "turns": line["turns"], "thought": thought}
         games.setdefault(json.dumps(row, sort_keys=True), row)
     first, *others = games.values()
     one = {"game": first["game"], "env_options": first["env_options"], "turns": first["turns"]}

@@ -37,8 +37,9 @@ no record. A split's entry holds, of the episodes that count (one that failed fo
 - ``malformed``: {rate, n, problems}, the share of replies with a problem, and how many have which; None without
   replies, and of a text task, which alone reads its replies.
 - ``turns``, ``actions``: their mean number in an episode.
-- ``seconds``: {median, p95, total}, of an answer, and of all episodes, with those that failed.
-- ``tokens``: {prompt, completion}, and ``cost``: of all episodes, with those that failed; None where nothing is known.
+- ``seconds``: {median, p95, total}, of an answer, and of all episodes, with those that failed and those that were made
+  again.
+- ``tokens``: {prompt, completion}, and ``cost``: of the same episodes; None where nothing is known.
 - ``failures``: {kind: number}, and ``excluded``: how many of these are out of the score; ``excluded_in_play``: how
   many of them failed after the agent was first asked, by ``begin`` too, which shows it the task. An agent that raises
   an error where it expects to lose leaves the score in this way.
@@ -122,10 +123,10 @@ def score(
     for split in suite.splits:
         wanted = (asked or {}).get(split.name, ())
         if split.name in played or any(wanted):
-            own = played.get(split.name, [])
+            own, again = played.get(split.name, []), [record for record in failed if record.split == split.name]
             known = seen if by_family else None
             splits[split.name] = _score_split(suite, split, own, known, by_family=by_family)
-            splits[split.name] |= _asked(own, wanted) | _retried(split.name, failed)
+            splits[split.name] |= _effort(own, again) | _asked(own, wanted) | _retried(again)
     return {
         "suite": suite.name,
         "hash": suite.hash,
@@ -157,7 +158,7 @@ def coverage(run: BenchResults) -> dict[str, Any]:
             own = played.get(name, [])
             counted = sum(record.counted for record in own)
             splits[name] = {"episodes": counted, "excluded": len(own) - counted} | _asked(own, wanted)
-            splits[name] |= _retried(name, run.retried)
+            splits[name] |= _retried([record for record in run.retried if record.split == name])
     return {
         "agent": run.agent,
         "episodes": sum(split["episodes"] for split in splits.values()),
@@ -181,9 +182,8 @@ def _asked(records: Sequence[EpisodeRecord], wanted: Sequence[int]) -> dict[str,
     }
 
 
-def _retried(split: str, retried: Sequence[EpisodeRecord]) -> dict[str, int]:
-    own = [record for record in retried if record.split == split]
-    return {"retried": len(own), "retried_in_play": sum(record.in_play for record in own)}
+def _retried(retried: Sequence[EpisodeRecord]) -> dict[str, int]:
+    return {"retried": len(retried), "retried_in_play": sum(record.in_play for record in retried)}
 
 
 def _score_split(
@@ -207,11 +207,11 @@ def _score_split(
     else:
         number = {level: place for place, level in enumerate(dict.fromkeys(counts.levels))}
         counts = replace(counts, families=tuple(number[level] for level in counts.levels))
-    effort = _replies(counts.episodes, reads=not split.is_task) | _effort(records)
+    replies = _replies(counts.episodes, reads=not split.is_task)
     if not counts.episodes:  # only failures of the infrastructure: nothing is known
         nothing = {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
-        return {**about, "success": nothing, **effort}
-    return {**about, **_success(suite, split, counts), **_rewards(suite, split, counts), **_passes(counts), **effort}
+        return {**about, "success": nothing, **replies}
+    return {**about, **_success(suite, split, counts), **_rewards(suite, split, counts), **_passes(counts), **replies}
 
 
 def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, Any]:
@@ -312,11 +312,12 @@ def _replies(episodes: Sequence[EpisodeRecord], *, reads: bool) -> dict[str, Any
     }
 
 
-def _effort(records: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    """What all episodes took, with those that failed."""
-    turns = [turn for record in records for turn in record.turns]
+def _effort(records: Sequence[EpisodeRecord], retried: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """What all episodes took, with those that failed and those that were made again."""
+    attempts = [*records, *retried]
+    turns = [turn for record in attempts for turn in record.turns]
     waits = [turn.seconds for turn in turns]
-    costs = [record.cost for record in records if record.cost is not None]
+    costs = [record.cost for record in attempts if record.cost is not None]
     prompt = [turn.prompt_tokens for turn in turns if turn.prompt_tokens is not None]
     completion = [turn.completion_tokens for turn in turns if turn.completion_tokens is not None]
     failures = Counter(str(record.failure) for record in records if record.failure is not None)
@@ -324,7 +325,7 @@ def _effort(records: Sequence[EpisodeRecord]) -> dict[str, Any]:
         "seconds": {
             "median": float(np.median(waits)) if waits else None,
             "p95": float(np.percentile(waits, 95)) if waits else None,
-            "total": float(sum(record.seconds for record in records)),
+            "total": float(sum(record.seconds for record in attempts)),
         },
         "tokens": {"prompt": sum(prompt), "completion": sum(completion)} if prompt or completion else None,
         "cost": sum(costs) if costs else None,

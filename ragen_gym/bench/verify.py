@@ -318,11 +318,12 @@ def _twice(text: str) -> list[str]:
 
 
 def _check_retried(run: BenchResults) -> list[Mismatch]:
-    """Earlier records of an episode: only an attempt that failed is made again."""
+    """Earlier records of an episode: only an attempt that failed is made again, and what it took counts."""
     counted = [Mismatch(record.path, "number of records", "several", 1) for record in run.retried if record.counted]
     kept = {record.key: record for record in run.records}
     copies = [record for record in run.retried if not record.counted and kept.get(record.key) == record]
-    return counted + [Mismatch(record.path, "record", "there twice", "there once") for record in copies]
+    costs = [found for record in run.retried for found in _check_cost(run.info, record)]
+    return [*counted, *costs, *(Mismatch(record.path, "record", "there twice", "there once") for record in copies)]
 
 
 def check_chain(run: BenchResults) -> tuple[int, str, list[Mismatch]]:

@@ -184,7 +184,8 @@ def _about_split(split: Split) -> dict[str, Any]:
         "families": len(set(split.families)),
     }
     about = {"about": split.about, "ladder": split.ladder, "published": split.published}
-    return {key: content[key] for key in ("name", "env", "knobs", "budgets")} | levels | about
+    played = {"name": split.name, "env": split.env, "env_options": content["knobs"], "budgets": content["budgets"]}
+    return played | levels | about
 
 
 def _bounds(split: Split) -> dict[str, float | None]:

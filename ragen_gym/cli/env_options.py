@@ -111,8 +111,6 @@ def add_environment_options(
         "id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them; MODULE:NAME is a game of your own"
     )
     add_option_flag(parser, "of the game, such as size=6; `info` lists them")
-    old = "--knob"  # its name in earlier versions
-    parser.add_argument(old, dest="options", action="append", help=argparse.SUPPRESS)
     parser.add_argument("--preset", help="a difficulty of the game, such as easy")
     parser.set_defaults(split=None, levels=None, vocabulary=None, text_format=None)
     if rules_only:

@@ -87,7 +87,6 @@ def _info(arguments: argparse.Namespace) -> int:
         },
         "presets": {name: dict(options) for name, options in spec.game_class.presets.items()},
     }
-    facts["knobs"] = facts["options"]  # their name in earlier versions
     rates = success_rates(spec, chosen, arguments.measure, arguments.seed) if arguments.measure else {}
     if rates:
         facts |= {player: rate.to_dict() for player, rate in rates.items()}

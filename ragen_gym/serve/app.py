@@ -184,7 +184,7 @@ async def close(request: Request, session: SessionId) -> Response:
 
 @router.get("/envs", responses=_responses(list[schemas.Listed]), tags=["server"])
 async def envs() -> Response:
-    """The games, with their options (``knobs``), presets and vocabularies."""
+    """The games, with their options, presets and vocabularies."""
     return _json([_listed(spec) for spec in TABLE.values()])
 
 
@@ -229,7 +229,7 @@ def _listed(spec: GameSpec) -> dict[str, Any]:
         "summary": spec.summary,
         "horizon": spec.horizon,
         "action_names": [action.name.capitalize() for action in game.Action],
-        "knobs": {**game.options(), **spec.options},
+        "env_options": {**game.options(), **spec.options},
         "presets": list(game.presets),
         "vocabularies": list(game.vocabularies),
     }
@@ -273,7 +273,7 @@ def _install_error_handlers(app: FastAPI, with_token: bool) -> None:
         assert isinstance(error, RequestValidationError)
         kinds = {found["type"] for found in error.errors()}
         code = "bad_json" if "json_invalid" in kinds else "bad_request"
-        hint = "; options of a turn stand in budgets, those of a game in knobs" * (request.url.path == "/sessions")
+        hint = "; options of a turn go into budgets, of a game into env_options" * (request.url.path == "/sessions")
         extra = {"extra_forbidden": f"there is no such field{hint}"}
         faults = [
             f"{'.'.join(map(str, found['loc']))}: {extra.get(found['type'], found['msg'])}"

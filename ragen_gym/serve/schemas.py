@@ -124,7 +124,12 @@ class CreateRequest(_Request):
         json_schema_extra={
             "examples": [
                 {"env": "FrozenLake", "split": "test", "start": {"seed": 0}},
-                {"env": "Sokoban", "grain": "turn", "budgets": {"max_turns": 10}, "knobs": {"size": 7, "boxes": 2}},
+                {
+                    "env": "Sokoban",
+                    "grain": "turn",
+                    "budgets": {"max_turns": 10},
+                    "env_options": {"size": 7, "boxes": 2},
+                },
                 {"env": "Bandit", "num_envs": 2},
             ]
         }
@@ -142,7 +147,7 @@ class CreateRequest(_Request):
         description="train, validation, test, or one of them with -v1; null for all.",
     )
     preset: str | None = Field(None, max_length=50, description="A difficulty of the game.")
-    knobs: dict[str, Any] = Field(
+    env_options: dict[str, Any] = Field(
         default_factory=dict, max_length=50, description="The game's own options by name; `GET /envs` lists them."
     )
     levels: Annotated[list[BoardText], Field(min_length=1, max_length=1000)] | None = Field(
@@ -333,7 +338,7 @@ class Listed(BaseModel):
     summary: str
     horizon: int | None = Field(description="Moves after which an episode is truncated.")
     action_names: list[str]
-    knobs: dict[str, Any] = Field(description="The game's options and their defaults.")
+    env_options: dict[str, Any] = Field(description="The game's options and their defaults.")
     presets: list[str]
     vocabularies: list[str]
 

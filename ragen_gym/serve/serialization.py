@@ -47,7 +47,7 @@ _FIELDS = ("split", "preset", "levels", "observation", "text_format", "vocabular
 def create_body(env: str, arguments: Json, **fields: Any) -> Json:
     """The request that makes an environment of these arguments of ``ragen_gym.StepEnv``."""
     body: Json = {"env": env, **{k: v for k, v in fields.items() if v not in (None, {})}}
-    body["knobs"] = {name: value for name, value in arguments.items() if name not in _FIELDS}
+    body["env_options"] = {name: value for name, value in arguments.items() if name not in _FIELDS}
     body |= {name: arguments[name] for name in _FIELDS if arguments.get(name) is not None}
     if isinstance(body.get("vocabulary"), Vocabulary):
         vocabulary: Vocabulary = body["vocabulary"]

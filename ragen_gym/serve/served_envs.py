@@ -288,7 +288,7 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
                 "bad_value", f"{name} does not go with grain={request.grain!r}, num_envs={request.num_envs!r}.{why}"
             )
     arguments: Json = {
-        **request.knobs,
+        **request.env_options,
         "split": request.split,
         "preset": request.preset,
         "levels": request.levels,
@@ -299,8 +299,8 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
         "render_mode": "rgb_array" if request.render else None,
         "regret": request.regret,
     }
-    with library_errors(request.knobs):
-        build_game(spec, request.knobs, request.preset)  # an error for what is no option, such as a level file's path
+    with library_errors(request.env_options):
+        build_game(spec, request.env_options, request.preset)  # an error for what is no option, such as a file's path
         if request.vocabulary is not None and not isinstance(request.vocabulary, str):
             arguments["vocabulary"] = Vocabulary(request.vocabulary.name, request.vocabulary.symbols)
         if request.render:

@@ -84,7 +84,7 @@ class Service:
         """Make a session; a ``ragen_gym.serve.schemas.Created``."""
         with library_errors():
             spec = find(request.env)
-        check_options(request.knobs)
+        check_options(request.env_options)
         check_boards(request.levels)
         check_boards(request.start.level if request.start else None)
         self.store.take_place(owner, request.num_envs)
@@ -92,7 +92,7 @@ class Service:
             env = await self._executor.run(make_env, spec, request, self.limits.max_reply)
             seconds = 0.0
             if request.levels is None:
-                seconds = await self._costs.of(spec, request.preset, request.knobs, request.split)
+                seconds = await self._costs.of(spec, request.preset, request.env_options, request.split)
             at_once = _AHEAD * request.num_envs if request.num_envs else _BLOCK
             self._check_cost(seconds, at_once)
             session = Session(spec.id, env, request.num_envs, owner)

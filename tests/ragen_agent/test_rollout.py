@@ -84,7 +84,7 @@ def test_a_log_prob_that_is_not_finite_costs_its_own_episode(agent: Policy) -> N
     engine = Breaking(agent.engine, [1])
     played = play(engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)
     assert played[0].failure is not None
-    assert played[0].failure.startswith("engine_error: ValueError: the log-probability")
+    assert played[0].failure.startswith("engine_nan: the log-probability of a sampled token is nan")
     assert [t.failure for t in played[1:]] == [None] * 3
     assert [len(t.turn_ends) for t in played] == [1, 3, 3, 3]
 

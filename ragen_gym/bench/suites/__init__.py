@@ -23,15 +23,15 @@ A table, of which a suite needs only ``name`` and ``splits``, and a split only `
     env = "FrozenLake"
     about = "What it asks for."
     levels = "slippery.txt"         # next to the table, as ``ragen-gym levels export`` writes it
-    knobs = { success_rate = 0.5 }  # options of the environment; vocabulary = { name = "mine", symbols = "…" } is one
+    env_options = { success_rate = 0.5 }  # or such as vocabulary = { name = "mine", symbols = "…" }
     budgets = { max_turns = 3 }     # override those of the suite
     ladder = "lake"                 # a rung of this ladder of difficulty, if it is one
     published = { "Somebody's agent" = 0.5 }  # on this split, the main result first
     freeze = { count = 128 }        # how ``ragen_gym.bench.suites.freeze`` makes the file of levels
 
-A split of a text task names it as ``env = "my_module:Task"``, its ``knobs`` are the task's arguments, and its problems
-are of the split ``test`` unless ``knobs`` has another ``split``. Of the budgets ``max_turns`` holds. Its file of levels
-has a line of JSON for each problem; see ``ragen_gym.bench.suites.problems``.
+A split of a text task names it as ``env = "my_module:Task"``, its ``env_options`` are the task's arguments, and its
+problems are of the split ``test`` unless ``env_options`` has another ``split``. Of the budgets ``max_turns`` holds. Its
+file of levels has a line of JSON for each problem; see ``ragen_gym.bench.suites.problems``.
 
 A suite that changes gets another name: results are compared by its content hash, which covers the table and the levels.
 """
@@ -147,7 +147,7 @@ class Split:
         return {
             "name": self.name,
             "env": self.env,
-            "knobs": {
+            "knobs": {  # a name that is in every suite's hash
                 name: asdict(value) if isinstance(value, Vocabulary) else value
                 for name, value in self.env_options.items()
             },
@@ -224,7 +224,7 @@ SUITES: dict[str, Path] = {
 _TURN_OPTIONS = tuple(field.name for field in fields(TurnConfig))
 _SUITE_KEYS = ("name", "about", "temperature", "source", "differs", "published", "budgets", "splits")
 _PUBLISHED_KEYS = ("who", "success", "splits")
-_SPLIT_KEYS = ("name", "env", "levels", "about", "knobs", "budgets", "published", "ladder", "freeze")
+_SPLIT_KEYS = ("name", "env", "levels", "about", "env_options", "budgets", "published", "ladder", "freeze")
 
 
 def load_suite(name_or_path: str | Path, *, run_code: bool = True) -> Suite:
@@ -270,7 +270,7 @@ def _names_task(name: str, *, run_code: bool) -> bool:
 
 
 def task_env(name: str, turn_config: TurnConfig, options: dict[str, Any]) -> TaskEnv:
-    """The environment of a text task with these ``knobs``, of the split ``test`` unless they say otherwise."""
+    """The environment of a text task with these options, of the split ``test`` unless they say otherwise."""
     return TaskEnv(name, turn_config, **{"split": "test", **options})
 
 
@@ -315,7 +315,7 @@ def read_table(path: Path) -> dict[str, Any]:
             what = f"split {row.get('name', '')!r}" if isinstance(row, dict) else "a split"
             _check(what, row, _SPLIT_KEYS, ("name", "env", "levels"))
             _check(f"budgets of {what}", row.get("budgets", {}), _TURN_OPTIONS)
-            _check(f"knobs of {what}", row.get("knobs", {}))
+            _check(f"env_options of {what}", row.get("env_options", {}))
             if not isinstance(row["name"], str) or not row["name"] or not row["name"].isprintable():
                 raise ValueError(f"{what}: name={shown(row['name'])} must be a text of printable characters.")
         names = [row["name"] for row in table["splits"]]
@@ -333,24 +333,25 @@ def read_table(path: Path) -> dict[str, Any]:
     return table
 
 
-def env_options(knobs: dict[str, Any]) -> dict[str, Any]:
-    """The ``knobs`` of a table as arguments of ``ragen_gym.envs.step.StepEnv``.
+def env_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The ``env_options`` of a table as arguments of ``ragen_gym.envs.step.StepEnv``.
 
     Raises:
         ValueError: symbols that are not a vocabulary.
     """
-    chosen = knobs.get("vocabulary")
+    chosen = options.get("vocabulary")
     if not isinstance(chosen, dict):
-        return knobs
+        return options
     _check("vocabulary", chosen, ("name", "symbols"), ("name", "symbols"))
-    return {**knobs, "vocabulary": Vocabulary(chosen["name"], chosen["symbols"])}
+    return {**options, "vocabulary": Vocabulary(chosen["name"], chosen["symbols"])}
 
 
 def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path, *, run_code: bool) -> Split:
     try:
         is_task = _names_task(row["env"], run_code=run_code)
         turn_config = TurnConfig(**{**shared, **row.get("budgets", {})})
-        options = row.get("knobs", {}) if is_task else env_options(row.get("knobs", {}))
+        options = row.get("env_options", {})
+        options = options if is_task else env_options(options)
         levels: tuple[Level, ...] | tuple[Problem, ...]
         if is_task:
             levels = read_problems(folder / row["levels"], task_env(row["env"], turn_config, options))

@@ -6,7 +6,7 @@ The same table always gives the same bytes. A file is the first ``distinct`` dif
 ``seed`` (by default 0), repeated in turn up to ``count``. With ``families`` in place of ``distinct`` it is the first so
 many levels of which no two are of one family. A file without ``freeze`` is given, and left alone.
 
-The problems of a text task are those of the seeds from ``seed`` on, in its ``knobs.split`` (by default ``"test"``).
+The problems of a text task are those of the seeds from ``seed`` on, in its ``env_options.split`` (default ``"test"``).
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def frozen_levels(row: dict[str, Any]) -> list[Level] | list[Problem]:
         )
     if is_task:
         if split is not None:
-            raise ValueError(f"{row['name']}: a text task has its split in knobs: write split = {split!r} there.")
-        problems = draw_problems(task_env(row["env"], TurnConfig(), row.get("knobs", {})), seed, distinct)
+            raise ValueError(f"{row['name']}: a text task has its split in env_options: write split = {split!r} there.")
+        problems = draw_problems(task_env(row["env"], TurnConfig(), row.get("env_options", {})), seed, distinct)
         if len(problems) < distinct:
             raise ValueError(
                 f"{row['name']}: {row['env']} has only {len(problems)} of {distinct} different problems; ask for fewer."
             )
         return list(islice(cycle(problems), count))
-    env = StepEnv(row["env"], split=split, **env_options(row.get("knobs", {})))
+    env = StepEnv(row["env"], split=split, **env_options(row.get("env_options", {})))
     found = distinct_boards(env.game, seed, split)
     boards = [*islice(_of_other_families(env.game, found) if apart == "families" else found, distinct)]
     if len(boards) < distinct:

@@ -67,9 +67,9 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "message"),
     [
         (["train", "--game", "FrozenLaek"], "Did you mean FrozenLake"),
-        (["train", "--knob", "sise=4"], "Did you mean size"),
-        (["train", "--knob", "size"], "needs a value"),
-        (["train", "--knob", "size=1"], "an integer from 2 to 64"),
+        (["train", "--env-option", "sise=4"], "Did you mean size"),
+        (["train", "--env-option", "size"], "needs a value"),
+        (["train", "--env-option", "size=1"], "an integer from 2 to 64"),
         (["train", "--set", "training.lr=1"], "unknown setting 'training.lr'"),
         (["train", "--set", "training.gruops=3"], "unknown setting 'training.gruops'. Did you mean training.groups?"),
         (
@@ -264,8 +264,8 @@ def test_the_game_is_a_setting_too() -> None:
         ("train --algo ppo --training.algo grpo", "training.algo is given as 'ppo' and as 'grpo'"),
         ("train --no-starpo-s --set training.starpo_s=true", "training.starpo_s is given as False and as True"),
         ("train --model a --set model=b", "model is given as 'a' and as 'b'"),
-        ("train --training.members 4 --set training.group_size=6", "training.group_size is given as 4 and as 6"),
-        ("train --env-option size=4 --knob size=5", "env_options.size is given as 4 and as 5"),
+        ("train --training.group_size 4 --set training.group_size=6", "training.group_size is given as 4 and as 6"),
+        ("train --env-option size=4 --env-option size=5", "env_options.size is given as 4 and as 5"),
         ('train --env-option size=4 --env_options {{"size":5}}', "env_options.size is given as 5 and as 4"),
         ("eval {model} --levels 4 --set evaluation.levels=5", "evaluation.levels is given as 4 and as 5"),
         ("eval {model} --game Bandit --split test --evaluation.split train", "as 'test' and as 'train'"),
@@ -312,8 +312,8 @@ def test_a_run_is_named_after_its_game() -> None:
 
 def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     parser = build_parser()
-    words = ["--training.groups", "16", "--knobs", '{"size": 5}', "--training.starpo_s", "false"]
-    words += ["--training.members", "6", "--set", "training.group_size=6", "--knob", "holes=1"]
+    words = ["--training.groups", "16", "--env_options", '{"size": 5}', "--training.starpo_s", "false"]
+    words += ["--set", "training.group_size=6", "--env-option", "holes=1"]
     options = parser.parse_args(["train", *words])
     assert settings_of(options) == {
         "training": {"groups": 16, "starpo_s": False, "group_size": 6},
@@ -363,7 +363,7 @@ def test_every_flag_of_fine_tuning_says_its_default_and_range(capsys: pytest.Cap
 def test_an_entry_of_a_setting_that_is_a_table_can_be_set() -> None:
     pairs = [
         "env_options.size=5",
-        "knobs.holes=2",
+        "env_options.holes=2",
         "turns.template_options.enable_thinking=false",
         'turns={"history": 0}',
     ]

@@ -142,18 +142,18 @@ def test_demonstrations_say_which_problems_they_show(folder: Path) -> None:
     sys.modules.pop("guessing")
     assert families_of(lines) is None
     assert "guessing" not in sys.modules, "a file of conversations made code run"
-    told = {**lines[0], "env": "guessing:FrozenLake", "knobs": {}}
+    told = {**lines[0], "env": "guessing:FrozenLake", "env_options": {}}
     assert families_of([told]) is None
     assert "guessing" not in sys.modules, "a file of conversations made code run"
 
 
 def test_no_function_is_called_that_only_a_file_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = folder / "made"
-    knobs = {"command": f"touch {shlex.quote(str(made))}"}
-    line = {"env": "os:system", "knobs": knobs, "split": None, "seed": 1, "level_id": "x"}
+    options = {"command": f"touch {shlex.quote(str(made))}"}
+    line = {"env": "os:system", "env_options": options, "split": None, "seed": 1, "level_id": "x"}
     assert families_of([line]) is None
     run = config("os:system")
-    RunFolder.create(folder / "run", replace(run, env_options=knobs))
+    RunFolder.create(folder / "run", replace(run, env_options=options))
     make_env(config("os:FrozenLake"), None)  # a game of this package, which makes no other name of the module known
     for command in ("eval", "report"):
         assert agent_cli.main([command, "run"]) == 2

@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent.config import Config, merged, read_toml, to_toml, with_settings
-from ragen_agent.config.io import ALIASES, OPENRLHF, catalog, check_name, file_schema, groups, settings_of_pairs
+from ragen_agent.config.io import OPENRLHF, catalog, check_name, file_schema, groups, settings_of_pairs
 from ragen_agent.config.presets import FOLDER, read_recipe, recipe_names
 from ragen_agent.config.trainers import OpenRLHF
 
-HERE = Path(__file__).parent
 KINDS: dict[str, Any] = {
     "integer": int,
     "number": (int, float),
@@ -65,29 +64,6 @@ def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
         read_toml(file)
 
 
-def test_a_file_with_old_names_gives_the_same_run() -> None:
-    config = with_settings(Config(), read_toml(HERE / "old_names.toml"))
-    assert config == with_settings(Config(), tomllib.loads((HERE / "old_names.toml").read_text(encoding="utf-8")))
-    assert (config.env_options, config.curriculum[0]["env_options"]) == ({"size": 7, "boxes": 2}, {"size": 8})
-    assert (config.training.group_size, config.training.max_grad_norm) == (4, inf)
-    stops = config.stops
-    assert (stops.return_std_patience, stops.return_std_share, stops.return_std_baseline) == (7, 0.2, 12)
-    assert stops.validation_patience == 3
-    assert with_settings(Config(), tomllib.loads(to_toml(config))) == config
-
-
-def test_old_names_are_laid_over_new_ones_and_not_given_twice() -> None:
-    assert merged({"training": {"group_size": 8}}, {"training": {"members": 2}}) == {"training": {"group_size": 2}}
-    assert merged({"env_options": {"size": 4}}, {"knobs": {"holes": 1}}) == {"env_options": {"size": 4, "holes": 1}}
-    mixed = with_settings(Config(), {"games": [{"game": "Bandit", "knobs": {"high_prob": 0.1}}]})
-    assert mixed.games[0]["env_options"] == {"high_prob": 0.1}
-    with pytest.raises(ValueError, match=r"training\.members is the old name of training\.group_size"):
-        with_settings(Config(), {"training": {"members": 2, "group_size": 4}})
-    for old, new in ALIASES.items():
-        assert new in catalog() or new.partition(".")[0] in catalog()
-        assert old not in catalog()
-
-
 def test_the_groups_hold_every_field_of_a_run() -> None:
     def flat(table: dict[str, Any], prefix: str = "") -> set[str]:
         nested = {
@@ -122,7 +98,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> N
 def test_the_schema_takes_what_runs_and_recipes_hold() -> None:
     schema = file_schema()
     json.dumps(schema)
-    files = [asdict(Config()), tomllib.loads((HERE / "old_names.toml").read_text(encoding="utf-8"))]
+    files = [asdict(Config())]
     files += [tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")) for name in recipe_names()]
     files += [read_recipe(name).settings for name in recipe_names()]
     for file in files:
@@ -131,7 +107,6 @@ def test_the_schema_takes_what_runs_and_recipes_hold() -> None:
         assert_fits({"training": {"groups": 0}}, schema)
     with pytest.raises(AssertionError):
         assert_fits({"training": {"gruops": 3}}, schema)
-    assert schema["properties"]["training"]["properties"]["members"]["deprecated"]
 
 
 def assert_fits(value: Any, schema: dict[str, Any]) -> None:

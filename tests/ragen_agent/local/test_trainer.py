@@ -20,7 +20,7 @@ from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
-from ragen_agent.local.trainer import RolloutWorker, rate_factor
+from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
@@ -336,7 +336,7 @@ def test_a_mixture_draws_its_games_by_weight() -> None:
     assert all(len(level) == 1 for level in levels), "a group shares its level"
 
 
-def test_a_curriculum_changes_the_knobs_on_the_way() -> None:
+def test_a_curriculum_changes_the_options_on_the_way() -> None:
     config = configure({"curriculum": [{"iteration": 1, "env_options": {"size": 3, "min_path": 1}}]})
     assert [games_at(config, i)[0].config.env_options["size"] for i in (0, 1, 7)] == [4, 3, 3]
     worker = RolloutWorker(config, Policy.build(config))
@@ -422,7 +422,7 @@ def test_the_rates_rise_and_fall(warm: tuple[Config, Policy], tmp_path: Path) ->
     assert [record["learning_rate"] for record in records] == pytest.approx([0.001, 0.002, 0.003, 0.0015])
     for schedule, factors in (("constant", [1 / 3, 2 / 3, 1, 1]), ("cosine", [1 / 3, 2 / 3, 1, 0.5])):
         settings = Training(iterations=4, warm_up=0.5, schedule=schedule)
-        assert [rate_factor(settings, iteration) for iteration in range(4)] == pytest.approx(factors)
+        assert [settings.rate_factor(iteration) for iteration in range(4)] == pytest.approx(factors)
 
 
 def test_a_run_that_measures_everything(warm: tuple[Config, Policy], tmp_path: Path) -> None:

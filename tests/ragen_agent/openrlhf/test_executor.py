@@ -142,8 +142,8 @@ def test_a_failed_episode_is_a_row_without_loss(executor: AgentExecutor, agent: 
 
 def test_what_no_episode_can_be_played_with_ends_the_run(executor: AgentExecutor, agent: Policy) -> None:
     row = next(train_rows(CONFIG))
-    broken = PromptRow(row.iteration, 7, "FrozenLake", {"no_such_knob": 1}, row.turns, 1, "train")
-    with pytest.raises(ContractError, match="no_such_knob"):
+    broken = PromptRow(row.iteration, 7, "FrozenLake", {"no_such_option": 1}, row.turns, 1, "train")
+    with pytest.raises(ContractError, match="no_such_option"):
         sample(executor, agent, Engine(right(agent)), broken, SamplingParams())
     with pytest.raises(ValueError, match="is not a row of a prompt dataset"):
         asyncio.run(executor.execute("name", "no json", SamplingParams(), 200, agent.tokenizer, Engine([])))

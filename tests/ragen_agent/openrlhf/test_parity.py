@@ -37,7 +37,6 @@ from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.experience import EpisodeGenerator, StarPOExperience
 from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT, _suppressed_ids
-from ragen_agent.openrlhf.plan import planned_updates
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.rollout import group
@@ -112,6 +111,7 @@ class Both:
     trainer: Any  # StarPO
     played: list[Trajectory]
     gradients: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # of the distributed one: actor, critic
+    rates: dict[str, list[float]] = field(default_factory=dict)  # of its steps
 
     @property
     def iteration(self) -> Iteration:
@@ -182,6 +182,7 @@ def both(case: Mapping[str, Any], folder: Path) -> Iterator[Both]:
             monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))  # put back afterwards
         flags = command_flags(config, settings, folder, folder / "model", cpu=True)
         found: dict[str, dict[str, Tensor]] = {}
+        rates: dict[str, list[float]] = {}
 
         def actor_of(kind: Any, **arguments: Any) -> Any:
             strategy = strategy_of(flags, monkeypatch)
@@ -192,6 +193,7 @@ def both(case: Mapping[str, Any], folder: Path) -> Iterator[Both]:
                 if engine.is_gradient_accumulation_boundary():
                     read = deepspeed.utils.safe_get_full_grad
                     found[name] = {n: read(p).clone() for n, p in engine.module.named_parameters()}
+                    rates.setdefault(name, []).append(optimiser.param_groups[0]["lr"])
                 step(optimiser, model, scheduler, name=name, **others)
 
             strategy.optimizer_step = optimizer_step
@@ -199,9 +201,8 @@ def both(case: Mapping[str, Any], folder: Path) -> Iterator[Both]:
             actor.init_model_from_pretrained(strategy, str(folder / "model"), **arguments)
             return actor
 
-        updates = planned_updates(config)
-        actor = actor_of(ray_actors.PolicyActor, max_steps=updates)
-        critic = actor_of(ray_actors.CriticActor, max_steps=updates) if training.critic else None
+        actor = actor_of(ray_actors.PolicyActor, max_steps=1)
+        critic = actor_of(ray_actors.CriticActor, max_steps=1) if training.critic else None
         reference = actor_of(ray_actors.ReferenceActor) if training.kl_estimate != "none" else None
         strategy = actor.strategy
         groups = [None if model is None else Group(model) for model in (actor, critic, reference)]
@@ -216,7 +217,7 @@ def both(case: Mapping[str, Any], folder: Path) -> Iterator[Both]:
         trainer.experience_maker.run = run
         trainer.rollouts = EpisodeGenerator.__new__(EpisodeGenerator)
         trainer.piece, trainer.replay = piece_decoder(agent.tokenizer), ReplayBuffer(training.replay)
-        yield Both(config, learner_of(config, agent), trainer, episodes_of(config, agent), found)
+        yield Both(config, learner_of(config, agent), trainer, episodes_of(config, agent), found, rates)
 
 
 def learner_of(config: Config, agent: Policy) -> Learner:
@@ -313,6 +314,16 @@ def check_first_update(trainers: Both) -> None:
     expected = trainers.local_gradients()
     for name, gradients in trainers.gradients.items():
         check_equal(gradients, expected[name])
+
+
+def test_the_rates_of_each_iteration_are_those_of_the_local_trainer(tmp_path: Path) -> None:
+    rates = {"learning_rate": 3e-9, "critic_learning_rate": 6e-9, "schedule": "linear", "warm_up": 0.5}
+    with both({"training": {"algo": "ppo", "iterations": 4, "updates": 2, **rates}}, tmp_path) as trainers:
+        for number in (0, 1, 3):  # an iteration in between taught nothing
+            record = trainers.trainer._update(replace(trainers.iteration, number=number))
+            assert record["learning_rate"] == pytest.approx(trainers.rates["actor"][-1], rel=1e-9)
+        assert trainers.rates["actor"] == pytest.approx([1e-9, 1e-9, 2e-9, 2e-9, 1.5e-9, 1.5e-9], rel=1e-9)
+        assert trainers.rates["critic"] == pytest.approx([2e-9, 2e-9, 4e-9, 4e-9, 3e-9, 3e-9], rel=1e-9)
 
 
 def same_critic(trainers: Both) -> None:

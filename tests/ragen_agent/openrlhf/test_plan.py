@@ -9,15 +9,16 @@ import pytest
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.plan import check_supported, describe, planned_updates, rows_of_step
+from ragen_agent.openrlhf.plan import BatchPlan, check_supported, describe, rows_of_step
 
 
 def check(config: dict[str, Any], settings: dict[str, Any] | None = None) -> None:
     check_supported(with_settings(Config(), config), with_settings(OpenRLHF(), settings or {}))
 
 
-def updates(config: dict[str, Any]) -> int:
-    return planned_updates(with_settings(Config(), config))
+def updates(settings: dict[str, Any]) -> int:
+    config = with_settings(Config(), settings)
+    return BatchPlan.of(config, distributed=True).updates_in_all(config.training)
 
 
 def test_gradient_norms_need_whole_weights() -> None:

@@ -176,8 +176,3 @@ def test_a_list_imports_no_module_that_the_settings_do_not_name(
     with pytest.raises(ValueError, match="plays theirs:Game, a game of a module that the run's settings do not name"):
         adopt_rows(tmp_path / "rows.jsonl", CONFIG)
     assert "theirs" not in sys.modules
-
-
-def test_a_label_of_an_earlier_version_is_read() -> None:
-    row = next(train_rows(CONFIG))
-    assert PromptRow.from_label(row.label.replace('"env_options"', '"knobs"')) == row

@@ -49,19 +49,19 @@ max_tokens_per_turn = 24
 name = "lakes"
 env = "FrozenLake"
 levels = "lakes.txt"
-knobs = { success_rate = 1.0 }
+env_options = { success_rate = 1.0 }
 budgets = { max_turns = 2 }
 [[splits]]
 name = "long"
 env = "FrozenLake"
 levels = "far.txt"
-knobs = { success_rate = 1.0 }
+env_options = { success_rate = 1.0 }
 budgets = { max_turns = 6, max_actions_per_turn = 1 }
 [[splits]]
 name = "large"
 env = "FrozenLake"
 levels = "wide.txt"
-knobs = { size = 8, success_rate = 1.0 }
+env_options = { size = 8, success_rate = 1.0 }
 budgets = { image_tile_size = 128 }
 """
 

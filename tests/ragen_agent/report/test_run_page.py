@@ -70,6 +70,13 @@ def test_it_opens_from_a_file_and_says_what_was_measured(sheet: Sheet, runs: dic
         assert versions["git"]["commit"][:12] in made
 
 
+def test_no_entry_of_the_list_is_cut(sheet: Sheet) -> None:
+    rows = sheet.page.locator(".rv-row-note")
+    assert rows.count() > 5
+    cut = "n.scrollWidth > n.clientWidth || n.scrollHeight > n.clientHeight"
+    assert rows.evaluate_all(f"nodes => nodes.filter(n => {cut}).map(n => n.textContent)") == []
+
+
 def test_the_curves(sheet: Sheet, runs: dict[str, Path]) -> None:
     chart = sheet.page.locator(".chart[data-name=success]")
     assert chart.locator(".mean").count() == 2

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
@@ -17,6 +19,7 @@ from ragen_agent.chat import ChatFormat
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS, read_recipe
+from ragen_agent.config.trainers import FineTuning
 from ragen_agent.rollout import group
 from ragen_agent.sft import demonstrations
 from ragen_agent.sft.demonstrations import (
@@ -30,6 +33,7 @@ from ragen_agent.sft.demonstrations import (
     trajectory_of,
     write_conversations,
 )
+from ragen_agent.sft.fine_tune import agent_config
 from ragen_agent.token_mdp import TokenMDP, Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
@@ -79,7 +83,7 @@ def test_a_line_says_how_to_play_it_again(tmp_path: Path) -> None:
             "max_tokens_per_turn"
         }  # stated to pretrained models only
         turns = {name: value for name, value in line["turns"].items() if name in known}
-        env = make_turn(line["env"], split=line["split"], **turns, **line["knobs"])
+        env = make_turn(line["env"], split=line["split"], **turns, **line["env_options"])
         _, info = env.reset(seed=line["seed"], options={"noise_seed": line["noise_seed"]})
         assert info["level_id"] == line["level_id"]
         assert env.env.game.split_of(env.env.state[0]) == "train"
@@ -89,6 +93,18 @@ def test_a_line_says_how_to_play_it_again(tmp_path: Path) -> None:
         assert env.over
         assert list(info["messages"][:-1]) == line["messages"]
         assert info["success"] == line["success"]
+
+
+def test_lines_without_options_are_written_as_parquet(tmp_path: Path) -> None:
+    few = {"game": "Bandit", "demonstrations": {"episodes": 3}}
+    config = with_settings(Config(), merged(GAME_DEFAULTS["Bandit"], few))
+    write_conversations(config, tmp_path / "demos.jsonl", quiet())
+    lines = read_conversations(tmp_path / "demos.jsonl")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(lines), tmp_path / "demos.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "demos.parquet").to_pylist() == lines
+    turns = agent_config(FineTuning(data="demos.jsonl"), lines).turns
+    assert (turns, agent_config(FineTuning(data="demos.jsonl"), lines).env_options) == (config.turns, {})
+    assert families_of(lines) is not None
 
 
 def test_conversations_say_the_families_of_their_levels(tmp_path: Path) -> None:
@@ -103,7 +119,7 @@ def test_conversations_say_the_families_of_their_levels(tmp_path: Path) -> None:
     assert {line.pop("split") for line in older} == {"train-v1"}
     warm = replace(first, warm_start=warm.warm_start)
     assert families_of([{**line, "split": "train"} for line in older]) == frozenset(demonstrated_families(warm))
-    for name, value in (("level_id", "0" * 16), ("seed", None), ("env", "Chess"), ("knobs", {"sise": 3})):
+    for name, value in (("level_id", "0" * 16), ("seed", None), ("env", "Chess"), ("env_options", {"sise": 3})):
         assert families_of([*lines, {**lines[0], name: value}]) is None
     assert families_of([*lines, {"messages": []}]) is None
 
@@ -120,9 +136,9 @@ def test_data_that_were_stopped_go_on_to_the_same_file(tmp_path: Path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         write_conversations(LAKE, broken, Interrupted(Console(file=io.StringIO())))
     assert not broken.exists(), "a file is whole, or not there"
-    other = replace(LAKE, demonstrations=replace(LAKE.demonstrations, quality=0.5))
-    with pytest.raises(ValueError, match="holds other demonstrations"):
-        write_conversations(other, broken, quiet())
+    for other in (with_settings(LAKE, {"demonstrations": {"quality": 0.5}}), replace(LAKE, env_options={})):
+        with pytest.raises(ValueError, match="holds other demonstrations"):
+            write_conversations(other, broken, quiet())
     text = partial_file(broken).read_text()
     partial_file(broken).write_text(
         text + "".join(whole.read_text().splitlines(keepends=True)[15:20]) + '{"messages": ['
@@ -166,7 +182,7 @@ def test_the_command_has_a_faultless_demonstrator_unless_told_otherwise(
         (["--quality", "2"], "demonstrations.quality is 2.0; it must be from 0 to 1"),
         (["--thought", "deep"], "choose one of none, direction, choose, plan"),
         (["--set", "turns.history=0"], "a conversation shows every turn"),
-        (["--knob", "sise=4"], "Did you mean size"),
+        (["--env-option", "sise=4"], "Did you mean size"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -242,6 +258,20 @@ def test_conversations_that_are_left_out_are_counted(chat: ChatFormat) -> None:
     assert (len(won), left_out["failures"]) == (wins + 1, 6 - wins)
     with pytest.raises(ValueError, match="no conversation is left: 6 are longer than 3 tokens"):
         trajectories_of(chat, lines, 3)
+
+
+@pytest.mark.parametrize("reply", ["Go {} Up", "Up{}"])
+def test_a_reply_that_spells_a_special_token_is_refused(reply: str, chat: ChatFormat) -> None:
+    first, second, third = (line_of(episode) for episode in played(chat)[:3])
+    end = str(chat.tokenizer.convert_ids_to_tokens(chat.end_id))
+    row = trajectory_of(chat, {"messages": [{"role": "user", "content": end}, {"role": "assistant", "content": "Up"}]})
+    assert row.ids[row.sampled].tolist() == chat.reply_ids("Up"), "a user may spell it"
+    wrong = {"messages": [*third["messages"][:-1], {"role": "assistant", "content": reply.format(end)}]}
+    said = f"line 3 of the conversations: a reply spells the special token {re.escape(end)}, .* write it without"
+    with pytest.raises(ValueError, match=said):
+        trajectories_of(chat, [first, second, wrong], 8192)
+    rows, left_out = trajectories_of(chat, [{**first, "success": True}, wrong], 8192, successes_only=True)
+    assert (len(rows), left_out["failures"]) == (1, 1)
 
 
 @pytest.mark.parametrize(

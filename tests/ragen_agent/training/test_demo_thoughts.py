@@ -98,8 +98,8 @@ def test_demonstrated_boards_are_true_and_paid_for(game: str) -> None:
     """Where the moves go where they are meant to, the demonstrator sees and foresees every board."""
     style = {"grounding": True, "world_modelling": True, "state_reward": 0.5}
     turns = {**style, "max_tokens_per_turn": 400, "max_tokens_per_episode": 4000}
-    knobs = {"success_rate": 1.0} if game == "FrozenLake" else {}
-    config = with_settings(Config(), {"game": game, "env_options": knobs, "turns": turns})
+    kwargs = {"success_rate": 1.0} if game == "FrozenLake" else {}
+    config = with_settings(Config(), {"game": game, "env_options": kwargs, "turns": turns})
     agent = Policy.build(config)
     instances = [Instance(seed, seed) for seed in range(12)]
     shown = demonstrate(agent.processes("train", 1)[0], instances, config.demonstrations, 0)
@@ -230,8 +230,8 @@ def check_push(env: TurnEnv, box: Place, target: Place) -> None:
 
 @pytest.mark.parametrize("game", ["Bandit", "BanditRev"])
 def test_the_arm_that_pays_more_is_named(game: str) -> None:
-    for knobs in ({}, {"high_prob": 0.1}, {"pulls": 3}):
-        env = make_turn(game, **knobs)
+    for kwargs in ({}, {"high_prob": 0.1}, {"pulls": 3}):
+        env = make_turn(game, **kwargs)
         for seed in range(30):
             env.reset(seed=seed)
             best = env.oracle_action()

@@ -564,4 +564,4 @@ def test_bench_suites_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert [splits["in_distribution"][size] for size in ("instances", "levels", "families")] == [256] * 3
     assert [splits["unseen_arms"][size] for size in ("instances", "levels", "families")] == [256, 16, 8]
     assert splits["in_distribution"]["optimal"] == 253 / 256, "three rooms take more than ten moves"
-    assert splits["symbols_shuffled"]["knobs"]["vocabulary"]["name"] == "shuffled"
+    assert splits["symbols_shuffled"]["env_options"]["vocabulary"]["name"] == "shuffled"

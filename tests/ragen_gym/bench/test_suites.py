@@ -234,7 +234,7 @@ max_turns = 2
 name = "slippery"
 env = "FrozenLake"
 levels = "lakes.txt"
-knobs = { success_rate = 0.5, size = 3, vocabulary = { name = "mine", symbols = "abcdef" } }
+env_options = { success_rate = 0.5, size = 3, vocabulary = { name = "mine", symbols = "abcdef" } }
 budgets = { max_actions = 4 }
 freeze = { count = 5, distinct = 3, seed = 7 }
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Answer, Message, Task
-from ragen_gym.bench.episode_plan import RunOptions, episode_key
+from ragen_gym.bench.episode_plan import Prices, RunOptions, episode_key
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.runner import run_suite
@@ -165,14 +166,18 @@ def test_attempts_made_again_are_in_the_verdict(tmp_path: Path, capsys: pytest.C
         async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
             if self.flees and len(messages) > 2:
                 raise RuntimeError("this one is lost")
-            return await super().reply(messages, task)
+            return replace(await super().reply(messages, task), prompt_tokens=30, completion_tokens=10)
 
     run = Run(tmp_path / "run")
     for flees in (True, False):
         agent = FleesOnce("flees", 0.6, 0.6)
         agent.flees = flees
-        run_suite(SMOKE, agent, run.path)
+        run_suite(SMOKE, agent, run.path, RunOptions(prices=Prices(1.0, 2.0)))
     run.score_again()
+    overall = json.loads(run.summary.read_text())["overall"]
+    turns = sum(len(line["turns"]) for line in run.lines)
+    assert overall["tokens"] == {"prompt": 30 * turns, "completion": 10 * turns}, "theirs count"
+    assert overall["cost"] == pytest.approx(50e-6 * turns)
     code, found = run.verify(capsys)
     assert code == VERIFIED
     assert found["retried_in_play"] == found["retried"] > 0
@@ -180,6 +185,10 @@ def test_attempts_made_again_are_in_the_verdict(tmp_path: Path, capsys: pytest.C
     count = found["retried"]
     last = f"Verified, but ask why. Attempts made again: {count} ({count} after play began)."
     assert capsys.readouterr().out.splitlines()[-1] == last
+    run.lines = [{**line, "cost": 0.0} if line["failure"] else line for line in run.lines]
+    run.rechain()
+    run.score_again()
+    assert run.verify(capsys)[0] == FALSE
 
 
 def test_starts_that_left_no_record_are_in_the_verdict_the_score_and_the_report(

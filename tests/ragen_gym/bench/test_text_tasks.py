@@ -64,7 +64,7 @@ max_turns = 3
 name = "countdown"
 env = "ragen_gym.tasks:Countdown"
 levels = "countdown.jsonl"
-knobs = { count = 2, highest = 50, attempts = 2 }
+env_options = { count = 2, highest = 50, attempts = 2 }
 freeze = { count = 5 }
 [[splits]]
 name = "spelling"
@@ -242,8 +242,10 @@ def test_a_file_without_problems_is_named(text: str, folder: Path) -> None:
 def test_a_task_without_enough_problems_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "words" / "suite.toml").write_text(SUITE.replace("count = 4, distinct = 3", "count = 3, split = 'train'"))
     assert main(["bench", "freeze", "words"]) == 2
-    assert "in knobs: write split = 'train' there" in capsys.readouterr().err
-    few = SUITE.replace("freeze = { count = 4, distinct = 3 }", "knobs = { letters = 'ab' }\nfreeze = { count = 99 }")
+    assert "in env_options: write split = 'train' there" in capsys.readouterr().err
+    few = SUITE.replace(
+        "freeze = { count = 4, distinct = 3 }", "env_options = { letters = 'ab' }\nfreeze = { count = 99 }"
+    )
     (folder / "words" / "suite.toml").write_text(few)
     assert main(["bench", "freeze", "words"]) == 2
     assert " of 99 different problems" in capsys.readouterr().err

@@ -48,7 +48,7 @@ levels = "push.txt"
 name = "lake"
 env = "FrozenLake"
 levels = "lake.txt"
-knobs = { success_rate = 1.0 }
+env_options = { success_rate = 1.0 }
 budgets = { observation = "both", image_coordinates = true }
 """
 

@@ -58,20 +58,20 @@ def test_info_says_what_a_game_is_and_how_well_it_can_be_played(run: Run, spec: 
     facts = json.loads(run("info", spec.id, "--measure", 40, "--json")[1])
     game = StepEnv(spec.name).game
     assert facts["actions"] == {action.name.capitalize(): action.value for action in game.Action}
-    assert {name: knob["default"] for name, knob in facts["knobs"].items()} == {**game.options(), **spec.options}
-    assert all(knob["doc"] for knob in facts["knobs"].values())
+    assert {name: option["default"] for name, option in facts["options"].items()} == {**game.options(), **spec.options}
+    assert all(option["doc"] for option in facts["options"].values())
     assert facts["horizon"] == spec.horizon
     assert facts["random"]["n"] == facts["optimal"]["n"] == 40
     assert facts["random"]["low"] <= facts["random"]["rate"] < facts["optimal"]["rate"] <= facts["optimal"]["high"]
     code, out, _ = run("info", spec.name, "-n", 40)
     assert code == 0
-    assert all(name in out for name in facts["knobs"])
+    assert all(name in out for name in facts["options"])
     assert f"{100 * facts['optimal']['rate']:.1f} %" in out
 
 
 def test_info_measures_what_the_options_choose(run: Run) -> None:
     slippery, straight = (
-        json.loads(run("info", "FrozenLake", "-n", 60, "--knob", f"success_rate={rate}", "--json")[1])
+        json.loads(run("info", "FrozenLake", "-n", 60, "--option", f"success_rate={rate}", "--json")[1])
         for rate in ("1/3", "1")
     )
     assert straight["optimal"]["rate"] == 1 > slippery["optimal"]["rate"]
@@ -91,20 +91,18 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
     ("words", "said"),
     [
         ("play FrozenLak", "Did you mean FrozenLake"),
-        ("play FrozenLake --knob sise=5", "Did you mean size"),
         ("play FrozenLake --option sise=5", "Did you mean size"),
         ("play FrozenLake --option size", "name=value"),
         ("play FrozenLake --option size=5 --option size=6", "size is given as 5 and as 6: give one of them"),
-        ("play FrozenLake --option size=5 --knob size=6", "size is given as 5 and as 6: give one of them"),
         ("play FrozenLake --seed 1 --seed 2", "--seed: given as 1 and as 2: give one of them"),
-        ("play FrozenLake --knob size=big", "reads size as a whole number"),
-        ("play FrozenLake --knob random_start=perhaps", "true or false"),
-        ("play FrozenLake --knob success_rate=1/0", "a number"),
-        ("play FrozenLake --knob size=1", "from 2 to 64"),
+        ("play FrozenLake --option size=big", "reads size as a whole number"),
+        ("play FrozenLake --option random_start=perhaps", "true or false"),
+        ("play FrozenLake --option success_rate=1/0", "a number"),
+        ("play FrozenLake --option size=1", "from 2 to 64"),
         ("play FrozenLake --levels nowhere.txt", "not a file"),
         ("play FrozenLake --text-format prose", "choose one of"),
         ("play FrozenLake --vocabulary runes", "choose one of"),
-        ("play Bandit --knob names=Baker", "Low/High,Low/High"),
+        ("play Bandit --option names=Baker", "Low/High,Low/High"),
         ("play Bandit --turn --split exam", "choose one of train, validation, test"),
         ("play FrozenLake --seed -1", "seed=-1 is not a seed"),
         ("info Bandit --preset brutal", "preset"),
@@ -129,7 +127,7 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("solve Sokoban - --max-nodes 0", "--max-nodes 0: give 1 or more"),
         ("solve FrozenLake - --actions -1", "--actions -1: give 1 or more"),
         ("solve Sokoban - --split test", "unrecognized arguments"),
-        ("play Sokoban --knob boxes=4 --knob size=5", "boxes=4 do not fit on height=5, width=5"),
+        ("play Sokoban --option boxes=4 --option size=5", "boxes=4 do not fit on height=5, width=5"),
         ("check Chess", "not a game"),
         ("check nowhere.to_be:Found", "importing the module nowhere.to_be failed here"),
         (
@@ -385,7 +383,7 @@ def test_drawing_many_levels_is_not_silent(run: Run, monkeypatch: pytest.MonkeyP
 
 
 def test_solve_takes_any_size_from_the_standard_input(run: Run) -> None:
-    code, out, _ = run("solve", "FrozenLake", "-", "--knob", "success_rate=1", typed="P__\n_OG\n")
+    code, out, _ = run("solve", "FrozenLake", "-", "--option", "success_rate=1", typed="P__\n_OG\n")
     assert code == 0
     assert "plan            Right Right Down" in out
     assert "optimal success 100.00 %" in out

@@ -124,9 +124,9 @@ def test_compiled_split_is_the_split(family: int) -> None:
         assert version_of(split_of_hash(family, version)) == version
 
 
-@pytest.mark.parametrize("knobs", [{}, {"height": 5, "width": 7}, {"size": 8, "boxes": 2}], ids=str)
-def test_a_split_owns_a_room_wherever_its_player_begins(knobs: dict[str, Any]) -> None:
-    game = build_game(TABLE["Sokoban"], knobs)
+@pytest.mark.parametrize("kwargs", [{}, {"height": 5, "width": 7}, {"size": 8, "boxes": 2}], ids=str)
+def test_a_split_owns_a_room_wherever_its_player_begins(kwargs: dict[str, Any]) -> None:
+    game = build_game(TABLE["Sokoban"], kwargs)
     player, target, floor, on_target = Tile.PLAYER, Tile.TARGET, Tile.FLOOR, Tile.PLAYER_ON_TARGET
     leaks = 0
     for split in SPLITS:

@@ -1,4 +1,4 @@
-"""What every id refuses in every one of its faces, with one clear error: bad knobs, levels, actions and calls."""
+"""What every id refuses in every one of its faces, with one clear error: bad options, levels, actions and calls."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_what_needs_an_episode_and_actions_out_of_range(name: str) -> None:
 
 @every_name
 def test_the_horizon_truncates_and_never_terminates(name: str) -> None:
-    knobs: dict[str, Any] = {"max_episode_steps": 2, **({"pulls": 5} if name.startswith("Bandit") else {})}
-    env, envs = single(name, **knobs), batch(name, **knobs)
+    kwargs: dict[str, Any] = {"max_episode_steps": 2, **({"pulls": 5} if name.startswith("Bandit") else {})}
+    env, envs = single(name, **kwargs), batch(name, **kwargs)
     for seed in range(20):
         env.reset(seed=seed)
         envs.reset(seed=[seed, seed])

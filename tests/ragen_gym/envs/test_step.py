@@ -131,7 +131,7 @@ def test_every_mask_is_an_array_of_its_own(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "level", "actions", "mask"),
+    ("name", "kwargs", "level", "actions", "mask"),
     [
         ("FrozenLake", {"success_rate": 1}, LAKE, [2, 2, 2], [1, 1, 0, 0]),  # in a hole in the corner
         ("FrozenLake", {"success_rate": 1, "size": 2}, "P_\n_G", [2, 1], [1, 0, 0, 1]),  # on the goal
@@ -140,15 +140,15 @@ def test_every_mask_is_an_array_of_its_own(name: str) -> None:
     ],
 )
 def test_the_mask_after_the_end_is_that_of_the_last_board(
-    name: str, knobs: dict[str, Any], level: str, actions: list[int], mask: list[int]
+    name: str, kwargs: dict[str, Any], level: str, actions: list[int], mask: list[int]
 ) -> None:
-    env = StepEnv(name, **knobs)
+    env = StepEnv(name, **kwargs)
     env.reset(seed=0, options={"level": level})
     *_, (_, _, terminated, _, info) = [env.step(action) for action in actions]
     assert terminated
     assert info["action_mask"].tolist() == env.game.action_mask(*env.state).tolist() == mask
     for mode, place in (("Disabled", "action_mask"), ("NextStep", "action_mask"), ("SameStep", "final_info")):
-        envs = gymnasium.make_vec(TABLE[name].id, 1, autoreset_mode=mode, **knobs)
+        envs = gymnasium.make_vec(TABLE[name].id, 1, autoreset_mode=mode, **kwargs)
         envs.reset(seed=0, options={"level": level})
         *_, (_, _, over, _, infos) = [envs.step(np.array([action])) for action in actions]
         assert over.all()
@@ -168,9 +168,9 @@ def test_levels_from_a_list_are_all_played() -> None:
     assert seen == set(map(str, levels))
 
 
-@pytest.mark.parametrize("knobs", [{}, {"split": "test"}, {"split": "train-v1"}, {"levels": LAKES}], ids=str)
-def test_the_families_of_the_levels_of_seeds(knobs: dict[str, Any]) -> None:
-    env, other = StepEnv("FrozenLake", **knobs), StepEnv("FrozenLake", **knobs)
+@pytest.mark.parametrize("kwargs", [{}, {"split": "test"}, {"split": "train-v1"}, {"levels": LAKES}], ids=str)
+def test_the_families_of_the_levels_of_seeds(kwargs: dict[str, Any]) -> None:
+    env, other = StepEnv("FrozenLake", **kwargs), StepEnv("FrozenLake", **kwargs)
     env.reset(seed=5)
     families = env.level_families(range(40))
     env.step(0)
@@ -203,10 +203,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("knobs", "message"), BAD, ids=lambda value: str(value)[:30])
-def test_bad_arguments(knobs: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("kwargs", "message"), BAD, ids=lambda value: str(value)[:30])
+def test_bad_arguments(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        StepEnv("FrozenLake", **knobs)
+        StepEnv("FrozenLake", **kwargs)
 
 
 @pytest.mark.parametrize("action", [-1, 4, 1.0, 1.5, "0", None, True, np.array([1]), [1]])

@@ -245,9 +245,9 @@ def describe(seen: str, expected: str, *names: str) -> str:
 @given(seed=st.integers(0, 2**32 - 1), data=st.data())
 def test_what_a_reply_says_of_the_board_is_judged_exactly(name: str, seed: int, data: st.DataObject) -> None:
     form = "grid" if name.startswith("Bandit") else data.draw(st.sampled_from(("grid", "coord")))
-    knobs: dict[str, Any] = {"text_format": form}
-    env = make_turn(name, grounding=True, world_modelling=True, state_reward=0.5, max_turns=9, **knobs)
-    plain = make_turn(name, max_turns=9, **knobs)
+    kwargs: dict[str, Any] = {"text_format": form}
+    env = make_turn(name, grounding=True, world_modelling=True, state_reward=0.5, max_turns=9, **kwargs)
+    plain = make_turn(name, max_turns=9, **kwargs)
     env.reset(seed=seed)
     plain.reset(seed=seed)
     before, moves = env.board, data.draw(st.lists(st.sampled_from(env.action_names), min_size=1, max_size=5))

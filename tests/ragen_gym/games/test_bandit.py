@@ -132,7 +132,7 @@ def test_names_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "message"),
+    ("kwargs", "message"),
     [
         ({"low": "little"}, r"Bandit: low='little' must be a number\."),
         ({"low": float("nan")}, r"Bandit: low=nan must be a number\."),
@@ -154,9 +154,9 @@ def test_names_of_ones_own() -> None:
         ({"names": [(1, 2)]}, r"1 cannot name an arm"),
     ],
 )
-def test_bad_knobs(knobs: dict[str, Any], message: str) -> None:
+def test_bad_options(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Bandit(**knobs)
+        Bandit(**kwargs)
 
 
 @pytest.mark.parametrize("text", ["", "Teacher", "Teacher\nNurse", "Teacher\nTeacher", "teacher\nTrader", "a\nb\nc"])
@@ -176,7 +176,9 @@ def test_what_a_bandit_has_no_use_for() -> None:
         StepEnv("Bandit", vocabulary=Vocabulary("mine", "ab"))
 
 
-@pytest.mark.parametrize(("knobs", "split"), [({}, None), ({}, "train"), ({}, "test"), ({"names": [("a", "b")]}, None)])
-def test_as_many_levels_as_there_are_are_drawn(knobs: dict[str, Any], split: str | None) -> None:
-    game = Bandit(**knobs)
+@pytest.mark.parametrize(
+    ("kwargs", "split"), [({}, None), ({}, "train"), ({}, "test"), ({"names": [("a", "b")]}, None)]
+)
+def test_as_many_levels_as_there_are_are_drawn(kwargs: dict[str, Any], split: str | None) -> None:
+    game = Bandit(**kwargs)
     assert game.level_count(split) == len(set(distinct_boards(game, 5, split)))

@@ -64,7 +64,7 @@ TestLakeMachine.settings = settings(settings(), max_examples=60, stateful_step_c
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    "kwargs",
     [
         {"success_rate": 1.0},
         {"success_rate": 0.0, "frozen_prob": 0.5},
@@ -75,8 +75,8 @@ TestLakeMachine.settings = settings(settings(), max_examples=60, stateful_step_c
     ],
     ids=str,
 )
-def test_the_game_keeps_the_suites_promises(knobs: dict[str, Any]) -> None:
-    check_game(FrozenLake(**knobs), examples=25, actions=8)
+def test_the_game_keeps_the_suites_promises(kwargs: dict[str, Any]) -> None:
+    check_game(FrozenLake(**kwargs), examples=25, actions=8)
 
 
 @pytest.mark.parametrize("success_rate", [0.0, 0.1, 1 / 3, 0.5, 0.8, 0.98, 1.0])
@@ -140,7 +140,7 @@ def test_a_group_shares_the_lake_and_not_the_ice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "message"),
+    ("kwargs", "message"),
     [
         ({"size": 1}, r"FrozenLake: size=1 must be None or an integer from 2 to 64\."),
         ({"height": 65}, r"height=65 must be an integer from 2 to 64\."),
@@ -158,6 +158,6 @@ def test_a_group_shares_the_lake_and_not_the_ice() -> None:
         ({"random_start": "no"}, r"random_start='no' must be True or False\."),
     ],
 )
-def test_bad_knobs(knobs: dict[str, Any], message: str) -> None:
+def test_bad_options(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        FrozenLake(**knobs)
+        FrozenLake(**kwargs)

@@ -73,7 +73,7 @@ def test_the_generators_law_against_a_slow_generator(height: int, width: int, fr
 
 @given(games(FrozenLake), st.sampled_from(["train", "validation", "test", None]), st.integers(0, 2**64 - 1))
 @settings(max_examples=30)
-def test_generated_lakes_meet_their_knobs(game: FrozenLake, split: str | None, key: int) -> None:
+def test_generated_lakes_meet_their_options(game: FrozenLake, split: str | None, key: int) -> None:
     try:
         texts = lakes(game, 8, split, key)
     except ValueError:
@@ -88,10 +88,10 @@ def test_generated_lakes_meet_their_knobs(game: FrozenLake, split: str | None, k
             assert "O" not in text
 
 
-def test_knobs_that_no_lake_meets() -> None:
-    """Within a bounded number of draws, an error with every knob that has a part in it."""
+def test_options_that_no_lake_meets() -> None:
+    """Within a bounded number of draws, an error with every option that has a part in it."""
     game = FrozenLake(frozen_prob=0.1, min_path=12, random_start=False)
     with pytest.raises(ValueError, match="FrozenLake: no level in") as error:
         game.generate(episode_keys(0, 0, 1), "test")
-    for knob in ("min_path=12", "height=4", "width=4", "frozen_prob=0.1", "random_start=False", "split='test'"):
-        assert knob in str(error.value)
+    for option in ("min_path=12", "height=4", "width=4", "frozen_prob=0.1", "random_start=False", "split='test'"):
+        assert option in str(error.value)

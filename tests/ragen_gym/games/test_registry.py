@@ -73,8 +73,8 @@ def test_the_row_and_the_class_document_the_environment(name: str) -> None:
     for heading in ("## Description", "## Starting State", "## Rewards", "## Episode End", "## Arguments"):
         assert heading in page or spec.game_class.__mro__[1].__name__ in page, heading
     parts = page.split("## Arguments")[-1]
-    for knob in spec.game_class.options():
-        assert knob in parts or spec.game_class.__mro__[1].__name__ in page, f"{knob} is not documented"
+    for option in spec.game_class.options():
+        assert option in parts or spec.game_class.__mro__[1].__name__ in page, f"{option} is not documented"
     assert spec.summary
     assert not spec.summary.endswith(".")
 
@@ -123,7 +123,7 @@ def test_seeds_give_the_levels_they_always_gave(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "level_id"),
+    ("name", "kwargs", "level_id"),
     [
         ("Sokoban", {"generator": "reverse_walk", "split": "test-v1"}, "3ae6c4283d5a0f6b"),
         ("Sokoban", {"generator": "reverse_walk", "split": "test"}, "7de506c411bca65e"),
@@ -132,12 +132,12 @@ def test_seeds_give_the_levels_they_always_gave(name: str) -> None:
         ("FrozenLake", {"size": 6, "split": "validation"}, "7b51ffdadf8fa40a"),
     ],
 )
-def test_so_do_seeds_under_other_knobs(name: str, knobs: dict[str, Any], level_id: str) -> None:
-    assert StepEnv(name, **knobs).reset(seed=1)[1]["level_id"] == level_id
+def test_so_do_seeds_under_other_options(name: str, kwargs: dict[str, Any], level_id: str) -> None:
+    assert StepEnv(name, **kwargs).reset(seed=1)[1]["level_id"] == level_id
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "noise_seed", "told"),
+    ("name", "kwargs", "noise_seed", "told"),
     [
         ("Bandit", {"pulls": 12}, None, "0 0 1 0 0 0 0 0 0 0 0 0"),
         ("Bandit", {"pulls": 12}, 9, "0 0 1 0 0 0 0 0 1 0 0 1"),
@@ -146,9 +146,9 @@ def test_so_do_seeds_under_other_knobs(name: str, knobs: dict[str, Any], level_i
         ("FrozenLake", {"frozen_prob": 1.0}, 2**70, "_G_P ____ ____ ____"),
     ],
 )
-def test_so_does_the_noise_of_an_episode(name: str, knobs: dict[str, Any], noise_seed: int | None, told: str) -> None:
+def test_so_does_the_noise_of_an_episode(name: str, kwargs: dict[str, Any], noise_seed: int | None, told: str) -> None:
     """What the second arm pays, or where a walk to and fro slips to."""
-    env = StepEnv(name, **knobs)
+    env = StepEnv(name, **kwargs)
     env.reset(seed=5, options=None if noise_seed is None else {"noise_seed": noise_seed})
     rewards = [env.step(action)[1] for action in ((1,) * 12 if name == "Bandit" else (1, 0, 3, 2, 1, 3))]
     assert told == (" ".join(f"{reward:g}" for reward in rewards) if name == "Bandit" else env.text.replace("\n", " "))

@@ -19,7 +19,7 @@ from tests.ragen_gym.games.slow_warehouse import SlowWarehouse
 Action = Sokoban.Action
 IDS = ["Sokoban", "LargeSokoban", "NewVocab"]
 
-KNOBS: list[dict[str, Any]] = [
+KWARGS: list[dict[str, Any]] = [
     {},
     {"height": 8, "width": 8, "boxes": 2, "search_depth": 10},
     {"height": 5, "width": 8, "boxes": 2, "generator": "reverse_walk"},
@@ -37,9 +37,9 @@ def drawn(text: str) -> list[str]:
 class WarehouseMachine(RuleBasedStateMachine):
     """Drives the environment and the slow warehouse with the same actions."""
 
-    @initialize(seed=st.integers(0, 2**70), knobs=st.sampled_from(KNOBS))
-    def start(self, seed: int, knobs: dict[str, Any]) -> None:
-        self.env = StepEnv("Sokoban", **knobs)
+    @initialize(seed=st.integers(0, 2**70), kwargs=st.sampled_from(KWARGS))
+    def start(self, seed: int, kwargs: dict[str, Any]) -> None:
+        self.env = StepEnv("Sokoban", **kwargs)
         text, self.info = self.env.reset(seed=seed)
         self.slow = SlowWarehouse(text)
         self.over = False
@@ -70,9 +70,9 @@ TestWarehouseMachine = WarehouseMachine.TestCase
 TestWarehouseMachine.settings = settings(settings(), max_examples=80, stateful_step_count=30)
 
 
-@pytest.mark.parametrize("knobs", KNOBS, ids=str)
-def test_the_game_keeps_the_suites_promises(knobs: dict[str, Any]) -> None:
-    check_game(Sokoban(**knobs), examples=20, actions=6)
+@pytest.mark.parametrize("kwargs", KWARGS, ids=str)
+def test_the_game_keeps_the_suites_promises(kwargs: dict[str, Any]) -> None:
+    check_game(Sokoban(**kwargs), examples=20, actions=6)
 
 
 EPISODES = {

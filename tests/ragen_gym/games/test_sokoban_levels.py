@@ -63,15 +63,15 @@ def test_reverse_play_finds_what_a_plain_recursion_finds(drawn: tuple[Sokoban, b
 
 
 @pytest.mark.parametrize(
-    ("knobs", "moves", "pushes", "floor"),
+    ("kwargs", "moves", "pushes", "floor"),
     # means over 4,000 and 2,700 boards of the paper's code
     [({}, 4.11, 2.07, 10.63), (LARGE, 5.78, 3.32, 18.15)],
     ids=["Sokoban", "LargeSokoban"],
 )
 def test_reverse_play_has_the_distribution_of_the_papers_code(
-    knobs: dict[str, Any], moves: float, pushes: float, floor: float
+    kwargs: dict[str, Any], moves: float, pushes: float, floor: float
 ) -> None:
-    game = Sokoban(**knobs)
+    game = Sokoban(**kwargs)
     boards = game.generate(episode_keys(7, 0, 4000), None)
     plans = [find_plan(bytes(board), game.width) for board in boards]
     assert np.mean([plan.moves for plan in plans if plan]) == pytest.approx(moves, abs=0.15)
@@ -92,9 +92,9 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("knobs", CASES, ids=str)
-def test_every_level_is_solvable_and_keeps_the_knobs(knobs: dict[str, Any]) -> None:
-    game = Sokoban(**knobs)
+@pytest.mark.parametrize("kwargs", CASES, ids=str)
+def test_every_level_is_solvable_and_keeps_the_options(kwargs: dict[str, Any]) -> None:
+    game = Sokoban(**kwargs)
     for board in map(bytes, game.generate(episode_keys(11, 0, 150), None)):
         assert game.parse(game.own_text(board)) == board
         assert board.count(Sokoban.Tile.BOX) == game.boxes
@@ -114,9 +114,9 @@ def test_every_level_is_solvable_and_keeps_the_knobs(knobs: dict[str, Any]) -> N
             assert reached == slow.floor
 
 
-@pytest.mark.parametrize("knobs", CASES, ids=str)
-def test_a_level_depends_on_its_key_alone(knobs: dict[str, Any]) -> None:
-    game, keys = Sokoban(**knobs), episode_keys(12, 0, 20)
+@pytest.mark.parametrize("kwargs", CASES, ids=str)
+def test_a_level_depends_on_its_key_alone(kwargs: dict[str, Any]) -> None:
+    game, keys = Sokoban(**kwargs), episode_keys(12, 0, 20)
     before = keys.copy()
     boards = game.generate(keys, "train")
     assert (keys == before).all()
@@ -125,9 +125,9 @@ def test_a_level_depends_on_its_key_alone(knobs: dict[str, Any]) -> None:
     assert (game.generate(keys[::-1].copy(), "train") == boards[::-1]).all()
 
 
-@pytest.mark.parametrize("knobs", [{}, {"height": 5, "width": 7}], ids=str)
-def test_splits_hold_under_rotations_and_reflections(knobs: dict[str, Any]) -> None:
-    game = Sokoban(**knobs)
+@pytest.mark.parametrize("kwargs", [{}, {"height": 5, "width": 7}], ids=str)
+def test_splits_hold_under_rotations_and_reflections(kwargs: dict[str, Any]) -> None:
+    game = Sokoban(**kwargs)
     turned_game = Sokoban(height=game.width, width=game.height)
     for split in SPLITS:
         for board in game.generate(episode_keys(13, 0, 40), split):
@@ -339,7 +339,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, text: str, says: 
 
 
 @pytest.mark.parametrize(
-    ("knobs", "says"),
+    ("kwargs", "says"),
     [
         ({"height": 2}, "height=2 must be an integer from 3 to 64"),
         ({"width": 65}, "width=65"),
@@ -361,9 +361,9 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, text: str, says: 
         ({"min_moves": 5, "max_moves": 4}, "min_moves=5 is above max_moves=4"),
     ],
 )
-def test_knobs_out_of_range_are_refused(knobs: dict[str, Any], says: str) -> None:
+def test_options_out_of_range_are_refused(kwargs: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        StepEnv("Sokoban", **knobs)
+        StepEnv("Sokoban", **kwargs)
 
 
 def some_level_is_solved(height: int, width: int, boxes: int) -> bool:
@@ -401,7 +401,7 @@ def test_what_cannot_fit_is_known_of_small_rooms(height: int, width: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    "kwargs",
     [
         {"size": 9, "boxes": 24},
         {"min_moves": 500},
@@ -411,12 +411,12 @@ def test_what_cannot_fit_is_known_of_small_rooms(height: int, width: int) -> Non
     ],
     ids=str,
 )
-def test_knobs_that_no_level_meets_end_in_an_error_that_names_them(knobs: dict[str, Any]) -> None:
-    env = StepEnv("Sokoban", **knobs)
+def test_options_that_no_level_meets_end_in_an_error_that_names_them(kwargs: dict[str, Any]) -> None:
+    env = StepEnv("Sokoban", **kwargs)
     with pytest.raises(ValueError, match="Sokoban: no level in") as raised:
         env.reset(seed=0)
-    for knob in knobs:
-        assert (knob if knob != "size" else "height") + "=" in str(raised.value)
+    for option in kwargs:
+        assert (option if option != "size" else "height") + "=" in str(raised.value)
 
 
 @pytest.mark.parametrize("preset", Sokoban.presets)

@@ -108,9 +108,9 @@ def test_the_best_return_where_the_actions_do_not_suffice(text: str, actions_lef
     assert Search(game, 100_000).best(board, state, actions_left)[1] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("knobs", [{}, {"size": 8, "boxes": 3, "generator": "reverse_walk"}], ids=str)
+@pytest.mark.parametrize("kwargs", [{}, {"size": 8, "boxes": 3, "generator": "reverse_walk"}], ids=str)
 def test_a_plan_is_searched_for_once_and_followed_to_its_end(
-    knobs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches: list[Plan | None] = []
 
@@ -119,7 +119,7 @@ def test_a_plan_is_searched_for_once_and_followed_to_its_end(
         return searches[-1]
 
     monkeypatch.setattr("ragen_gym.games.sokoban.solve.find_plan", counted)
-    game = Sokoban(**knobs)
+    game = Sokoban(**kwargs)
     for start in game.generate(episode_keys(5, 0, 20), None):
         searches.clear()
         board, state = bytearray(start), game.starts(start[None])[0].tolist()

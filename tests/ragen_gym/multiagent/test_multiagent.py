@@ -32,7 +32,7 @@ with warnings.catch_warnings():
 #: The box cannot leave its row and needs seven pushes.
 HALL = "############\n#P_X______O#\n#__________#\n#__________#\n############"
 SEEDS = st.sampled_from([0, 2**32 - 1]) | st.integers(0, 2**64)
-#: Each module with knobs under which no episode of random play ends within four cycles, as `max_cycles_test` demands.
+#: Each module with options under which no episode of random play ends within four cycles, as `max_cycles_test` demands.
 MODULES: dict[Any, dict[str, Any]] = {
     bandit_v0: {"pulls": 9},
     bandit_rev_v0: {"pulls": 9},
@@ -59,7 +59,7 @@ ONE_PLAYER: dict[str, list[dict[str, Any]]] = {
     "LargeSokoban": [{"observation": "grid"}],
     "NewVocab": [{}],
 }
-CASES = [(name, knobs) for name, several in ONE_PLAYER.items() for knobs in several]
+CASES = [(name, kwargs) for name, several in ONE_PLAYER.items() for kwargs in several]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
@@ -98,13 +98,13 @@ def test_render(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     render_test(lambda render_mode: module.env(players=3, render_mode=render_mode, **MODULES[module]))
 
 
-@pytest.mark.parametrize(("name", "knobs"), CASES)
+@pytest.mark.parametrize(("name", "kwargs"), CASES)
 @given(seed=SEEDS, noise_seed=st.none() | SEEDS, data=st.data())
 def test_one_player_plays_the_single_environment(
-    name: str, knobs: dict[str, Any], seed: int, noise_seed: int | None, data: st.DataObject
+    name: str, kwargs: dict[str, Any], seed: int, noise_seed: int | None, data: st.DataObject
 ) -> None:
-    single = gymnasium.make(f"ragen/{name}-v0", disable_env_checker=True, **knobs)
-    several = multiagent.parallel_env(name, players=1, **knobs)
+    single = gymnasium.make(f"ragen/{name}-v0", disable_env_checker=True, **kwargs)
+    several = multiagent.parallel_env(name, players=1, **kwargs)
     assert several.observation_space("player_0") == single.observation_space
     assert several.action_space("player_0") == single.action_space
     options = None if noise_seed is None else {"noise_seed": noise_seed}

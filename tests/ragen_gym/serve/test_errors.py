@@ -22,19 +22,27 @@ NAN, INF = float("nan"), float("inf")
 
 CREATE = [
     ({"env": "FrozenLak"}, "bad_value", "Did you mean FrozenLake?"),
-    ({"env": "FrozenLake", "knobs": {"sucess_rate": 1}}, "bad_value", "Did you mean success_rate?"),
-    ({"env": "FrozenLake", "knobs": {"success_rate": 2}}, "bad_value", "success_rate=2 must be a number from 0 to 1"),
-    ({"env": "FrozenLake", "knobs": {"success_rate": "1"}}, "bad_value", "must be a number"),
-    ({"env": "FrozenLake", "knobs": {"success_rate": {}}}, "bad_value", "cannot be an object"),
-    ({"env": "FrozenLake", "knobs": {"success_rate": True}}, "bad_value", "must be a number"),
-    ({"env": "FrozenLake", "knobs": {"levels": "/etc/passwd"}}, "bad_value", "has no option 'levels'"),
-    ({"env": "FrozenLake", "knobs": {"render_mode": "human"}}, "bad_value", "has no option 'render_mode'"),
-    ({"env": "Sokoban", "knobs": {"wall_prob": "x"}}, "bad_value", "wall_prob"),
-    ({"env": "Bandit", "knobs": {"pulls": "2"}}, "bad_value", "pulls"),
-    ({"env": "Bandit", "knobs": {"names": [1, 2]}}, "too_large", "names"),
-    ({"env": "FrozenLake", "knobs": {"success_rate": NAN}}, "bad_value", "success_rate=nan is no finite number"),
-    ({"env": "FrozenLake", "knobs": {"success_rate": -INF}}, "bad_value", "success_rate=-inf is no finite number"),
-    ({"env": "Bandit", "knobs": {"low": -1e30}}, "too_large", "low=-1e+30 is below -1000000, the least"),
+    ({"env": "FrozenLake", "env_options": {"sucess_rate": 1}}, "bad_value", "Did you mean success_rate?"),
+    (
+        {"env": "FrozenLake", "env_options": {"success_rate": 2}},
+        "bad_value",
+        "success_rate=2 must be a number from 0 to 1",
+    ),
+    ({"env": "FrozenLake", "env_options": {"success_rate": "1"}}, "bad_value", "must be a number"),
+    ({"env": "FrozenLake", "env_options": {"success_rate": {}}}, "bad_value", "cannot be an object"),
+    ({"env": "FrozenLake", "env_options": {"success_rate": True}}, "bad_value", "must be a number"),
+    ({"env": "FrozenLake", "env_options": {"levels": "/etc/passwd"}}, "bad_value", "has no option 'levels'"),
+    ({"env": "FrozenLake", "env_options": {"render_mode": "human"}}, "bad_value", "has no option 'render_mode'"),
+    ({"env": "Sokoban", "env_options": {"wall_prob": "x"}}, "bad_value", "wall_prob"),
+    ({"env": "Bandit", "env_options": {"pulls": "2"}}, "bad_value", "pulls"),
+    ({"env": "Bandit", "env_options": {"names": [1, 2]}}, "too_large", "names"),
+    ({"env": "FrozenLake", "env_options": {"success_rate": NAN}}, "bad_value", "success_rate=nan is no finite number"),
+    (
+        {"env": "FrozenLake", "env_options": {"success_rate": -INF}},
+        "bad_value",
+        "success_rate=-inf is no finite number",
+    ),
+    ({"env": "Bandit", "env_options": {"low": -1e30}}, "too_large", "low=-1e+30 is below -1000000, the least"),
     ({"env": "FrozenLake", "levels": "/etc/passwd"}, "bad_request", "valid list"),
     ({"env": "my_game:Maze"}, "bad_value", "`ragen-gym serve` does with --game my_game:Maze."),
     ({"env": "FrozenLake", "levels": ["/etc/passwd"]}, "bad_value", "unknown symbol"),
@@ -47,7 +55,7 @@ CREATE = [
     ({"env": "FrozenLake", "vocabulary": {"name": "x", "symbols": "aabbcc"}}, "bad_value", "stands for two tiles"),
     ({"env": "FrozenLake", "vocabulary": {"name": "x", "symbols": "ab"}}, "bad_value", "needs 6"),
     ({"env": "Bandit", "text_format": "coord"}, "bad_value", "does not fit arms"),
-    ({"env": "Bandit", "knobs": {"names": [["A", "\ud800"]]}}, "bad_value", "use printable characters"),
+    ({"env": "Bandit", "env_options": {"names": [["A", "\ud800"]]}}, "bad_value", "use printable characters"),
     ({"env": "\ud800"}, "bad_request", "unicode"),
     ({"env": "FrozenLake", "max_turns": 3}, "bad_request", "body.max_turns: there is no such field; options of a turn"),
     ({"env": "FrozenLake", "grain": "token"}, "bad_request", "'step' or 'turn'"),
@@ -93,10 +101,10 @@ def encode(body: Any) -> bytes:
         (b"", 422),
         (b"null", 422),
         (b'{"env": NaN}', 422),
-        (b'{"env": "FrozenLake", "knobs": {"success_rate": NaN}}', 422),
-        (b'{"env": "FrozenLake", "knobs": {"success_rate": 1e999}}', 422),
-        (b'{"env": "FrozenLake", "knobs": {"size": ' + b"9" * 4000 + b"}}", 422),
-        (b'{"env": "FrozenLake", "knobs": ' + b'{"a":' * 500 + b"1" + b"}" * 501, 422),
+        (b'{"env": "FrozenLake", "env_options": {"success_rate": NaN}}', 422),
+        (b'{"env": "FrozenLake", "env_options": {"success_rate": 1e999}}', 422),
+        (b'{"env": "FrozenLake", "env_options": {"size": ' + b"9" * 4000 + b"}}", 422),
+        (b'{"env": "FrozenLake", "env_options": ' + b'{"a":' * 500 + b"1" + b"}" * 501, 422),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -131,7 +139,7 @@ def test_a_value_that_breaks_a_constructor_is_the_clients_mistake(
     http: httpx.Client, fragile: str, body: dict[str, Any]
 ) -> None:
     for _ in range(3):  # on one connection, which stays open
-        answer = http.post("/sessions", json={"env": fragile, "knobs": {"weights": "ab", "size": 4}, **body})
+        answer = http.post("/sessions", json={"env": fragile, "env_options": {"weights": "ab", "size": 4}, **body})
         assert answer.status_code == 422, answer.text
         message = answer.json()["error"]["message"]
         assert "weights='ab', size=4" in message

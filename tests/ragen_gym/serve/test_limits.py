@@ -187,9 +187,9 @@ def test_full_servers_and_expired_sessions() -> None:
 def test_a_session_that_cannot_be_made_takes_no_place() -> None:
     with serving(Limits(rate=0, max_sessions=1)) as url, httpx.Client(base_url=url, timeout=60) as http:
         for body in (
-            {"env": "FrozenLake", "knobs": {"success_rate": 2}},
+            {"env": "FrozenLake", "env_options": {"success_rate": 2}},
             {"env": "FrozenLake", "start": {"level": "?"}},
-            {"env": "FrozenLake", "knobs": {"size": 2, "frozen_prob": 0, "min_path": 3}},
+            {"env": "FrozenLake", "env_options": {"size": 2, "frozen_prob": 0, "min_path": 3}},
             {"env": "FrozenLake", "num_envs": 2000},
         ):
             assert http.post("/sessions", json=body).status_code == 422
@@ -199,12 +199,12 @@ def test_a_session_that_cannot_be_made_takes_no_place() -> None:
 @pytest.mark.parametrize(
     ("body", "code"),
     [
-        ({"env": "FrozenLake", "knobs": {"size": 64}}, "too_large"),
-        ({"env": "Sokoban", "knobs": {"search_depth": 10_000}}, "too_large"),
-        ({"env": "Sokoban", "knobs": {"walk_steps": 100_000}}, "too_large"),
-        ({"env": "Bandit", "knobs": {"pulls": 10**9}}, "too_large"),
-        ({"env": "Bandit", "knobs": {"low": 1e308}}, "too_large"),
-        ({"env": "Bandit", "knobs": {"names": [["A" * 1000, "B"]]}}, "too_large"),
+        ({"env": "FrozenLake", "env_options": {"size": 64}}, "too_large"),
+        ({"env": "Sokoban", "env_options": {"search_depth": 10_000}}, "too_large"),
+        ({"env": "Sokoban", "env_options": {"walk_steps": 100_000}}, "too_large"),
+        ({"env": "Bandit", "env_options": {"pulls": 10**9}}, "too_large"),
+        ({"env": "Bandit", "env_options": {"low": 1e308}}, "too_large"),
+        ({"env": "Bandit", "env_options": {"names": [["A" * 1000, "B"]]}}, "too_large"),
         ({"env": "FrozenLake", "levels": ["_" * 200]}, "too_large"),
         ({"env": "FrozenLake", "start": {"level": "_\n" * 100}}, "too_large"),
         ({"env": "FrozenLake", "tile_size": 128}, "bad_request"),
@@ -212,9 +212,9 @@ def test_a_session_that_cannot_be_made_takes_no_place() -> None:
         ({"env": "FrozenLake", "grain": "turn", "budgets": {"max_turns": 10**6}}, "bad_request"),
         ({"env": "FrozenLake", "num_envs": 10**6}, "too_large"),
         # Hardly any level meets these: one would keep a thread for minutes.
-        ({"env": "Sokoban", "knobs": {"size": 12, "boxes": 4, "min_moves": 60}}, "too_expensive"),
+        ({"env": "Sokoban", "env_options": {"size": 12, "boxes": 4, "min_moves": 60}}, "too_expensive"),
         # A level of these takes a few milliseconds, and a large batch makes thousands at once.
-        ({"env": "Sokoban", "knobs": {"size": 10, "boxes": 3}, "num_envs": 1024}, "too_expensive"),
+        ({"env": "Sokoban", "env_options": {"size": 10, "boxes": 3}, "num_envs": 1024}, "too_expensive"),
     ],
     ids=lambda value: str(value)[:80],
 )
@@ -228,7 +228,7 @@ def test_what_would_hang_a_server(http: httpx.Client, body: dict[str, Any], code
 
 def test_large_levels_may_be_sent(http: httpx.Client) -> None:
     text = Sokoban().own_text(Sokoban().board("######\n#O___#\n#_X__#\n#__P_#\n#____#\n######"))
-    body = {"env": "Sokoban", "levels": [text], "knobs": {"min_moves": 60}, "start": {}}
+    body = {"env": "Sokoban", "levels": [text], "env_options": {"min_moves": 60}, "start": {}}
     answer = http.post("/sessions", json=body)
     assert answer.status_code == 201, answer.text
     assert answer.json()["start"]["observation"] == text

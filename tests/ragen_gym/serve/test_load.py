@@ -55,7 +55,7 @@ def test_dear_requests_hold_up_nobody() -> None:
 
     A server that generates in its event loop answers one during a reset at the most.
     """
-    dear: dict[str, Any] = {"env": "Sokoban", "knobs": {"size": 10, "boxes": 3}}
+    dear: dict[str, Any] = {"env": "Sokoban", "env_options": {"size": 10, "boxes": 3}}
 
     async def most_moves_during_a_reset(port: int) -> int:
         generating, moving, batch = Player(port), Player(port), Player(port)

@@ -124,6 +124,6 @@ def test_the_list(http: httpx.Client) -> None:
     assert list(listed) == list(TABLE)
     lake = listed["FrozenLake"]
     assert (lake["id"], lake["horizon"]) == ("ragen/FrozenLake-v0", 10)
-    assert lake["knobs"]["success_rate"] == 1 / 3
-    assert listed["LargeSokoban"]["knobs"]["boxes"] == 2
+    assert lake["env_options"]["success_rate"] == 1 / 3
+    assert listed["LargeSokoban"]["env_options"]["boxes"] == 2
     assert lake["presets"] == ["easy", "medium", "hard", "expert"]

@@ -57,7 +57,7 @@ def test_its_games_are_drawn(game: Tightrope) -> None:
 
 @dataclass(frozen=True)
 class Cold(Tightrope):
-    """A tightrope with a knob below 0."""
+    """A tightrope with an option below 0."""
 
     celsius: int = -5
 
@@ -87,14 +87,14 @@ def test_its_levels_go_to_a_file_and_back(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Gusts(Tightrope):
-    """A tightrope with a knob that cannot be hashed."""
+    """A tightrope with an option that cannot be hashed."""
 
     gusts: list[float] = field(default_factory=list)
 
     name = "Gusts"
 
 
-def test_a_game_with_a_list_for_a_knob() -> None:
+def test_a_game_with_a_list_for_an_option() -> None:
     register(registry.GameSpec("Gusts", f"{__name__}:Gusts", 12, "walk in the wind"))
     try:
         env = gymnasium.make("ragen/Gusts-v0", gusts=[0.1, 0.2])

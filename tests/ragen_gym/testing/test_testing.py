@@ -240,7 +240,7 @@ def test_the_command_says_what_a_class_lacks(
     assert message in out + errors
 
 
-def test_check_game_says_that_a_knob_is_none() -> None:
+def test_check_game_says_that_an_option_is_none() -> None:
     class Wobbly(Tightrope):
         wind: float = 0.5
 

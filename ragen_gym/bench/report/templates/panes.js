@@ -3,7 +3,7 @@
 /* Only the rows in sight are there: a run may have thousands of episodes. */
 class EpisodeList {
   constructor(open) {
-    Object.assign(this, {open, height: 52, rows: [], current: null});
+    Object.assign(this, {open, height: 68, rows: [], current: null});
     this.space = el("div", {class: "rv-rows", role: "presentation"});
     this.node = el("div", {class: "rv-list", role: "listbox", tabindex: 0, "aria-label": "Episodes",
       onscroll: () => this.draw(), onkeydown: (event) => this.key(event)}, this.space);
