@@ -100,10 +100,10 @@ def _loss_cells(replayer: Replayer, losses: Losses) -> list[str]:
 
 def _chain(run: BenchResults) -> str:
     """How the run's hash chain is, in words."""
-    chained, head, broken = check_chain(run)
+    head, broken = check_chain(run)
     if broken:
         return "whose hash chain is broken: see ragen-gym bench verify"
-    return f"hash chain unbroken, last hash {head}" if chained else "with no hash chain"
+    return f"hash chain unbroken, last hash {head}"
 
 
 def _archive(
