@@ -455,6 +455,17 @@ def test_changes_of_what_was_asked(
     assert run.verify(capsys)[0] == FALSE
 
 
+@pytest.mark.parametrize("name", ["split", "\x1b[2J"])
+def test_escape_sequences_of_a_record_are_not_printed(name: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run.lines
+    lines[5][name] = "\x1b[2J"
+    run.lines = lines
+    assert main(["bench", "verify", str(run.path)]) == FALSE
+    said = capsys.readouterr().out
+    assert "\N{REPLACEMENT CHARACTER}[2J" in said
+    assert "\x1b" not in said
+
+
 def test_an_unknown_field_of_a_record(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     lines = run.lines
     lines[5]["judged"] = "fair"
