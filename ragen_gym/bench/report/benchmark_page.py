@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from ragen_gym import __version__
@@ -169,7 +170,7 @@ def _index(runs: Sequence[BenchResults], archive: Archive) -> dict[str, Any]:
         },
         "systems": {name: env.instructions for name, env in envs.items()},
         "fields": [{"field": "agent", "label": "agent"}, {"field": "split", "label": "split"}],
-        "filters": [kind for kind in _FILTERS if kind.get("tag") != "error" or "error" in kinds],
+        "filters": [kind for kind in _FILTERS if kind.get("tag") in (None, "solved", "failed", *kinds)],
         "compare_by": "agent",
         "episodes": archive.headings,
     }
@@ -244,14 +245,15 @@ def split_names(suite: Suite, summaries: Sequence[Summary]) -> list[str]:
 def context(suite: Suite, summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> dict[str, Any]:
     """The variables of ``templates/report.html`` that are words and tables."""
     names = split_names(suite, summaries)
+    columns, splits = _known(_COLUMNS, [_numbers(name, summaries) for name in names])
     return {
         "agents": [{"name": s["agent"], "colour": place % COLOURS} for place, s in enumerate(summaries)],
         "counts": _counts(names, summaries),
         "findings": _findings(summaries, comparisons),
         "overview": {"splits": names, "rows": _standing(names, summaries)},
-        "numbers": {"columns": _COLUMNS, "splits": [_numbers(name, summaries) for name in names]},
+        "numbers": {"columns": columns, "splits": splits},
         "comparisons": [_pair(comparison) for comparison in comparisons],
-        "terms": _TERMS,
+        "terms": [(term, said) for term, said in _TERMS if term in columns or term not in _COLUMNS],
     }
 
 
@@ -336,6 +338,16 @@ def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
             cells = [(percent(rate), ""), blank, blank, (normalised, ""), (number(total), ""), *[blank] * 7]
             rows.append({"name": f"{kind} play", "colour": None, "cells": cells, "said": ""})
     return {"name": name, "about": about, "rows": rows}
+
+
+def _known(columns: Sequence[str], splits: Sequence[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns and the tables of the splits, without columns in which no row has a value."""
+    rows = [row for split in splits for row in split["rows"]]
+    nothing = {("", ""), (number(None), "")}
+    known = [not nothing.issuperset(cells) for cells in zip(*(row["cells"] for row in rows), strict=True)]
+    for row in rows:
+        row["cells"] = [*compress(row["cells"], known)]
+    return [*compress(columns, [True, *known])], [*splits]
 
 
 def _cells(split: Summary) -> list[tuple[str, str]]:
