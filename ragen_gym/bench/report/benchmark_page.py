@@ -14,11 +14,12 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS, bound_rate, bounding_split
-from ragen_gym.bench.report.tables import bounds, number, percent, seen, sentences, thousands
+from ragen_gym.bench.report.tables import bounds, number, seen, sentences, thousands
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
 from ragen_gym.bench.verify import check_chain
+from ragen_gym.core.stats import percent
 from ragen_gym.envs.policies import PlayedEpisode
 from ragen_gym.envs.turn import TurnEnv
 

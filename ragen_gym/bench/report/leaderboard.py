@@ -19,12 +19,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.report.tables import Summary, markdown_row, number, percent, seen
+from ragen_gym.bench.report.tables import Summary, markdown_row, number, seen
 from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Split, Suite
 from ragen_gym.bench.verify import Verdict, verify
+from ragen_gym.core.stats import percent
 
 __all__ = [
     "SUBMISSION_FILE",
