@@ -59,7 +59,7 @@ class EpisodeRecord:
     seconds: float = 0.0  # of the whole episode
     cost: float | None = None  # in the currency of the prices that were given, or None
     extra: dict[str, Any] = field(default_factory=dict)  # what else the agent or the runner wants to keep, plain JSON
-    asked_of_agent: bool = False  # whether the agent was asked anything; False in records of earlier versions
+    asked_of_agent: bool = False  # whether the agent was asked anything
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -70,6 +70,12 @@ class EpisodeRecord:
     def path(self) -> str:
         """The place as ``split/index/rollout``."""
         return f"{self.split}/{self.index}/{self.rollout}"
+
+    @property
+    def session(self) -> int | None:
+        """The number of the session that played the episode, from 0, or None where the record has none."""
+        session = self.extra.get("session")
+        return session if type(session) is int else None
 
     @property
     def moves(self) -> int:
@@ -93,7 +99,7 @@ class EpisodeRecord:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> EpisodeRecord:
-        """The record that ``to_dict`` wrote; the link of the hash chain, if there is one, is none of it.
+        """The record that ``to_dict`` wrote; the link of the hash chain is none of it.
 
         Raises:
             ValueError: a field is missing, unknown, of another type, or a number out of its range.

@@ -326,9 +326,11 @@ def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
         keys = {record.place: record.key for record in rescored.records}
         retried = tuple(replace(each, key=keys[each.place]) for each in run.retried if each.place in keys)
         with EpisodeLog(folder) as log:
-            for key, session in sorted(ResultsFolder(run.path).cut_short([*run.retried, *run.records])):
-                log.start(key, session)
+            for start in run.open_starts:
+                log.start(*start)
             for record in (*retried, *rescored.records):
+                if record.session is not None:
+                    log.start(record.key, record.session)
                 log.append(record)
         lines = (json.dumps(asdict(each), ensure_ascii=False) for each in rescored.unknown)
         write_atomic(folder.path / "unknown.jsonl", "".join(f"{line}\n" for line in lines))

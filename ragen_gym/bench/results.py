@@ -10,7 +10,7 @@
                      ``ragen_gym.core.seen``
 
 An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
-loses only the episodes in play. Every two seconds, and at the end, the file is also flushed to the disk, so that a
+loses only the episodes in play. Every two seconds, and at the end, both files are also flushed to the disk, so that a
 power cut loses little more. A line that was torn all the same (a full disk, a power cut) is left out by readers and cut
 off before the next session writes.
 
@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.hash_chain import HashChain
+from ragen_gym.bench.hash_chain import HashChain, Link
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.suites import SUITES, Suite, load_suite
 from ragen_gym.core.seen import SEEN_FILE, read_seen
@@ -48,7 +48,6 @@ __all__ = [
     "code_versions",
     "load_results",
     "load_several",
-    "read_attempts",
     "read_records",
 ]
 
@@ -59,23 +58,27 @@ class RecordError(ValueError):
     """A line of ``episodes.jsonl`` is not a record."""
 
 
-def read_attempts(path: Path) -> list[EpisodeRecord]:
-    """All records of an ``episodes.jsonl``, with those of failed attempts that were made again.
+def read_records(path: Path) -> list[EpisodeRecord]:
+    """The last record of each key of an ``episodes.jsonl``, in the order of the file.
 
     A torn last line is left out; a missing file is empty.
 
     Raises:
         RecordError: another line is not a record; it names the line.
     """
+    return _last(record for _, record in _read_attempts(path))
+
+
+def _read_attempts(path: Path) -> list[tuple[bytes, EpisodeRecord]]:
+    """Each line and its record, with those of failed attempts that were made again; see ``read_records``."""
     try:
-        return read_json_lines(path, EpisodeRecord.from_dict)
+        return read_json_lines(path, _read_record)
     except ValueError as error:
         raise RecordError(str(error)) from error
 
 
-def read_records(path: Path) -> list[EpisodeRecord]:
-    """The last record of each key of an ``episodes.jsonl``, in the order of the file; see ``read_attempts``."""
-    return _last(read_attempts(path))
+def _read_record(line: bytes) -> tuple[bytes, EpisodeRecord]:
+    return line, EpisodeRecord.from_dict(json.loads(line))
 
 
 def _last(attempts: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
@@ -101,17 +104,29 @@ class ResultsFolder:
         self._run = self.path / "run.json"
 
     @property
+    def info_json(self) -> bytes:
+        """``run.json`` as it is.
+
+        Raises:
+            ValueError: there is no run in this folder.
+        """
+        if not self._run.is_file():
+            missing = f"{self.path} holds no run (no run.json)" if self.path.exists() else f"there is no {self.path}"
+            raise ValueError(f"{missing}: give the folder that --out of `ragen-gym bench run` named.")
+        return self._run.read_bytes()
+
+    @property
     def info(self) -> dict[str, Any]:
         """What ``run.json`` says.
 
         Raises:
             ValueError: there is no run in this folder, or a value is out of its range.
         """
-        if not self._run.is_file():
-            missing = f"{self.path} holds no run (no run.json)" if self.path.exists() else f"there is no {self.path}"
-            raise ValueError(f"{missing}: give the folder that --out of `ragen-gym bench run` named.")
+        return self._parsed(self.info_json)
+
+    def _parsed(self, text: bytes) -> dict[str, Any]:
         try:
-            info: dict[str, Any] = json.loads(self._run.read_text(encoding="utf-8"))
+            info: dict[str, Any] = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self._run} is not JSON: {error}.") from error
         try:
@@ -124,14 +139,17 @@ class ResultsFolder:
         """The episodes; see ``read_records``."""
         return read_records(self.episodes)
 
-    def cut_short(self, attempts: Iterable[EpisodeRecord]) -> set[tuple[str, int]]:
-        """Key and session of each start of which no record came, given all records; none in runs of earlier versions.
+    def chain(self, info: Mapping[str, Any]) -> tuple[HashChain, list[EpisodeRecord], list[Link]]:
+        """The chain to its last line, all records, and the link of each, given what ``run.json`` says.
 
         Raises:
+            RecordError: see ``read_records``.
             ValueError: a line of ``started.jsonl`` but the last is damaged.
         """
-        recorded = {(record.key, record.extra.get("session")) for record in attempts}
-        return set(read_json_lines(self.started, _read_start)) - recorded
+        attempts = _read_attempts(self.episodes)  # before the starts, so that none of these is missing
+        chain = HashChain(info, read_json_lines(self.started, _read_start))
+        links = [chain.follow(*attempt) for attempt in attempts]
+        return chain, [record for _, record in attempts], links
 
     def check(self, identity: dict[str, Any]) -> dict[str, Any]:
         """Check that a run of this identity may be here; the identity as a run that is here already has it.
@@ -163,8 +181,8 @@ class ResultsFolder:
         info = self.info if self._run.is_file() else {**identity, "sessions": []}
         info["sessions"].append({name: value for name, value in session.items() if name != "ended"})
         self.path.mkdir(parents=True, exist_ok=True)
-        _write_json(self._run, info)
         self.summary.unlink(missing_ok=True)  # should this session be cut short, it would be of other episodes
+        _write_json(self._run, info)
         return len(info["sessions"]) - 1
 
     def end(self, chain: HashChain) -> None:
@@ -172,11 +190,6 @@ class ResultsFolder:
         info = self.info
         info["sessions"][-1]["ended"] = {"episodes": chain.lines, "chain": chain.head}
         _write_json(self._run, info)
-
-    def lines(self, count: int) -> list[bytes]:
-        """The first so many lines of ``episodes.jsonl``, of those that are not blank."""
-        lines = self.episodes.read_bytes().split(b"\n") if self.episodes.is_file() else []
-        return [line for line in lines if line.strip()][:count]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the scores."""
@@ -192,12 +205,9 @@ class EpisodeLog:
 
     def __init__(self, folder: ResultsFolder) -> None:
         path = folder.episodes
-        repair_json_lines(path, EpisodeRecord.from_dict)
+        repair_json_lines(path, _read_record)
         repair_json_lines(folder.started, _read_start)
-        self.folder, self.chain = folder, HashChain(folder.info)
-        attempts = read_attempts(path)
-        for line, record in zip(folder.lines(len(attempts)), attempts, strict=True):
-            self.chain.follow(line, record)
+        self.folder, (self.chain, *_) = folder, folder.chain(folder.info)
         self._handle, self._started = _open_to_add(path), -1
         self._synced = time.monotonic()
 
@@ -211,6 +221,7 @@ class EpisodeLog:
             if self._started < 0:
                 self._started = _open_to_add(self.folder.started)
             _write_all(self._started, json_line({"key": key, "session": session}))
+        self.chain.start(key, session)
 
     def append(self, record: EpisodeRecord) -> None:
         """Add one record.
@@ -225,6 +236,8 @@ class EpisodeLog:
 
     def _sync(self) -> None:
         with name_full_disk(self.folder.episodes):
+            if self._started >= 0:  # first, as the records' hashes include those of their starts
+                os.fsync(self._started)
             os.fsync(self._handle)
         self._synced = time.monotonic()
 
@@ -251,14 +264,15 @@ def _write_all(handle: int, line: bytes) -> None:
         line = line[os.write(handle, line) :]
 
 
-def _read_start(line: Any) -> tuple[str, int]:
-    _check_entries("the start of an episode", line, {"key": str, "session": int}, ("key", "session"))
-    return line["key"], line["session"]
+def _read_start(line: bytes) -> tuple[str, int]:
+    start = json.loads(line)
+    _check_entries("the start of an episode", start, {"key": str, "session": int}, ("key", "session"))
+    return start["key"], start["session"]
 
 
 @dataclass(frozen=True)
 class BenchResults:
-    """The results of a run, read from its folder."""
+    """The results of a run, read from its folder as it was at one time."""
 
     path: Path  # the folder
     info: dict[str, Any]  # what ``run.json`` says
@@ -266,8 +280,17 @@ class BenchResults:
     agent: str  # who played it
     records: tuple[EpisodeRecord, ...]  # the episodes, the last of each key
     retried: tuple[EpisodeRecord, ...] = ()  # earlier records of the same keys, in the order of the file
-    cut_short: int = 0  # episodes that were started and left no record, as the process or the run ended
+    #: key and session of each episode that was started and left no record, as the process or the run ended
+    open_starts: tuple[tuple[str, int], ...] = ()
+    links: tuple[Link, ...] = ()  # of each line of ``episodes.jsonl``
+    info_json: bytes = b"{}"  # ``run.json``
+    summary_json: bytes | None = None  # ``summary.json``; None where there is none
     seen: frozenset[int] | None = None  # families of levels that the agent saw in training; None where nobody knows
+
+    @property
+    def cut_short(self) -> int:
+        """How many episodes were started and left no record."""
+        return len(self.open_starts)
 
     @property
     def asked(self) -> dict[str, list[int]]:
@@ -298,7 +321,15 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
         ValueError: there is no run, or the suite is not the one that was played.
     """
     folder = ResultsFolder(path)
-    info = folder.info
+    while True:
+        text = folder.info_json
+        info, summary = folder._parsed(text), None
+        with suppress(FileNotFoundError):
+            summary = folder.summary.read_bytes()
+        chain, attempts, links = folder.chain(info)
+        seen = read_seen(folder.seen) if folder.seen.is_file() else None
+        if folder.info_json == text:  # else a session has begun or ended meanwhile
+            break
     if not suite and info["suite"] not in SUITES and not Path(info["suite"]).exists():
         raise ValueError(f"{path} played {info['suite']}, no suite of this package: give its folder with --suite.")
     played = load_suite(suite) if suite else load_suite(info["suite"], run_code=False)
@@ -307,13 +338,20 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
             f"{path} played suite {info['suite']} with hash {info['hash']}; {played.name} has hash {played.hash}, so "
             "its levels or budgets are others: give the suite that was played with --suite."
         )
-    attempts = read_attempts(folder.episodes)
     records = _last(attempts)
     last = set(map(id, records))
-    retried = tuple(record for record in attempts if id(record) not in last)
-    seen = read_seen(folder.seen) if folder.seen.is_file() else None
     return BenchResults(
-        Path(path), info, played, info["agent"], tuple(records), retried, len(folder.cut_short(attempts)), seen
+        path=Path(path),
+        info=info,
+        suite=played,
+        agent=info["agent"],
+        records=tuple(records),
+        retried=tuple(record for record in attempts if id(record) not in last),
+        open_starts=tuple(chain.open),
+        links=tuple(links),
+        info_json=text,
+        summary_json=summary,
+        seen=seen,
     )
 
 

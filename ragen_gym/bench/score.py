@@ -54,7 +54,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,17 +75,12 @@ from ragen_gym.core.stats import (
 )
 from ragen_gym.envs.task import TaskEnv
 
-__all__ = ["ASKED_ENTRIES", "SUITE_ENTRIES", "coverage", "score", "score_results"]
-
-#: Entries of a summary that those of earlier versions lack.
-ASKED_ENTRIES = ("asked", "missing", "excluded_in_play", "retried", "retried_in_play", "bounds")
-#: Such entries of ``overall``.
-SUITE_ENTRIES = ("suite_instances", "unasked", "cut_short")
+__all__ = ["coverage", "score", "score_results"]
 
 
-def score_results(run: BenchResults, *, by_family: bool = True) -> dict[str, Any]:
-    """The summary of a run, next to what its sessions asked for; ``by_family`` as in ``score``."""
-    summary = score(run.suite, run.records, run.agent, run.asked, run.retried, run.seen, by_family=by_family)
+def score_results(run: BenchResults) -> dict[str, Any]:
+    """The summary of a run, next to what its sessions asked for."""
+    summary = score(run.suite, run.records, run.agent, run.asked, run.retried, run.seen)
     summary["overall"]["cut_short"] = run.cut_short
     return summary
 
@@ -98,8 +92,6 @@ def score(
     asked: Mapping[str, Sequence[int]] | None = None,
     retried: Iterable[EpisodeRecord] = (),
     seen: Collection[int] | None = None,
-    *,
-    by_family: bool = True,
 ) -> dict[str, Any]:
     """The summary of a run; see the module. Splits of which there is no record, and none was asked for, are left out.
 
@@ -110,8 +102,6 @@ def score(
         asked: for each split how many rollouts of each instance were asked for; None takes the records for all.
         retried: records of attempts that failed and were made again.
         seen: the families of levels that the agent saw in training, or None where that is not known.
-        by_family: whether what is clustered is clustered by the family of the level; False for the summary that
-            earlier versions made, which clustered by level and knew neither ``families`` nor ``seen``.
 
     Raises:
         ValueError: a record is not of this suite.
@@ -124,8 +114,7 @@ def score(
         wanted = (asked or {}).get(split.name, ())
         if split.name in played or any(wanted):
             own, again = played.get(split.name, []), [record for record in failed if record.split == split.name]
-            known = seen if by_family else None
-            splits[split.name] = _score_split(suite, split, own, known, by_family=by_family)
+            splits[split.name] = _score_split(suite, split, own, seen)
             splits[split.name] |= _effort(own, again) | _asked(own, wanted) | _retried(again)
     return {
         "suite": suite.name,
@@ -187,9 +176,10 @@ def _retried(retried: Sequence[EpisodeRecord]) -> dict[str, int]:
 
 
 def _score_split(
-    suite: Suite, split: Split, records: Sequence[EpisodeRecord], seen: Collection[int] | None, *, by_family: bool
+    suite: Suite, split: Split, records: Sequence[EpisodeRecord], seen: Collection[int] | None
 ) -> dict[str, Any]:
     counts = count_by_instance(split, records)
+    family_of = dict(zip(counts.levels, counts.families, strict=True))
     about: dict[str, Any] = {
         "env": split.env,
         "about": split.about,
@@ -199,14 +189,9 @@ def _score_split(
         "played": len(counts.indices),
         "levels": len(set(counts.levels)),
         "rollouts": int(counts.rollouts.max(initial=0)),
+        "families": len(set(counts.families)),
+        "seen": None if seen is None else sum(family in seen for family in family_of.values()),
     }
-    if by_family:
-        family_of = dict(zip(counts.levels, counts.families, strict=True))
-        met = None if seen is None else sum(family in seen for family in family_of.values())
-        about |= {"families": len(set(counts.families)), "seen": met}
-    else:
-        number = {level: place for place, level in enumerate(dict.fromkeys(counts.levels))}
-        counts = replace(counts, families=tuple(number[level] for level in counts.levels))
     replies = _replies(counts.episodes, reads=not split.is_task)
     if not counts.episodes:  # only failures of the infrastructure: nothing is known
         nothing = {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
@@ -353,7 +338,8 @@ def _overall(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _sums(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Of the splits' entries on what was asked for, and the means of their bounds."""
-    sums = {name: sum(split[name] for split in splits) for name in ("excluded", *ASKED_ENTRIES[:-1])}
+    counted = ("excluded", "asked", "missing", "excluded_in_play", "retried", "retried_in_play")
+    sums = {name: sum(split[name] for split in splits) for name in counted}
     return {**sums, "bounds": {end: _mean([split["bounds"][end] for split in splits]) for end in ("least", "most")}}
 
 

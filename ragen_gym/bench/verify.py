@@ -8,15 +8,15 @@ game is played again by the package's own rules, and the outcome is compared wit
   that no session asked for; a cost that prices and tokens do not give; an unknown field, or one that is there twice; a
   break in the ``HashChain``, or another last hash than was noted; a summary that the records do not give.
 - *incomplete*: nothing differs, but an episode that was asked for is missing or failed for reasons of infrastructure,
-  or there is no summary; the last session of a chained run has no end, because it was killed, is still played or was
-  edited; or a chain was required and some line carries no hash. The rate of a run that lacks episodes is of a part of
-  them, which the agent may have chosen: one that raises an error where it expects to lose leaves the score.
+  or there is no summary; or the last session has no end, because it was killed, is still played or was edited. The rate
+  of a run that lacks episodes is of a part of them, which the agent may have chosen: one that raises an error where it
+  expects to lose leaves the score.
 - *verified*: every episode that was asked for is there, and nothing differs.
 
 The replay cannot find out whether the replies are really a model's, whether the agent looked at the game in its own
 process, or whether the run is the best of many; nor the chain whether all of it was written anew; see
-``ragen_gym.bench.hash_chain``. A run of an earlier version carries no chain, and its summary lacks some entries: the
-verdict says so. The sentences of a summary are compared where this version of the package played the run.
+``ragen_gym.bench.hash_chain``. The sentences of a summary are compared where this version of the package played the
+run.
 """
 
 from __future__ import annotations
@@ -34,15 +34,8 @@ from ragen_gym.bench.hash_chain import HashChain
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.rescore import Rescoring
-from ragen_gym.bench.results import (
-    RUN_ENTRIES,
-    SESSION_ENTRIES,
-    BenchResults,
-    ResultsFolder,
-    code_versions,
-    read_attempts,
-)
-from ragen_gym.bench.score import ASKED_ENTRIES, SUITE_ENTRIES, score_results
+from ragen_gym.bench.results import RUN_ENTRIES, SESSION_ENTRIES, BenchResults, code_versions
+from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Suite, load_suite, noise_seed
 from ragen_gym.core.failures import Failure
 
@@ -81,9 +74,7 @@ class Verdict:
     retried_in_play: int = 0  # those of them that failed after the agent was first asked
     cut_short: int = 0  # starts of episodes that left no record
     code_versions: int = 0  # of the agent's code, in sessions that say it
-    open_end: bool = False  # the last session of a chained run has no end
-    lacks_chain: bool = False  # a chain was required, and not every line carries a hash
-    chained: int = 0  # lines of ``episodes.jsonl`` that carry a hash
+    open_end: bool = False  # the last session has no end
     head: str = ""  # the last hash of the chain
     differences: list[Mismatch] = field(default_factory=list)  # of the episodes and of the files
     summary: list[Mismatch] | None = None  # of ``summary.json``; None where there is none
@@ -93,13 +84,24 @@ class Verdict:
         """``"verified"``, ``"incomplete"`` or ``"false"``; see the module."""
         if self.differences or self.summary:
             return "false"
-        lacks = self.missing or self.excluded or self.summary is None or self.open_end or self.lacks_chain
-        return "verified" if self.episodes and not lacks else "incomplete"
+        return "incomplete" if self.lacks else "verified"
 
     @property
     def holds(self) -> bool:
         """Whether the run is verified."""
         return self.verdict == "verified"
+
+    @property
+    def lacks(self) -> list[str]:
+        """What is missing that is needed to verify the run."""
+        end = "the last session has no end: it was killed, is still played, or run.json was edited (the same bench run "
+        return [
+            *["there is no episode"] * (not self.episodes),
+            *[f"{self.missing:,} of {self.asked:,} episodes that were asked for are missing"] * bool(self.missing),
+            *[f"{self.excluded:,} failed for reasons of infrastructure, out of the score"] * bool(self.excluded),
+            *[f"{end}ends it)"] * self.open_end,
+            *["there is no summary.json (ragen-gym bench score RUN --write writes it)"] * (self.summary is None),
+        ]
 
     @property
     def doubts(self) -> list[str]:
@@ -121,7 +123,6 @@ def verify(
     progress: Callable[[int], None] = lambda done: None,
     *,
     run_code: bool = False,
-    require_chain: bool = False,
     head: str | None = None,
 ) -> Verdict:
     """Replay every episode of a run, follow its chain, and make its summary again.
@@ -130,7 +131,6 @@ def verify(
         run: see ``load_results``.
         progress: called with how many episodes are done.
         run_code: whether the functions may be imported by which ``run.json`` says that the run was rescored.
-        require_chain: whether a run with lines that carry no hash is incomplete.
         head: the last hash of the chain as it was noted when the run ended; another one is false.
 
     Raises:
@@ -158,15 +158,14 @@ def verify(
         progress(verdict.episodes)
     verdict.asked = sum(map(sum, asked.values()))
     verdict.missing = verdict.asked - sum(_is_asked(place, asked) for place in seen)
-    verdict.chained, verdict.head, broken = check_chain(run)
+    verdict.head, broken = check_chain(run)
     verdict.differences += (
         _check_name(run.info, rescoring) + _check_suite(suite) + _check_fields(run) + _check_retried(run) + broken
     )
     if head is not None and head != verdict.head:
-        verdict.differences.append(Mismatch("episodes.jsonl", "last hash", verdict.head or "missing", head))
-    verdict.lacks_chain = require_chain and verdict.chained < len(run.records) + len(run.retried)
-    verdict.open_end = bool(verdict.chained and run.info["sessions"] and "ended" not in run.info["sessions"][-1])
-    verdict.summary = _check_summary(run, chained=bool(verdict.chained))
+        verdict.differences.append(Mismatch("episodes.jsonl", "last hash", verdict.head, head))
+    verdict.open_end = any("ended" not in session for session in run.info["sessions"][-1:])
+    verdict.summary = _check_summary(run)
     return verdict
 
 
@@ -239,9 +238,9 @@ def _check_key(
     seen.add(record.place)
     if not _is_asked(record.place, asked):
         found.append(Mismatch(record.path, "episode", "played", "none: no session asked for it"))
-    session, sessions = record.extra.get("session"), len(info["sessions"])
-    if session is not None and (type(session) is not int or not 0 <= session < sessions):
-        found.append(Mismatch(record.path, "session", session, f"one of the {sessions} of run.json"))
+    sessions = len(info["sessions"])
+    if record.session is None or not 0 <= record.session < sessions:
+        found.append(Mismatch(record.path, "session", record.session, f"one of the {sessions} of run.json"))
     try:
         key = episode_key(dict(info), *record.place)
     except KeyError as missing:
@@ -251,8 +250,8 @@ def _check_key(
 
 def _check_cost(info: Mapping[str, Any], record: EpisodeRecord) -> list[Mismatch]:
     """Whether the cost is that of the tokens by the prices of the record's session."""
-    number, sessions = record.extra.get("session"), info["sessions"]
-    if type(number) is not int or not 0 <= number < len(sessions):  # of an earlier version, or found elsewhere
+    number, sessions = record.session, info["sessions"]
+    if number is None or not 0 <= number < len(sessions):  # which ``_check_key`` finds
         return []
     prices, cost = sessions[number].get("prices"), None
     if prices:
@@ -294,8 +293,8 @@ def _check_fields(run: BenchResults) -> list[Mismatch]:
     of_session = {*SESSION_ENTRIES, *(option.name for option in fields(RunOptions))}
     tables: list[tuple[str, Mapping[str, Any], Iterable[str]]] = [("run.json", info, RUN_ENTRIES)]
     tables += [(f"run.json, session {i}", each, of_session) for i, each in enumerate(info["sessions"])]
-    twice = _twice((run.path / "run.json").read_text(encoding="utf-8"))
-    return [Mismatch("run.json", name, "there twice", "there once") for name in twice] + [
+    twice = [Mismatch("run.json", name, "there twice", "there once") for name in _twice(run.info_json)]
+    return twice + [
         Mismatch(where, name, table[name], "no field of a run")
         for where, table, known in tables
         for name in table
@@ -303,7 +302,7 @@ def _check_fields(run: BenchResults) -> list[Mismatch]:
     ]
 
 
-def _twice(text: str) -> list[str]:
+def _twice(text: bytes) -> list[str]:
     """The names that an object in a JSON text has more than once: readers differ in which of the values they take."""
     found: list[str] = []
 
@@ -326,69 +325,42 @@ def _check_retried(run: BenchResults) -> list[Mismatch]:
     return [*counted, *costs, *(Mismatch(record.path, "record", "there twice", "there once") for record in copies)]
 
 
-def check_chain(run: BenchResults) -> tuple[int, str, list[Mismatch]]:
-    """Follow a run's chain: how many lines carry a hash, the last one or "", and where the chain is broken.
-
-    Lines without a hash before the first one that has one are of an earlier version.
-    """
-    folder = ResultsFolder(run.path)
-    attempts = read_attempts(folder.episodes)
-    chain = HashChain(run.info)
-    heads, chained, broken = [chain.head], 0, []
-    for number, (line, record) in enumerate(zip(folder.lines(len(attempts)), attempts, strict=True), 1):
-        claimed, right = chain.follow(line, record)
-        heads.append(chain.head)
-        if claimed != right and (claimed or chained):
-            broken.append(Mismatch(f"episodes.jsonl, line {number}", "chain", claimed or "missing", right))
-        chained += claimed is not None
+def check_chain(run: BenchResults) -> tuple[str, list[Mismatch]]:
+    """A run's last hash, and where its chain is broken."""
+    heads = [HashChain(run.info).head, *(claimed or right for claimed, right in run.links)]
+    broken = [
+        Mismatch(f"episodes.jsonl, line {number}", "chain", claimed or "missing", right)
+        for number, (claimed, right) in enumerate(run.links, 1)
+        if claimed != right
+    ]
     for number, session in enumerate(run.info["sessions"]):
         if ended := session.get("ended"):
-            where, count, lines = f"run.json, session {number}", ended["episodes"], len(attempts)
+            where, count, lines = f"run.json, session {number}", ended["episodes"], len(run.links)
             if not 0 <= count <= lines:
                 broken.append(Mismatch(where, "lines at its end", count, f"at most {lines}"))
-            elif ended["chain"] != heads[count] or (count and not chained):
+            elif ended["chain"] != heads[count]:
                 broken.append(Mismatch(where, "chain at its end", ended["chain"], heads[count]))
-    return chained, chain.head if chained else "", broken
+    return heads[-1], broken
 
 
-def _check_summary(run: BenchResults, *, chained: bool) -> list[Mismatch] | None:
-    path = ResultsFolder(run.path).summary
-    if not path.is_file():
+def _check_summary(run: BenchResults) -> list[Mismatch] | None:
+    if run.summary_json is None:
         return None
     try:
-        text = path.read_text(encoding="utf-8")
-        claimed = json.loads(text)
+        claimed = json.loads(run.summary_json)
         if not isinstance(claimed, dict) or not isinstance(claimed.get("splits"), dict):
             raise ValueError("it is no summary")
-        if twice := _twice(text):
-            return [Mismatch(path.name, name, "there twice", "there once") for name in twice]
-        entries = [entry for entry in claimed["splits"].values() if isinstance(entry, dict)]
-        earlier = not any("families" in entry for entry in entries)  # of a version that clustered by level
-        again = json.loads(json.dumps(score_results(run, by_family=not earlier)))
+        if twice := _twice(run.summary_json):
+            return [Mismatch("summary.json", name, "there twice", "there once") for name in twice]
+        again = json.loads(json.dumps(score_results(run)))
     except (ValueError, RecursionError) as error:
-        return [Mismatch("summary", path.name, "a summary of the records", str(error))]
-    overall = claimed.get("overall")
-    if not chained and isinstance(overall, dict):  # of an earlier version
-        for entry in (again["overall"], *again["splits"].values()):
-            for name in (*ASKED_ENTRIES, *SUITE_ENTRIES):
-                if name not in overall:
-                    entry.pop(name, None)
-    sessions = run.info["sessions"]
-    versions = sessions[-1].get("versions", {}) if sessions else {}
-    words = chained and versions.get("ragen_gym") == __version__
-    return differences(_comparable(claimed, words), _comparable(again, words))
-
-
-def _comparable(summary: dict[str, Any], words: bool) -> dict[str, Any]:
-    """A summary with former names of entries replaced; without its sentences where another version worded them."""
-    names = {"told_from_random": "differs_from_random"}
-
-    def comparable(entries: Any) -> Any:
-        if not isinstance(entries, dict):
-            return entries
-        return {names.get(name, name): value for name, value in entries.items() if words or name != "sentence"}
-
-    return {**summary, "splits": {split: comparable(entries) for split, entries in summary["splits"].items()}}
+        return [Mismatch("summary", "summary.json", "a summary of the records", str(error))]
+    versions = [session.get("versions", {}).get("ragen_gym") for session in run.info["sessions"][-1:]]
+    if versions != [__version__]:  # which may word its sentences otherwise
+        for entry in (*claimed["splits"].values(), *again["splits"].values()):
+            if isinstance(entry, dict):
+                entry.pop("sentence", None)
+    return differences(claimed, again)
 
 
 def differences(claimed: Any, found: Any, where: str = "summary") -> list[Mismatch]:

@@ -175,7 +175,6 @@ def _report_outcome(
     """Score what the folder holds now, and print the summary and the failures."""
     from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results
     from ragen_gym.bench.score import score_results
-    from ragen_gym.bench.verify import check_chain
 
     folder = ResultsFolder(arguments.out)
     if outcome.stopped:
@@ -186,7 +185,7 @@ def _report_outcome(
         if sys.stderr.isatty():  # random play is compiled the first time
             print("ragen-gym: scoring, with random and optimal play of the same levels", file=sys.stderr)
         run = load_results(folder.path, arguments.suite)
-        if "ended" not in run.info["sessions"][-1] and check_chain(run)[0]:  # killed after its last episode
+        if "ended" not in run.info["sessions"][-1]:  # killed after its last episode
             with locked_folder(folder.path), EpisodeLog(folder):
                 pass
         summary = score_results(run)

@@ -18,9 +18,9 @@ A submission is the folder of a run with a text file submission.toml in it:
   settings = "one rollout a level, T = 0.5, 400 tokens a reply"
   link = "https://example.org/weights"   (may be left out)
 
-It is accepted where bench verify --require-chain verifies it, and where it played, of a suite of the package, all
-instances of each split that it played, each as often. The page lists the others with the reason, and the exit code is 1
-where there are any.
+It is accepted where bench verify verifies it, and where it played, of a suite of the package, all instances of each
+split that it played, each as often. The page lists the others with the reason, and the exit code is 1 where there are
+any.
 
 examples:
   ragen-gym bench leaderboard submissions/                a folder for each submission

@@ -39,25 +39,23 @@ again. The exit code is the verdict:
   1  false: something was changed, copied, reordered or removed
   3  incomplete: nothing differs, but episodes are missing or failed for
      reasons of infrastructure, or there is no summary.json, or the last
-     session has no end (it was killed), or --require-chain finds records
-     without a hash; the rate may be of a part that was chosen
+     session has no end (it was killed); the rate may be of a part that was
+     chosen
   2  bad input: no run is in the folder, or its suite is not found
 
 What this cannot show:
 
   - that the records are the first ones: whoever owns the folder can invent
-    them and write a new chain, cut the run back to the end of an earlier
-    session, or remove the chain. Note the last hash when the run ends and
-    give it to --head; --require-chain does not accept a run without one
+    them and write a new chain, or cut the run back to the end of an earlier
+    session. Note the last hash when the run ends and give it to --head
   - that the run was the only one: it may be the best of many runs, seeds or
     folders
   - that the replies are a model's, or that the agent did not look at the
     game: a python: agent runs in the same process and can reach it (task.env)
   - that tokens, seconds, reasoning and finish reasons are true: they are
-    what the agent said, with a chain too; a cost is only checked against them
+    what the agent said; a cost is only checked against them
 
-Only a judge who plays the agent again can show these. A run of an earlier
-version has no chain, and is "verified, without a chain".
+Only a judge who plays the agent again can show these.
 
 examples:
   ragen-gym bench verify runs/qwen
@@ -97,9 +95,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     verify.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     verify.add_argument("--run-code", action="store_true", help="import the functions that a rescored run names")
-    verify.add_argument(
-        "--require-chain", action="store_true", help="a run with records that carry no hash is incomplete"
-    )
     verify.add_argument(
         "--head", metavar="HASH", help="the chain's last hash as noted when the run ended: another is false"
     )
@@ -188,12 +183,10 @@ def _verify(arguments: argparse.Namespace) -> int:
         run = load_results(arguments.run_folder, arguments.suite)
     except RecordError as error:
         verdict = Verdict(differences=[Mismatch("episodes.jsonl", "a line", str(error), "a record")])
-        lines = [f"  {error}"]
+        lines = first_lines([str(error)])
     else:
         with progress_bar("episodes", len(run.records)) as bar:
-            verdict = verify(
-                run, bar.update, run_code=arguments.run_code, require_chain=arguments.require_chain, head=head
-            )
+            verdict = verify(run, bar.update, run_code=arguments.run_code, head=head)
         lines = _verdict_lines(run, verdict)
     if arguments.json:
         print_json(verdict.to_dict())
@@ -212,8 +205,7 @@ _SENTENCES = {
 def _last_line(verdict: Verdict) -> str:
     if not verdict.holds:
         return _SENTENCES[verdict.verdict]
-    said = "Verified" if verdict.chained else "Verified, without a chain"
-    return f"{said}, but ask why. {'; '.join(verdict.doubts).capitalize()}." if verdict.doubts else f"{said}."
+    return f"Verified, but ask why. {'; '.join(verdict.doubts).capitalize()}." if verdict.doubts else "Verified."
 
 
 def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
@@ -222,36 +214,12 @@ def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
     if verdict.summary:
         lines += first_lines([str(difference) for difference in verdict.summary])
     lines.append(f"{verdict.agreed:,} of {verdict.episodes:,} episodes are as recorded.")
-    if verdict.missing:
-        lines.append(f"{verdict.missing:,} of {verdict.asked:,} episodes that were asked for are missing.")
-    if verdict.excluded:
-        lines.append(f"{verdict.excluded:,} failed for reasons of infrastructure, and are out of the score.")
-    if verdict.retried:
-        begun = verdict.retried_in_play
-        lines.append(f"{verdict.retried:,} attempts failed so and were made again, {begun:,} of them after play began.")
-    if verdict.cut_short:
-        lines.append(f"Episodes started that left no record (the run was stopped): {verdict.cut_short:,}.")
-    changed = f"The agent's code changed between the run's sessions: {verdict.code_versions:,} versions played."
-    lines += [changed] * (verdict.code_versions > 1)
+    lines += [f"{said[0].upper()}{said[1:]}." for said in (*verdict.lacks, *verdict.doubts)]
     if unasked := sum(not rollouts for split in run.asked.values() for rollouts in split):
         instances = sum(len(split.levels) for split in run.suite.splits)
         lines.append(f"{unasked:,} of the suite's {instances:,} instances were not asked for (--split, --limit).")
-    if verdict.chained:
-        lines.append(f"The chain's last hash is {verdict.head}.")
-    else:
-        lines.append("There is no hash chain: what a replay cannot show, such as tokens and seconds, is unchecked.")
-    if verdict.lacks_chain:
-        lines.append(
-            f"{len(run.records) + len(run.retried) - verdict.chained:,} records carry no hash (--require-chain)."
-        )
-    if verdict.open_end:
-        lines.append(
-            "The last session has no end: it was killed, is still played, or run.json was edited. The same bench run "
-            "ends it."
-        )
-    if verdict.summary is None:
-        lines.append("There is no summary.json: ragen-gym bench score RUN --write writes it.")
-    else:
+    lines.append(f"The chain's last hash is {verdict.head}.")
+    if verdict.summary is not None:
         lines.append(f"summary.json is {'not ' * bool(verdict.summary)}what the records give.")
     return lines
 

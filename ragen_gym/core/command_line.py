@@ -119,14 +119,14 @@ class _PrintCompletion(argparse.Action):
 
 
 def error_line(error: BaseException) -> str:
-    """What a person is told of an error, in one line and without control characters.
+    """What a person is told of an error and its notes, in one line and without control characters.
 
     Of one that the system raised: the path (for a temporary file that of the file it stands for) and what is wrong.
     """
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         text = f"{str(error.filename).removesuffix('.tmp')}: {error.strerror[:1].lower()}{error.strerror[1:]}."
-    return without_controls(" ".join(text.split()))
+    return without_controls(" ".join(" ".join([text, *getattr(error, "__notes__", ())]).split()))
 
 
 def terminal_width(otherwise: int = 100) -> int:

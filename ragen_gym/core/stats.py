@@ -324,9 +324,9 @@ def against_random(rate: Estimate, random: float) -> tuple[bool, str]:
     return True, f"{agent} is {'above' if random < rate.low else 'below'} random play, which scores {percent(random)}."
 
 
-def percent(share: float, unit: str = " %") -> str:
-    """A share as a percentage, such as ``18.9 %``."""
-    return f"{100 * share:z.1f}{unit}"
+def percent(share: float | None, unit: str = " %") -> str:
+    """A share as a percentage, such as ``18.9 %``; a dash for None."""
+    return "\N{EN DASH}" if share is None else f"{100 * share:z.1f}{unit}"
 
 
 def _checked(values: Values, clusters: Sequence[Any]) -> npt.NDArray[np.float64]:

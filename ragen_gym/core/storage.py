@@ -174,13 +174,13 @@ def check_parent(path: Path) -> None:
 @overload
 def read_json_lines(path: Path) -> list[dict[str, Any]]: ...
 @overload
-def read_json_lines(path: Path, read: Callable[[Any], T]) -> list[T]: ...
-def read_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: record) -> list[Any]:
+def read_json_lines(path: Path, read: Callable[[bytes], T]) -> list[T]: ...
+def read_json_lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> list[Any]:
     """The records of a file of JSON lines; a last line that was torn is left out, a missing file is empty.
 
     Args:
         path: the file.
-        read: makes a record of the decoded JSON; a ValueError from it counts as a damaged line.
+        read: makes a record of a line; a ValueError from it counts as a damaged line.
 
     Raises:
         ValueError: a line other than the last is not JSON, or is no record.
@@ -191,7 +191,7 @@ def read_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: reco
         if not line.strip():
             continue
         try:
-            records.append(read(json.loads(line)))
+            records.append(read(line))
         except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, nested too deeply, or not a record
             if number < len(lines):  # a whole line ends with a newline, so a torn one is the last
                 what = "JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else "such a record"
@@ -199,7 +199,7 @@ def read_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: reco
     return records
 
 
-def repair_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: record) -> None:
+def repair_json_lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> None:
     """Cut off a torn last line of a file of JSON lines, so that more can be added; a missing file is left alone.
 
     A last line that is a record, only without its newline, gets it. Arguments as in ``read_json_lines``.
@@ -213,7 +213,7 @@ def repair_json_lines(path: Path, read: Callable[[Any], Any] = lambda record: re
             return
         file.seek(end)
         try:
-            read(json.loads(file.read()))
+            read(file.read())
         except (ValueError, RecursionError):
             file.truncate(end)
         else:

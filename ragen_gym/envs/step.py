@@ -80,7 +80,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     ## Starting State
     ``reset(seed=s)`` starts the first episode of seed s, each later ``reset()`` the next one.
-    ``options={"level": …}`` (a ``Level`` or a board's text) sets the level, ``options={"noise_seed": k}`` the seed of
+    ``options={"level": …}`` sets the level: a ``Level``, a board's text, or an integer, the place from 0 of one among
+    ``levels`` (those of ``split``), so that they can be played in order. ``options={"noise_seed": k}`` sets the seed of
     the random draws after it: environments that share the seed and differ in ``noise_seed`` meet one level with other
     transition noise.
 
@@ -102,7 +103,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels, those of ``"test"`` too. Who trains gives
         ``"train"``: with None the agent meets most of what a benchmark of small boards holds out. The first version of
         the splits is there as ``"train-v1"``, ``"validation-v1"`` and ``"test-v1"``.
-    levels: path of a level file, or a list of levels or board texts, to draw from instead of generating.
+    levels: path of a level file, or a list of levels or board texts, to draw from instead of generating; see "Starting
+        State" for playing them in order.
     render_mode: ``"ansi"``, ``"rgb_array"``, ``"human"`` (a window) or None. The pictures show the last move, and a
         caption with step and reward.
     tile_size: side of a tile in pixels, 8 to 128.
@@ -313,7 +315,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     def _chosen(self, episodes: Episodes, options: dict[str, Any]) -> Episode:
         level = checked_options(options, _OPTIONS).get("level")
-        return episodes.take_with(None if level is None else self.game.board(level), options.get("noise_seed"))
+        board = None if level is None else self.game.chosen_board(level, self._levels)
+        return episodes.take_with(board, options.get("noise_seed"))
 
     def _step_parts(self) -> tuple[Rule, Any, Callable[[Board], Any], Callable[..., Any], bool]:
         """What a step needs and no episode changes, for one look-up.

@@ -73,6 +73,8 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         make = load_task(name)
         if make is None:
             raise ValueError(f"{name!r} is not a text task: name a class as module:Name (see ragen_gym.envs.task).")
+        if isinstance(make, type) and not issubclass(make, gymnasium.Env):  # which is not even made
+            raise ValueError(f"{name!r} is no gymnasium.Env: a text task is one, with instructions.")
         self._name, self._make, self._split = name, make, check_split(split)
         self.config = config or TurnConfig()
         unread = {"prompt": "default", "observation": "text", "grounding": False, "world_modelling": False}

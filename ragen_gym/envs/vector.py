@@ -108,7 +108,8 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(single.action_space, n)
         self.observation_space = batched(single.observation_space, n)
         self._tile_size = single.tile_size
-        self._prefetch = LevelPrefetch(self.game, n, single.split, single._levels)
+        self._levels = single._levels
+        self._prefetch = LevelPrefetch(self.game, n, single.split, self._levels)
         self._resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
         mode = _KERNEL_MODES[self.autoreset_mode]
         self._settings = np.array([len(self.game.Action), limit, mode, self.game.stochastic])
@@ -149,7 +150,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         mask = _reset_mask(options.get("reset_mask"), self.num_envs, self._started)
         which = np.flatnonzero(mask)
         levels = _one_for_each("level", options.get("level"), which, self.num_envs)
-        boards = levels and [self.game.board(level) for level in levels]
+        boards = levels and [self.game.chosen_board(level, self._levels) for level in levels]
         noise = _noise_of(_one_for_each("noise_seed", options.get("noise_seed"), which, self.num_envs), self.game.noise)
         seeds = _seeds_of(seed, self.num_envs, None if self._started else self.np_random)
         given = [(i, chosen) for i in which.tolist() if (chosen := seeds[i]) is not None]

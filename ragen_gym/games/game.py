@@ -25,7 +25,7 @@ import numpy.typing as npt
 from ragen_gym.core.levels import SPLIT_VERSION, Level, check_split, read_levels, split_of_hash, version_of
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import items_of, shown
+from ragen_gym.core.validation import check_number, items_of, plain_number, shown
 
 __all__ = [
     "OVER",
@@ -361,6 +361,18 @@ class Game(ABC):
         if self.over(board):
             raise ValueError(f"{self.name}: the game on this board is over already; a level starts before that.")
         return board
+
+    def chosen_board(self, level: Any, levels: Sequence[bytes] | None) -> bytes:
+        """The first board of a level, of its text, or of its place among the ``levels`` that an environment was given.
+
+        Raises:
+            ValueError: see ``board``; or there is no such place.
+        """
+        place = plain_number(level)
+        if levels is None or type(place) is not int:
+            return self.board(level)
+        check_number(self.name, "level", place, 0, len(levels) - 1, whole=True)
+        return levels[place]
 
     @property
     def noise_thresholds(self) -> list[float]:

@@ -133,6 +133,11 @@ def find(name: str) -> GameSpec:
             )
         if task_of(name) is not None:
             raise ValueError(f"{name!r} is a text task: it has no board and no moves, and this needs a game.")
+        if own_module(name):
+            raise ValueError(
+                f"{name!r} is not known here: {module} has registered no game of that name (ragen_gym.register), and a "
+                "text task is known where you named it, not where only a file or a request does."
+            )
         hint = did_you_mean(short, TABLE)
         raise ValueError(f"{name!r} is not a game of this suite: choose one of {', '.join(TABLE)}.{hint}")
     return TABLE[short]
@@ -192,14 +197,14 @@ def task_of(name: str) -> Callable[..., Any] | None:
     """What makes the text task ``my_module:MyTask`` (``ragen_gym.envs.task``); None if it is none, or not imported.
 
     A text task is not registered: it is any class with ``reset`` and ``step``, or a function, of that name in the
-    module. A function is called, so it counts only once ``load`` or ``load_task`` was given its name: a name from
-    elsewhere may be ``os:system``.
+    module. It is called, so one that is not of this package counts only once ``load`` or ``load_task`` was given its
+    name: a name from elsewhere may be ``os:system``.
     """
     module, _, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     found = getattr(sys.modules.get(module), attribute, None) if module not in ("", "ragen_gym") else None
-    if attribute in TABLE or not callable(found):
+    if attribute in TABLE or not callable(found) or (own_module(name) and name not in _LOADED):
         return None
-    return found if hasattr(found, "step") or (name in _LOADED and not isinstance(found, type)) else None
+    return found if hasattr(found, "step") or not isinstance(found, type) else None
 
 
 def load_task(name: str) -> Callable[..., Any] | None:

@@ -159,7 +159,8 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             self._episodes = Episodes(self.game, seed, self.split, self._levels)
             self._level_stream, self._episode = stream_key(seed, Stream.LEVEL), 0
         options = checked_options(options, _OPTIONS)
-        chosen = None if options.get("level") is None else self.game.board(options["level"])
+        level = options.get("level")
+        chosen = None if level is None else self.game.chosen_board(level, self._levels)
         board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, options.get("noise_seed"))
         level_key = int(episode_keys(self._level_stream, self._episode, 1)[0])
         self._episode += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from ragen_gym import __version__
@@ -13,11 +14,12 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS, bound_rate, bounding_split
-from ragen_gym.bench.report.tables import bounds, number, percent, seen, sentences, thousands
+from ragen_gym.bench.report.tables import bounds, number, seen, sentences, thousands
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
 from ragen_gym.bench.verify import check_chain
+from ragen_gym.core.stats import percent
 from ragen_gym.envs.policies import PlayedEpisode
 from ragen_gym.envs.turn import TurnEnv
 
@@ -100,10 +102,10 @@ def _loss_cells(replayer: Replayer, losses: Losses) -> list[str]:
 
 def _chain(run: BenchResults) -> str:
     """How the run's hash chain is, in words."""
-    chained, head, broken = check_chain(run)
+    head, broken = check_chain(run)
     if broken:
         return "whose hash chain is broken: see ragen-gym bench verify"
-    return f"hash chain unbroken, last hash {head}" if chained else "with no hash chain"
+    return f"hash chain unbroken, last hash {head}"
 
 
 def _archive(
@@ -169,7 +171,7 @@ def _index(runs: Sequence[BenchResults], archive: Archive) -> dict[str, Any]:
         },
         "systems": {name: env.instructions for name, env in envs.items()},
         "fields": [{"field": "agent", "label": "agent"}, {"field": "split", "label": "split"}],
-        "filters": [kind for kind in _FILTERS if kind.get("tag") != "error" or "error" in kinds],
+        "filters": [kind for kind in _FILTERS if kind.get("tag") in (None, "solved", "failed", *kinds)],
         "compare_by": "agent",
         "episodes": archive.headings,
     }
@@ -244,14 +246,15 @@ def split_names(suite: Suite, summaries: Sequence[Summary]) -> list[str]:
 def context(suite: Suite, summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> dict[str, Any]:
     """The variables of ``templates/report.html`` that are words and tables."""
     names = split_names(suite, summaries)
+    columns, splits = _known(_COLUMNS, [_numbers(name, summaries) for name in names])
     return {
         "agents": [{"name": s["agent"], "colour": place % COLOURS} for place, s in enumerate(summaries)],
         "counts": _counts(names, summaries),
         "findings": _findings(summaries, comparisons),
         "overview": {"splits": names, "rows": _standing(names, summaries)},
-        "numbers": {"columns": _COLUMNS, "splits": [_numbers(name, summaries) for name in names]},
+        "numbers": {"columns": columns, "splits": splits},
         "comparisons": [_pair(comparison) for comparison in comparisons],
-        "terms": _TERMS,
+        "terms": [(term, said) for term, said in _TERMS if term in columns or term not in _COLUMNS],
     }
 
 
@@ -336,6 +339,16 @@ def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
             cells = [(percent(rate), ""), blank, blank, (normalised, ""), (number(total), ""), *[blank] * 7]
             rows.append({"name": f"{kind} play", "colour": None, "cells": cells, "said": ""})
     return {"name": name, "about": about, "rows": rows}
+
+
+def _known(columns: Sequence[str], splits: Sequence[dict[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns and the tables of the splits, without columns in which no row has a value."""
+    rows = [row for split in splits for row in split["rows"]]
+    nothing = {("", ""), (number(None), "")}
+    known = [not nothing.issuperset(cells) for cells in zip(*(row["cells"] for row in rows), strict=True)]
+    for row in rows:
+        row["cells"] = [*compress(row["cells"], known)]
+    return [*compress(columns, [True, *known])], [*splits]
 
 
 def _cells(split: Summary) -> list[tuple[str, str]]:

@@ -7,9 +7,8 @@ A submission is the folder of a run, as ``ragen-gym bench run --out`` writes it,
     settings = "one rollout a level, T = 0.5, 400 tokens a reply"
     link = "https://example.org/weights"     # may be left out
 
-It is accepted where ``ragen_gym.bench.verify`` verifies it, every line with the hash of the line before, and where it
-played all instances of each split that it played, each as often, of a suite of this package. All others are listed with
-the reason.
+It is accepted where ``ragen_gym.bench.verify`` verifies it, and where it played all instances of each split that it
+played, each as often, of a suite of this package. All others are listed with the reason.
 """
 
 from __future__ import annotations
@@ -20,12 +19,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.report.tables import Summary, markdown_row, number, percent, seen
+from ragen_gym.bench.report.tables import Summary, markdown_row, number, seen
 from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Split, Suite
 from ragen_gym.bench.verify import Verdict, verify
+from ragen_gym.core.stats import percent
 
 __all__ = [
     "SUBMISSION_FILE",
@@ -160,7 +160,7 @@ def _entry(path: Path) -> Entry:
     run = load_results(path)
     if not Rescoring.of(run.info).changes_nothing:
         raise ValueError("it was rescored: submit the run as it was played.")
-    verdict = verify(run, require_chain=True)
+    verdict = verify(run)
     if not verdict.holds:
         raise ValueError(_why(verdict))
     summary = score_results(run)
@@ -179,12 +179,7 @@ def _why(verdict: Verdict) -> str:
     if found := [*verdict.differences, *(verdict.summary or ())]:
         more = f", and {len(found) - 1:,} more" if len(found) > 1 else ""
         return f"false: {found[0]}{more}."
-    lacks = [f"{verdict.missing:,} episodes are missing"] * bool(verdict.missing)
-    lacks += [f"{verdict.excluded:,} failed for reasons of infrastructure"] * bool(verdict.excluded)
-    lacks += ["there is no summary.json"] * (verdict.summary is None)
-    lacks += ["the last session has no end"] * verdict.open_end
-    lacks += ["lines of episodes.jsonl carry no hash"] * verdict.lacks_chain
-    return f"incomplete: {', '.join(lacks) or 'there is no episode'}."
+    return f"incomplete: {'; '.join(verdict.lacks)}."
 
 
 def page(entries: Sequence[Entry], refusals: Sequence[Refusal]) -> str:

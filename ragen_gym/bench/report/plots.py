@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ragen_gym.bench.report.tables import percent
+from ragen_gym.core.stats import percent
 
 __all__ = ["COLOURS", "bound_marks", "bound_rate", "bounding_split", "ladders", "lane", "strips"]
 

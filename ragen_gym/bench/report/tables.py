@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.stats import percent
 
 __all__ = [
     "bounds",
@@ -19,7 +20,6 @@ __all__ = [
     "markdown_tables",
     "number",
     "overflowed",
-    "percent",
     "seen",
     "seen_in_training",
     "sentences",
@@ -67,11 +67,6 @@ _PLACES = {
 }
 
 _NONE = "\N{EN DASH}"
-
-
-def percent(share: float | None) -> str:
-    """A share such as ``62.5 %``; a dash for None."""
-    return _NONE if share is None else f"{100 * share:z.1f} %"
 
 
 def number(value: float | None, digits: int = 2) -> str:

@@ -50,7 +50,7 @@ from typing import Any
 
 from ragen_gym.bench.suites.problems import Problem, read_problems
 from ragen_gym.core.levels import Level
-from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.text import Vocabulary, without_controls
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import did_you_mean, shown
 from ragen_gym.envs.reply_env import ReplyEnv
@@ -282,7 +282,7 @@ def _load(path: Path, *, run_code: bool) -> Suite:
             raise ValueError(f"temperature={temperature!r} must be a number from 0 on.")
         splits = tuple(_split(row, table.get("budgets", {}), path.parent, run_code=run_code) for row in table["splits"])
         return Suite(
-            name=str(table["name"]),
+            name=table["name"],
             splits=splits,
             temperature=float(temperature),
             about=str(table.get("about", "")),
@@ -308,6 +308,8 @@ def read_table(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         _check("the suite", table, _SUITE_KEYS, ("name", "splits"))
+        _check_printable("the suite", table)
+        _check_name("the suite", table["name"])
         _check("[budgets]", table.get("budgets", {}), _TURN_OPTIONS)
         if not isinstance(table["splits"], list) or not table["splits"]:
             raise ValueError("splits must be a list of tables: write one [[splits]] or more.")
@@ -316,8 +318,7 @@ def read_table(path: Path) -> dict[str, Any]:
             _check(what, row, _SPLIT_KEYS, ("name", "env", "levels"))
             _check(f"budgets of {what}", row.get("budgets", {}), _TURN_OPTIONS)
             _check(f"env_options of {what}", row.get("env_options", {}))
-            if not isinstance(row["name"], str) or not row["name"] or not row["name"].isprintable():
-                raise ValueError(f"{what}: name={shown(row['name'])} must be a text of printable characters.")
+            _check_name(what, row["name"])
         names = [row["name"] for row in table["splits"]]
         for row in table.get("published", ()):
             _check("[[published]]", row, _PUBLISHED_KEYS, _PUBLISHED_KEYS)
@@ -331,6 +332,26 @@ def read_table(path: Path) -> dict[str, Any]:
     except (ValueError, TypeError) as error:  # a TOMLDecodeError is one, too; a value of another type
         raise ValueError(f"{path}: {error}") from None
     return table
+
+
+def _check_name(what: str, name: Any) -> None:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ValueError(f"{what}: name={shown(name)} must be a text of printable characters.")
+
+
+def _check_printable(what: str, value: Any) -> None:
+    """A ValueError where a text, however deep in a table, has a character that a terminal may obey; newlines may be.
+
+    Options of an environment are left alone: they are no texts for people.
+    """
+    if isinstance(value, str) and without_controls(value) != value:
+        raise ValueError(f"{what}: {shown(value)} has a character that is not printable: leave it out.")
+    for name, inner in (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
+        if name != "env_options":
+            _check_printable(what, name)
+            _check_printable(f"{what}, {name}", inner)
 
 
 def env_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -220,16 +220,12 @@ def test_an_episode_in_which_the_process_ended_is_counted(tmp_path: Path) -> Non
     assert (len(run.records), run.retried, run.cut_short) == (8, (), 2)
 
 
-def test_a_run_that_is_whole_or_of_an_earlier_version_was_not_cut_short(tmp_path: Path) -> None:
+def test_a_run_that_is_whole_was_not_cut_short(tmp_path: Path) -> None:
     out = tmp_path / "run"
     check(play(Bandit(raising(ValueError())), out), out)
     assert play(Bandit(lambda: 0), out).played == 4
     run = load_results(out)
     assert (len(run.retried), run.cut_short) == (4, 0)
-    (out / "started.jsonl").unlink()
-    assert load_results(out).cut_short == 0
-    assert play(Bandit(lambda: 0), out, rollouts=2).played == 8
-    assert load_results(out).cut_short == 0
 
 
 def test_play_begins_with_the_first_question_and_not_with_the_first_answer(tmp_path: Path) -> None:
@@ -237,8 +233,6 @@ def test_play_begins_with_the_first_question_and_not_with_the_first_answer(tmp_p
     out = tmp_path / "run"
     failed = check(play(Bandit(raising(ValueError())), out), out)
     assert [(record.turns, record.in_play) for record in failed] == [((), True)] * 4
-    old = {name: value for name, value in failed[0].to_dict().items() if name != "asked_of_agent"}
-    assert not EpisodeRecord.from_dict(old).in_play  # of an earlier version, which did not keep it
 
 
 def test_of_an_agent_that_cannot_begin_nothing_is_said_of_how_it_plays(tmp_path: Path) -> None:

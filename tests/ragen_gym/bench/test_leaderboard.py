@@ -115,7 +115,7 @@ def own_suite(folder: Path) -> None:
     ("change", "reason"),
     [
         (no_text, "there is no submission.toml"),
-        (no_summary, "incomplete: there is no summary.json."),
+        (no_summary, "incomplete: there is no summary.json (ragen-gym bench score RUN --write writes it)."),
         (better, "false: "),
         (shorter, "false: "),
         (no_run, "no run.json"),

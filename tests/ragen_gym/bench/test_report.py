@@ -31,6 +31,7 @@ from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
+from ragen_gym.core.stats import percent
 from tests.browser import Sheet, launched, open_page
 
 pytestmark = pytest.mark.slow  # two runs of a suite, and a real browser
@@ -478,7 +479,7 @@ def test_files_are_not_replaced_unasked(report: Report, capsys: pytest.CaptureFi
 
 
 def test_numbers_as_people_read_them() -> None:
-    assert (tables.percent(0.625), tables.percent(None)) == ("62.5 %", "\N{EN DASH}")
+    assert (percent(0.625), percent(None)) == ("62.5 %", "\N{EN DASH}")
     assert tables.number(-0.5) == "\N{MINUS SIGN}0.50"
     assert [tables.thousands(n) for n in (7, 812, 1300, 41_200, 1.26e6, None)] == [
         "7", "812", "1.3 k", "41 k", "1.3 M", "\N{EN DASH}",
@@ -492,7 +493,7 @@ def test_no_zero_has_a_minus_sign() -> None:
         "0",
     ]
     assert tables.number(-0.006) == "\N{MINUS SIGN}0.01"
-    assert tables.percent(-0.0004) == "0.0 %"
+    assert percent(-0.0004) == "0.0 %"
 
 
 def test_a_run_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

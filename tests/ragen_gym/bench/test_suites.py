@@ -274,6 +274,16 @@ def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (TABLE, TABLE + TABLE[TABLE.index("[[") :], "two splits are called 'slippery'"),
         ('name = "slippery"', "name = 4", "name=4 must be a text"),
         ('name = "slippery"', 'name = ""', "name='' must be a text"),
+        ('name = "mine"\n[', "name = 4\n[", "the suite: name=4 must be a text"),
+        ('name = "mine"\n[', 'name = "mi\\nne"\n[', r"name='mi\nne' must be a text"),
+        (
+            'name = "mine"\n[',
+            'name = "\\u001b[2Jmine"\n[',
+            r"the suite, name: '\x1b[2Jmine' has a character that is not",
+        ),
+        ("[budgets]", 'about = "\\u009b2J"\n[budgets]', r"the suite, about: '\x9b2J' has a character"),
+        ('env = "FrozenLake"', 'env = "FrozenLake"\nladder = "\\u001b"', r"the suite, splits, 0, ladder: '\x1b' has"),
+        ("freeze", 'published = { "\\u001b[2J" = 1 }\nfreeze', r"the suite, splits, 0, published: '\x1b[2J' has"),
         (
             "[budgets]",
             '[[published]]\nwho = "x"\nsuccess = 0.5\nsplits = ["lakes"]\n[budgets]',

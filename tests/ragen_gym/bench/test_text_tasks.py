@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -259,6 +262,22 @@ def test_replies_to_tasks_stay_as_they_are_when_a_run_is_rescored(capsys: pytest
         same = one["turns"] == other["turns"] and one["success"] == other["success"]
         assert same or one["split"] == "bandit"
     assert bench("verify", "lenient") == 0
+
+
+def test_the_report_of_text_tasks_leaves_out_what_they_have_none_of() -> None:
+    for splits, has in ((["--split", "spelling"], False), ([], True)):
+        out = f"run{len(splits)}"
+        run("python:backwards_words:reply", *splits, out=out)
+        assert bench("report", out, "--out", f"{out}.html") == 0
+        page = Path(f"{out}.html").read_text(encoding="utf-8")
+        assert ('<th scope="col">malformed</th>' in page) == has
+        [index] = re.findall(r'id="episodes-index"[^>]*>([^<]+)<', page)
+        filters = [each["label"] for each in json.loads(gzip.decompress(base64.b64decode(index)))["filters"]]
+        assert filters == ["All", "Solved", "Failed", *["Malformed"] * has]
+        for name in ("success", "return", "turns"):
+            assert f'<th scope="col">{name}</th>' in page
+        for what in ('<th scope="col">over optimal</th>', "beyond the oracle's"):
+            assert what not in page
 
 
 def test_a_suite_of_code_is_not_run_for_a_name_in_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,6 +166,47 @@ def test_missing_and_excluded_episodes_are_counted(tmp_path: Path) -> None:
     assert (verdict.asked, verdict.missing, verdict.excluded) == (12, 2, 2)
 
 
+def test_a_run_that_goes_on_after_it_was_read(tmp_path: Path) -> None:
+    path, agent = tmp_path / "run", ImperfectAgent("hasty", 0.7, 0.7)
+    run_suite(SMOKE, agent, path, RunOptions(limit=1))
+    run = load_results(path)
+    run_suite(SMOKE, agent, path)
+    ResultsFolder(path).write_summary(score_results(load_results(path)))
+    verdict = verify(run)
+    assert (verdict.verdict, verdict.episodes, verdict.differences, verdict.summary) == ("incomplete", 6, [], None)
+    assert verify(load_results(path)).verdict == "verified"
+
+
+def test_a_run_that_goes_on_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, agent, chain = tmp_path / "run", ImperfectAgent("hasty", 0.7, 0.7), ResultsFolder.chain
+    run_suite(SMOKE, agent, path, RunOptions(limit=1))
+    ResultsFolder(path).write_summary(score_results(load_results(path)))
+
+    def slow(folder: ResultsFolder, info: dict[str, Any]) -> Any:
+        monkeypatch.undo()
+        run_suite(SMOKE, agent, path)
+        return chain(folder, info)
+
+    monkeypatch.setattr(ResultsFolder, "chain", slow)
+    verdict = verify(load_results(path))
+    assert (verdict.verdict, verdict.episodes, verdict.differences) == ("incomplete", 48, [])
+    assert verdict.summary is None, "the summary of the first session is gone"
+
+
+def test_a_run_that_is_played_now(tmp_path: Path) -> None:
+    verdicts = []
+
+    class Watches(ImperfectAgent):
+        async def reply(self, messages: Sequence[Any], task: Task) -> Answer:
+            if (task.split, task.index) == ("frozen_lake", 1):
+                verdicts.append(verify(load_results(tmp_path / "run")))
+            return await super().reply(messages, task)
+
+    run_suite(SMOKE, Watches("watches", 0.9, 1.0), tmp_path / "run", RunOptions(limit=2, concurrency=3))
+    assert {(each.verdict, each.open_end, len(each.differences)) for each in verdicts} == {("incomplete", True, 0)}
+    assert verdicts[0].episodes
+
+
 NAMES = ("Up", "Down", "Left", "Right", "up", "Jump", "")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -449,3 +450,33 @@ def test_a_window_without_a_display_is_refused(run: Run, monkeypatch: pytest.Mon
     code, _, err = run("play", "FrozenLake", "--window")
     assert code == 2
     assert "leave out --window" in err
+
+
+HALF_A_GAME = """
+from ragen_gym import register
+from ragen_gym.games.game import Game
+from ragen_gym.games.registry import GameSpec
+
+class HalfAGame(Game):
+    pass
+
+register(GameSpec("HalfAGame", "half_a_game:HalfAGame", 5, "half a game"))
+"""
+
+
+def test_info_names_check_where_it_cannot_say_what_is_wrong(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = run("info", "ragen_gym.tasks:Countdown")
+    assert (code, "`ragen-gym check ragen_gym.tasks:Countdown` plays it" in err) == (2, True)
+    (tmp_path / "half_a_game.py").write_text(HALF_A_GAME, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        code, _, err = run("info", "half_a_game:HalfAGame")
+    finally:
+        TABLE.pop("HalfAGame", None)
+        gymnasium.registry.pop("ragen/HalfAGame-v0", None)
+    assert code == 2
+    assert "HalfAGame lacks " in err
+    assert "`ragen-gym check half_a_game:HalfAGame` plays it and says what is wrong with it." in err
+    assert "ragen-gym check" not in run("info", "FrozenLake", "--option", "size=no")[2]

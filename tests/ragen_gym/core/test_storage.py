@@ -100,10 +100,11 @@ def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_an_error(tmp_path: Pa
 
 
 def test_a_record_that_cannot_be_read_is_a_damaged_line(tmp_path: Path) -> None:
-    def read(record: dict[str, int]) -> int:
-        if record["a"] < 0:
+    def read(line: bytes) -> int:
+        number: int = json.loads(line)["a"]
+        if number < 0:
             raise ValueError("negative")
-        return record["a"]
+        return number
 
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps({"a": value}) + "\n" for value in (1, 2)))

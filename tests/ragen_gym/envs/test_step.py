@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from pathlib import Path
 from typing import Any, get_args
 
 import gymnasium
@@ -15,15 +16,17 @@ from gymnasium.utils.seeding import np_random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_gym.core.levels import Level
+from ragen_gym.core.levels import Level, write_levels
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.core.text import TextFormat
 from ragen_gym.envs.board_view import OBSERVATIONS
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import make_turn
+from ragen_gym.envs.vector import BatchEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.registry import TABLE
+from ragen_gym.multiagent import parallel_env
 from ragen_gym.testing import action_sequences, check_env, replay
 
 LAKE = "P__O\n____\n_O__\n___G"
@@ -166,6 +169,29 @@ def test_levels_from_a_list_are_all_played() -> None:
     env.reset(seed=0)
     seen = {str(env.level)} | {env.reset()[0] for _ in range(60)}
     assert seen == set(map(str, levels))
+
+
+def test_levels_can_be_played_in_order(tmp_path: Path) -> None:
+    texts = [LAKE, "P___\n____\n____\n___G", "G__P\n____\n____\n____"]
+    path = tmp_path / "levels.txt"
+    write_levels(path, [Level("FrozenLake", text) for text in texts])
+    places: list[Any] = [0, 2, np.int64(1), 0]
+    played = [texts[place] for place in places]
+    env, batch = StepEnv("FrozenLake", levels=path), BatchEnv("FrozenLake", num_envs=4, levels=path)
+    several = parallel_env("FrozenLake", players=1, levels=path)
+    assert [env.reset(options={"level": place})[0] for place in places] == played
+    assert list(batch.reset(options={"level": places})[0]) == played
+    several.reset(options={"level": 2})
+    assert str(several.level) == texts[2]
+    for bad in (3, -1):
+        with pytest.raises(ValueError, match=rf"FrozenLake: level={bad} must be an integer from 0 to 2\."):
+            env.reset(options={"level": bad})
+    with pytest.raises(ValueError, match="level=True is not a level"):
+        env.reset(options={"level": True})
+    with pytest.raises(ValueError, match="level=0 is not a level"):
+        StepEnv("FrozenLake").reset(options={"level": 0})
+    kept = StepEnv("FrozenLake", levels=path, split=env.game.split_of(env.game.board(LAKE)))
+    assert kept.reset(options={"level": 0})[0] == LAKE
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"split": "test"}, {"split": "train-v1"}, {"levels": LAKES}], ids=str)

@@ -19,6 +19,7 @@ from ragen_gym.envs.policies import random_reply
 from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import find, full_name, load, task_of
+from ragen_gym.tasks import Countdown
 
 
 class Echo(gymnasium.Env[str, str]):
@@ -95,6 +96,16 @@ class Configured(Echo):
         self.given = (name, config)
 
 
+class Optimizer:
+    """Has a step, as the optimizers of torch have."""
+
+    def __init__(self) -> None:
+        raise AssertionError("what is no environment was made")
+
+    def step(self) -> None:
+        """Update."""
+
+
 def constant() -> Any:
     return 3
 
@@ -106,7 +117,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
     vars(made).update(
         {
             each.__name__: each
-            for each in (Echo, Whole, Mute, Numbers, Endless, Spaceless, Unpaid, Configured, constant)
+            for each in (Echo, Whole, Mute, Numbers, Endless, Spaceless, Unpaid, Configured, Optimizer, constant)
         },
         number=3,
     )
@@ -208,6 +219,7 @@ def test_a_forbidden_text_does_not_reach_the_task() -> None:
     [
         ("own_tasks:Mute", {}, r"has no instructions \(found None\).*system message"),
         ("own_tasks:constant", {}, r"makes 3, which is no gymnasium.Env.*ragen_gym.register"),
+        ("own_tasks:Optimizer", {}, r"'own_tasks:Optimizer' is no gymnasium.Env"),
         ("own_tasks:Echo", {"wrds": 3}, r"no option 'wrds': it has words, turns. Did you mean words"),
         ("own_tasks:Echo", {"split": "dev"}, r"split='dev' is not a split"),
         ("own_tasks:Echo", {"regret": True}, r"is a text task, and regret needs the exact values of a game"),
@@ -242,6 +254,18 @@ def test_what_a_task_gives_is_checked() -> None:
         endless.step(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="seed=-1"):
         endless.reset(seed=-1)
+
+
+def test_a_class_of_a_module_that_is_loaded_is_no_task_until_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suite's table or a request may name any class: it is made only where a user named it."""
+    monkeypatch.setattr("ragen_gym.games.registry._LOADED", set())
+    for name in ("own_tasks:Echo", "own_tasks:Optimizer", "ragen_gym.envs.step:StepEnv"):
+        assert task_of(name) is None
+        with pytest.raises(ValueError, match=rf"'{name}' is not known here: .* has registered no game"):
+            find(name)
+    TaskEnv("own_tasks:Echo")
+    assert task_of("own_tasks:Echo") is Echo
+    assert task_of("ragen_gym.tasks:Countdown") is Countdown, "those of the package need not be named"
 
 
 def test_a_task_is_no_game_and_a_game_no_task() -> None:
