@@ -131,7 +131,7 @@ def _check_code(own: Sequence[Experiment], options: argparse.Namespace) -> None:
         path = Path(f"{experiment.name}.toml")
         for arm in experiment.arms:
             settings = merged(arm_settings(experiment, arm), asked)
-            games = {name: settings[name] for name in ("game", "games") if name in settings}
+            games: dict[str, Any] = {name: settings[name] for name in ("game", "games") if name in settings}
             check_code(with_settings(Config(), games), options.run_code, path, asked)
         for run in plan(experiment, Path(), 1, overrides=asked):
             check_started(run.config, options.run_code, path, asked)
