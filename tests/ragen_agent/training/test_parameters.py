@@ -89,6 +89,21 @@ def test_an_adapter_begins_as_the_model_and_ends_as_its_weights() -> None:
     assert {name for name, _ in agent.model.named_parameters()} == names
 
 
+def test_an_engine_that_played_before_plays_with_a_merged_adapter() -> None:
+    """Engines keep copies of weights of bfloat16, where a CPU has units for it, and make them anew by the version."""
+    agent, other = (Policy.build(configure({"dtype": "bfloat16"})) for _ in range(2))
+    start = played(agent)
+    adapter = adapt(agent.model, agent.config.lora, 5)
+    shaken(agent.model)
+    layer = agent.model.get_submodule("model.layers.0.mlp.down_proj")
+    version = layer.get_parameter("base_layer.weight")._version
+    merge(adapter)
+    assert agent.model.get_parameter("model.layers.0.mlp.down_proj.weight")._version > version
+    other.model.load_state_dict(agent.model.state_dict())
+    ours, theirs = ([list(row.ids) for row in played(each)] for each in (agent, other))
+    assert ours == theirs != [list(row.ids) for row in start]
+
+
 def test_an_adapter_depends_on_its_seed_alone_and_not_on_the_global_state() -> None:
     states: list[torch.Tensor] = []
     for seed in (1, 1, 2):
