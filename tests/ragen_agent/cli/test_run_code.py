@@ -86,9 +86,7 @@ def test_the_judge_of_a_run_or_file_is_sent_no_key(
     assert main(["train", "--config", "run/config.toml", "--dry-run"]) == 0, "there is no key to send"
 
 
-@pytest.mark.parametrize(
-    "arm", ['game = "theirs:Guess"', 'games = [{game = "theirs:Guess"}]', 'program.command = "true"']
-)
+@pytest.mark.parametrize("arm", ['game = "theirs:Sum"', 'games = [{game = "theirs:Sum"}]', 'program.command = "true"'])
 def test_what_the_table_of_an_experiment_names(folder: Path, arm: str, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [f'{name} = "?"' for name in ("title", "question", "claim", "source", "evidence", "limits")]
     arms = ["[settings]", "warm_start.epochs = 1", "[[arms]]", 'name = "one"', 'about = "?"', f"settings.{arm}"]
@@ -97,7 +95,7 @@ def test_what_the_table_of_an_experiment_names(folder: Path, arm: str, capsys: p
     words = ["experiment", "table.toml", "--dry-run", "--seeds", "1"]
     assert main(words) == 2
     error = capsys.readouterr().err
-    assert "table.toml plays theirs:Guess" in error or "table.toml starts the program 'true'" in error
+    assert "table.toml plays theirs:Sum" in error or "table.toml starts the program 'true'" in error
     assert "--run-code" in error
     assert "theirs" not in sys.modules
     assert main([*words, "--run-code"]) == 0
