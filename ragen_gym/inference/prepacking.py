@@ -27,7 +27,7 @@ class PrepackedLinears:
     """The linear layers of a model on a CPU with units for bfloat16; of any other model, none.
 
     Args:
-        model: the model; what changes its weights later is seen, but for what writes to their ``.data`` and nothing more.
+        model: the model; what changes its weights later is seen, unless it writes to their ``.data``.
     """
 
     def __init__(self, model: nn.Module) -> None:
