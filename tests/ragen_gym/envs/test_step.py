@@ -281,8 +281,8 @@ def test_steps_out_of_season() -> None:
         ({"level": "P?\nG_"}, r"unknown symbol '\?'"),
         ({"level": 3}, "level=3 is not a level"),
         ([], r"options=\[\] is not a dict"),
-        ({"noise_seed": -1}, "seed=-1 is not a seed: give an integer from 0 on"),
-        ({"noise_seed": "a"}, "seed='a' is not a seed"),
+        ({"noise_seed": -1}, "^noise_seed=-1 is not a seed: give an integer from 0 on"),
+        ({"noise_seed": "a"}, "^noise_seed='a' is not a seed"),
     ],
 )
 def test_bad_options(options: Any, message: str) -> None:
