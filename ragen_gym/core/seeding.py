@@ -40,18 +40,19 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def stream_key(seed: int, stream: Stream) -> int:
+def stream_key(seed: int, stream: Stream, name: str = "seed") -> int:
     """The 64-bit key of one stream of a seed.
 
     Args:
         seed: any integer from 0 on; longer ones are absorbed 64 bits at a time.
         stream: which stream.
+        name: of the seed, for the error.
 
     Raises:
         ValueError: the seed is negative or not an integer.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed={seed!r} is not a seed: give an integer from 0 on.")
+        raise ValueError(f"{name}={seed!r} is not a seed: give an integer from 0 on.")
     rest, key = int(seed), mix(int(stream) * GOLDEN & _WORD)
     while True:
         key = mix(((key ^ (rest & _WORD)) + GOLDEN) & _WORD)

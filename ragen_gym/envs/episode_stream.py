@@ -56,7 +56,8 @@ class Episodes:
     def take_with(self, board: bytes | None, noise_seed: int | None) -> Episode:
         """The next episode, on another level or with the noise of another seed's first episode where they are given."""
         game = self._game
-        noise_key = None if noise_seed is None else stream_key(noise_seed, game.noise)  # a bad seed takes no episode
+        # first of all, since a bad seed takes no episode
+        noise_key = None if noise_seed is None else stream_key(noise_seed, game.noise, "noise_seed")
         start, state, level_id, key, noise = self.take()
         if board is not None:
             start, state, level_id = _levels_of(game, np.frombuffer(board, np.uint8)[None])[0]

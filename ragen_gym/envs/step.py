@@ -222,7 +222,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             ValueError: a seed that is negative or no integer.
         """
         self._check_started()
-        self._noise_key = episode_key(stream_key(noise_seed, self.game.noise), 0)
+        self._noise_key = episode_key(stream_key(noise_seed, self.game.noise, "noise_seed"), 0)
         self._draws, self._drawn = [], 0
 
     def render(self) -> Any:

@@ -371,5 +371,5 @@ def _noise_of(seeds: list[int] | None, stream: Stream) -> Keys | None:
     """The key of the first episode's noise of each seed."""
     if seeds is None:
         return None
-    keys = {seed: episode_keys(stream_key(seed, stream), 0, 1)[0] for seed in dict.fromkeys(seeds)}
+    keys = {seed: episode_keys(stream_key(seed, stream, "noise_seed"), 0, 1)[0] for seed in dict.fromkeys(seeds)}
     return np.array([keys[seed] for seed in seeds], np.uint64)

@@ -9,9 +9,11 @@ export-env`` writes the package that a hub asks for; it holds the game's facts a
 | ``openenv`` | OpenEnv | the server's ``Environment``, its app, a client |
 | ``nemo``, ``nemo_fixture`` | NeMo Gym | a ``GymnasiumServer``; the cases of its verifier |
 | ``trl``, ``trl_rollout`` | TRL | ``environment_factory``; ``rollout_func`` |
+| ``verl``, ``verl_rows`` | verl | an ``AgentLoopBase``; rows of its data sets |
 | ``skyrl`` | SkyRL-gym | a ``BaseTextEnv`` and its registration |
 | ``atropos`` | Atropos | a ``BaseEnv`` |
 | ``art`` | ART | an async rollout that returns a ``Trajectory`` |
+| ``token_rollout`` | trainers whose engines take ids and give ids | a ``Rollout`` as a row of ids with its mask |
 """
 
 from ragen_gym.integrations.rollout import METRICS, Rollout, noise_seed_of, rows

@@ -28,6 +28,7 @@ from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import TABLE, own_module
 from ragen_gym.integrations.rollout import METRICS, Rollout, rows
+from ragen_gym.integrations.verl_rows import verl_rows
 
 __all__ = ["TARGETS", "export_env"]
 
@@ -37,6 +38,7 @@ TARGETS = {
     "openenv": "OpenEnv 0.10: server, client, manifest with an oracle, Dockerfile",
     "nemo": "NeMo Gym 0.7: a resources server, an environment with manifest and rows, cases of its verifier",
     "trl": "TRL 1.16: a training script with environment_factory and rollout_func",
+    "verl": "verl 0.7.1 to 0.9: an agent loop, rows and a training script",
     "skyrl": "SkyRL-gym 0.4: an environment, its registration and rows",
     "atropos": "Atropos 0.4: an environment to serve, process or evaluate",
     "art": "ART 0.5: a rollout and a training loop",
@@ -150,6 +152,7 @@ def _facts(game: str, rollout: Rollout, options: dict[str, Any], requirement: st
         "max_turns": str(env.max_turns),
         "rows": str(_ROWS),
         "options_literal": repr(options),
+        "options_json": json.dumps(options, ensure_ascii=False),
         "arguments": "".join(f", {name}={value!r}" for name, value in options.items()),
         "requirement": json.dumps(requirement),
         "requirement_plain": requirement,
@@ -254,6 +257,15 @@ def _skyrl(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> 
     return {f"data/{split}.jsonl": lines(split) for split in ("train", "test")}
 
 
+def _verl(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
+    """A few rows of both splits, as the package's own command writes more of them."""
+
+    def lines(split: str) -> str:
+        return "".join(map(_line, verl_rows(facts["game"], _ROWS, facts["package"], split=split, **options)))
+
+    return {f"data/{split}.jsonl": lines(split) for split in ("train", "test")}
+
+
 def _nemo(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
     """A few rows of each split, and episodes that pay 1, pay nothing, are refused, and repeat themselves."""
     package = facts["package"]
@@ -307,4 +319,5 @@ FIXTURES: dict[str, Callable[[Rollout, dict[str, str], dict[str, Any]], dict[str
     "nemo": _nemo,
     "openenv": _openenv,
     "skyrl": _skyrl,
+    "verl": _verl,
 }

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ragen_gym.integrations.rollout import METRICS, Rollout
+from ragen_gym.integrations.token_rollout import TokenRollout
 from ragen_gym.integrations.trl import unused_noise_seed
 
 __all__ = ["game_return", "rollout_func"]
-
-_MARK = "@@reply@@"
 
 
 def game_return(completions: list[Any], log_metric: Callable[[str, float], None], **columns: Any) -> list[float]:
@@ -36,40 +35,23 @@ def rollout_func(
     def play(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         if not {prompt[-1]["content"] for prompt in prompts} <= begins.keys():
             raise ValueError("a prompt is that of no row: give rollout_func the rows of eval_dataset too.")
-        tokenizer, chosen = trainer.processing_class, [begins[prompt[-1]["content"]] for prompt in prompts]
+        chosen = [begins[prompt[-1]["content"]] for prompt in prompts]
         rollouts = [Rollout(game, split=split, **options) for game, split, _ in chosen]
         for rollout, (_, _, seed) in zip(rollouts, chosen, strict=True):
             rollout.begin(seed, unused_noise_seed())
-        starts = [tokenizer.apply_chat_template(p, add_generation_prompt=True, return_dict=False) for p in prompts]
-        ids: list[list[int]] = [list(start) for start in starts]
-        mask: list[list[int]] = [[] for _ in prompts]
-        log_probs: list[list[float]] = [[] for _ in prompts]
-        live, probs = list(range(len(prompts))), None
+        tokens = [TokenRollout(rollout, trainer.processing_class) for rollout in rollouts]
+        live, probs = tokens, None
         while live:
-            sampled, probs = trainer._generate_single_turn([ids[i] for i in live], None, {}, 1)
-            for place, i in enumerate(live):
-                message = rollouts[i].reply(tokenizer.decode(sampled[place], skip_special_tokens=True))
-                glue = [] if rollouts[i].over else _glue(tokenizer, message, sampled[place])
-                ids[i] += [*sampled[place], *glue]
-                mask[i] += [1] * len(sampled[place]) + [0] * len(glue)
-                log_probs[i] += [*(probs[place] if probs else ()), *[0.0] * len(glue)]
-            live = [i for i in live if not rollouts[i].over and (max_tokens is None or len(mask[i]) < max_tokens)]
+            sampled, probs = trainer._generate_single_turn([row.prompt + row.ids for row in live], None, {}, 1)
+            given = zip(live, sampled, probs or [None] * len(live), strict=True)
+            live = [row for row, ids, log_probs in given if row.reply(ids, log_probs, max_tokens)]
         metrics = {name: [rollout.metrics()[name] for rollout in rollouts] for name in METRICS}
         played: dict[str, Any] = {
-            "prompt_ids": starts,
-            "completion_ids": [i[len(s) :] for i, s in zip(ids, starts, strict=True)],
+            "prompt_ids": [row.prompt for row in tokens],
+            "completion_ids": [row.ids for row in tokens],
+            "logprobs": [row.log_probs for row in tokens] if probs else None,
+            "env_mask": [row.mask for row in tokens],
         }
-        played |= {"logprobs": log_probs if probs else None, "env_mask": mask}
         return played | metrics | {"game_return": [rollout.total for rollout in rollouts]}
 
     return play
-
-
-def _glue(tokenizer: Any, message: str, sampled: list[int]) -> list[int]:
-    """The ids between a reply, as it was sampled, and the next one: the end of the turn and the user message."""
-    turns = [{"role": "user", "content": "."}, {"role": "assistant", "content": _MARK}]
-    turns.append({"role": "user", "content": message})
-    text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False).partition(_MARK)[2]
-    if sampled and sampled[-1] == tokenizer.eos_token_id:
-        text = text.removeprefix(tokenizer.eos_token)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])

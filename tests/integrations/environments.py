@@ -26,13 +26,15 @@ ENVIRONMENTS = {
     "openenv": ("openenv",),
     "nemo": ("nemo-gym", "httpx"),
     "trl": ("torch", "trl"),
+    "verl": ("torch", "verl", "cachetools", "fastapi", "uvicorn"),  # the last three as vLLM brings them
     "skyrl": ("skyrl-gym",),
     "atropos": ("atroposlib",),
     "art": ("openpipe-art", "openai<3"),
 }
 
-#: The oldest Python that a target's library takes, where it is newer than ours.
-PYTHONS = {"nemo": (3, 13, 14)}
+#: The oldest Python that a target's library takes, and the first newer one that it does not, where not those of ours.
+PYTHONS = {"nemo": ((3, 13, 14), (4,)), "verl": ((3, 11), (3, 13))}
+OURS = ((3, 11), (4,))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,7 +49,8 @@ def main(argv: list[str] | None = None) -> int:
     for target in named or ENVIRONMENTS:
         base = _python(target)
         if base is None:
-            untested.append(f"{target}, which needs Python {'.'.join(map(str, PYTHONS[target]))} or newer on the PATH")
+            oldest, refused = (".".join(map(str, version)) for version in PYTHONS[target])
+            untested.append(f"{target}, which needs a Python from {oldest} on and below {refused} on the PATH")
         if target in named if base is None else not _passes(target, base, rest):
             failed.append(target)
     print(f"test-integrations: {'failed: ' + ', '.join(failed) if failed else 'all tested passed'}")
@@ -57,10 +60,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _python(target: str) -> str | None:
-    """The first interpreter that is new enough: this one, or one on the PATH; None where there is none."""
-    oldest = PYTHONS.get(target, (3, 11))
-    for name in (sys.executable, "python3.13", "python3.14", "python3.15", "python3"):
-        found, ask = shutil.which(name), f"import sys; sys.exit(sys.version_info < {oldest})"
+    """The first interpreter that the library takes: this one, or one on the PATH; None where there is none."""
+    oldest, refused = PYTHONS.get(target, OURS)
+    for name in (sys.executable, *(f"python3.{minor}" for minor in (13, 14, 15, 12, 11)), "python3"):
+        found, ask = shutil.which(name), f"import sys; sys.exit(not {oldest} <= sys.version_info < {refused})"
         if found and not subprocess.run([found, "-c", ask], stderr=subprocess.DEVNULL, check=False).returncode:
             return found
     return None

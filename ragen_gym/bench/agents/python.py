@@ -5,7 +5,8 @@ What the callable may be:
 - a reply function, ``reply(messages)`` or ``reply(messages, task)``, to a str or an ``Answer``;
 - a step policy, ``policy(observation, info)`` or ``policy(observation, info, task)``, to an action's id; its kind is
   known from its first parameter's name (``observation``, ``obs`` or ``board``), from an attribute ``kind = "step"`` of
-  the function, or from the setting ``kind=step``, the last of these that says something;
+  the function, or from the setting ``kind=step``, the last of these that says something; it is shown text, or what an
+  attribute ``observation`` of the function says, ``"grid"`` or ``"rgb"``;
 - a class with the methods of ``ReplyAgent`` or ``StepAgent``, which is made with the settings that were given;
 - an object of such a class;
 - with ``kind=factory``, a function that returns such an object, called with the settings that were given.
@@ -115,7 +116,9 @@ def _function_agent(function: Callable[..., Any], kind: str | None) -> SimpleNam
     kind = kind or getattr(function, "kind", None) or ("step" if names and names[0] in _BOARDS else "reply")
     if kind not in ("reply", "step"):
         raise ValueError(f"{function!r} says it is of kind {kind!r}: a function is a 'reply' or a 'step' one.")
-    return SimpleNamespace(act=function) if kind == "step" else SimpleNamespace(reply=function)
+    if kind == "reply":
+        return SimpleNamespace(reply=function)
+    return SimpleNamespace(act=function, observation=getattr(function, "observation", "text"))
 
 
 def find(target: str) -> Any:

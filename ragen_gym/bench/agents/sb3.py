@@ -5,7 +5,8 @@ The saved file does not say which algorithm wrote it, so ``algorithm`` does: a n
 that it was trained with:
 
 - the board's grid of tile codes, uint8 (height, width), as ``observation="grid"`` gives it;
-- planes of zeros and ones, (height, width, tiles) or (tiles, height, width), one for each tile code;
+- planes of zeros and ones, one for each tile code: (height, width, tiles), (tiles, height, width) or (height * width *
+  tiles,), the last two as ``OneHotPlanes`` and ``FlatSymbols`` of ``ragen_gym.wrappers`` give them;
 - a picture, with ``observation=rgb``;
 - anything else with ``encode=module:function``, a function from what ``observation`` gives to what the policy takes.
 
@@ -99,10 +100,9 @@ class SB3Agent:
         if self.observation == "grid":
             codes = task.env.game.codes
             planes = np.eye(codes, dtype=np.float32)[observation]
-            if planes.shape == self._shape:
-                return planes
-            if (codes, *shape) == self._shape:
-                return planes.transpose(2, 0, 1)
+            for seen in (planes, planes.transpose(2, 0, 1), planes.reshape(-1)):
+                if seen.shape == self._shape:
+                    return seen
         if self.observation == "rgb" and (shape[2], *shape[:2]) == self._shape:
             return observation.transpose(2, 0, 1)
         raise AgentFailure(

@@ -33,6 +33,7 @@ from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import build_parser, main
 from ragen_gym.core.failures import Failure
+from ragen_gym.wrappers import FlatSymbols
 from tests.ragen_gym.bench.bad_server import BadServer
 
 SMOKE = load_suite("smoke")
@@ -201,6 +202,12 @@ PYTHON = """
 
     marked.kind = "step"
 
+    def of_grids(observation, info):
+        assert observation.dtype == "uint8" and observation.ndim == 2, observation
+        return info["action_names"].index("Up")
+
+    of_grids.observation = "grid"
+
     class Fixed:
         name = "fixed"
 
@@ -255,6 +262,7 @@ PYTHON = """
         ("policy", {"threads": False}),
         ("policy_with_task", {}),
         ("marked", {}),
+        ("of_grids", {}),
         ("Fixed", {}),
         ("Fixed", {"word": "Up"}),
         ("fixed", {}),
@@ -538,6 +546,8 @@ def test_a_person_who_has_left_ends_the_run_with_the_input(monkeypatch: pytest.M
 
 # Stable-Baselines3
 
+SEEN = ("grid", "planes", "planes first", "flat")
+
 
 def planes(env: gymnasium.Env[Any, Any], first: bool = False) -> gymnasium.Env[Any, Any]:
     tiles = int(env.observation_space.high.max()) + 1  # type: ignore[attr-defined]
@@ -560,9 +570,11 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
     torch.set_num_threads(1)
     paths = {}
-    for seen in ("grid", "planes", "planes first"):
+    for seen in SEEN:
         env = gymnasium.make("ragen/FrozenLake-v0", observation="grid", split="train")
-        if seen != "grid":
+        if seen == "flat":
+            env = FlatSymbols(env)
+        elif seen != "grid":
             env = planes(env, seen == "planes first")
         model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
         model.learn(256)
@@ -571,7 +583,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
-@pytest.fixture(params=["grid", "planes", "planes first"])
+@pytest.fixture(params=SEEN)
 def policy(request: pytest.FixtureRequest, policies: dict[str, Path]) -> Path:
     return policies[request.param]
 

@@ -265,9 +265,16 @@ def test_steps_out_of_season() -> None:
             call()
 
 
-@pytest.mark.parametrize("arguments", [{"seed": -1}, {"options": {"noise_seed": -1}}, {"options": {"noise_seed": "a"}}])
-def test_what_is_no_seed(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="is not a seed: give an integer from 0 on"):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": -1}, "^seed=-1 is not a seed: give an integer from 0 on"),
+        ({"options": {"noise_seed": -1}}, "^noise_seed=-1 is not a seed: give an integer from 0 on"),
+        ({"options": {"noise_seed": "a"}}, "^noise_seed='a' is not a seed"),
+    ],
+)
+def test_what_is_no_seed(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         StepEnv("FrozenLake").reset(**arguments)
 
 
