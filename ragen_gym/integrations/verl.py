@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import uuid4
 
+import numpy as np
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 from verl.utils.profiler import simple_timer
@@ -38,17 +38,18 @@ class GameLoop(AgentLoopBase):
             ValueError: the row is none of these rows, or was written with other options of the game, or its prompt is
                 longer than ``data.max_prompt_length``.
         """
-        rollout = self._begin(row)
+        name = f"{np.random.SeedSequence().entropy:032x}"  # of this episode, in whatever process: verl gives it none
+        rollout = self._begin(row, name)
         tokens = TokenRollout(rollout, self.tokenizer, **self.config.data.get("apply_chat_template_kwargs", {}))
         longest, limit = self.config.data.max_prompt_length, self.config.data.max_response_length
         if len(tokens.prompt) > longest:
             raise ValueError(f"the prompt has {len(tokens.prompt)} tokens, data.max_prompt_length={longest}: raise it.")
-        request, metrics = uuid4().hex, dict[str, float]()
+        metrics: dict[str, float] = {}
         steps: list[dict[str, Any]] = []  # of training, in which the replies were sampled
         while True:
             with simple_timer("generate_sequences", metrics):
                 output = await self.server_manager.generate(
-                    request_id=request,
+                    request_id=name,
                     prompt_ids=tokens.prompt + tokens.ids,
                     sampling_params={**sampling_params, "max_tokens": limit - len(tokens.ids)},
                 )
@@ -75,7 +76,7 @@ class GameLoop(AgentLoopBase):
             },
         )
 
-    def _begin(self, row: dict[str, Any]) -> Rollout:
+    def _begin(self, row: dict[str, Any], name: str) -> Rollout:
         level = row.get("extra_info") or {}
         if not {"game", "split", "seed"} <= level.keys():
             raise ValueError(
@@ -84,7 +85,7 @@ class GameLoop(AgentLoopBase):
             )
         noise_seed = level.get("noise_seed")
         rollout = Rollout(level["game"], split=level["split"], **self._options)
-        rollout.begin(level["seed"], noise_seed_of(uuid4().hex) if noise_seed is None else noise_seed)
+        rollout.begin(level["seed"], noise_seed_of(name) if noise_seed is None else noise_seed)
         begun = [message["content"] for message in rollout.messages]
         if [message["content"] for message in row["raw_prompt"]] != begun:
             raise ValueError(
