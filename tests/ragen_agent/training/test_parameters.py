@@ -89,6 +89,7 @@ def test_an_adapter_begins_as_the_model_and_ends_as_its_weights() -> None:
     assert {name for name, _ in agent.model.named_parameters()} == names
 
 
+@pytest.mark.filterwarnings("ignore:dtype=bfloat16")
 def test_an_engine_that_played_before_plays_with_a_merged_adapter() -> None:
     """Engines keep copies of weights of bfloat16, where a CPU has units for it, and make them anew by the version."""
     agent, other = (Policy.build(configure({"dtype": "bfloat16"})) for _ in range(2))
