@@ -19,7 +19,8 @@ import ragen_gym
 PACKAGES = (ragen_gym, ragen_agent)
 #: Modules that run only where the library is installed that they adapt the games to.
 ADAPTERS = tuple(
-    f"ragen_gym.integrations.{name}" for name in ("art", "atropos", "nemo", "openenv", "skyrl", "trl", "verifiers")
+    f"ragen_gym.integrations.{name}"
+    for name in ("art", "atropos", "nemo", "openenv", "skyrl", "trl", "verifiers", "verl")
 )
 #: Command lines describe themselves, and the distributed trainer's modules run only where OpenRLHF is installed.
 LEFT_OUT = ("ragen_gym.cli", "ragen_agent.cli", "ragen_agent.openrlhf", *ADAPTERS)
