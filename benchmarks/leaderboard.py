@@ -63,9 +63,9 @@ The models named (Sokoban) are those of the recipe `smollm2-135m-sokoban`, seed 
 ([recipes](recipes.md) has what they reach on held-out levels as they were trained: boards as coordinates, three turns,
 and no earlier turn in the prompt). A suite shows boards as grids, with all earlier turns. The one named (Bandit) is
 that of `smollm2-135m-bandit`, seed 0, before its reinforcement. Rows named vLLM and llama-server are the same
-checkpoint behind a server that was killed, or ended, on the way. llama-server has `--samplers temperature`, as by
+checkpoint behind a server that was killed, or crashed, on the way. llama-server has `--samplers temperature`, as by
 default it drops unlikely tokens; vLLM on a CPU has room for all prompts of a step (`--max-num-batched-tokens`),
-as it ends where it cuts a prompt whose request has a seed.
+as it crashes where it reads a prompt in pieces and the request has a seed.
 
 Machine: {machine}.
 {suites}"""

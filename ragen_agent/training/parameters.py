@@ -103,9 +103,8 @@ def merge(adapter: PeftModel) -> PreTrainedModel:
     """Makes the adapter part of the weights, in place; the model then has no adapter any more."""
     model = adapter.merge_and_unload()
     assert isinstance(model, PreTrainedModel)
-    for (
-        weight
-    ) in model.parameters():  # peft writes to .data, which who keeps copies of weights, as engines do, cannot see
+    # peft writes to .data, which changes no version: engines, which keep copies of weights by it, would not see that.
+    for weight in model.parameters():
         torch.autograd.graph.increment_version(weight)
     return model
 
