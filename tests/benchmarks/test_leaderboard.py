@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,6 +63,7 @@ def test_a_leaderboard_is_played_once_and_written(
     assert "Big model was not measured: pip could not bring the package x: no network." in text
     assert "same and tiny do not differ" in text
     assert "(leaderboard-smoke.html)" in text
+    assert text.count("the score is of a part of the suite") == 1, "what holds for all is said once"
     assert "max_tokens" not in text
     assert "{" not in text
     html = (page / "leaderboard-smoke.html").read_text()
@@ -127,6 +129,18 @@ def test_a_server_that_goes_away_costs_no_episode(tmp_path: Path, monkeypatch: p
     assert rows["random, served"]["episodes"] == 2 * 6
     assert not any(split["failures"] for split in rows["random, served"]["splits"].values())
     assert list(rows) == ["random", "random, served", "oracle"], "next to the row that it is compared with"
+
+
+def test_a_run_is_compared_with_the_one_it_is_named_after() -> None:
+    names = ["small", "tuned", "tuned, vLLM", "tuned, llama-server", "large"]
+    runs = [SimpleNamespace(agent=name) for name in names]
+    pairs = leaderboard._pairs(runs)  # type: ignore[arg-type]  # only the names are read
+    assert [(run.agent, other.agent) for run, other in pairs] == [
+        ("tuned", "small"),
+        ("tuned, vLLM", "tuned"),
+        ("tuned, llama-server", "tuned"),
+        ("large", "tuned"),
+    ]
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
