@@ -110,7 +110,7 @@ class Training:
         choices={
             "none": "nothing",
             "token": "each token",
-            "sequence": "each episode's mean; needs correction_mode=mask",
+            "sequence": "each episode's mean over its tokens in the loss; needs correction_mode=mask",
         },
         empty="token with OpenRLHF, none in the local trainer, which samples from the weights that it trains",
     )

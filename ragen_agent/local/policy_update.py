@@ -163,7 +163,7 @@ def targets_of(
         if settings.correction not in ("", "none"):
             targets["old"] = _scored(learner, learner.model, batch, settings)
             targets["weights"], targets["corrected"] = algo.mismatch_weights(
-                targets["old"], batch.log_probs, batch.sampled, **settings.correction_options
+                targets["old"], batch.log_probs, targets["mask"], **settings.correction_options
             )
         if learner.reference_model is not None:
             with nullcontext() if learner.adapter is None else learner.adapter.disable_adapter():

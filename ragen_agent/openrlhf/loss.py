@@ -53,9 +53,13 @@ class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
             return self._ours(log_probs, old_log_probs, advantages, action_mask, **named)
         openrlhf.models.loss.aggregate_loss = self.aggregation  # for this loss alone: a critic's has its own
         try:
-            return super().forward(log_probs, old_log_probs, advantages, action_mask=action_mask, **named)
+            *found, outside = super().forward(log_probs, old_log_probs, advantages, action_mask=action_mask, **named)
         finally:
             openrlhf.models.loss.aggregate_loss = _STOCK
+        if outside is not None:  # of whole rows OpenRLHF's is a share of these, of padding too
+            mask = action_mask.bool()
+            outside = _mean(self._mismatch(old_log_probs, named["rollout_log_probs"], mask)[1].float(), mask)
+        return *found, outside
 
     def _ours(
         self,
@@ -77,21 +81,25 @@ class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
             terms = algo.token_terms(self.rule, new, old, advantages.float(), mask, **options)
         weights, difference, outside = torch.ones_like(zero), None, None
         if self.is_correction_level != "off" and rollout_log_probs is not None:
-            weights, found = algo.mismatch_weights(
-                old,
-                rollout_log_probs.float(),
-                mask,
-                level="sequence" if self.is_correction_level == "seq" else "token",
-                mode=self.is_correction_mode,
-                gating=self.is_correction_gating,
-                bounds=tuple(self.is_correction_threshold),
-            )
+            weights, found = self._mismatch(old, rollout_log_probs, mask)
             difference = _mean(rollout_log_probs.float() - old, mask)
             outside = _mean(found.float(), mask)
         loss = self.aggregation(
             -torch.where(mask, terms.surrogate * weights, zero), action_mask, self.token_level_loss, **counts
         )
         return loss, _mean(terms.restrained.float(), mask), _mean((old - new).detach(), mask), difference, outside
+
+    def _mismatch(self, old: Tensor, rollout: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``algo.mismatch_weights``."""
+        return algo.mismatch_weights(
+            old.float(),
+            rollout.float(),
+            mask,
+            level="sequence" if self.is_correction_level == "seq" else "token",
+            mode=self.is_correction_mode,
+            gating=self.is_correction_gating,
+            bounds=tuple(self.is_correction_threshold),
+        )
 
 
 def _mean(x: Tensor, mask: Tensor) -> Tensor:

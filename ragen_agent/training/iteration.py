@@ -72,6 +72,7 @@ def score(
     """Compares the episodes of each group, which stand next to each other.
 
     ``seed`` is that of a random filter, and ``chosen`` the groups that the filter chooses from, int64; None for all.
+    The weights of ``Training.reweight`` have mean 1 over these.
     """
     shape = (-1, settings.group_size)
     returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
@@ -85,7 +86,8 @@ def score(
     groups[chosen] = algo.keep_groups(filtered_by[chosen], settings.filter_rule, settings.keep, generator)
     weights = torch.ones_like(return_std)
     if settings.reweight:
-        weights = algo.uncertainty_weights(return_std, settings.reweight)
+        weights = torch.zeros_like(return_std)
+        weights[chosen] = algo.uncertainty_weights(return_std[chosen], settings.reweight)
     advantages = algo.normalised(returns, "arpo" if settings.critic else settings.algo, counted=counted)
     return ScoredGroups(advantages * weights[:, None], groups[:, None] & counted, return_std, weights)
 

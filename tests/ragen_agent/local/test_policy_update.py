@@ -19,6 +19,7 @@ from ragen_agent.rollout import group
 from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training import scoring
 from ragen_agent.training.batches import Batch
+from ragen_agent.training.metrics import reply_parts
 from ragen_agent.training.parameters import adapt, clip_gradients
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.prefix_tree import shares_prefixes
@@ -187,6 +188,29 @@ def test_the_correction_compares_what_was_recorded_with_what_the_weights_say(age
     assert norms["weighed"] == pytest.approx(math.exp(0.1) * norms["exact"], rel=1e-3)
     assert norms["cut"] == pytest.approx(norms["exact"], rel=1e-3)
     assert norms["left out"] == 0
+
+
+def test_the_correction_of_whole_episodes_compares_the_tokens_in_the_loss(agent: Policy) -> None:
+    """What is recorded wrong of thoughts alone leaves no episode out whose answers are learned from."""
+
+    def piece(token: int) -> str:  # an untrained policy hardly samples the end of a thought
+        return "x" if token % 7 else "</think>"
+
+    trajectories = []
+    for t in played(agent, 1.0):
+        log_probs = t.log_probs.copy()
+        for first, end in reply_parts(t, piece, "reasoning"):
+            log_probs[first:end] -= 1
+        trajectories.append(replace(t, log_probs=log_probs))
+    options: dict[str, Any] = {"correction_mode": "mask", "correction_bounds": [0.98, 1.02]}
+    found = {}
+    for tokens in ("all", "reasoning", "answer"):
+        settings = Training(minibatch=8, correction="sequence", loss_tokens=tokens, **options)
+        learner = policy_of(copy.deepcopy(agent))
+        learner.piece = piece
+        found[tokens] = update(learner, trajectories, torch.ones(8), settings, seed=0)["corrected"]
+    assert 0 < found["all"] < 1
+    assert (found["reasoning"], found["answer"]) == (1, 0)
 
 
 def test_entropy_smoothing_pulls_back_into_the_band(agent: Policy) -> None:

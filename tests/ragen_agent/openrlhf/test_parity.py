@@ -281,6 +281,21 @@ def test_selective_masks(case: str, turns: dict[str, Any], tmp_path: Path) -> No
         check_first_update(trainers)
 
 
+@pytest.mark.parametrize("rule", ["ppo", "cispo"])
+def test_the_correction_of_whole_episodes(rule: str, tmp_path: Path) -> None:
+    """By the ratios of the tokens in the loss; thoughts were recorded as likelier than they are, so all differ."""
+    training = {"correction": "sequence", "correction_mode": "mask", "correction_bounds": [0.99, 1.1]}
+    with both({"training": {**training, "policy_loss": rule, "loss_tokens": "answer"}}, tmp_path) as trainers:
+        trainers.learner.piece = trainers.trainer.piece = piece_of_seven
+        for row, t in enumerate(trainers.played):
+            shift = np.zeros(len(t.ids), np.float32)
+            shift[t.sampled] = -0.2 * (row % 3 == 0)
+            for first, end in reply_parts(t, piece_of_seven, "reasoning"):
+                shift[first:end] = 0.1
+            trainers.played[row] = replace(t, log_probs=t.log_probs + shift)
+        check_first_update(trainers)
+
+
 def piece_of_seven(token: int) -> str:
     return "x" if token % 7 else "</think>"
 

@@ -156,6 +156,15 @@ def test_dynamic_sampling_trains_on_the_first_groups_that_differ() -> None:
     assert not {"refilled", "lacking", "overlong"} & set(iteration(returns[:4], Training(group_size=2)).figures(None))
 
 
+def test_weights_of_dynamic_sampling_do_not_grow_with_the_levels_that_were_replaced() -> None:
+    """Their mean is 1 over the groups that are trained on, with two decided levels before them or without."""
+    settings = Training(groups=2, group_size=2, filter="none", algo="dr_grpo", refills=2, reweight=1.0)
+    plain, refilled = iteration([0.0, 1.0, 0.0, 3.0], settings), iteration([1.0] * 4 + [0.0, 1.0, 0.0, 3.0], settings)
+    assert plain.groups.weights.tolist() == pytest.approx([0.5, 1.5])
+    assert refilled.groups.weights.tolist() == pytest.approx([0.0, 0.0, 0.5, 1.5])
+    assert refilled.groups.advantages[2:].tolist() == plain.groups.advantages.tolist()
+
+
 def test_overlong_shaping_by_hand() -> None:
     """Replies of 3 and 4 tokens, a limit of 5 and a buffer of 3: they lose 1/3 and 2/3 of the penalty of 0.6."""
     settings = Training(groups=2, group_size=2, filter="none", overlong_buffer=3, overlong_penalty=0.6)
