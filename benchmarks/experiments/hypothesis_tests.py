@@ -3,8 +3,9 @@
 A verdict is a function of an interval, of the claim, and of a margin that was stated beforehand. Where the interval
 excludes 0 the arms differ; where it lies within the margin they are equivalent (two one-sided tests, here at half the
 usual chance of error), as "equal" claims, which only an interval outside the margin contradicts; else the question is
-open, and the sentence says how large a difference would have been seen. Student's t is for differences that vary from
-seed to seed: where most are equal, a rare large one may not have been seen yet, and the question is open too.
+open, and the sentence says how large a difference would have been seen. Student's t is for differences that are about
+normal: where half of them or more are equal, a rare large one may not have been seen yet, and the question is open too.
+Of a collapse so rare that no seed has shown it no interval says anything.
 
 An experiment with ``looks`` adds seeds until its claims are decided. Each look spends a part of the 5 % chance of error
 in proportion to the seeds that it adds (the spending function alpha * t of Lan and DeMets, Biometrika 70, 1983), so
@@ -188,8 +189,9 @@ def _intervals(differences: Mapping[int, float], looks: Sequence[int]) -> Iterat
 
 
 def _mostly_equal(differences: Sequence[float]) -> bool:
-    """Whether more than half of the differences are the same number."""
-    return 2 * max(Counter(round(each, 9) for each in differences).values(), default=0) > len(differences) > 1
+    """Whether half of the differences or more, and at least two, are the same number."""
+    most = max(Counter(round(each, 9) for each in differences).values(), default=0)
+    return most > 1 and 2 * most >= len(differences)
 
 
 def _listed(asked: Sequence[str]) -> str:
@@ -232,7 +234,8 @@ def by_chance(findings: Sequence[Finding]) -> list[str]:
         return []
     return [
         f"These are {len(tested)} comparisons, each with a {100 * (1 - CONFIDENCE):.0f} % chance of error over all its "
-        f"looks: at the looks so far about {spent:.1g} of them would be significant by chance where nothing differs."
+        f"looks where its differences are about normal (a collapse too rare for these seeds is in no interval): at the "
+        f"looks so far about {spent:.1g} of them would be significant by chance where nothing differs."
     ]
 
 
@@ -284,7 +287,7 @@ def _sentence(comparison: Comparison, found: Estimate | None, result: str, mostl
     if found.significant:
         undecided = f"{which_way}, but perhaps by less than {margin}{unit}"
     if mostly_equal:
-        undecided = "equal in most seeds, of which Student's interval says nothing"
+        undecided = "equal in half of the seeds or more, of which Student's interval says nothing"
     meaning = {
         OPEN: undecided,
         EQUAL: f"less than {margin}{unit} apart",

@@ -156,12 +156,16 @@ def test_a_claim_is_decided_at_the_first_look_that_can() -> None:
     assert undecided_arms(experiment, [first, everywhere]) == ["new", "old"]
 
 
-def test_differences_that_are_mostly_equal_decide_nothing() -> None:
+def test_differences_of_which_half_are_equal_decide_nothing() -> None:
     claim = Comparison("new", "end", "Better?", "old", "higher", looks=(8, 16), margin=0.05)
     old = {seed: run(0.0) for seed in range(8)}
     rare = compare({"new": {**old, 5: run(0.03)}, "old": old}, claim)
     assert rare.verdict == "open"
-    assert "equal in most seeds, of which Student's interval says nothing" in rare.sentence
+    assert "equal in half of the seeds or more, of which Student's interval says nothing" in rare.sentence
+    half = compare({"new": {**old, **{seed: run(0.001 * (seed + 1)) for seed in range(4)}}, "old": old}, claim)
+    assert half.verdict == "open"
+    assert half.interval is not None
+    assert half.interval.high < claim.margin, "which would be equivalent"
     varied = compare({"new": {seed: run(0.001 * seed) for seed in range(8)}, "old": old}, claim)
     assert varied.verdict == "supported"
     assert "higher, as claimed, by less than 5.0 points" in varied.sentence
