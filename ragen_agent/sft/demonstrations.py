@@ -254,19 +254,16 @@ def families_of(lines: Sequence[Mapping[str, Any]]) -> frozenset[int] | None:
     families = set[int]()
     for line in lines:
         try:
-            for split in (line["split"], same_version(line["split"], 1)):  # as earlier versions drew it
-                options = line.get("env_options", {})
-                name = json.dumps([line["env"], options, split])
-                if name not in envs:
-                    # Neither imports a module nor calls a function that only a file names.
-                    known = line["env"] if task_of(line["env"]) else find(line["env"]).name
-                    envs[name] = make_reply_env(known, split=split, **options)
-                _, info = envs[name].reset(seed=line["seed"])
-                if info["level_id"] == line["level_id"]:
-                    families.update(envs[name].level_families([line["seed"]]))
-                    break
-            else:
+            split, options = line["split"], line.get("env_options", {})
+            name = json.dumps([line["env"], options, split])
+            if name not in envs:
+                # Neither imports a module nor calls a function that only a file names.
+                known = line["env"] if task_of(line["env"]) else find(line["env"]).name
+                envs[name] = make_reply_env(known, split=split, **options)
+            _, info = envs[name].reset(seed=line["seed"])
+            if info["level_id"] != line["level_id"]:
                 return None
+            families.update(envs[name].level_families([line["seed"]]))
         except (KeyError, TypeError, ValueError):
             return None
     return frozenset(families)

@@ -69,12 +69,10 @@ def reopen(out: Path) -> FineTuning:
     """The settings of a fine-tuning that was begun.
 
     Raises:
-        ValueError: there is none, its data have changed, or an earlier version of this package was stopped in it.
+        ValueError: there is none, or its data have changed.
     """
     if not is_begun(out):
         raise ValueError(f"{out} holds no fine-tuning (no {SETTINGS}); give the folder that an earlier --out named.")
-    if (out / "trainer").is_dir():
-        raise ValueError(f"{out}/trainer is a checkpoint of an earlier version; begin anew with another --out.")
     saved: dict[str, Any] = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
     settings = FineTuning(**{**saved, "lora": Lora(**saved["lora"])})
     if _hash(Path(settings.data)) != settings.data_sha256:

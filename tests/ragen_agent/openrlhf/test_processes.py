@@ -48,7 +48,7 @@ child.wait()
 
 def test_the_context_survives_the_environment() -> None:
     config = with_settings(Config(), {"training": {"algo": "ppo", "credit": "turn"}})
-    run = RunContext(config, with_settings(OpenRLHF(), {"correction": [0.5, 3.0]}), "/runs/one", (3, 5), 8)
+    run = RunContext(config, with_settings(OpenRLHF(), {"micro_batch": 4}), "/runs/one", (3, 5), 8)
     assert RunContext.from_json(run.to_json()) == run
 
 
@@ -94,11 +94,6 @@ def test_what_was_not_saved_whole_is_dropped(tmp_path: Path) -> None:
     for part in ("_actor", "_critic"):
         assert (folder.path / "deepspeed" / part / "latest").read_text() == "iteration2"
         assert not (folder.path / "deepspeed" / part / "iteration4").exists()
-
-
-def test_a_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text('{"iteration": 4, "tag": "iteration4", "still": 2}')
-    assert RunState.read(tmp_path) == RunState(4, "iteration4", 2)
 
 
 def test_a_torn_line_goes_and_so_does_what_was_never_saved(tmp_path: Path) -> None:
