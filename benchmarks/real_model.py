@@ -38,7 +38,6 @@ from ragen_agent.local.policy_update import Learner, cut, policy_terms, targets_
 from ragen_agent.local.trainer import RolloutWorker, Trainer
 from ragen_agent.rollout import sample
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training import scoring
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.console import Display
@@ -48,6 +47,7 @@ from ragen_agent.training.parameters import adamw
 from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.prefix_tree import PrefixTree
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.inference import Engine

@@ -23,7 +23,7 @@ from ragen_gym.core.failures import Failure
 from ragen_gym.envs.step import InnerGenerator
 from ragen_gym.inference import ImageSpan
 
-__all__ = ["TokenMDP", "Trajectory"]
+__all__ = ["TokenMDP"]
 
 
 class _Message(NamedTuple):

@@ -32,10 +32,10 @@ from ragen_agent.openrlhf.episode import response_of
 from ragen_agent.openrlhf.pictures import packed
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import CriticEstimates, critic_estimates
 from ragen_agent.training.metrics import reply_parts
 from ragen_agent.training.step_groups import token_advantages, turn_advantages
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference.vision import Vision
 
 __all__ = [

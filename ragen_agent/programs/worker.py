@@ -14,8 +14,8 @@ from ragen_agent.programs.conversation import ContextOverflowError, Conversation
 from ragen_agent.programs.endpoint import RequestError
 from ragen_agent.programs.process import ProgramProcess
 from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.trajectory import TurnInfo
+from ragen_agent.token_mdp import TokenMDP
+from ragen_agent.trajectory import Trajectory, TurnInfo
 from ragen_gym.core.failures import Failure
 from ragen_gym.inference import Sampled
 

@@ -33,7 +33,6 @@ from ragen_agent.config import Config, Lora, Turns, with_settings
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.sft.demonstrations import families_of, read_conversations, trajectories_of
 from ragen_agent.sft.trainer import fit, restore, snapshot
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import move, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.parameters import Float32AdamW, adamw, adapt, save_adapter
@@ -41,6 +40,7 @@ from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.small_model import check_known
 from ragen_agent.training.tasks import SeedStream, derive_seed
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.command_line import DeferredInterrupt
 from ragen_gym.core.storage import read_json_lines, write_atomic
 

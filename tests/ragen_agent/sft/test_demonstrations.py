@@ -34,9 +34,10 @@ from ragen_agent.sft.demonstrations import (
     write_conversations,
 )
 from ragen_agent.sft.fine_tune import agent_config
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
+from ragen_agent.trajectory import Trajectory
 from ragen_gym import make_turn
 from ragen_gym.core.turn_config import TurnConfig
 from tests.ragen_agent.displays import quiet

@@ -13,11 +13,11 @@ import torch
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.rollout import Instance, group, play
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, by_length
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.small_model import reading_only
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference import Sampled, torch_engine
 from ragen_gym.inference.kv_cache import SlotCache
 from ragen_gym.inference.torch_engine import TorchEngine, TorchSession
