@@ -45,7 +45,7 @@ from ragen_agent.training.run_folder import IMITATION, RunFolder, resumable
 from ragen_agent.training.tasks import make_env, measured_settings
 from ragen_agent.training.tracking import check_installed
 from ragen_agent.trajectory import Trajectory
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 __all__ = ["TrainingRun", "train"]
 
@@ -130,7 +130,7 @@ class TrainingRun:
             return
         played = play_fixed(policy or self.policy, self.instances, self.display, processes=self._processes)
         rate = rate_of_played(played)  # raises before anything is written where all failed
-        self.folder.append(
+        append_json_lines(
             self.folder.episodes,
             [
                 {"phase": row, **t.to_dict(), "noise_seed": instance.noise_seed}

@@ -48,7 +48,7 @@ from ragen_agent.training.tracking import track
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.command_line import DeferredInterrupt
 from ragen_gym.core.stats import Rate
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 from ragen_gym.envs.reply_env import ReplyEnv
 
 __all__ = ["RolloutWorker", "Trainer"]
@@ -94,8 +94,8 @@ class Trainer:
         ):
             while self.iteration < last and not self.stop_reason:
                 record, episodes = self._iterate()
-                self.folder.append(self.folder.metrics, [record])
-                self.folder.append(self.folder.episodes, episodes)
+                append_json_lines(self.folder.metrics, [record])
+                append_json_lines(self.folder.episodes, episodes)
                 self.iteration += 1
                 release_freed_memory()
                 for tracker in trackers:

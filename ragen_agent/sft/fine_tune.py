@@ -42,7 +42,8 @@ from ragen_agent.training.small_model import check_known
 from ragen_agent.training.tasks import SeedStream, derive_seed
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.command_line import DeferredInterrupt
-from ragen_gym.core.storage import read_json_lines, write_atomic
+from ragen_gym.core.levels import is_training_split
+from ragen_gym.core.storage import append_json_lines, read_json_lines, write_atomic
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -129,7 +130,7 @@ def _note_seen(
     if families is not None:
         folder.begin_seen(settings.model)
         folder.add_seen(families)
-    others = sum(line["split"] not in ("train", "train-v1") for line in lines if "split" in line)
+    others = sum(not is_training_split(line["split"]) for line in lines if "split" in line)
     if others:
         display.say(
             f"{others} of {len(lines)} conversations show levels outside the training split; what is trained on them "
@@ -170,7 +171,7 @@ def _train(
             "num_tokens": tokens,
             "epoch": step * settings.epochs / steps,
         }
-        folder.append(folder.metrics, [record])
+        append_json_lines(folder.metrics, [record])
         display.advance({"loss": record["loss"]})
         if step % settings.save_every == 0 or step == steps or ctrl_c.pressed:
             folder.save_state({"tokens": tokens, **snapshot(step, model, optimiser)})

@@ -13,6 +13,7 @@ from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.trajectory import Trajectory
+from ragen_gym.core.storage import append_json_lines
 from ragen_gym.games.values import TOLERANCE
 
 SETTINGS = {
@@ -51,7 +52,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Trajectory, di
             played.append(finished(process, REPLIES[::-1]))
         records = zip(played[-len(noise) :], noise, strict=True)
         extra = {"phase": "train", "iteration": 0, "kept": True}
-        folder.append(folder.episodes, [{**extra, **t.to_dict(), "noise_seed": k} for t, k in records])
+        append_json_lines(folder.episodes, [{**extra, **t.to_dict(), "noise_seed": k} for t, k in records])
     [run] = load_runs([folder.path])
     views = EpisodeViews(run, several=False)
     details = [entry.details() for group in views.groups() for entry in group]
