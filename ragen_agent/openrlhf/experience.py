@@ -122,8 +122,7 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
 def _sample(row: PromptRow, response: dict[str, Any]) -> EpisodeSample:
     label = json.loads(response["label"])
     trajectory = Trajectory.from_dict(label["trajectory"])
-    own, updates = response.get("own_seconds", 0.0), response.get("updates", 0)
-    return EpisodeSample(row, label["member"], trajectory, own, updates)
+    return EpisodeSample(row, label["member"], trajectory, response["own_seconds"], response["updates"])
 
 
 class WeightsLostError(RuntimeError):
