@@ -85,7 +85,8 @@ advantages and records, and what an episode takes besides vLLM's answers). {agre
 """
 AGREEMENT = """\
 The log-probs of sampled tokens differ between vLLM and the trainer by {gap:.4f} nats in mean absolute value and by
-{kl:.1e} in the mean{most} (`vllm_gap`, `vllm_kl`). That is the rounding of bfloat16, and it shows that the weights
+{kl:.1e} in the mean, {most:.1e} at most in an iteration \
+(`vllm_gap`, `vllm_kl`). That is the rounding of bfloat16, and it shows that the weights
 arrive."""
 
 
@@ -247,10 +248,9 @@ def _page(results: Mapping[str, Any]) -> str:
             one = pair[trainer]
             before, after = (Rate.from_dict(one[row]) for row in ("before", "after"))
             rows.append(f"| {label} | {before} | {after} | {one['seconds']:.2f} | {one['tokens_per_s']:,.0f} |")
-            seconds = [one.get("phases", {}).get(phase, 0.0) for phase in PHASES]
+            seconds = [one["phases"][phase] for phase in PHASES]
             phases.append(f"| {label} | {' | '.join(f'{value:.2f}' if value else '' for value in seconds)} |")
-        most = f", {ours['vllm_kl_most']:.1e} at most in an iteration" if "vllm_kl_most" in ours else ""
-        agreement = AGREEMENT.format(gap=ours["vllm_gap"], kl=abs(ours["vllm_kl"]), most=most)
+        agreement = AGREEMENT.format(gap=ours["vllm_gap"], kl=abs(ours["vllm_kl"]), most=ours["vllm_kl_most"])
         values = {key: value for key, value in pair.items() if not isinstance(value, Mapping)}
         parts.append(
             template.format(
@@ -260,7 +260,7 @@ def _page(results: Mapping[str, Any]) -> str:
                 phases="\n".join(phases),
                 random=100 * pair["local"]["random"]["rate"],
                 optimal=100 * pair["local"]["optimal"]["rate"],
-                share=100 * ours.get("phases", {}).get("own", 0.0) / ours["seconds"],
+                share=100 * ours["phases"]["own"] / ours["seconds"],
                 agreement=agreement,
                 ahead=_ahead(pair),
             )

@@ -11,7 +11,7 @@ from typing import Any
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.programs.conversation import Conversation, read_messages
-from ragen_agent.programs.endpoint import Endpoint, RequestError
+from ragen_agent.programs.endpoint import Endpoint, RequestError, completion
 from ragen_agent.rollout import sample
 from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.policy import Policy
@@ -61,10 +61,7 @@ class ServedModel:
             raise RequestError(500, "engine_error", str(sampled))
         written = list(sampled.ids)
         ends = written[-1] in self.policy.chat.stop_ids
-        message = {"role": "assistant", "content": self.policy.chat.decode_reply(written)}
-        usage = {"prompt_tokens": len(ids), "completion_tokens": len(written), "total_tokens": len(ids) + len(written)}
-        choice = {"index": 0, "message": message, "finish_reason": "stop" if ends else "length"}
-        return {"object": "chat.completion", "choices": [choice], "usage": usage}
+        return completion(body, self.policy.chat.decode_reply(written), len(ids), len(written), ends)
 
     def begin(self) -> dict[str, Any]:
         """No game is played here."""

@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 
 from ragen_agent.config import Config
 from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, without_failed
 from ragen_agent.training.judge import descriptions
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import make_env, make_game_env
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.text import EDGE
 from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.reply import write_reply

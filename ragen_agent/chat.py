@@ -9,10 +9,7 @@ How text becomes ids:
 - Template and message between two replies are encoded in one go, from the special token that ends a reply
   to the place where the next reply begins. A tokenizer splits its text at special tokens, so these are the
   ids of the whole rendered conversation, merges across the seams of template and message included.
-- A message that spells a special token is cut inside the spelling and its parts are encoded one by one: the
-  reader sees the same characters, but no message can end a turn or speak for another role. Only the ids of
-  such messages differ from those that the template gives. (A tokenizer that puts a space before every text,
-  as those of the first Llama models do, shows one at the cut.)
+- No message can end a turn or speak for another role by spelling a special token: see ``MessageEncoder``.
 - Where a template is followed that drops the thinking of earlier replies, or writes them in another way than they were
   asked for (``drops_thinking``), nothing is appended: each turn's prompt is encoded from the whole conversation, and
   only what was sampled after it is trained on. A reply that spells a special token in ordinary tokens could then end a
@@ -36,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_agent.chat_template import Render, TemplateText, read_image_text, read_template
+from ragen_agent.message_encoding import MessageEncoder, decode, encode
 from ragen_gym.core.validation import shown
 from ragen_gym.inference import ImageSpan
 
@@ -54,7 +52,6 @@ Images = Sequence[NDArray[np.uint8]]
 """The pictures of a message in the order of its parts, each uint8 (height, width, 3)."""
 
 _THINK, _END_THINK = "<think>", "</think>"
-_CACHED = 4096  # parts of conversations
 _MARKUP = re.compile(r"[^\w\s]\S*[^\w\s]")
 
 
@@ -121,9 +118,7 @@ class ChatFormat:
     image_text: str
     image_refusal: str
     _render: Render = field(repr=False, compare=False)
-    _control: Mapping[str, int] = field(repr=False)
-    _expected: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False, compare=False)
-    _encoded: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False, compare=False)
+    _encoder: MessageEncoder = field(repr=False)
 
     @classmethod
     def from_tokenizer(
@@ -183,7 +178,7 @@ class ChatFormat:
             written, begun, header = f"{header}{reply_opening}", reply_opening, ""
             text, render = replace(text, opening=f"{text.opening}{written}"), replace(render, opening=written)
         end, after_end, end_deviation = _end_of_reply(tokenizer, text)
-        end_id = _encode(tokenizer, end)[0]
+        end_id = encode(tokenizer, end)[0]
         image_text, image_refusal = _image_text(tokenizer, render, text, vision)
         chat = cls(
             tokenizer=tokenizer,
@@ -199,7 +194,7 @@ class ChatFormat:
             image_text=image_text,
             image_refusal=image_refusal,
             _render=render,
-            _control=_control_tokens(tokenizer, text, end),
+            _encoder=MessageEncoder(tokenizer, end_id, _control_tokens(tokenizer, text, end)),
         )
         chat._check()
         return chat
@@ -220,7 +215,7 @@ class ChatFormat:
     @property
     def special_texts(self) -> tuple[str, ...]:
         """The spellings of the tokens that no message may produce."""
-        return tuple(self._control)
+        return tuple(self._encoder.control)
 
     @property
     def vocabulary_size(self) -> int:
@@ -251,11 +246,11 @@ class ChatFormat:
         system, (first, *others) = self._trimmed(system), self._pieces(user)
         if system and not text.fold_system:
             pieces = [text.before_system, system, text.before_user, first, *others, text.opening]
-            return self._expanded(self._ids(pieces), images)
+            return self._expanded(self._encoder.ids(pieces), images)
         if text.without_system is None:
             raise ValueError("the chat template demands a system message; give instructions that are not empty")
         first = f"{system}\n\n{first}" if system else first
-        return self._expanded(self._ids([text.without_system, first, *others, text.opening]), images)
+        return self._expanded(self._encoder.ids([text.without_system, first, *others, text.opening]), images)
 
     def glue_ids(self, user: Content, images: Images = ()) -> list[int]:
         """Ids between a reply's end token (excluded) and the place where the next reply begins.
@@ -269,7 +264,7 @@ class ChatFormat:
                 see ``prompt_ids``.
         """
         end = self.tokenizer.convert_ids_to_tokens(self.end_id)
-        ids = self._ids([f"{end}{self.after_end}", *self._pieces(user), self.text.opening])
+        ids = self._encoder.ids([f"{end}{self.after_end}", *self._pieces(user), self.text.opening])
         return self._expanded(ids[1:], images)
 
     def conversation_ids(self, messages: Sequence[Mapping[str, Any]], images: Images = ()) -> list[int]:
@@ -288,16 +283,16 @@ class ChatFormat:
         said = [dict(message) for message in messages]
         for message in said:
             if message["role"] == "assistant":
-                message["content"] = " ".join(self._cut(message["content"]))
+                message["content"] = " ".join(self._encoder.cut(message["content"]))
         if self.text.fold_system and said[0]["role"] == "system":
             system, first, *others = said
-            folded = [*_parts_of(f"{system['content']}\n\n"), *_parts_of(first["content"])]
-            told = isinstance(first["content"], str)
-            said = [{"role": "user", "content": "".join(p["text"] for p in folded) if told else folded}, *others]
-        ids = _encode(self.tokenizer, self._render(said, True))
+            instructions, content = f"{system['content']}\n\n", first["content"]
+            folded = instructions + content if isinstance(content, str) else [*_parts_of(instructions), *content]
+            said = [{"role": "user", "content": folded}, *others]
+        ids = encode(self.tokenizer, self._render(said, True))
         wordless = [{**message, "content": _without_words(message["content"])} for message in said]
-        frame = _encode(self.tokenizer, self._render(wordless, True))
-        if self._control_ids(ids) != self._control_ids(frame):
+        frame = encode(self.tokenizer, self._render(wordless, True))
+        if self._encoder.control_ids(ids) != self._encoder.control_ids(frame):
             raise ValueError(
                 "a message holds a special token, which a conversation that drops its thinking cannot spell in "
                 "another way; choose symbols for the board that are not special tokens, or keep_thinking=True"
@@ -328,7 +323,7 @@ class ChatFormat:
             if content[end - length : end] == self._header_ids:
                 content = content[end:]
                 break
-        return self.begun + _decode(self.tokenizer, content)
+        return self.begun + decode(self.tokenizer, content)
 
     def reply_ids(self, reply: str) -> list[int]:
         """The ids of a reply as a model would have sampled them, its ``header`` and its end token included.
@@ -339,8 +334,8 @@ class ChatFormat:
             ValueError: it spells a special token, at which a rollout would end or which it would not read.
         """
         rest = reply.removeprefix(self.begun if reply.startswith(self.begun) else self.begun.rstrip())
-        ids = _encode(self.tokenizer, rest)
-        if spelled := self._control_ids(ids):
+        ids = encode(self.tokenizer, rest)
+        if spelled := self._encoder.control_ids(ids):
             raise ValueError(
                 f"a reply spells the special token {self.tokenizer.convert_ids_to_tokens(spelled[0])}, which no model "
                 "can say within one; write it without (the token that ends a reply is added by itself): "
@@ -350,7 +345,7 @@ class ChatFormat:
 
     @cached_property
     def _header_ids(self) -> list[int]:
-        return _encode(self.tokenizer, self.header)
+        return encode(self.tokenizer, self.header)
 
     def _pieces(self, message: Content) -> list[str]:
         """The texts of a message, with the template's text for a picture between them; a text first and last."""
@@ -387,56 +382,6 @@ class ChatFormat:
     def _trimmed(self, message: str) -> str:
         return message.strip() if self.text.trims_messages else message
 
-    def _ids(self, pieces: list[str]) -> list[int]:
-        """Ids of template texts and messages in turn, a template text first and last.
-
-        Recent encodings are cached: the rollouts of a group read the same prompt, and often the same board.
-        """
-        key = tuple(pieces)
-        if key not in self._encoded:
-            if len(self._encoded) >= _CACHED:
-                self._encoded.clear()
-            self._encoded[key] = self._encode_pieces(pieces)
-        return self._encoded[key].copy()
-
-    def _encode_pieces(self, pieces: list[str]) -> list[int]:
-        templates = tuple(pieces[::2])
-        if templates not in self._expected:
-            self._expected[templates] = self._control_ids(_encode(self.tokenizer, "x".join(templates)))
-        expected = self._expected[templates]
-        ids = _encode(self.tokenizer, "".join(pieces))
-        if self._control_ids(ids) == expected:
-            return ids
-        runs = [""]
-        for index, piece in enumerate(pieces):
-            first, *others = self._cut(piece) if index % 2 else [piece]
-            runs[-1] += first
-            runs += others
-        end = self.tokenizer.convert_ids_to_tokens(self.end_id)
-        ids = _encode(self.tokenizer, runs[0])
-        for run in runs[1:]:  # after a special token, so that no tokenizer takes it for the start of a text
-            ids += _encode(self.tokenizer, f"{end}{run}")[1:]
-        if self._control_ids(ids) != expected:
-            raise ValueError(
-                f"a message holds a special token that has no other spelling: {pieces[1::2]!r}; choose "
-                "symbols for the board that are not special tokens"
-            )
-        return ids
-
-    def _cut(self, message: str) -> list[str]:
-        """The message in parts, cut after the first character of every special token that it spells."""
-        cuts = [match.start() + 1 for match in self._spelled.finditer(message)]
-        return [message[start:end] for start, end in zip([0, *cuts], [*cuts, None], strict=True)]
-
-    @cached_property
-    def _spelled(self) -> re.Pattern[str]:
-        tokens = "|".join(re.escape(token) for token in sorted(self._control, key=len, reverse=True))
-        return re.compile(f"(?=(?:{tokens}))", re.IGNORECASE)
-
-    def _control_ids(self, ids: list[int]) -> list[int]:
-        control = set(self._control.values())
-        return [token for token in ids if token in control]
-
     def _check(self) -> None:
         """Hold the ids of a conversation against the ids of its whole rendered text."""
         system, first, second = "Play well.", "Turn 1:\nP_G", "Turn 2:\n_PG"
@@ -444,32 +389,15 @@ class ChatFormat:
             messages = [{"role": "user", "content": f"{system}\n\n{first}"}]
         else:
             messages = [{"role": "system", "content": system}, {"role": "user", "content": first}]
-        prompt = _encode(self.tokenizer, self._render(messages, True))
+        prompt = encode(self.tokenizer, self._render(messages, True))
         messages += [{"role": "assistant", "content": "Up"}, {"role": "user", "content": second}]
-        row = _encode(self.tokenizer, self._render(messages, True))
+        row = encode(self.tokenizer, self._render(messages, True))
         glue = self.glue_ids(second)
         if self.prompt_ids(system, first) != prompt or row[len(row) - len(glue) :] != glue:
             raise ValueError(
                 "the tokenizer encodes a part of a conversation differently from the whole, so its ids cannot "
                 "be appended turn by turn; use a tokenizer whose turns are ended by a special token"
             )
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The ids of a text; straight from the Rust tokenizer where ``transformers`` would add nothing but time."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None and backend.truncation is None and backend.padding is None:
-        [encoding] = backend.encode_batch_fast([text], add_special_tokens=False)  # "fast": it leaves out the offsets
-        return list(encoding.ids)
-    return list(tokenizer.encode(text, add_special_tokens=False))
-
-
-def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
-    """The text of ids without special tokens; see ``_encode``."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        return str(backend.decode(ids, skip_special_tokens=True))
-    return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def _generation_ends(tokenizer: PreTrainedTokenizerBase) -> set[int]:
@@ -525,7 +453,7 @@ def _image_text(
         found = read_image_text(render)
     except ValueError as error:
         return "", f"a message holds a picture, but {error}; {fix}"
-    if text.trims_messages or _encode(tokenizer, found).count(vision.image_id) != 1:
+    if text.trims_messages or encode(tokenizer, found).count(vision.image_id) != 1:
         one = f"one {tokenizer.convert_ids_to_tokens(vision.image_id)} among messages that it leaves as they are"
         return "", f"a message holds a picture, for which the chat template writes {found!r}, not {one}; {fix}"
     return found, ""
@@ -566,7 +494,7 @@ def _control_tokens(tokenizer: PreTrainedTokenizerBase, text: TemplateText, end:
     """
     frame = "".join((text.before_system, text.before_user, text.without_system or "", text.past_opening))
     frame += text.after_reply
-    tokens = {end: _encode(tokenizer, end)[0]}
+    tokens = {end: encode(tokenizer, end)[0]}
     for index, token in tokenizer.added_tokens_decoder.items():
         if token.special or (_MARKUP.fullmatch(token.content) and token.content in frame):
             tokens[token.content] = index

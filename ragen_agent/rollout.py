@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.failures import Failure
 from ragen_gym.inference import Engine, GenerationSession, Sampled
 

@@ -23,7 +23,7 @@ from ragen_gym.core.failures import Failure
 from ragen_gym.envs.step import InnerGenerator
 from ragen_gym.inference import ImageSpan
 
-__all__ = ["TokenMDP", "Trajectory"]
+__all__ = ["TokenMDP"]
 
 
 class _Message(NamedTuple):
@@ -391,7 +391,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             )
         if token in self.chat.reserved_ids:
             raise ValueError(
-                f"token id {token} means a picture, which no reply may hold: the rest of the row would be read beside "
+                f"token id {token} means a picture, which no reply may hold: the rest of the row would be read with "
                 "other pictures; suppress such ids when sampling"
             )
         if not math.isfinite(log_prob):

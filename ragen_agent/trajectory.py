@@ -195,7 +195,7 @@ class Trajectory:
             level_id=record["level_id"],
             seed=record["seed"],
             messages=tuple(record["messages"]),
-            turn_infos=tuple(TurnInfo(**info) for info in record.get("turn_facts", ())),
+            turn_infos=tuple(TurnInfo(**info) for info in record["turn_facts"]),
             contexts=tuple(record.get("contexts", ())),
             images=_images_of_list(record.get("images", ())),
             branch=BranchPoint(**record["branch"]) if record.get("branch") else None,

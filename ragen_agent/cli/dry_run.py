@@ -31,10 +31,11 @@ from ragen_agent.openrlhf.memory import check_cpu_model, cpu_memory_parts, memor
 from ragen_agent.openrlhf.plan import check_supported, describe, devices_needed, is_visual
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.checkpoint import check_context, load_shape
 from ragen_agent.training.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.training.tasks import games_at, make_env
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.inference import ImageSpan

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ragen_agent.config.settings import Lora, pretrained
-from ragen_agent.config.training_checks import check_bounds
 from ragen_gym.core.settings import check_settings, setting
 
 __all__ = ["FineTuning", "OpenRLHF"]
@@ -20,9 +19,6 @@ class OpenRLHF:
     trainers share; one configuration file serves both, with these settings in its table ``[openrlhf]``.
     """
 
-    correction: list[float] = setting(
-        [], "the older name of training.correction_bounds; the empty list leaves it to that"
-    )
     prompts: str = setting("", "a prompt dataset that ragen-agent data wrote", empty="the run draws its own")
     generation_timeout: float = setting(600.0, "timeout of one reply", low=1e-3, high=inf, unit="seconds")
     environment_timeout: float = setting(
@@ -65,8 +61,6 @@ class OpenRLHF:
 
     def __post_init__(self) -> None:
         check_settings(self, "openrlhf.")
-        if self.correction:
-            check_bounds("openrlhf.correction", self.correction, "[0.0, 2.0]")
 
 
 @dataclass(frozen=True)

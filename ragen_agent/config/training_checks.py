@@ -18,7 +18,7 @@ from ragen_gym.core.settings import declared
 if TYPE_CHECKING:
     from ragen_agent.config.training import Training
 
-__all__ = ["check_bounds", "check_training"]
+__all__ = ["check_training"]
 
 #: Settings that are options of policy losses and of nothing else.
 _OPTIONS_OF_LOSSES = ("sapo_temperatures", "cov_share", "cov_band", "cov_kl")
@@ -31,7 +31,7 @@ def check_training(training: Training) -> None:
     _check_policy_loss(training)
     _check_correction(training)
     _check_unread(training)
-    check_bounds("training.entropy_band", training.entropy_band, "[0.5, 1.5]")
+    _check_bounds("training.entropy_band", training.entropy_band, "[0.5, 1.5]")
     if training.entropy_smoothing and not training.entropy_bonus:
         raise ValueError(
             f"training.entropy_smoothing is {training.entropy_smoothing:g}, a part of the entropy bonus, whose weight "
@@ -126,11 +126,11 @@ def _check_policy_loss(training: Training) -> None:
         raise ValueError(
             f"training.sapo_temperatures is {temperatures}; give two numbers above 0, such as [1.0, 1.05]."
         )
-    check_bounds("training.cov_band", training.cov_band, "[1.0, 5.0]")
+    _check_bounds("training.cov_band", training.cov_band, "[1.0, 5.0]")
 
 
 def _check_correction(training: Training) -> None:
-    check_bounds("training.correction_bounds", training.correction_bounds, "[0.0, 2.0]")
+    _check_bounds("training.correction_bounds", training.correction_bounds, "[0.0, 2.0]")
     level, mode, gating = training.correction, training.correction_mode, training.correction_gating
     if mode == "clip" and (level == "sequence" or gating != "ratio"):
         raise ValueError(
@@ -212,7 +212,7 @@ def _losses_with(*options: str) -> list[str]:
     return [name for name, row in POLICY_LOSSES.items() if {*options} & {*row.options.values()}]
 
 
-def check_bounds(name: str, bounds: list[float], example: str) -> None:
+def _check_bounds(name: str, bounds: list[float], example: str) -> None:
     """Raise a ValueError unless these are two ascending finite numbers from 0 on."""
     if len(bounds) != 2 or not all(map(_is_number, bounds)) or not 0 <= bounds[0] < bounds[1] < inf:
         raise ValueError(f"{name} is {bounds}; give a lower and a higher bound, at least 0: {example}.")

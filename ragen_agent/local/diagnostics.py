@@ -11,11 +11,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent.config import Training
 from ragen_agent.local.policy_update import Learner, policy_terms, targets_of
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.replay import KeptEpisodes
 from ragen_agent.training.scoring import sampled_scores
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference.vision import ImageTable
 
 __all__ = ["LearnerDiagnostics"]

@@ -25,7 +25,7 @@ from ragen_agent.config import Config, Demonstrations
 from ragen_agent.local.trainer import Trainer
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate, faultless, generate_demonstrations
 from ragen_agent.sft.trainer import imitate, warm_start
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display, plot_curve, run_code_flag
 from ragen_agent.training.cpu import peak_memory_gib
@@ -44,7 +44,8 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import IMITATION, RunFolder, resumable
 from ragen_agent.training.tasks import make_env, measured_settings
 from ragen_agent.training.tracking import check_installed
-from ragen_gym.core.storage import read_json_lines
+from ragen_agent.trajectory import Trajectory
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 __all__ = ["TrainingRun", "train"]
 
@@ -129,7 +130,7 @@ class TrainingRun:
             return
         played = play_fixed(policy or self.policy, self.instances, self.display, processes=self._processes)
         rate = rate_of_played(played)  # raises before anything is written where all failed
-        self.folder.append(
+        append_json_lines(
             self.folder.episodes,
             [
                 {"phase": row, **t.to_dict(), "noise_seed": instance.noise_seed}

@@ -22,7 +22,7 @@ from ragen_agent.config.algorithms import GROUPINGS
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, Targets, update
 from ragen_agent.rollout import Instance, group
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.batches import distinct_prefixes, rows_of
 from ragen_agent.training.branches import play_trees
 from ragen_agent.training.console import Display
@@ -45,9 +45,10 @@ from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
 from ragen_agent.training.tracking import track
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.command_line import DeferredInterrupt
 from ragen_gym.core.stats import Rate
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 from ragen_gym.envs.reply_env import ReplyEnv
 
 __all__ = ["RolloutWorker", "Trainer"]
@@ -93,8 +94,8 @@ class Trainer:
         ):
             while self.iteration < last and not self.stop_reason:
                 record, episodes = self._iterate()
-                self.folder.append(self.folder.metrics, [record])
-                self.folder.append(self.folder.episodes, episodes)
+                append_json_lines(self.folder.metrics, [record])
+                append_json_lines(self.folder.episodes, episodes)
                 self.iteration += 1
                 release_freed_memory()
                 for tracker in trackers:

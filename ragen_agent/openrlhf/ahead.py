@@ -25,6 +25,8 @@ __all__ = ["Phases", "PlayAhead", "Played", "Split", "describe_gain", "splits"]
 
 T = TypeVar("T")
 
+GPUS = 8  # that a gain is simulated for
+
 
 @dataclass(frozen=True)
 class Played(Generic[T]):
@@ -133,18 +135,18 @@ def splits(phases: Phases, playing: int, training: int, gpus: int) -> list[Split
     return found
 
 
-def describe_gain(phases: Phases, playing: int, training: int, gpus: int = 8) -> list[str]:
+def describe_gain(phases: Phases, playing: int, training: int) -> list[str]:
     """The simulation in sentences: the best division played in turn and ahead, and all GPUs shared."""
-    found = splits(phases, playing, training, gpus)
+    found = splits(phases, playing, training, GPUS)
     turn, ahead = min(found, key=lambda row: row.in_turn), min(found, key=lambda row: row.ahead)
-    shared = (phases.play * playing + phases.update * training) / gpus + phases.send
+    shared = (phases.play * playing + phases.update * training) / GPUS + phases.send
     return [
         f"Measured, in the median iteration: {phases.play:.2f} s playing on {playing}, {phases.update:.2f} s scoring "
         f"and training on {training}, {phases.send:.2f} s sending the weights.",
-        f"Simulated for {gpus} GPUs, if work divides evenly among them: in turn {turn.in_turn:.2f} s an iteration "
+        f"Simulated for {GPUS} GPUs, if work divides evenly among them: in turn {turn.in_turn:.2f} s an iteration "
         f"({turn.playing} play, {turn.training} train); ahead (openrlhf.staleness=1) {ahead.ahead:.2f} s "
         f"({ahead.playing} play, {ahead.training} train), {turn.in_turn / ahead.ahead:.2f} times as fast.",
-        f"All {gpus} shared in turn (openrlhf.colocate) would take {shared:.2f} s, if models moved on and off the GPUs "
+        f"All {GPUS} shared in turn (openrlhf.colocate) would take {shared:.2f} s, if models moved on and off the GPUs "
         "in no time and the longest episode shrank with the number of engines: how far neither is so is what playing "
         "ahead can gain over that.",
     ]

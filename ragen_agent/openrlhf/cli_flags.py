@@ -146,10 +146,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "algo.advantage.is_correction_level": ("training.correction", lambda start: start.correction_level),
     "algo.advantage.is_correction_mode": "training.correction_mode",
     "algo.advantage.is_correction_gating": "training.correction_gating",
-    "algo.advantage.is_correction_threshold": (
-        "training.correction_bounds",
-        lambda start: start.openrlhf.correction or start.training.correction_bounds,
-    ),
+    "algo.advantage.is_correction_threshold": "training.correction_bounds",
     "ds.zero_stage": "openrlhf.zero_stage",
     "ds.attn_implementation": ("openrlhf.attention", lambda s: "sdpa" if s.cpu else s.openrlhf.attention),
     "ds.lora.rank": "lora.rank",

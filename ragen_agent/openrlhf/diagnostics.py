@@ -12,9 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent.openrlhf.experience import EpisodeGenerator, StarPOExperience
 from ragen_agent.openrlhf.pictures import packed
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.replay import KeptEpisodes
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference.vision import ImageTable
 
 __all__ = ["ActorDiagnostics"]

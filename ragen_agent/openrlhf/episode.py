@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ragen_agent.rollout import append_or_fail
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.threads import in_thread
 from ragen_gym.inference import ImageSpan, Sampled

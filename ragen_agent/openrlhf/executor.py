@@ -24,9 +24,10 @@ from ragen_agent.openrlhf.program_episode import play_program
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, turns_of
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.small_model import check_known
 from ragen_agent.training.tasks import records_states
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.threads import in_thread
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.inference import ImageSpan, Sampled

@@ -32,10 +32,10 @@ from ragen_agent.openrlhf.episode import response_of
 from ragen_agent.openrlhf.pictures import packed
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import CriticEstimates, critic_estimates
 from ragen_agent.training.metrics import reply_parts
 from ragen_agent.training.step_groups import token_advantages, turn_advantages
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference.vision import Vision
 
 __all__ = [
@@ -122,8 +122,7 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
 def _sample(row: PromptRow, response: dict[str, Any]) -> EpisodeSample:
     label = json.loads(response["label"])
     trajectory = Trajectory.from_dict(label["trajectory"])
-    own, updates = response.get("own_seconds", 0.0), response.get("updates", 0)
-    return EpisodeSample(row, label["member"], trajectory, own, updates)
+    return EpisodeSample(row, label["member"], trajectory, response["own_seconds"], response["updates"])
 
 
 class WeightsLostError(RuntimeError):

@@ -260,8 +260,7 @@ def cpu_memory_parts(config: Config, settings: OpenRLHF, shape: ModelShape) -> l
         tokens = settings.micro_batch * turns.max_tokens_per_episode
         if not whole and place == "actor":
             tokens = min(tokens, max(TOKENS_PER_PASS, turns.max_tokens_per_episode))
-        layers, *logits = _pass(place, settings, shape, tokens, logits=whole and place == "actor")
-        found += [layers, *logits]
+        found += _pass(place, settings, shape, tokens, logits=whole and place == "actor")
     if not whole:
         sampled = settings.micro_batch * min(turns.max_turns * turns.max_tokens_per_turn, turns.max_tokens_per_episode)
         text = f"{sampled} sampled tokens x {shape.vocabulary} ids x {CPU_LOGITS} B"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ragen_agent.config import Config, Training
@@ -208,13 +208,6 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
             OpenRLHF does not take.
     """
     training, lora = config.training, config.lora
-    if settings.correction and training.correction_bounds not in (settings.correction, Training().correction_bounds):
-        raise ValueError(
-            f"openrlhf.correction is {settings.correction}, the older name of training.correction_bounds, which is "
-            f"{training.correction_bounds}; give one of the two."
-        )
-    if settings.correction:
-        replace(training, correction_bounds=settings.correction)  # raises where they do not fit the other settings
     if config.diagnostics.gradients_every and settings.zero_stage == 3:
         raise ValueError(
             "diagnostics.gradients_every needs openrlhf.zero_stage 2: at stage 3 no GPU holds all the weights in which "

@@ -109,7 +109,7 @@ class RunState:
         if not path.is_file():
             return cls()
         record = json.loads(path.read_text(encoding="utf-8"))
-        return cls(record["iteration"], record["tag"], record.get("stagnant", record.get("still", 0)))
+        return cls(record["iteration"], record["tag"], record["stagnant"])
 
     def write(self, folder: Path) -> None:
         """Replaces the state; the iteration counts as saved from here on."""

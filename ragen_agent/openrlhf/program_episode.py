@@ -11,7 +11,8 @@ from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.programs.rollout import MOST_IDLE, NO_EPISODE
 from ragen_agent.programs.worker import Worker
 from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.threads import in_thread
 from ragen_gym.inference import Sampled
 

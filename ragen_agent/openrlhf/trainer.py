@@ -57,7 +57,7 @@ from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, make_env, measured_settings
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import Rate
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 __all__ = ["StarPO"]
 
@@ -163,7 +163,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         record: dict[str, Any] = {"iteration": iteration, **self.monitor.before_update(self.diagnostics, scored)}
         record |= self._update(scored)
         record |= self.monitor.validate(iteration)
-        self.folder.append(self.folder.episodes, scored.episode_records([self._noise_seed(p) for p in played]).values())
+        append_json_lines(self.folder.episodes, scored.episode_records([self._noise_seed(p) for p in played]).values())
         record |= self.monitor.alarm(self.history, record, partial(print, flush=True))
         self.history.add(record, scored.stagnant)
         costs = self.monitor.take_costs()
@@ -285,7 +285,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             result |= {f"eval_success/{game}": latest["rate"]}
             result |= {f"eval_{line}/{game}": rates[line]["rate"] for line in LINES if line in rates}
         if name:
-            self.folder.append(
+            append_json_lines(
                 self.folder.episodes,
                 [{"phase": name, **p.trajectory.to_dict(), "noise_seed": self._noise_seed(p)} for p in played],
             )
@@ -309,7 +309,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         return played.row.noise(config.seed, played.member, config.training.shared_noise)
 
     def _log(self, iteration: int, record: Mapping[str, Any]) -> None:
-        self.folder.append(self.folder.metrics, [record])
+        append_json_lines(self.folder.metrics, [record])
         scalars = {name: value for name, value in record.items() if isinstance(value, int | float)}
         scalars |= {f"failures/{kind}": number for kind, number in record["failures"].items()}
         self._show("log_train", iteration, scalars)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
+import uuid
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Protocol
 
-__all__ = ["Endpoint", "Player", "RequestError"]
+__all__ = ["Endpoint", "Player", "RequestError", "completion"]
 
 #: The most bytes of a request.
 LARGEST = 16 * 2**20
@@ -52,6 +54,30 @@ class Player(Protocol):
     def end(self) -> None:
         """The program is done with the episode."""
         ...
+
+
+def completion(
+    body: Mapping[str, Any], text: str, prompt_tokens: int, completion_tokens: int, stopped: bool
+) -> dict[str, Any]:
+    """A chat completion, the answer to a request: its text, the tokens of both, and whether the model ended it."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": "stop" if stopped else "length",
+        "logprobs": None,
+    }
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": str(body.get("model", "policy")),
+        "choices": [choice],
+        "usage": {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        },
+    }
 
 
 def _bounded(size: int, most: int) -> int:
@@ -107,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: _Server
     protocol_version = "HTTP/1.1"
-    timeout = 600  # of a connection that says nothing, in seconds
+    timeout = 600  # of a connection that sends nothing, in seconds
 
     def do_GET(self) -> None:
         self._serve("GET")

@@ -22,7 +22,8 @@ from ragen_agent.config.settings import Program
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.programs.worker import Worker
 from ragen_agent.rollout import Instance, sample
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference import Engine, Sampled
 
 __all__ = ["MOST_IDLE", "NO_EPISODE", "play_programs"]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ragen_agent.config.settings import Program
 from ragen_agent.programs.conversation import ContextOverflowError, Conversation, read_messages
-from ragen_agent.programs.endpoint import RequestError
+from ragen_agent.programs.endpoint import RequestError, completion
 from ragen_agent.programs.process import ProgramProcess
 from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP, Trajectory
-from ragen_agent.trajectory import TurnInfo
+from ragen_agent.token_mdp import TokenMDP
+from ragen_agent.trajectory import Trajectory, TurnInfo
 from ragen_gym.core.failures import Failure
 from ragen_gym.inference import Sampled
 
@@ -157,25 +156,7 @@ class Worker:
             episode.early = 0.0
             stopped = reply.ids[-1] in self.mdp.chat.stop_ids
             episode.overflowed |= not stopped and len(prompt) + len(reply.ids) >= conversation.max_tokens_per_episode
-            return {
-                "id": f"chatcmpl-{uuid.uuid4().hex}",
-                "object": "chat.completion",
-                "created": int(time.time()),
-                "model": str(body.get("model", "policy")),
-                "choices": [
-                    {
-                        "index": 0,
-                        "message": {"role": "assistant", "content": text},
-                        "finish_reason": "stop" if stopped else "length",
-                        "logprobs": None,
-                    }
-                ],
-                "usage": {
-                    "prompt_tokens": len(prompt),
-                    "completion_tokens": len(reply.ids),
-                    "total_tokens": len(prompt) + len(reply.ids),
-                },
-            }
+            return completion(body, text, len(prompt), len(reply.ids), stopped)
 
     def begin(self) -> dict[str, Any]:
         """See ``Player``."""
@@ -294,5 +275,5 @@ class Worker:
 
 
 def _public(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What a program is told, as JSON: what the server of games tells, as far as it is plain."""
+    """The part of an environment's ``info`` that a program gets, as JSON; the server of games gives more."""
     return {name: info[name] for name in ("success", "level_id", "turn", "actions_left") if name in info}

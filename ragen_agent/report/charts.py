@@ -253,7 +253,7 @@ def _bounds(groups: Sequence[SeedGroup], scale: Scale) -> list[dict[str, Any]]:
 
 
 def _marks(groups: Sequence[SeedGroup], name: str, places: Any) -> list[dict[str, Any]]:
-    """Where signs of the Echo Trap were first seen that are about this figure; all of them beside the success."""
+    """Where signs of the Echo Trap were first seen that are about this figure; of the success, all of them."""
     return [
         {
             "x": round(float(places(np.array([sign.iteration + 1.0]))[0]), 1),

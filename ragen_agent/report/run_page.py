@@ -21,16 +21,14 @@ from ragen_agent.report.runs import (
     group_by_settings,
 )
 from ragen_agent.training.alarm import FOLLOWS, sign_label
-from ragen_agent.training.metrics import cost_line
+from ragen_agent.training.metrics import SMOOTHING, cost_line
 from ragen_gym import __version__
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS
 
-__all__ = ["WEIGHT", "page"]
+__all__ = ["page"]
 
 TEMPLATES = Path(__file__).with_name("templates")
-
-WEIGHT = 0.25  # of each value in the moving average
 
 _TERMS = (
     ("smoothed", "Exponential moving average: each value enters with the weight {weight:g}. Raw values are faint."),
@@ -54,7 +52,7 @@ def page(
     runs: Sequence[RecordedRun],
     *,
     megabytes: float = 20.0,
-    weight: float = WEIGHT,
+    weight: float = SMOOTHING,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> str:
     """The page.

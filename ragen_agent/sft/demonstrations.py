@@ -28,12 +28,13 @@ import numpy as np
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, Demonstrations
 from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.console import Display
 from ragen_agent.training.demo_thoughts import thinking
 from ragen_agent.training.evaluation import scripted_rate
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, draw_games, games_at, make_env
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, json_line, read_json_lines, write_atomic
@@ -254,19 +255,16 @@ def families_of(lines: Sequence[Mapping[str, Any]]) -> frozenset[int] | None:
     families = set[int]()
     for line in lines:
         try:
-            for split in (line["split"], same_version(line["split"], 1)):  # as earlier versions drew it
-                options = line.get("env_options", {})
-                name = json.dumps([line["env"], options, split])
-                if name not in envs:
-                    # Neither imports a module nor calls a function that only a file names.
-                    known = line["env"] if task_of(line["env"]) else find(line["env"]).name
-                    envs[name] = make_reply_env(known, split=split, **options)
-                _, info = envs[name].reset(seed=line["seed"])
-                if info["level_id"] == line["level_id"]:
-                    families.update(envs[name].level_families([line["seed"]]))
-                    break
-            else:
+            split, options = line["split"], line.get("env_options", {})
+            name = json.dumps([line["env"], options, split])
+            if name not in envs:
+                # Neither imports a module nor calls a function that only a file names.
+                known = line["env"] if task_of(line["env"]) else find(line["env"]).name
+                envs[name] = make_reply_env(known, split=split, **options)
+            _, info = envs[name].reset(seed=line["seed"])
+            if info["level_id"] != line["level_id"]:
                 return None
+            families.update(envs[name].level_families([line["seed"]]))
         except (KeyError, TypeError, ValueError):
             return None
     return frozenset(families)

@@ -33,7 +33,6 @@ from ragen_agent.config import Config, Lora, Turns, with_settings
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.sft.demonstrations import families_of, read_conversations, trajectories_of
 from ragen_agent.sft.trainer import fit, restore, snapshot
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import move, save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.parameters import Float32AdamW, adamw, adapt, save_adapter
@@ -41,8 +40,10 @@ from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.small_model import check_known
 from ragen_agent.training.tasks import SeedStream, derive_seed
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.command_line import DeferredInterrupt
-from ragen_gym.core.storage import read_json_lines, write_atomic
+from ragen_gym.core.levels import is_training_split
+from ragen_gym.core.storage import append_json_lines, read_json_lines, write_atomic
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -69,12 +70,10 @@ def reopen(out: Path) -> FineTuning:
     """The settings of a fine-tuning that was begun.
 
     Raises:
-        ValueError: there is none, its data have changed, or an earlier version of this package was stopped in it.
+        ValueError: there is none, or its data have changed.
     """
     if not is_begun(out):
         raise ValueError(f"{out} holds no fine-tuning (no {SETTINGS}); give the folder that an earlier --out named.")
-    if (out / "trainer").is_dir():
-        raise ValueError(f"{out}/trainer is a checkpoint of an earlier version; begin anew with another --out.")
     saved: dict[str, Any] = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
     settings = FineTuning(**{**saved, "lora": Lora(**saved["lora"])})
     if _hash(Path(settings.data)) != settings.data_sha256:
@@ -131,7 +130,7 @@ def _note_seen(
     if families is not None:
         folder.begin_seen(settings.model)
         folder.add_seen(families)
-    others = sum(line["split"] not in ("train", "train-v1") for line in lines if "split" in line)
+    others = sum(not is_training_split(line["split"]) for line in lines if "split" in line)
     if others:
         display.say(
             f"{others} of {len(lines)} conversations show levels outside the training split; what is trained on them "
@@ -172,7 +171,7 @@ def _train(
             "num_tokens": tokens,
             "epoch": step * settings.epochs / steps,
         }
-        folder.append(folder.metrics, [record])
+        append_json_lines(folder.metrics, [record])
         display.advance({"loss": record["loss"]})
         if step % settings.save_every == 0 or step == steps or ctrl_c.pressed:
             folder.save_state({"tokens": tokens, **snapshot(step, model, optimiser)})

@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 from ragen_agent.algo import masked_mean
 from ragen_agent.config import Config
 from ragen_agent.sft.demonstrations import generate_demonstrations
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, by_length, distinct_prefixes, rows_of
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
@@ -28,6 +27,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import IMITATION, RunFolder
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import SeedStream, derive_seed
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.command_line import DeferredInterrupt
 
 __all__ = ["fit", "imitate", "restore", "snapshot", "warm_start"]

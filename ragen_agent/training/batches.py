@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ragen_agent.token_mdp import Trajectory
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference.vision import ImageTable
 
 __all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes", "rows_of"]

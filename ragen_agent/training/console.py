@@ -16,6 +16,7 @@ from ragen_agent.config import Config, Demonstrations, Evaluation
 from ragen_agent.training.metrics import METRICS
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import all_settings
+from ragen_gym.core.levels import is_training_split
 from ragen_gym.core.progress import SECONDS_A_LINE, ProgressBar
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import atomic_path, read_json_lines
@@ -130,7 +131,7 @@ def rates_table(game: str, evaluation: Evaluation, rates: Mapping[str, Any]) -> 
     """The measured rates with their intervals."""
     levels = f"{evaluation.levels} fixed {evaluation.split} levels, temperature {evaluation.temperature:g}"
     table = Table(title=f"{game}: success on {levels}", title_justify="left", caption_justify="left")
-    if evaluation.split in ("train", "train-v1"):
+    if is_training_split(evaluation.split):
         table.caption = "Measured on the training split: training draws from the same levels."
     for name in ("policy", "success", "95 % interval", "what it is"):
         table.add_column(name, justify="right" if name == "success" else "left", no_wrap=name != "what it is")
@@ -179,7 +180,7 @@ def run_code_flag(config: Config) -> str:
 
 def measured_on(split: str) -> str:
     """What the rates at the ends were measured on."""
-    return "fixed levels of the training split" if split in ("train", "train-v1") else f"held-out {split} levels"
+    return "fixed levels of the training split" if is_training_split(split) else f"held-out {split} levels"
 
 
 def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], path: Path, config: Config) -> None:

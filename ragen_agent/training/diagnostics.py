@@ -19,10 +19,10 @@ from torch import Tensor
 
 from ragen_agent.config import Config, Diagnostics
 from ragen_agent.config.algorithms import GROUPINGS
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.early_stopping import History
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.metrics import reasoning_spans
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.stats import Rate
 from ragen_gym.inference.vision import ImageTable
 

@@ -29,12 +29,12 @@ NO_FORMAT = (
 class History:
     """The records of a run's iterations, and what follows from them: the alarm and the reasons to stop.
 
-    ``stagnant`` is how many of the last iterations taught nothing.
+    ``stagnant`` is how many of the last iterations taught nothing; a run that goes on sets it.
     """
 
-    def __init__(self, records: Sequence[Mapping[str, Any]], stops: Stops, stagnant: int = 0) -> None:
+    def __init__(self, records: Sequence[Mapping[str, Any]], stops: Stops) -> None:
         self.records = [dict(record) for record in records]
-        self.stops, self.stagnant = stops, stagnant
+        self.stops, self.stagnant = stops, 0
 
     def new_signs(self, record: Mapping[str, Any]) -> list[Sign]:
         """The signs of collapse that an iteration, not yet added, shows for the first time in the run."""
@@ -58,9 +58,7 @@ class History:
             return _stagnant_reason(self.records)
         stops, stopped = self.stops, f"Stopped after iteration {len(self.records)}"
         stds = [record["spread"] for record in self.records]
-        if stops.return_std_patience and return_std_stop(
-            stds, first=stops.return_std_baseline, share=stops.return_std_share, patience=stops.return_std_patience
-        ):
+        if return_std_stop(stds, stops):
             return (
                 f"{stopped}: for {stops.return_std_patience} iterations the return std within groups was below "
                 f"{100 * stops.return_std_share:g} % of what it was in the first {stops.return_std_baseline}."
@@ -70,9 +68,7 @@ class History:
             limit = f"stops.sampled_tokens={stops.sampled_tokens}"
             return f"{stopped}: the rollouts have sampled {sampled:,} tokens, and {limit}."
         rates = [record["validation"] for record in self.records if "validation" in record]
-        if stops.validation_patience and validation_stop(
-            rates, floor=stops.validation_floor, times=stops.validation_patience
-        ):
+        if validation_stop(rates, stops):
             return (
                 f"{stopped}: {stops.validation_patience} validations in a row were below "
                 f"{100 * stops.validation_floor:g} %."
@@ -95,33 +91,24 @@ def _stagnant_reason(records: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def return_std_stop(history: Sequence[float], *, first: int = 10, share: float = 0.1, patience: int = 5) -> bool:
-    """Whether the return std has been below ``share`` of its first iterations' mean for ``patience`` iterations.
+def return_std_stop(history: Sequence[float], stops: Stops) -> bool:
+    """Whether the return std has been low for ``return_std_patience`` iterations; never where that is 0.
 
-    ``history`` holds each iteration's return std within groups, averaged over the groups; its ``first`` values say what
-    it was at the start and stop nothing themselves. A run whose returns never differed does not stop by this rule.
-
-    Raises:
-        ValueError: a share outside (0, 1), or ``first`` or ``patience`` below 1.
+    Low is below ``return_std_share`` of the mean of the first ``return_std_baseline`` iterations, which stop nothing
+    themselves. ``history`` holds each iteration's return std within groups, averaged over the groups. A run whose
+    returns never differed does not stop by this rule.
     """
-    if not 0 < share < 1 or first < 1 or patience < 1:
-        raise ValueError(
-            f"first={first}, share={share}, patience={patience}; need first >= 1, 0 < share < 1, patience >= 1"
-        )
-    if len(history) < first + patience:
+    first, patience = stops.return_std_baseline, stops.return_std_patience
+    if not patience or len(history) < first + patience:
         return False
-    bound = share * sum(history[:first]) / first
+    bound = stops.return_std_share * sum(history[:first]) / first
     return all(std < bound for std in history[-patience:])
 
 
-def validation_stop(history: Sequence[float], *, floor: float = 0.01, times: int = 5) -> bool:
-    """Whether the last ``times`` validations were all below ``floor``.
+def validation_stop(history: Sequence[float], stops: Stops) -> bool:
+    """Whether the last ``validation_patience`` validations were all below ``validation_floor``; never where that is 0.
 
     ``history`` holds the success rates of the validations so far, in [0, 1].
-
-    Raises:
-        ValueError: a floor outside (0, 1], or ``times`` below 1.
     """
-    if not 0 < floor <= 1 or times < 1:
-        raise ValueError(f"floor={floor}, times={times}; need 0 < floor <= 1 and times >= 1")
-    return len(history) >= times and all(rate < floor for rate in history[-times:])
+    patience = stops.validation_patience
+    return 0 < patience <= len(history) and all(rate < stops.validation_floor for rate in history[-patience:])

@@ -13,10 +13,11 @@ import numpy as np
 
 from ragen_agent.config import Config
 from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import SeedStream, derive_seed, make_env
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.policies import play_turns, random_reply

@@ -20,9 +20,9 @@ from torch import Tensor
 from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.metrics import reply_figures, turn_spans
 from ragen_agent.training.step_groups import turn_advantages, with_turn_advantages
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.failures import Failure, failure_kind
 
 __all__ = [

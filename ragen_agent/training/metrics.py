@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "METRICS",
     "PARTS",
+    "SMOOTHING",
     "Metric",
     "cost_line",
     "format_metric",
@@ -136,7 +137,10 @@ def format_metric(name: str, value: float) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def smooth(series: Sequence[float], weight: float = 0.25) -> list[float]:
+SMOOTHING = 0.25  # the weight of each value in the moving average, where no other is asked for
+
+
+def smooth(series: Sequence[float], weight: float = SMOOTHING) -> list[float]:
     """The exponential moving average: each value enters with ``weight``; the first stands as it is."""
     smoothed: list[float] = []
     for value in series:

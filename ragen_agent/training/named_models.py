@@ -66,7 +66,7 @@ GEMMA_TEMPLATE = """\
 {% for message in messages %}{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else message['role']) }}
 {{ (system if loop.first else '') + (message['content'] | trim) + '<end_of_turn>' }}
 {% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"""
-"""How Gemma 3 is talked to: the system message goes before the first of the user's."""
+"""How Gemma 3 writes a conversation: the system message goes before the first of the user's."""
 
 NAMED_MODELS = {
     model.name: model

@@ -17,7 +17,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_agent.programs.rollout import play_programs
 from ragen_agent.rollout import Instance, play
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.checkpoint import check_context, load_checkpoint, move
 from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.named_models import model_folder
@@ -25,6 +25,7 @@ from ragen_agent.training.parameters import check_targets
 from ragen_agent.training.small_model import build_model, check_known
 from ragen_agent.training.small_vision_model import build_vision_model, small_tokenizer
 from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env, records_states
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.inference.torch_engine import TorchEngine
 from ragen_gym.inference.vision import vision_of

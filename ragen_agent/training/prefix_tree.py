@@ -31,7 +31,7 @@ __all__ = ["PrefixTree", "shares_prefixes"]
 TREE_ATTENTION = "ragen_prefix_tree"
 
 BLOCK_COST = 4096
-"""What a block costs beside its products of queries and keys, in such products."""
+"""What a block costs besides its products of queries and keys, in such products."""
 
 PADDING = 1.25
 """Blocks are computed together as long as their padding adds at most this factor."""

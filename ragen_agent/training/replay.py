@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.iteration import Iteration
+from ragen_agent.trajectory import Trajectory
 
 __all__ = ["KeptEpisodes", "ReplayBuffer"]
 

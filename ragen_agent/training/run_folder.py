@@ -12,8 +12,8 @@ adapter/         with LoRA, the adapter that is merged into the checkpoint, made
 tensorboard/     event files, and wandb/ with wandb.json what Weights & Biases needs, where the settings ask for them
 state.pt         what ``--resume`` needs next to them; imitation.pt the same within a supervised phase
 seen.npy         the families of all levels that the run and its starting model were trained on, demonstrations too, up
-                 to the last save, and in warm/ and checkpoint/ what those saw; see ``ragen_gym.core.seen``. Runs that
-                 earlier versions began have none; a model without one then holds a ``versions.json``.
+                 to the last save, and in warm/ and checkpoint/ what those saw; see ``ragen_gym.core.seen``. None
+                 where a starting model saw levels that are not known; a model then holds a ``versions.json``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from ragen_agent.config import Config, read_toml, to_toml, with_settings
 from ragen_gym.core.seen import SEEN_FILE, find_seen, read_seen, write_seen
 from ragen_gym.core.storage import (
     DiskFullError,
-    append_json_lines,
     atomic_path,
     json_line,
     locked_folder,
@@ -108,10 +107,6 @@ class RunFolder:
             hint = runs_below(path) or "give the folder that an earlier --out named"
             raise ValueError(f"{path} holds no run (no config.toml); {hint}.")
         return cls(path), with_settings(Config(), read_toml(path / "config.toml"))
-
-    def append(self, path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-        """Adds lines to ``metrics`` or ``episodes`` and sees them onto the disk."""
-        append_json_lines(path, records)
 
     def keep(self, path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
         """Drops the lines of ``metrics`` or ``episodes`` that are not wanted, and a torn last one."""

@@ -1,4 +1,4 @@
-"""The small model with eyes: a Qwen2.5-VL of a few hundred thousand parameters, from scratch.
+"""The small model that reads pictures: a Qwen2.5-VL of a few hundred thousand parameters, from scratch.
 
 Its tokenizer is the small model's, with the ids that mean pictures after all others, so a text has the same ids in
 both. A patch has 14 pixels and 2 x 2 patches become a visual token: pictures with tiles of 28 pixels have one visual
@@ -55,20 +55,20 @@ SECTIONS = [HEAD_SIZE // 2 - 4 * (HEAD_SIZE // 11), *[2 * (HEAD_SIZE // 11)] * 2
 def small_tokenizer(config: Config) -> Qwen2Tokenizer:
     """The tokenizer of the small model that these settings train from scratch.
 
-    That of a model with eyes also knows what messages say with other pictures, and with the board as text: so it can
-    be measured on pictures that it was not trained on, and compared with a model that reads.
+    That of a visual model also holds the words of messages with other pictures, and with the board as text: so it can
+    be measured on pictures that it was not trained on, and compared with a model that reads text.
     """
     games = all_settings(config)
-    if sees := config.small_model.kind == "vision":
-        looks: list[dict[str, Any]] = [
+    if visual := config.small_model.kind == "vision":
+        observations: list[dict[str, Any]] = [
             {"observation": seen, "image_tiles": tiles} for seen in ("image", "both") for tiles in TILE_SETS
         ]
         plain = {name: each.default for name, each in declared(TurnConfig).items() if name.startswith("image_")}
-        looks.append({**plain, "observation": "text"})
-        games += [replace(game, turns=replace(game.turns, **look)) for game in games for look in looks]
+        observations.append({**plain, "observation": "text"})
+        games += [replace(game, turns=replace(game.turns, **each)) for game in games for each in observations]
     texts = [game_texts(make_env(game, None), game.demonstrations.thought) for game in games]
     tokenizer = build_tokenizer(texts)
-    if sees:
+    if visual:
         with_images(tokenizer)
     return tokenizer
 

@@ -97,7 +97,7 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
                 f"training.groups_by is {training.groups_by!r}, which compares turns by the state of a game; "
                 f"{config.game} is a text task, so use training.groups_by=level."
             )
-    pivots = records_states(config, split) and GROUPINGS[training.groups_by].branches and training.branch_at == "pivot"
+    branches = records_states(config, split) and GROUPINGS[training.groups_by].branches
     if split in SPLITS:
         split = same_version(split, version_of(config.evaluation.split))
     turns = config.turns.of_environment(states_limit=pretrained(config.model))
@@ -105,14 +105,14 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
     env = make_reply_env(config.game, turns, split=split, **(config.env_options | valued))
     if not isinstance(env, TurnEnv):
         return env
-    if pivots:
+    if branches and training.branch_at == "pivot":
         if not env.game.has_values:
             raise ValueError(
                 f"training.branch_at is 'pivot', which needs exact values of the game's states, and {config.game} has "
                 "none (its transition noise is not a matter of known chances); use training.branch_at=entropy."
             )
         env = make_turn(config.game, turns, split=split, **(config.env_options | {"regret": True}))
-    if records_states(config, split) and GROUPINGS[training.groups_by].branches and env.max_turns == 1:
+    if branches and env.max_turns == 1:
         raise ValueError(
             f"training.groups_by is {training.groups_by!r}, but episodes of {config.game} have one turn here, so none "
             "can branch off after it; allow more (turns.max_turns, or pulls of a bandit), or use "

@@ -33,6 +33,7 @@ __all__ = [
     "SPLIT_NAMES",
     "SPLIT_VERSION",
     "Level",
+    "is_training_split",
     "read_levels",
     "same_version",
     "split_of_hash",
@@ -81,6 +82,11 @@ def version_of(split: str | None) -> int:
 def same_version(split: str, version: int) -> str:
     """What ``train``, ``validation`` or ``test`` is called in a version of the splits."""
     return split if version == SPLIT_VERSION else f"{split}-v{version}"
+
+
+def is_training_split(split: str) -> bool:
+    """Whether a name is that of the training split, of any version."""
+    return split == same_version(SPLITS[0], version_of(split))
 
 
 def check_split(split: str | None) -> str | None:

@@ -21,7 +21,7 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
-__all__ = ["Sampler", "draw", "draw_scored", "keep_likeliest"]
+__all__ = ["Sampler", "draw", "draw_at", "draw_scored", "keep_likeliest"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,6 +30,12 @@ BLOCK = 256
 
 FIRST = 1024
 """The likeliest ids among which the share ``top_p`` is looked for, before all are sorted."""
+
+LARGE_VOCABULARY = 4096
+"""From here on ``draw_at`` sums over blocks of ids: for fewer ids one sum is faster."""
+
+LOGITS_AT_ONCE = 2**20
+"""Logits of a large vocabulary that ``draw_at`` takes at a time: they stay in the processor's cache."""
 
 #: What a generation config may ask for that changes logits, with the value that asks for nothing; not done here.
 IGNORED: Mapping[str, Any] = {
@@ -198,3 +204,36 @@ def draw_scored(logits: Tensor, of_draw: Tensor, numbers: Tensor) -> tuple[Tenso
     if over.any():
         ids = torch.where(over[:, 0], logits.argmax(-1)[of_draw], ids)
     return ids, logits[of_draw, ids] - highest[of_draw, 0] - sums[:, -1].log().float()
+
+
+def draw_at(
+    temperature: float, logits: Tensor, bias: Tensor, of_draw: Tensor, numbers: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Ids drawn by inversion at a temperature, and their log-probs.
+
+    Args:
+        temperature: above 0.
+        logits: floats (rows, vocabulary).
+        bias: float32 (vocabulary,), added to the logits.
+        of_draw: int64 (draws,), the row that each is drawn from.
+        numbers: floats (draws,) in [0, 1).
+
+    Returns:
+        int64 and float32 (draws,), both on the CPU.
+    """
+    if logits.shape[1] < LARGE_VOCABULARY:
+        scaled = (logits.float() + bias) / temperature
+        log_probs, cumulative = scaled.log_softmax(-1)[of_draw], scaled.softmax(-1).cumsum(-1)[of_draw]
+        ids = torch.searchsorted(cumulative, numbers[:, None] * cumulative[:, -1:], right=True).squeeze(1)
+        if (over := ids == log_probs.shape[1]).any():  # draws rounded up to the very end
+            ids = torch.where(over, log_probs.argmax(-1), ids)
+        return ids.cpu(), log_probs.gather(1, ids[:, None]).squeeze(1).cpu()
+    ids, scores = torch.zeros_like(of_draw), torch.zeros(len(of_draw), device=logits.device)
+    size = max(1, LOGITS_AT_ONCE // logits.shape[1])
+    for first in range(0, len(logits), size):
+        draws = torch.nonzero((of_draw >= first) & (of_draw < first + size)).squeeze(1)
+        if len(draws):
+            scaled = logits[first : first + size].to(torch.float32, copy=True)
+            scaled.add_(bias).div_(temperature)
+            ids[draws], scores[draws] = draw_scored(scaled, of_draw[draws] - first, numbers[draws].double())
+    return ids.cpu(), scores.cpu()

@@ -30,7 +30,7 @@ from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key,
 from ragen_gym.inference import RowImages, Sampled
 from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
 from ragen_gym.inference.prepacking import PrepackedLinears
-from ragen_gym.inference.sampling import draw_scored
+from ragen_gym.inference.sampling import draw_at
 from ragen_gym.inference.vision import ImageTable, vision_of
 
 __all__ = [
@@ -64,12 +64,6 @@ TOKENS_PER_PASS = 16384
 
 SHARED_AT_LEAST = 256
 """What all new prompts begin with is read once, in a pass of its own, where that saves so many tokens or more."""
-
-LARGE_VOCABULARY = 4096
-"""From here on a token is drawn in two stages, see ``ragen_gym.inference.sampling``: for fewer ids one is faster."""
-
-LOGITS_AT_ONCE = 2**20
-"""Logits of a large vocabulary that are sampled from at a time: they stay in the processor's cache."""
 
 
 def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> Tensor:
@@ -342,7 +336,8 @@ class TorchSession:
         rows, front = np.arange(len(left)), prefixes.count  # unfinished rows; their slots are the first ones
         waited = 0  # tokens that the stragglers have had
         for step in range(most):
-            tokens, log_probs = self._draw(logits, prefixes.slot[rows], numbers[rows, step])
+            slots, drawn = self._tensor(prefixes.slot[rows]), numbers[rows, step].to(self.device)
+            tokens, log_probs = draw_at(self.temperature, logits, self.engine.bias, slots, drawn)
             ids[rows, step], scores[rows, step] = tokens, log_probs
             counts[rows] += 1
             going = (counts[rows] < left[rows]) & ~self.engine.stops[tokens.numpy()]
@@ -419,26 +414,6 @@ class TorchSession:
         )
         logits: Tensor = output.logits
         return logits
-
-    def _draw(self, logits: Tensor, slots: NDArray[np.int64], numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """An id for each row, by inverse transform sampling, and its log-prob; both (rows,), on the CPU."""
-        of_row, numbers = self._tensor(slots), numbers.to(self.device)
-        if logits.shape[1] < LARGE_VOCABULARY:
-            scaled = (logits.float() + self.engine.bias) / self.temperature
-            log_probs, cumulative = scaled.log_softmax(-1)[of_row], scaled.softmax(-1).cumsum(-1)[of_row]
-            ids = torch.searchsorted(cumulative, numbers[:, None] * cumulative[:, -1:], right=True).squeeze(1)
-            if (over := ids == log_probs.shape[1]).any():  # draws rounded up to the very end
-                ids = torch.where(over, log_probs.argmax(-1), ids)
-            return ids.cpu(), log_probs.gather(1, ids[:, None]).squeeze(1).cpu()
-        ids, scores = torch.zeros_like(of_row), torch.zeros(len(of_row), device=self.device)
-        size = max(1, LOGITS_AT_ONCE // logits.shape[1])
-        for first in range(0, len(logits), size):
-            rows = torch.nonzero((of_row >= first) & (of_row < first + size)).squeeze(1)
-            if len(rows):
-                scaled = logits[first : first + size].to(torch.float32, copy=True)
-                scaled.add_(self.engine.bias).div_(self.temperature)
-                ids[rows], scores[rows] = draw_scored(scaled, of_row[rows] - first, numbers[rows].double())
-        return ids.cpu(), scores.cpu()
 
     def _tensor(self, values: Any) -> Tensor:
         return torch.as_tensor(values, device=self.device)

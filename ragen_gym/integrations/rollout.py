@@ -14,7 +14,7 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["METRICS", "Rollout", "noise_seed_of", "rows"]
+__all__ = ["METRICS", "Rollout", "episode_name", "noise_seed_of", "rows"]
 
 #: What ``Rollout.metrics`` counts, besides the return.
 METRICS = {
@@ -177,6 +177,11 @@ class Rollout:
             if self.info["success"]:
                 return {"seed": seed, "noise_seed": seed, "replies": replies, "total": self.total}
         raise ValueError(f"optimal play wins none of the episodes of {_SEEDS_TRIED} seeds: give it more turns.")
+
+
+def episode_name() -> str:
+    """A name that no other episode has, in whatever process, where the library gives it none; 32 hexadecimal digits."""
+    return f"{np.random.SeedSequence().entropy:032x}"
 
 
 def noise_seed_of(name: str) -> int:

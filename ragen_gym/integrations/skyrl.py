@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
 import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
-from ragen_gym.integrations.rollout import Rollout, noise_seed_of
+from ragen_gym.integrations.rollout import Rollout, episode_name, noise_seed_of
 
 __all__ = ["GameEnv", "register_game"]
-
-_EPISODES = count()
 
 
 class GameEnv(BaseTextEnv):
@@ -39,7 +36,7 @@ class GameEnv(BaseTextEnv):
         Raises:
             ValueError: the prompt is not that of the row's level.
         """
-        noise_seed = noise_seed_of(f"skyrl {next(_EPISODES)}") if self._noise_seed is None else self._noise_seed
+        noise_seed = noise_seed_of(episode_name()) if self._noise_seed is None else self._noise_seed
         self._rollout.begin(self._seed, noise_seed)
         begun = self._rollout.messages
         if prompt and [message["content"] for message in prompt] != [message["content"] for message in begun]:

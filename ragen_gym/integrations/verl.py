@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 from verl.utils.profiler import simple_timer
 
-from ragen_gym.integrations.rollout import Rollout, noise_seed_of
+from ragen_gym.integrations.rollout import Rollout, episode_name, noise_seed_of
 from ragen_gym.integrations.token_rollout import TokenRollout
 
 __all__ = ["GameLoop"]
@@ -38,7 +37,7 @@ class GameLoop(AgentLoopBase):
             ValueError: the row is none of these rows, or was written with other options of the game, or its prompt is
                 longer than ``data.max_prompt_length``.
         """
-        name = f"{np.random.SeedSequence().entropy:032x}"  # of this episode, in whatever process: verl gives it none
+        name = episode_name()
         rollout = self._begin(row, name)
         tokens = TokenRollout(rollout, self.tokenizer, **self.config.data.get("apply_chat_template_kwargs", {}))
         longest, limit = self.config.data.max_prompt_length, self.config.data.max_response_length

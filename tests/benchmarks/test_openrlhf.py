@@ -6,14 +6,14 @@ import copy
 import json
 from pathlib import Path
 
-from benchmarks.openrlhf import HERE, _page, _plot
+from benchmarks.openrlhf import HERE, PHASES, _page, _plot
 
 RESULTS = json.loads((HERE / "openrlhf.json").read_text(encoding="utf-8"))
 
 
 def test_a_pretrained_model_has_its_phases_and_the_share_of_this_project(tmp_path: Path) -> None:
     real = copy.deepcopy(RESULTS["small"]) | {"game": "Bandit", "iterations": 15}
-    real["local"]["phases"] = {"rollout": 2.0, "train": 4.0}
+    real["local"]["phases"] = dict.fromkeys(PHASES, 0.0) | {"rollout": 2.0, "train": 4.0}
     real["openrlhf"]["phases"] = {"rollout": 9.0, "score": 1.5, "train": 5.0, "synchronise": 2.0, "own": 0.5}
     real["openrlhf"] |= {"seconds": 20.0, "vllm_kl": -0.0004, "vllm_kl_most": 0.0009, "vllm_gap": 0.0018}
     page = _page({**RESULTS, "real": real})
@@ -34,7 +34,7 @@ def test_playing_ahead_is_a_third_run(tmp_path: Path) -> None:
     small = copy.deepcopy(RESULTS["small"])
     small["openrlhf"]["seconds"] = 5.4
     small["ahead"] = copy.deepcopy(small["openrlhf"]) | {"seconds": 3.4, "seconds_wait": 0.25, "mismatch_kl": 0.00032}
-    small["ahead"] |= {"staleness": 1, "max_vllm_kl": 1.0, "phases": {"rollout": 2.0}}
+    small["ahead"] |= {"staleness": 1, "max_vllm_kl": 1.0, "phases": dict.fromkeys(PHASES, 0.0) | {"rollout": 2.0}}
     page = _page({"small": small})
     assert "| OpenRLHF, playing ahead |" in page
     for said in (

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import real_model
 from benchmarks.peers import Peer, PeerError
+from benchmarks.real_model_parts import GAMES, PARTS
 from ragen_agent.config import Config, SmallModel, with_settings
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.small_model import build_model, build_tokenizer, game_texts
@@ -17,7 +18,7 @@ from ragen_agent.training.tasks import make_env
 
 def small_model(folder: Path) -> Path:
     """A model that has read the texts of both games."""
-    configs = [with_settings(Config(), settings) for settings in real_model.GAMES.values()]
+    configs = [with_settings(Config(), settings) for settings in GAMES.values()]
     texts = [game_texts(make_env(config, None), config.demonstrations.thought) for config in configs]
     tokenizer = build_tokenizer(texts)
     save_checkpoint(build_model(SmallModel(32, 1, 32), tokenizer, 0), tokenizer, folder)
@@ -34,7 +35,7 @@ def test_every_part_runs_is_not_repeated_and_makes_a_page(
     common += ["--work", str(tmp_path / "work"), "--out", str(out)]
     assert real_model.main([*common, "--part", "peak"]) == 0
     assert "Not measured yet: update, decode, iteration, profile." in capsys.readouterr().out
-    monkeypatch.setitem(real_model.PARTS, "peak", lambda bench: 1 // 0)  # it is there: not measured again
+    monkeypatch.setitem(PARTS, "peak", lambda bench: 1 // 0)  # it is there: not measured again
     assert real_model.main(common) == 0
     results = json.loads((out / "real_model.json").read_text())
     page = (out / "real_model.md").read_text()

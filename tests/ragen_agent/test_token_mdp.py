@@ -385,6 +385,7 @@ GOOD: dict[str, Any] = {
     "level_id": "x",
     "seed": None,
     "messages": [],
+    "turn_facts": [],
 }
 
 

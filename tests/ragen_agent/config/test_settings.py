@@ -84,6 +84,7 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"stops": {"return_std_share": 0.2}}, r"no effect without stops\.return_std_patience; give that too"),
         ({"judge": {"model": "m"}}, r"no effect without judge\.base_url; give that too"),
         ({"training": {"correction_bounds": [2.0]}}, r"correction_bounds is \[2\.0\]; give a lower and a higher"),
+        ({"training": {"correction_bounds": ["a", "b"]}}, r"bounds is \['a', 'b'\]; give a lower and a higher"),
         ({"training": {"correction": "sequence"}}, r"correction=sequence .* use training\.correction_mode=mask"),
         ({"training": {"correction_gating": "tv"}}, r"correction_gating=tv use training\.correction_mode=mask"),
         (

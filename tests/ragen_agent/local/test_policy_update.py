@@ -16,13 +16,13 @@ from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.local import policy_update
 from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.rollout import group
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training import scoring
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.metrics import reply_parts
 from ragen_agent.training.parameters import adapt, clip_gradients
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.prefix_tree import shares_prefixes
+from ragen_agent.trajectory import Trajectory
 
 CONFIG = with_settings(
     Config(),

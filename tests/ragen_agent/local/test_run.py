@@ -236,7 +236,7 @@ def test_torn_and_unfinished_records_are_dropped_before_any_phase(
 def test_a_second_process_does_not_touch_the_run(tmp_path: Path) -> None:
     """Such as ``--resume`` of a run that goes on: it would drop the records that the first has not saved yet."""
     folder = RunFolder.create(tmp_path / "run", configure(TINY))
-    folder.append(folder.metrics, [{"iteration": 0}])
+    append_json_lines(folder.metrics, [{"iteration": 0}])
     with locked_folder(folder.path), pytest.raises(ValueError, match="another process is working in"):
         training.train(configure(TINY), folder, quiet())
     assert read_json_lines(folder.metrics) == [{"iteration": 0}]

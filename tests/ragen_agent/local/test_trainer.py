@@ -24,7 +24,6 @@ from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
@@ -36,6 +35,7 @@ from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.displays import quiet
 

@@ -28,9 +28,8 @@ from ragen_agent.openrlhf.experience import (
     row_advantages,
 )
 from ragen_agent.openrlhf.processes import RunContext
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.step_groups import token_advantages, turn_advantages
-from ragen_agent.trajectory import TurnInfo
+from ragen_agent.trajectory import Trajectory, TurnInfo
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -61,8 +61,8 @@ def test_playing_ahead_is_openrlhfs_asynchronous_trainer() -> None:
         check_extra_flags(["--train.partial_rollout_enable"])
 
 
-def correction(training: dict[str, Any], settings: dict[str, Any] | None = None) -> list[list[str]]:
-    flags = values({"training": training}, settings)
+def correction(training: dict[str, Any]) -> list[list[str]]:
+    flags = values({"training": training})
     return [flags[f"algo.advantage.is_correction_{axis}"] for axis in ("level", "mode", "gating", "threshold")]
 
 
@@ -70,8 +70,7 @@ def test_the_correction_has_the_axes_of_openrlhf() -> None:
     """By default TIS at 2. Without a level vLLM would give no log-probs, so none is not for OpenRLHF to do."""
     tis = [["token"], ["clip"], ["ratio"], ["0.0", "2.0"]]
     assert correction({}) == correction({"correction": "none"}) == correction({"correction": "token"}) == tis
-    older = correction({}, {"correction": [0.5, 3.0]})
-    assert older == [*tis[:3], ["0.5", "3.0"]], "the older name of the bounds still holds"
+    assert correction({"correction": "token", "correction_bounds": [0.5, 3.0]}) == [*tis[:3], ["0.5", "3.0"]]
     icepop = {"correction_mode": "mask", "correction_bounds": [0.5, 5.0]}
     assert correction(icepop) == [["token"], ["mask"], ["ratio"], ["0.5", "5.0"]]
     trust = {

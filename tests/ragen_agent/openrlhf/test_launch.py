@@ -26,6 +26,7 @@ from ragen_agent.training.early_stopping import History
 from ragen_agent.training.evaluation import few_levels, fixed_instances
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import make_env
+from ragen_gym.core.storage import append_json_lines
 
 # The C library's ``malloc_stats`` writes to the standard error when the interpreter has ended, as nanobind does.
 ENDING = """
@@ -77,7 +78,7 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
 
     def run(folder: RunFolder, log: Path, config: Config, done: int, display: Display) -> None:
         started.append(done)
-        folder.append(folder.metrics, [{"iteration": 0, "success": 0.5}])
+        append_json_lines(folder.metrics, [{"iteration": 0, "success": 0.5}])
         RunState(1, "iteration1").write(folder.path)
         folder.write_summary({**folder.read_summary(), "before": rate, "after": rate, "stopped": "Stopped: why."})
         (folder.path / "checkpoint.new").mkdir()

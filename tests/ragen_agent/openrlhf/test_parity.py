@@ -40,13 +40,13 @@ from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT, _suppressed_ids
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.rollout import group
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.diagnostics import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.metrics import piece_decoder, reply_parts
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
+from ragen_agent.trajectory import Trajectory
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 

@@ -30,11 +30,11 @@ from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import train_rows
 from ragen_agent.openrlhf.ray_actors import SampledActor
 from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.small_model import build_model, build_tokenizer
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference import ImageSpan
 from ragen_gym.inference.vision import ImageProcessor, ImageTable, Vision, vision_of
 from tests.ragen_agent.openrlhf.test_ray_actors import Engine, adapt, scored

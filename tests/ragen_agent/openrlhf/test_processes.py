@@ -17,7 +17,7 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, repair, write_replay
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 CHILD = """
 import time
@@ -48,7 +48,7 @@ child.wait()
 
 def test_the_context_survives_the_environment() -> None:
     config = with_settings(Config(), {"training": {"algo": "ppo", "credit": "turn"}})
-    run = RunContext(config, with_settings(OpenRLHF(), {"correction": [0.5, 3.0]}), "/runs/one", (3, 5), 8)
+    run = RunContext(config, with_settings(OpenRLHF(), {"micro_batch": 4}), "/runs/one", (3, 5), 8)
     assert RunContext.from_json(run.to_json()) == run
 
 
@@ -73,9 +73,9 @@ def test_the_replay_buffer_is_saved_with_its_state(tmp_path: Path) -> None:
 
 def test_what_was_not_saved_whole_is_dropped(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Config())
-    folder.append(folder.metrics, [{"iteration": i} for i in range(5)])
-    folder.append(folder.episodes, [{"phase": "before"}, *({"phase": "train", "iteration": i} for i in range(5))])
-    folder.append(folder.episodes, [{"phase": "after"}])
+    append_json_lines(folder.metrics, [{"iteration": i} for i in range(5)])
+    append_json_lines(folder.episodes, [{"phase": "before"}, *({"phase": "train", "iteration": i} for i in range(5))])
+    append_json_lines(folder.episodes, [{"phase": "after"}])
     folder.write_summary({"before": {}, "after": {}})
     for part in ("_actor", "_critic"):
         for iteration in (2, 4):
@@ -96,14 +96,9 @@ def test_what_was_not_saved_whole_is_dropped(tmp_path: Path) -> None:
         assert not (folder.path / "deepspeed" / part / "iteration4").exists()
 
 
-def test_a_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text('{"iteration": 4, "tag": "iteration4", "still": 2}')
-    assert RunState.read(tmp_path) == RunState(4, "iteration4", 2)
-
-
 def test_a_torn_line_goes_and_so_does_what_was_never_saved(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Config())
-    folder.append(folder.metrics, [{"iteration": i} for i in range(2)])
+    append_json_lines(folder.metrics, [{"iteration": i} for i in range(2)])
     with folder.metrics.open("a") as file:
         file.write('{"iteration": 2, "suc')
     (folder.path / "deepspeed" / "_actor" / "iteration1").mkdir(parents=True)
@@ -115,7 +110,7 @@ def test_a_torn_line_goes_and_so_does_what_was_never_saved(tmp_path: Path) -> No
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Config())
     folder.checkpoint.mkdir()
-    folder.append(folder.episodes, [{"phase": "after"}])
+    append_json_lines(folder.episodes, [{"phase": "after"}])
     folder.write_summary({"after": {}})
     repair(folder)
     assert set(folder.read_summary()) == {"after"}

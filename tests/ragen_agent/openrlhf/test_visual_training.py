@@ -17,9 +17,9 @@ from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.checkpoint import load_checkpoint
 from ragen_agent.training.policy import Policy
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.inference.vision import vision_of
 from tests.ragen_agent.displays import quiet

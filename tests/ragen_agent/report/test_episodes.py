@@ -9,9 +9,11 @@ import pytest
 from ragen_agent.config import Config, with_settings
 from ragen_agent.report.episodes import EpisodeViews
 from ragen_agent.report.runs import load_runs
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.trajectory import Trajectory
+from ragen_gym.core.storage import append_json_lines
 from ragen_gym.games.values import TOLERANCE
 
 SETTINGS = {
@@ -50,7 +52,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Trajectory, di
             played.append(finished(process, REPLIES[::-1]))
         records = zip(played[-len(noise) :], noise, strict=True)
         extra = {"phase": "train", "iteration": 0, "kept": True}
-        folder.append(folder.episodes, [{**extra, **t.to_dict(), "noise_seed": k} for t, k in records])
+        append_json_lines(folder.episodes, [{**extra, **t.to_dict(), "noise_seed": k} for t, k in records])
     [run] = load_runs([folder.path])
     views = EpisodeViews(run, several=False)
     details = [entry.details() for group in views.groups() for entry in group]

@@ -34,7 +34,7 @@ from ragen_agent.report.watch import (
     sparkline,
 )
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 RECORDS = st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), max_size=8)
@@ -71,7 +71,7 @@ def test_a_file_that_is_written_anew_is_read_anew(runs: dict[str, Path], tmp_pat
     assert tail.read().metrics == records
     folder.keep(folder.metrics, lambda record: record["iteration"] < 2)  # as a run that goes on does
     assert tail.read().metrics == records[:2]
-    folder.append(folder.metrics, [{"iteration": 2}])
+    append_json_lines(folder.metrics, [{"iteration": 2}])
     assert tail.read().metrics == [*records[:2], {"iteration": 2}]
     folder.metrics.write_text('{"iteration"\n')
     with pytest.raises(ValueError, match="not JSON"):
@@ -202,7 +202,7 @@ def test_on_a_terminal_it_follows_the_run_to_its_end(runs: dict[str, Path], tmp_
     with watching(run) as (process, terminal):
         assert "warm start" in _until(terminal, "warm start")
         folder = RunFolder(run)
-        folder.append(folder.metrics, [{"iteration": 0, "success": 0.25, "spread": 0.5, "seconds": 2.0}])
+        append_json_lines(folder.metrics, [{"iteration": 0, "success": 0.25, "spread": 0.5, "seconds": 2.0}])
         assert "1/4 iterations" in _until(terminal, "1/4 iterations")
         folder.write_summary(RunFolder(runs["seed0"]).read_summary())
         assert FINISHED in _until(terminal, None)

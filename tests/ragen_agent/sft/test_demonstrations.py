@@ -34,9 +34,10 @@ from ragen_agent.sft.demonstrations import (
     write_conversations,
 )
 from ragen_agent.sft.fine_tune import agent_config
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
+from ragen_agent.trajectory import Trajectory
 from ragen_gym import make_turn
 from ragen_gym.core.turn_config import TurnConfig
 from tests.ragen_agent.displays import quiet
@@ -115,10 +116,10 @@ def test_conversations_say_the_families_of_their_levels(tmp_path: Path) -> None:
     assert not [*demonstrated_families(replace(LAKE, warm_start=replace(LAKE.warm_start, epochs=0)))]
     first = replace(LAKE, evaluation=replace(LAKE.evaluation, split="test-v1"))
     write_conversations(first, tmp_path / "first.jsonl", quiet())
-    older = lines_of(tmp_path / "first.jsonl")
-    assert {line.pop("split") for line in older} == {"train-v1"}
-    warm = replace(first, warm_start=warm.warm_start)
-    assert families_of([{**line, "split": "train"} for line in older]) == frozenset(demonstrated_families(warm))
+    of_first = lines_of(tmp_path / "first.jsonl")
+    assert {line["split"] for line in of_first} == {"train-v1"}
+    assert families_of(of_first) == frozenset(demonstrated_families(replace(first, warm_start=warm.warm_start)))
+    assert families_of([{**line, "split": "train"} for line in of_first]) is None, "that split draws other levels"
     for name, value in (("level_id", "0" * 16), ("seed", None), ("env", "Chess"), ("env_options", {"sise": 3})):
         assert families_of([*lines, {**lines[0], name: value}]) is None
     assert families_of([*lines, {"messages": []}]) is None

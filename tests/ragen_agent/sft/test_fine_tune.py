@@ -226,9 +226,6 @@ def test_what_does_not_fit_is_one_line(
 ) -> None:
     used, bare = tmp_path / "used", tmp_path / "bare.jsonl"
     begun(settings_of(data, model), used)
-    earlier = tmp_path / "earlier"
-    begun(settings_of(data, model), earlier)
-    (earlier / "trainer" / "checkpoint-2").mkdir(parents=True)
     bare.write_text(json.dumps({"messages": lines_of(data)[0]["messages"]}) + "\n")
     lake, torn = tmp_path / "lake.jsonl", tmp_path / "torn.jsonl"
     torn.write_text(data.read_text().partition("\n")[0] + "\n" + '{"messages": [{"role": "user"}]}\n')
@@ -240,7 +237,6 @@ def test_what_does_not_fit_is_one_line(
         (["--data", str(data), "--out", str(used)], "--resume"),
         (["--resume", str(used), "--seed", "1"], "leave out --seed"),
         (["--resume", str(tmp_path)], "holds no fine-tuning"),
-        (["--resume", str(earlier)], "checkpoint of an earlier version"),
         (["--data", str(data), "--batch", "5", "--accumulate", "2", "--out", str(tmp_path / "x")], "a multiple of"),
         (["--data", str(data), "--lora-target", "q_proj", "--out", str(tmp_path / "x")], "give --lora-rank"),
         (["--data", str(bare), "--out", str(tmp_path / "y")], "give --model"),

@@ -17,7 +17,7 @@ from ragen_agent.local.policy_update import Learner, targets_of
 from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.openrlhf.plan import check_supported, describe
 from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP, Trajectory
+from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.branches import branch_turn, play_trees
 from ragen_agent.training.iteration import Iteration
@@ -26,7 +26,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.step_groups import turn_advantages
 from ragen_agent.training.tasks import make_game_env
-from ragen_agent.trajectory import BranchPoint
+from ragen_agent.trajectory import BranchPoint, Trajectory
 from tests.ragen_agent.training.test_step_groups import episode
 
 SETTINGS: dict[str, Any] = {

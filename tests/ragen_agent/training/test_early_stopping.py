@@ -13,27 +13,24 @@ from ragen_agent.training.early_stopping import STAGNANT_ITERATIONS, History, re
 
 def test_return_std_stop_by_hand() -> None:
     """The first ten average 1, so what counts is five in a row below 0.1."""
-    start = [2.0, 0.0] * 5
-    assert not return_std_stop([*start, *[0.09] * 4])
-    assert return_std_stop([*start, *[0.09] * 5])
-    assert not return_std_stop([*start, *[0.09] * 4, 0.1])
-    assert return_std_stop([*start, 5.0, 0.1, *[0.09] * 5])
-    assert not return_std_stop([0.0] * 40), "it never had any"
-    assert return_std_stop([1.0, 0.4, 0.4], first=1, share=0.5, patience=2)
+    start, stops = [2.0, 0.0] * 5, Stops(return_std_patience=5)
+    assert not return_std_stop([*start, *[0.09] * 4], stops)
+    assert return_std_stop([*start, *[0.09] * 5], stops)
+    assert not return_std_stop([*start, *[0.09] * 5], Stops())
+    assert not return_std_stop([*start, *[0.09] * 4, 0.1], stops)
+    assert return_std_stop([*start, 5.0, 0.1, *[0.09] * 5], stops)
+    assert not return_std_stop([0.0] * 40, stops), "it never had any"
+    early = Stops(return_std_baseline=1, return_std_share=0.5, return_std_patience=2)
+    assert return_std_stop([1.0, 0.4, 0.4], early)
 
 
 def test_validation_stop_by_hand() -> None:
-    assert not validation_stop([0.0] * 4)
-    assert validation_stop([0.3, *[0.009] * 5])
-    assert not validation_stop([0.0, 0.0, 0.01, 0.0, 0.0])
-    assert validation_stop([0.2, 0.04], floor=0.05, times=1)
-
-
-def test_stops_refuse_what_they_cannot_decide() -> None:
-    with pytest.raises(ValueError, match="need first >= 1"):
-        return_std_stop([], patience=0)
-    with pytest.raises(ValueError, match="need 0 < floor"):
-        validation_stop([], floor=0.0)
+    stops = Stops(validate_every=1, validation_patience=5)
+    assert not validation_stop([0.0] * 4, stops)
+    assert validation_stop([0.3, *[0.009] * 5], stops)
+    assert not validation_stop([0.3, *[0.009] * 5], Stops())
+    assert not validation_stop([0.0, 0.0, 0.01, 0.0, 0.0], stops)
+    assert validation_stop([0.2, 0.04], Stops(validate_every=1, validation_patience=1, validation_floor=0.05))
 
 
 def record(number: int, **figures: float) -> dict[str, Any]:
@@ -81,7 +78,9 @@ def record(number: int, **figures: float) -> dict[str, Any]:
     ],
 )
 def test_reasons_to_stop(stops: Stops, records: list[dict[str, Any]], stagnant: int, reason: str) -> None:
-    said = History(records, stops, stagnant).stop_reason
+    history = History(records, stops)
+    history.stagnant = stagnant
+    said = history.stop_reason
     assert re.search(reason, said) if reason else said == ""
 
 

@@ -16,10 +16,10 @@ from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.config.algorithms import FILTER_RULES, FilterRule
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.openrlhf.plan import BatchPlan, describe
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.console import Display
 from ragen_agent.training.iteration import Iteration, score, teaches_nothing, undecided
 from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.displays import quiet
 

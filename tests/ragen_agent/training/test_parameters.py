@@ -22,13 +22,13 @@ from ragen_agent.local import run as training
 from ragen_agent.local.policy_update import Critic
 from ragen_agent.local.trainer import Trainer
 from ragen_agent.rollout import group
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.parameters import Float32AdamW, adamw
 from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.scoring import sampled_scores
+from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 
 pytest.importorskip("peft", reason="LoRA needs the extra sft")

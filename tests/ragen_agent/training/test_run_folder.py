@@ -14,7 +14,7 @@ from ragen_agent.config import Config
 from ragen_agent.training import run_folder
 from ragen_agent.training.run_folder import RunFolder, runs_below
 from ragen_gym.core.seen import read_seen
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ def test_a_torn_last_line_is_left_out(
     tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, object]], data: st.DataObject
 ) -> None:
     folder = RunFolder(tmp_path_factory.mktemp("run"))
-    folder.append(folder.metrics, records)
+    append_json_lines(folder.metrics, records)
     whole = folder.metrics.read_bytes()
     assert read_json_lines(folder.metrics) == records
     last = len(whole.rstrip(b"\n").split(b"\n")[-1])
     torn = data.draw(st.integers(2, last))  # at least the closing brace is lost
     folder.metrics.write_bytes(whole[:-torn])
     folder.keep(folder.metrics, lambda record: True)
-    folder.append(folder.metrics, [{"next": 1}])
+    append_json_lines(folder.metrics, [{"next": 1}])
     assert read_json_lines(folder.metrics) == [*records[:-1], {"next": 1}]
 
 

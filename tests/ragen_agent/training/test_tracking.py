@@ -20,7 +20,7 @@ from ragen_agent.config import merged
 from ragen_agent.local import run as training
 from ragen_agent.training import tracking
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.storage import DiskFullError, read_json_lines
+from ragen_gym.core.storage import DiskFullError, append_json_lines, read_json_lines
 from tests.ragen_agent.displays import Interrupting, quiet
 from tests.ragen_agent.local.test_run import TINY, configure
 from tests.ragen_gym.core.test_storage import limited_files
@@ -133,6 +133,6 @@ def test_a_resumed_run_sends_all_that_the_server_does_not_have(tmp_path: Path, m
 
     monkeypatch.setattr("wandb.init", lambda **options: Server())
     folder = RunFolder.create(tmp_path / "run", config := configure(merged(TINY, {"diagnostics": {"wandb": "games"}})))
-    folder.append(folder.metrics, [{"iteration": iteration, "success": 0.5} for iteration in range(3)])
+    append_json_lines(folder.metrics, [{"iteration": iteration, "success": 0.5} for iteration in range(3)])
     tracking.WeightsAndBiases(config, folder)
     assert sent == [2, 3]

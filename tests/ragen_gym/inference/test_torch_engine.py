@@ -13,12 +13,12 @@ import torch
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.rollout import Instance, group, play
-from ragen_agent.token_mdp import Trajectory
 from ragen_agent.training.batches import Batch, by_length
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.small_model import reading_only
-from ragen_gym.inference import Sampled, torch_engine
+from ragen_agent.trajectory import Trajectory
+from ragen_gym.inference import Sampled, sampling, torch_engine
 from ragen_gym.inference.kv_cache import SlotCache
 from ragen_gym.inference.torch_engine import TorchEngine, TorchSession
 
@@ -111,9 +111,9 @@ def test_sampling_follows_the_distribution(agent: Policy) -> None:
 def test_a_large_vocabulary_is_drawn_from_as_a_small_one(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     instances = group([1, 2], 4)
     sampled = []
-    for threshold in (torch_engine.LARGE_VOCABULARY, 1):
-        monkeypatch.setattr(torch_engine, "LARGE_VOCABULARY", threshold)
-        monkeypatch.setattr(torch_engine, "LOGITS_AT_ONCE", 2 * len(agent.engine.bias))  # two slots at a time
+    for threshold in (sampling.LARGE_VOCABULARY, 1):
+        monkeypatch.setattr(sampling, "LARGE_VOCABULARY", threshold)
+        monkeypatch.setattr(sampling, "LOGITS_AT_ONCE", 2 * len(agent.engine.bias))  # two slots at a time
         sampled.append(play(agent.engine, agent.processes("train", 8), instances, temperature=0.7, seed=5))
     small, large = sampled
     assert ids_of(small) == ids_of(large)

@@ -8,6 +8,7 @@ from gymnasium.error import ResetNeeded
 from ragen_gym import TurnEnv, make_turn
 from ragen_gym.games.registry import TABLE
 from ragen_gym.integrations import METRICS, Rollout, noise_seed_of, rows
+from ragen_gym.integrations.rollout import episode_name
 
 
 def test_a_text_task_is_played_as_a_game_is() -> None:
@@ -115,6 +116,12 @@ def test_noise_seeds_follow_from_names() -> None:
     assert seeds[0] == seeds[2] != seeds[1]
     assert all(0 <= seed < 2**63 for seed in seeds)
     Rollout("FrozenLake").begin(0, seeds[0])
+
+
+def test_no_two_episodes_have_one_name() -> None:
+    names = {episode_name() for _ in range(1000)}
+    assert len(names) == 1000
+    assert {len(name) for name in names} == {32}
 
 
 @pytest.mark.parametrize(
