@@ -14,6 +14,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from ragen_gym.core.failures import describe_error
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import did_you_mean, plain_number, shown
 
@@ -128,8 +129,8 @@ def find(name: str) -> GameSpec:
         module = module_of(name)
         if task_of(name) is not None or module == "ragen_gym.tasks":
             raise ValueError(
-                f"{name!r} is a text task: it has no board and no moves, and this needs a game; ragen_gym.TaskEnv plays "
-                "text tasks."
+                f"{name!r} is a text task: it has no board and no moves, and this needs a game; ragen_gym.TaskEnv "
+                "plays text tasks."
             )
         if module and module not in sys.modules:
             raise ValueError(
@@ -230,6 +231,8 @@ def _import(name: str, module: str) -> None:
         _LOADED.add(name)
     except ImportError as error:
         raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
+    except Exception as error:
+        raise ValueError(f"{name}: importing the module {module} failed: {describe_error(error)}.") from error
 
 
 def build_game(

@@ -222,7 +222,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"sizes": 4}, "FrozenLake has no option 'sizes': it has height, width, .* Did you mean size?"),
     ({"boxes": 4}, "FrozenLake has no option 'boxes': it has height, width"),
     ({"spilt": "train"}, "FrozenLake has no option 'spilt': .* Did you mean split?"),
-    ({"is_slippery": False}, r"no option 'is_slippery': .* Here is_slippery is success_rate: 1 for False, 1/3 for True\."),
+    (
+        {"is_slippery": False},
+        r"no option .* Here is_slippery is success_rate: 1 for False, 1/3 for True\.",
+    ),
     ({"map_name": "8x8"}, r"no option 'map_name': it has .* Here map_name is size: 8 for '8x8'\."),
     ({"desc": ["SFG"]}, r"no option 'desc': it has .* Here desc is levels: a list of boards\."),
     ({"max_turns": 3}, "FrozenLake has no option 'max_turns': .* is an option of turns: ragen_gym.make_turn takes it"),

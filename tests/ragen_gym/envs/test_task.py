@@ -271,7 +271,7 @@ def test_a_class_of_a_module_that_is_loaded_is_no_task_until_it_is_named(monkeyp
 def test_a_task_is_no_game_and_a_game_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before_its_import:  # the advice was to import it, and to serve it, which is refused
         before_its_import.delitem(sys.modules, "ragen_gym.tasks")
-        with pytest.raises(ValueError, match="'ragen_gym.tasks:Countdown' is a text task"):
+        with pytest.raises(ValueError, match=r"'ragen_gym\.tasks:Countdown' is a text task"):
             find("ragen_gym.tasks:Countdown")
     assert full_name("own_tasks:Echo") == "own_tasks:Echo"
     for look in (find, load):
