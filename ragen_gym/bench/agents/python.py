@@ -139,9 +139,10 @@ def find(target: str) -> Any:
         if isinstance(error, AttributeError) and module_name in sys.modules:  # not raised by the module's own code
             raise ValueError(f"{target}: {module_name} has no {path}.") from error
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            ending = " Leave .py out." if module_name.endswith(".py") else ""
             raise ValueError(
                 f"{target}: there is no module {module_name}; it is looked for in the current folder and among the "
-                f"installed ones."
+                f"installed ones.{ending}"
             ) from error
         raise ValueError(f"{target}: importing {module_name} failed: {describe_error(error)}.") from error
 

@@ -290,6 +290,7 @@ def test_every_form_of_python_code_plays(target: str, settings: dict[str, Any], 
     [
         ("python:forms", {}, "write it as module:name"),
         ("python:no_such:f", {}, "there is no module no_such"),
+        ("python:forms.py:plain", {}, r"there is no module forms\.py; .* Leave \.py out\."),
         ("python:forms:absent", {}, "forms has no absent"),
         ("python:forms:number", {}, "an agent has a method `reply` or `act`, or is a function"),
         ("python:forms:nothing", {}, "takes 0 arguments"),
