@@ -151,6 +151,10 @@ class ChatFormat:
             ValueError: the template cannot be used, or not append-only; the message says what was found and what to
                 do.
         """
+        if not hasattr(tokenizer, "chat_template"):
+            raise ValueError(
+                f"{shown(tokenizer)} is no tokenizer: give for example AutoTokenizer.from_pretrained(PATH)."
+            )
         if not tokenizer.chat_template:
             raise ValueError(
                 f"the tokenizer {tokenizer.name_or_path!r} has no chat template; set tokenizer.chat_template "

@@ -20,6 +20,7 @@ from ragen_agent.chat import ChatFormat, Content, Images
 from ragen_agent.config import Turns
 from ragen_agent.trajectory import BranchPoint, Trajectory, TurnInfo
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.validation import check_number, plain_number
 from ragen_gym.envs.step import InnerGenerator
 from ragen_gym.inference import ImageSpan
 
@@ -119,17 +120,13 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             raise ValueError(f"env is {env!r}; give an environment of whole replies, as ragen_gym.make_turn('Bandit')")
         if not isinstance(chat, ChatFormat):
             raise ValueError(f"chat is a {type(chat).__name__}; give ChatFormat.from_tokenizer(tokenizer)")
-        limits = {"max_tokens_per_turn": max_tokens_per_turn, "max_tokens_per_episode": max_tokens_per_episode}
-        for name, value in limits.items():
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        if history < -1:
-            raise ValueError(f"history is {history}; it must be -1 (all turns), 0 (the current one alone) or more")
         self.env = env
         self.chat = chat
-        self.max_tokens_per_turn = max_tokens_per_turn
-        self.max_tokens_per_episode = max_tokens_per_episode
-        self.history = history
+        self.max_tokens_per_turn = plain_number(max_tokens_per_turn)
+        self.max_tokens_per_episode = plain_number(max_tokens_per_episode)
+        self.history = plain_number(history)
+        for name, least in (("max_tokens_per_turn", 1), ("max_tokens_per_episode", 1), ("history", -1)):
+            check_number("TokenMDP", name, getattr(self, name), least, whole=True)
         self.record_states = record_states
         if chat.drops_thinking and env.has_wrapper_attr("forbidden_texts"):
             env.set_wrapper_attr("forbidden_texts", chat.special_texts)
@@ -296,8 +293,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         """Append a whole reply at once, as ``append`` does token by token, but for what is checked first.
 
         Args:
-            ids: the sampled ids of one turn: it ends at the last of them, and not before.
-            log_probs: their log-probabilities.
+            ids: the sampled ids of one turn, a list, an array or a tensor: it ends at the last of them, not before.
+            log_probs: their log-probabilities, likewise.
 
         Returns:
             the ids that follow, see ``append``.
@@ -307,6 +304,10 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             gymnasium.error.ResetNeeded: the episode is over, or none has begun.
         """
         self._check_running()
+        try:
+            ids, log_probs = list(map(index, ids)), list(map(float, log_probs))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"a reply is token ids and as many log-probabilities: {error}") from None
         room = min(self.max_tokens_per_turn, self.max_tokens_per_episode - self._start)
         stops = self.chat.stop_ids
         ends = bool(ids) and (ids[-1] in stops or len(ids) == room)

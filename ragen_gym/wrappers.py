@@ -24,6 +24,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.text import EDGE, TextFormat, Vocabulary
+from ragen_gym.core.validation import check_number, plain_number
 from ragen_gym.games.game import Game
 
 __all__ = [
@@ -100,6 +101,11 @@ class _TextToGrid:
     def _views(self, base: Any, space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], spaces.Space[Any]]:
         if not isinstance(space, spaces.Text):
             raise ValueError(f"observations are {space}, not text: make the environment with observation='text'.")
+        if not hasattr(base, "vocabulary"):
+            raise ValueError(
+                f"{base} does not say how its texts show a board: wrap what gymnasium.make or gymnasium.make_vec makes "
+                "of a game; in another batch, wrap each environment in TextToGrid."
+            )
         game: Game = base.game
         grid = spaces.Box(0, game.codes - 1, (game.height, game.width), np.uint8)
         return _reader(game, base.vocabulary, base.text_format), grid
@@ -191,7 +197,7 @@ class Curriculum(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         envs: environments from easy to hard, with equal spaces and ``info["success"]`` at each step, such as
             ``[gymnasium.make("ragen/FrozenLake-v0", preset=p, split="train") for p in ("easy", "medium", "hard")]``.
-        window: number of episodes looked back on, from 1 on.
+        window: number of episodes looked back on, an integer from 1 on.
         up: share of successes, in [0, 1], from which it moves on.
         down: share of successes, below ``up``, at which it moves back; a negative one never moves back.
 
@@ -212,8 +218,11 @@ class Curriculum(gymnasium.Wrapper[Any, Any, Any, Any]):
                 )
         if len(stages) < 2:
             raise ValueError(f"a curriculum needs two environments or more, from easy to hard; got {len(stages)}.")
-        if window < 1 or not down < up <= 1:
-            raise ValueError(f"window={window!r} must be at least 1, and down={down!r} below up={up!r}, up at most 1.")
+        check_number("Curriculum", "window", window := plain_number(window), 1, whole=True)
+        check_number("Curriculum", "up", up, 0, 1)
+        check_number("Curriculum", "down", down)
+        if not down < up:
+            raise ValueError(f"Curriculum: down={down!r} must be below up={up!r}.")
         first = stages[0]
         for stage, env in enumerate(stages):
             if (env.observation_space, env.action_space) != (first.observation_space, first.action_space):
@@ -239,6 +248,10 @@ class Curriculum(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Play one move of the environment in play."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if terminated or truncated:
+            if "success" not in info:
+                raise ValueError(
+                    f"{self.env} says nothing of success: a curriculum needs info['success'] at the end of an episode."
+                )
             self._successes.append(bool(info["success"]))
         return observation, reward, terminated, truncated, {**info, "stage": self.stage}
 

@@ -20,8 +20,8 @@ from typing import Any
 from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task
 from ragen_gym.bench.episode_plan import MAX_REPLY, PlannedEpisode, Prices, Timeouts
 from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
-from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed, describe_error, shown_safely
-from ragen_gym.core.failures import Failure
+from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed
+from ragen_gym.core.failures import Failure, describe_error, shown_safely
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.envs.messages import with_images
 from ragen_gym.envs.reply_env import ReplyEnv

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from inspect import isawaitable, iscoroutine
-from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, StopRun
 from ragen_gym.bench.episode_plan import Timeouts
-from ragen_gym.core.failures import Failure, failure_from
+from ragen_gym.core.failures import Failure, describe_error, failure_from, shown_safely
 from ragen_gym.core.text import without_controls
 
-__all__ = ["AgentCaller", "EpisodeFailed", "absorb_cancellation", "describe_error", "shown_safely"]
+__all__ = ["AgentCaller", "EpisodeFailed", "absorb_cancellation"]
 
 _LONGEST_DETAIL = 2000
 _CANCELLED = "the agent's own task was cancelled"
@@ -156,19 +154,3 @@ class _StartedCoroutine:
                     waits_for = self.coroutine.send(sent)
         except StopIteration as done:
             return done.value
-
-
-def describe_error(error: BaseException) -> str:
-    """An exception in a line, with the place where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    text = " ".join(shown_safely(error, str).split())
-    return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
-
-
-def shown_safely(value: Any, how: Callable[[Any], str] = repr) -> str:
-    """``str`` or ``repr`` of what an agent made, which may raise."""
-    try:
-        return str.__str__(how(value))
-    except Exception as error:
-        return f"<{type(value).__name__} whose text raises {type(error).__name__}>"

@@ -118,10 +118,10 @@ def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
         count = len(boards)
     if count < n:
         where = f"of split {env.split}" if env.split else "of all splits"
-        raise ValueError(
-            f"{env.game_spec.id} has only {count} different levels {where}; "
-            f"ask for -n {count} or fewer, or for a larger board."
+        of, more = (
+            (env.game_spec.id, ", or for a larger board") if env._levels is None else ("the file of --levels", "")
         )
+        raise ValueError(f"{of} has only {count} different levels {where}; ask for -n {count} or fewer{more}.")
     return [env.game.level(board) for board in boards]
 
 

@@ -5,10 +5,13 @@ A malformed reply is no failure: it is the reply's problem (``ragen_gym.envs.rep
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-__all__ = ["INFRASTRUCTURE", "Failure", "failure_from", "failure_kind"]
+__all__ = ["INFRASTRUCTURE", "Failure", "describe_error", "failure_from", "failure_kind", "shown_safely"]
 
 
 class Failure(StrEnum):
@@ -50,3 +53,19 @@ def failure_kind(failure: str) -> Failure:
         ValueError: the text before the colon is no kind of failure.
     """
     return Failure(failure.partition(":")[0])
+
+
+def describe_error(error: BaseException) -> str:
+    """An exception in a line, with the place where it was raised; the text of a syntax error has it already."""
+    frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    text = " ".join(shown_safely(error, str).split())
+    return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
+
+
+def shown_safely(value: Any, how: Callable[[Any], str] = repr) -> str:
+    """``str`` or ``repr`` of what an agent made, which may raise."""
+    try:
+        return str.__str__(how(value))
+    except Exception as error:
+        return f"<{type(value).__name__} whose text raises {type(error).__name__}>"

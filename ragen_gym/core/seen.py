@@ -46,7 +46,9 @@ def read_seen(path: str | Path) -> frozenset[int]:
         file = found
     try:
         families = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (ValueError, EOFError):  # the text of which advises to unpickle the file
+        families = None
+    except OSError as error:
         raise ValueError(f"{file} is no record of the levels seen in training ({SEEN_FILE}): {error}") from error
     if not isinstance(families, np.ndarray) or families.dtype != np.uint64 or families.ndim != 1:
         raise ValueError(f"{file} is no record of the levels seen in training: it must hold uint64 (families,).")

@@ -170,6 +170,8 @@ class Game(ABC):
     noise_in_params: ClassVar[bool] = True
     #: What a mistake is called, by its kind (``ragen_gym.bench.losses.KINDS``), where the game has better words.
     mistakes: ClassVar[dict[str, str]] = {}
+    #: Options of the same game in other packages, and what they are here: for the error about an unknown option.
+    foreign_options: ClassVar[dict[str, str]] = {}
     #: Whether the oracle searches. A solution then has the limit ``max_nodes`` of each search, which may be set, and
     #: ``push_plan(board)``, a plan with the fewest pushes.
     solved_by_search: ClassVar[bool] = False

@@ -14,6 +14,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from ragen_gym.core.failures import describe_error
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import did_you_mean, plain_number, shown
 
@@ -126,13 +127,16 @@ def find(name: str) -> GameSpec:
     short = name.rpartition(":")[2].removeprefix("ragen/").removesuffix("-v0")
     if short not in TABLE:
         module = module_of(name)
+        if task_of(name) is not None or module == "ragen_gym.tasks":
+            raise ValueError(
+                f"{name!r} is a text task: it has no board and no moves, and this needs a game; ragen_gym.TaskEnv "
+                "plays text tasks."
+            )
         if module and module not in sys.modules:
             raise ValueError(
                 f"{name!r} is not known here, and {module} has not been imported: import it first; `ragen-gym serve` "
                 f"does with --game {name}."
             )
-        if task_of(name) is not None:
-            raise ValueError(f"{name!r} is a text task: it has no board and no moves, and this needs a game.")
         if own_module(name):
             raise ValueError(
                 f"{name!r} is not known here: {module} has registered no game of that name (ragen_gym.register), and a "
@@ -227,6 +231,8 @@ def _import(name: str, module: str) -> None:
         _LOADED.add(name)
     except ImportError as error:
         raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
+    except Exception as error:
+        raise ValueError(f"{name}: importing the module {module} failed: {describe_error(error)}.") from error
 
 
 def build_game(
@@ -254,9 +260,15 @@ def build_game(
             hint = did_you_mean(option, (*known, *arguments, *turns))
             if option in turns:
                 hint = f" {option} is an option of turns: ragen_gym.make_turn takes it."
+            elif option in spec.game_class.foreign_options:
+                hint = f" Here {option} is {spec.game_class.foreign_options[option]}."
             raise ValueError(f"{spec.name} has no option {option!r}: it has {', '.join(known)}.{hint}")
     below = {**spec.options, **(presets[preset] if preset else {})}
-    if options.get("size") is not None:
+    if (size := options.get("size")) is not None:
+        for side in ("height", "width"):  # the game does not see that a side was given which is its default
+            if side in options and options[side] != size:
+                given = shown(options[side])
+                raise ValueError(f"{spec.name}: size={shown(size)} and {side}={given} disagree; leave one out.")
         below = {option: value for option, value in below.items() if option not in ("height", "width")}
     return spec.game_class(**{option: plain_number(value) for option, value in {**below, **options}.items()})
 

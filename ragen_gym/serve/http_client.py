@@ -15,6 +15,7 @@ import gymnasium
 import httpx
 
 from ragen_gym.core.text import without_controls
+from ragen_gym.core.validation import check_number, shown
 from ragen_gym.serve.errors import shorten
 from ragen_gym.serve.serialization import Json, request_json
 
@@ -76,10 +77,13 @@ class RemoteSession:
         about: what the server said when it created the session.
 
     Raises:
-        As ``post``.
+        As ``post``, and a ValueError for a url or a timeout that is none.
     """
 
     def __init__(self, url: str, body: Json, token: str | None, timeout: float) -> None:
+        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+            raise ValueError(f"url={shown(url)} is no address: write it as http://127.0.0.1:8000.")
+        check_number("a remote environment", "timeout", timeout, 0.001)
         token = token or os.environ.get("RAGEN_GYM_TOKEN")
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self.url, self.timeout = url.rstrip("/"), timeout

@@ -272,20 +272,20 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
     Raises:
         RequestError: the library does not allow a value, or arguments of another grain were given.
     """
-    for name, given, fits in (
-        ("budgets", request.budgets is not None, request.grain == "turn"),
-        ("num_envs", request.num_envs is not None, request.grain == "step"),
-        ("max_episode_steps", request.max_episode_steps is not None, request.grain == "step"),
-        ("autoreset", request.autoreset is not None, request.num_envs is not None),
-        ("observation='grid'", request.observation == "grid", request.grain == "step"),
-        ("regret", request.regret, request.num_envs is None),
+    unvalued = "the server values no batches, which may take minutes: make several sessions without num_envs"
+    by_steps, by_turns = (request.grain == grain for grain in ("step", "turn"))
+    for name, given, fits, needs in (
+        ("budgets", request.budgets is not None, by_turns, "give grain='turn'"),
+        ("num_envs", request.num_envs is not None, by_steps, "make a session of turns for each environment"),
+        ("max_episode_steps", request.max_episode_steps is not None, by_steps, "give max_turns, among budgets"),
+        ("autoreset", request.autoreset is not None, request.num_envs is not None, "give num_envs"),
+        ("observation='grid'", request.observation == "grid", by_steps, "give the observation of turns among budgets"),
+        ("regret", request.regret, request.num_envs is None, unvalued),
     ):
         if given and not fits:
-            why = ""
-            if name == "regret":
-                why = " The server values no batches, which may take minutes: make several sessions without num_envs."
             raise RequestError(
-                "bad_value", f"{name} does not go with grain={request.grain!r}, num_envs={request.num_envs!r}.{why}"
+                "bad_value",
+                f"{name} does not go with grain={request.grain!r}, num_envs={request.num_envs!r}: {needs}.",
             )
     arguments: Json = {
         **request.env_options,

@@ -162,7 +162,7 @@ def test_a_window_that_does_not_fit_ends_the_episode(chat: ChatFormat) -> None:
             if not process.done:
                 process.append(token, 0.0)
     assert process.trajectory().truncated
-    with pytest.raises(ValueError, match="history is -2"):
+    with pytest.raises(ValueError, match="TokenMDP: history=-2 must be an integer from -1 on"):
         TokenMDP(env, chat, history=-2)
 
 

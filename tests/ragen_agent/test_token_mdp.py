@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
@@ -315,6 +316,22 @@ def test_a_pickled_episode_goes_on_as_the_original_does(make_tokenizer: MakeToke
     assert again.trajectory().to_dict() == mdp.trajectory().to_dict()
 
 
+def test_a_reply_may_come_as_arrays_or_tensors(bpe_chat: ChatFormat) -> None:
+    reply = bpe_chat.reply_ids("<think>up</think><answer>Up</answer>")
+    log_probs = np.linspace(-1, -0.5, len(reply)).tolist()
+    forms: list[Callable[[list[Any]], Any]] = [list, tuple, np.array, torch.tensor]
+    played = []
+    for form in forms:
+        mdp = lake(bpe_chat, max_tokens_per_turn=60)
+        mdp.begin(seed=11)
+        while not mdp.done:
+            mdp.append_reply(form(reply), form(log_probs))
+        played.append(mdp.trajectory().to_dict())
+    assert len(played[0]["turn_rewards"]) > 1
+    assert all(each["ids"] == played[0]["ids"] for each in played)
+    assert all(each["log_probs"] == pytest.approx(played[0]["log_probs"]) for each in played)
+
+
 def test_passes_gymnasiums_checks(bpe_chat: ChatFormat) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -327,8 +344,10 @@ def test_misuse_is_told(bpe_chat: ChatFormat) -> None:
             TokenMDP(env, bpe_chat)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"chat is a str; give ChatFormat.from_tokenizer\(tokenizer\)"):
         TokenMDP(make_turn("Bandit"), "tokenizer")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="max_tokens_per_turn is 0"):
-        lake(bpe_chat, max_tokens_per_turn=0)
+    for name in ("max_tokens_per_turn", "max_tokens_per_episode", "history"):
+        for value in (2.5, float("nan"), "x", None, -2):
+            with pytest.raises(ValueError, match=f"TokenMDP: {name}=.* must be an integer from"):
+                lake(bpe_chat, **{name: value})
     mdp = lake(bpe_chat, max_tokens_per_episode=10)
     with pytest.raises(ValueError, match="leaves none for a reply"):
         mdp.reset(seed=0)
@@ -345,6 +364,10 @@ def test_misuse_is_told(bpe_chat: ChatFormat) -> None:
         with pytest.raises(gymnasium.error.ResetNeeded, match=r"no episode has begun: call reset\(\)"):
             call()
     mdp.reset(seed=0)
+    wrong: list[tuple[Any, Any]] = [(None, None), (["a"], [0.0]), ([1.5], [0.0]), ([1], None), ([1], ["x"])]
+    for ids, log_probs in wrong:
+        with pytest.raises(ValueError, match="a reply is token ids and as many log-probabilities"):
+            mdp.append_reply(ids, log_probs)
     with pytest.raises(ValueError, match="outside the tokenizer's vocabulary"):
         mdp.append(bpe_chat.vocabulary_size, -1.0)
     for action in (1.5, "1", None):

@@ -74,3 +74,14 @@ def test_bad_arguments_are_refused() -> None:
         Curriculum([StepEnv("FrozenLake"), StepEnv("FrozenLake", size=5)])
     with pytest.raises(ValueError, match="below up"):
         Curriculum(stages(), up=0.2, down=0.5)
+    for wrong in ({"window": 0}, {"window": 1.5}, {"window": "3"}, {"up": "x"}, {"up": 2}, {"down": float("nan")}):
+        (name,) = wrong
+        with pytest.raises(ValueError, match=f"Curriculum: {name}=.* must be an? (integer|number)"):
+            Curriculum(stages(), **wrong)
+
+
+def test_an_environment_that_says_nothing_of_success_is_refused_at_its_end() -> None:
+    env = Curriculum([gymnasium.make("CartPole-v1", max_episode_steps=1) for _ in range(2)])
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"a curriculum needs info\['success'\]"):
+        env.step(0)

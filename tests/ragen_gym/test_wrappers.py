@@ -11,7 +11,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as stock
 
-import ragen_gym  # noqa: F401  (registers the ids)
+import ragen_gym
 from ragen_gym.games.registry import TABLE
 from ragen_gym.wrappers import (
     BatchFlatSymbols,
@@ -96,6 +96,13 @@ def test_views_stack() -> None:
 def test_the_wrong_observation_is_refused(wrapper: Any, observation: str, wanted: str) -> None:
     with pytest.raises(ValueError, match=wanted):
         wrapper(gymnasium.make("ragen/FrozenLake-v0", observation=observation))
+
+
+def test_texts_of_another_environment_are_refused() -> None:
+    with pytest.raises(ValueError, match="does not say how its texts show a board"):
+        TextToGrid(ragen_gym.make_turn("FrozenLake"))
+    with pytest.raises(ValueError, match="in another batch, wrap each environment in TextToGrid"):
+        BatchTextToGrid(gymnasium.make_vec("ragen/FrozenLake-v0", 2, vectorization_mode="sync"))
 
 
 STOCK: dict[str, Callable[[Any], Any]] = {

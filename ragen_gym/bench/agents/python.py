@@ -29,6 +29,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ragen_gym.bench.agent import plain_dict
+from ragen_gym.core.failures import describe_error
 from ragen_gym.core.threads import in_thread
 
 __all__ = ["PythonAgent", "find", "load"]
@@ -41,7 +42,7 @@ def load(target: str, *, kind: str | None = None, threads: bool = True, **argume
     """The agent of ``module:callable``; see the module. The current folder is among those that modules come from.
 
     Raises:
-        ValueError: there is no such module or callable, it is no agent, or it does not take the settings.
+        ValueError: there is no such module or callable, it is no agent, or making it failed.
     """
     name, given = f"python:{target}", {k: v for k, v in (("kind", kind), ("threads", threads)) if v not in (None, True)}
     if kind not in (None, *_KINDS):
@@ -125,7 +126,7 @@ def find(target: str) -> Any:
     """What ``module:name`` names; the current folder is among those that modules come from.
 
     Raises:
-        ValueError: there is no such module or name.
+        ValueError: there is no such module or name, or importing the module failed.
     """
     module_name, _, path = target.partition(":")
     if not module_name or not path:
@@ -134,17 +135,16 @@ def find(target: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return resolve_name(target)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name + ".").startswith(error.name + "."):
+    except Exception as error:
+        if isinstance(error, AttributeError) and module_name in sys.modules:  # not raised by the module's own code
+            raise ValueError(f"{target}: {module_name} has no {path}.") from error
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            ending = " Leave .py out." if module_name.endswith(".py") else ""
             raise ValueError(
                 f"{target}: there is no module {module_name}; it is looked for in the current folder and among the "
-                f"installed ones."
+                f"installed ones.{ending}"
             ) from error
-        raise
-    except AttributeError as error:
-        if module_name not in sys.modules:  # raised by the module's own code
-            raise
-        raise ValueError(f"{target}: {module_name} has no {path}.") from error
+        raise ValueError(f"{target}: importing {module_name} failed: {describe_error(error)}.") from error
 
 
 def _made(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -152,7 +152,10 @@ def _made(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> 
         signature(factory).bind(**arguments)
     except TypeError as error:
         raise ValueError(f"{name} takes {signature(factory)}; with the settings given: {error}.") from error
-    return factory(**arguments)
+    try:
+        return factory(**arguments)
+    except Exception as error:
+        raise ValueError(f"{name} could not be made: {describe_error(error)}.") from error
 
 
 def _fingerprint(found: Any) -> str | None:

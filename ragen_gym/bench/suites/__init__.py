@@ -22,7 +22,7 @@ A table, of which a suite needs only ``name`` and ``splits``, and a split only `
     name = "slippery"
     env = "FrozenLake"
     about = "What it asks for."
-    levels = "slippery.txt"         # next to the table, as ``ragen-gym levels export`` writes it
+    levels = "slippery.txt"         # in the table's folder, as ``ragen-gym levels export`` writes it
     env_options = { success_rate = 0.5 }  # or such as vocabulary = { name = "mine", symbols = "…" }
     budgets = { max_turns = 3 }     # override those of the suite
     ladder = "lake"                 # a rung of this ladder of difficulty, if it is one
@@ -319,6 +319,7 @@ def read_table(path: Path) -> dict[str, Any]:
             _check(f"budgets of {what}", row.get("budgets", {}), _TURN_OPTIONS)
             _check(f"env_options of {what}", row.get("env_options", {}))
             _check_name(what, row["name"])
+            _check_file(what, row["levels"])
         names = [row["name"] for row in table["splits"]]
         for row in table.get("published", ()):
             _check("[[published]]", row, _PUBLISHED_KEYS, _PUBLISHED_KEYS)
@@ -337,6 +338,15 @@ def read_table(path: Path) -> dict[str, Any]:
 def _check_name(what: str, name: Any) -> None:
     if not isinstance(name, str) or not name or not name.isprintable():
         raise ValueError(f"{what}: name={shown(name)} must be a text of printable characters.")
+
+
+def _check_file(what: str, levels: Any) -> None:
+    """A ValueError unless a file of levels lies in the table's folder: one from elsewhere is not written or read."""
+    if not isinstance(levels, str) or not levels or Path(levels).is_absolute() or ".." in Path(levels).parts:
+        raise ValueError(
+            f"{what}: levels={shown(levels)} must be the name of a file in the folder of the table, such as "
+            '"slippery.txt".'
+        )
 
 
 def _check_printable(what: str, value: Any) -> None:
@@ -373,6 +383,8 @@ def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path, *, run_cod
         turn_config = TurnConfig(**{**shared, **row.get("budgets", {})})
         options = row.get("env_options", {})
         options = options if is_task else env_options(options)
+        if "freeze" in row and not (folder / row["levels"]).is_file():
+            raise ValueError(f"there is no file {row['levels']} yet: `ragen-gym bench freeze` of this suite writes it.")
         levels: tuple[Level, ...] | tuple[Problem, ...]
         if is_task:
             levels = read_problems(folder / row["levels"], task_env(row["env"], turn_config, options))

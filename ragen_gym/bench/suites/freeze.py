@@ -60,7 +60,8 @@ def frozen_levels(row: dict[str, Any]) -> list[Level] | list[Problem]:
     distinct = recipe.pop(apart, count)
     if recipe or not all(isinstance(n, int) and n > 0 for n in (count, distinct)):
         raise ValueError(
-            f"{row['name']}: freeze takes count, and distinct or families, from 1 on, seed and split; got {recipe}."
+            f"{row['name']}: freeze takes count, and distinct or families, from 1 on, seed and split; got "
+            f"{row['freeze']}."
         )
     if is_task:
         if split is not None:

@@ -80,6 +80,12 @@ class FrozenLake(GridGame):
         "hard": {"success_rate": 0.8, "min_path": 3},
         "expert": {"success_rate": 1 / 3, "min_path": 3},
     }
+    foreign_options: ClassVar[dict[str, str]] = {
+        "is_slippery": "success_rate: 1 for False, 1/3 for True",
+        "map_name": "size: 8 for '8x8'",
+        "desc": "levels: a list of boards",
+        "p": "frozen_prob",
+    }
     mistakes: ClassVar[dict[str, str]] = {
         "fatal": "walks into a hole",
         "risk": "takes a worse chance, such as next to a hole",

@@ -108,6 +108,10 @@ class Sokoban(GridGame):
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)
     solved_by_search = True
+    foreign_options: ClassVar[dict[str, str]] = {
+        "dim_room": "height and width",
+        "num_boxes": "boxes",
+    }
     mistakes: ClassVar[dict[str, str]] = {"unsolvable": "makes a box unmovable, or the level unsolvable"}
     vocabularies: ClassVar[dict[str, Vocabulary]] = {
         "ragen": Vocabulary("ragen", "#_O√XPS"),

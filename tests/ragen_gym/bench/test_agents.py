@@ -290,6 +290,7 @@ def test_every_form_of_python_code_plays(target: str, settings: dict[str, Any], 
     [
         ("python:forms", {}, "write it as module:name"),
         ("python:no_such:f", {}, "there is no module no_such"),
+        ("python:forms.py:plain", {}, r"there is no module forms\.py; .* Leave \.py out\."),
         ("python:forms:absent", {}, "forms has no absent"),
         ("python:forms:number", {}, "an agent has a method `reply` or `act`, or is a function"),
         ("python:forms:nothing", {}, "takes 0 arguments"),
@@ -304,6 +305,24 @@ def test_python_code_that_is_no_agent_is_refused(spec: str, settings: dict[str, 
     write(here / "forms.py", PYTHON)
     with pytest.raises(ValueError, match=said):
         make_agent(spec, **settings)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def f(:", r"importing own_code failed: SyntaxError: invalid syntax \(own_code\.py, line 1\)\."),
+        (
+            "import no_such_package",
+            r"importing own_code failed: ModuleNotFoundError: .* 'no_such_package'",
+        ),
+        ("\nraise ValueError('no key')", r"importing own_code failed: ValueError: no key \(own_code\.py:2\)\."),
+        ("\nclass f:\n  def __init__(self):\n    1 / 0", r"could not be made: ZeroDivisionError: .*\(own_code\.py:4\)"),
+    ],
+)
+def test_python_code_that_fails_before_it_plays_says_where(code: str, said: str, here: Path) -> None:
+    (here / "own_code.py").write_text(code)
+    with pytest.raises(ValueError, match=rf"own_code:f:? {said}"):
+        make_agent("python:own_code:f")
 
 
 @pytest.mark.parametrize("target", ["reply", "Slow"])

@@ -255,6 +255,20 @@ def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert set(env.board) <= set("abcdef\n")
 
 
+def test_a_suite_has_its_levels_in_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "suite").mkdir()
+    for path in ("../notes.txt", str(tmp_path / "notes.txt"), "a/../../notes.txt"):
+        table = TABLE.replace('"lakes.txt"', f'"{path}"')
+        (tmp_path / "suite" / "suite.toml").write_text(table, encoding="utf-8")
+        for use in (load_suite, recipes):
+            with pytest.raises(ValueError, match="must be the name of a file in the folder of the table"):
+                use(tmp_path / "suite")
+        with pytest.raises(ValueError, match="in the folder of the table"):
+            main([str(tmp_path / "suite")])
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -264,7 +278,8 @@ def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ('env = "FrozenLake"', 'env = "FrozenLak"', "Did you mean FrozenLake"),
         ("success_rate = 0.5", "slip = 0.5", "no option 'slip'"),
         ('"abcdef"', '"abc"', "needs 6"),
-        ('levels = "lakes.txt"', 'levels = "none.txt"', "none.txt"),
+        ('levels = "lakes.txt"', 'levels = "none.txt"', "there is no file none.txt yet: `ragen-gym bench freeze`"),
+        ('levels = "lakes.txt"', 'levels = ""', "levels='' must be the name of a file in the folder"),
         ('levels = "lakes.txt"', "levels = []\nabout = 3", "split 'slippery'"),
         ("size = 3", "size = 4", "the board is 3x3"),
         ("[[splits]]", "[splits]", "splits must be a list"),
@@ -321,6 +336,8 @@ def test_more_levels_than_there_are_cannot_be_frozen() -> None:
         frozen_levels({**row, "freeze": {"count": 8, "families": 8, "distinct": 8}})
     with pytest.raises(ValueError, match="count, and distinct or families"):
         frozen_levels({**row, "freeze": {"count": 1, "colour": 2}})
+    with pytest.raises(ValueError, match=r"got \{'count': 0\}"):
+        frozen_levels({**row, "freeze": {"count": 0}})
 
 
 # Random and optimal play

@@ -383,6 +383,14 @@ def test_drawing_many_levels_is_not_silent(run: Run, monkeypatch: pytest.MonkeyP
     assert "ragen-gym: 3 of 5 levels solved" in errors
 
 
+def test_more_levels_than_a_file_holds_are_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("P_\n_G\n")
+    arguments = ("FrozenLake", "--option", "size=2", "--levels", tmp_path / "one.txt", "-n", 2)
+    code, _, errors = run("levels", "export", *arguments, "--out", tmp_path / "more.txt")
+    assert code == 2
+    assert "the file of --levels has only 1 different levels of all splits; ask for -n 1 or fewer." in errors
+
+
 def test_solve_takes_any_size_from_the_standard_input(run: Run) -> None:
     code, out, _ = run("solve", "FrozenLake", "-", "--option", "success_rate=1", typed="P__\n_OG\n")
     assert code == 0

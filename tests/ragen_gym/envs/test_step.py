@@ -222,6 +222,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"sizes": 4}, "FrozenLake has no option 'sizes': it has height, width, .* Did you mean size?"),
     ({"boxes": 4}, "FrozenLake has no option 'boxes': it has height, width"),
     ({"spilt": "train"}, "FrozenLake has no option 'spilt': .* Did you mean split?"),
+    (
+        {"is_slippery": False},
+        r"no option .* Here is_slippery is success_rate: 1 for False, 1/3 for True\.",
+    ),
+    ({"map_name": "8x8"}, r"no option 'map_name': it has .* Here map_name is size: 8 for '8x8'\."),
+    ({"desc": ["SFG"]}, r"no option 'desc': it has .* Here desc is levels: a list of boards\."),
     ({"max_turns": 3}, "FrozenLake has no option 'max_turns': .* is an option of turns: ragen_gym.make_turn takes it"),
     ({"observation": "pixels"}, f"observation='pixels' is not known: choose one of .*{OBSERVATIONS[0]!r}"),
     ({"observation": ["text"]}, r"observation=\['text'\] is not known"),
@@ -331,8 +337,10 @@ def test_an_episode_without_a_level_is_met_at_its_own_reset() -> None:
 
 def test_size_replaces_the_sides_of_a_row_and_contradicts_those_given() -> None:
     assert StepEnv("LargeSokoban", size=7).game.width == 7
-    with pytest.raises(ValueError, match="disagree"):
-        StepEnv("Sokoban", size=6, height=9)
+    assert StepEnv("FrozenLake", size=4, height=4).game.width == 4
+    for name, side in (("Sokoban", 9), ("FrozenLake", 4)):  # 4 is what FrozenLake has where nothing is given
+        with pytest.raises(ValueError, match=f"{name}: size=6 and height={side} disagree; leave one out"):
+            StepEnv(name, size=6, height=side)
 
 
 @pytest.mark.parametrize("name", ["FrozenLake", "Bandit", "BanditRev", "Sokoban", "LargeSokoban"])

@@ -268,12 +268,16 @@ def test_a_class_of_a_module_that_is_loaded_is_no_task_until_it_is_named(monkeyp
     assert task_of("ragen_gym.tasks:Countdown") is Countdown, "those of the package need not be named"
 
 
-def test_a_task_is_no_game_and_a_game_no_task() -> None:
+def test_a_task_is_no_game_and_a_game_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as before_its_import:  # the advice was to import it, and to serve it, which is refused
+        before_its_import.delitem(sys.modules, "ragen_gym.tasks")
+        with pytest.raises(ValueError, match=r"'ragen_gym\.tasks:Countdown' is a text task"):
+            find("ragen_gym.tasks:Countdown")
     assert full_name("own_tasks:Echo") == "own_tasks:Echo"
     for look in (find, load):
         with pytest.raises(ValueError, match="'own_tasks:Echo' is a text task"):
             look("own_tasks:Echo")
-    with pytest.raises(ValueError, match="is a text task"):
+    with pytest.raises(ValueError, match=r"is a text task: .*; ragen_gym\.TaskEnv plays text tasks"):
         make_turn("own_tasks:Echo")
     assert task_of("FrozenLake") is task_of("ragen_gym:ragen/FrozenLake-v0") is None
     assert isinstance(make_reply_env("FrozenLake", max_turns=3), TurnEnv)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,7 +14,7 @@ from ragen_gym import make_turn
 from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.envs import register_all
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.registry import TABLE, build_game, find
+from ragen_gym.games.registry import TABLE, build_game, find, load
 from ragen_gym.testing import check_env, check_game
 
 #: Small boards of games whose own are too large to try everything on.
@@ -152,3 +153,15 @@ def test_so_does_the_noise_of_an_episode(name: str, kwargs: dict[str, Any], nois
     env.reset(seed=5, options=None if noise_seed is None else {"noise_seed": noise_seed})
     rewards = [env.step(action)[1] for action in ((1,) * 12 if name == "Bandit" else (1, 0, 3, 2, 1, 3))]
     assert told == (" ".join(f"{reward:g}" for reward in rewards) if name == "Bandit" else env.text.replace("\n", " "))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [("def f(:", r"invalid syntax \(own_rules\.py, line 1\)"), ("\n1 / 0", r"\(own_rules\.py:2\)")]
+)
+def test_a_module_that_cannot_be_imported_says_where(
+    code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_rules.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=rf"own_rules:Game: importing the module own_rules failed: .*{said}\."):
+        load("own_rules:Game")

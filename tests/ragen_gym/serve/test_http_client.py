@@ -109,6 +109,15 @@ def test_an_answer_that_drips_is_not_waited_for() -> None:
         stop.set()
 
 
+def test_an_address_and_a_timeout_that_are_none_are_refused() -> None:
+    for url in (None, "localhost:8000", "ftp://localhost"):
+        with pytest.raises(ValueError, match=r"is no address: write it as http://127\.0\.0\.1:8000"):
+            RemoteEnv(url, "FrozenLake")  # type: ignore[arg-type]
+    for timeout in (float("nan"), -1, 0, "x", None):
+        with pytest.raises(ValueError, match=r"timeout=.* must be a number from 0\.001 on"):
+            RemoteEnv("http://127.0.0.1:1", "FrozenLake", timeout=timeout)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("code", ["bad_value", "no_episode", "unknown_session", "full", "\x1b]0;mine\x07"])
 def test_an_error_says_nothing_to_the_terminal(code: str) -> None:
     body = json.dumps({"error": {"code": code, "message": "\x1b[2J\x1b]0;mine\x07 all is well\r"}}).encode()
