@@ -272,7 +272,7 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
     Raises:
         RequestError: the library does not allow a value, or arguments of another grain were given.
     """
-    unvalued = "the server values no batches, which may take minutes: make several sessions without num_envs"
+    singly = "of a batch it may take minutes: make several sessions without num_envs"
     by_steps, by_turns = (request.grain == grain for grain in ("step", "turn"))
     for name, given, fits, needs in (
         ("budgets", request.budgets is not None, by_turns, "give grain='turn'"),
@@ -280,7 +280,7 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
         ("max_episode_steps", request.max_episode_steps is not None, by_steps, "give max_turns, among budgets"),
         ("autoreset", request.autoreset is not None, request.num_envs is not None, "give num_envs"),
         ("observation='grid'", request.observation == "grid", by_steps, "give the observation of turns among budgets"),
-        ("regret", request.regret, request.num_envs is None, unvalued),
+        ("regret", request.regret, request.num_envs is None, singly),
     ):
         if given and not fits:
             raise RequestError(
