@@ -19,7 +19,10 @@ _EMPTY = ("advantages", "ref_logprobs", "overrides", "images")
 
 
 class GameEnvConfig(BaseEnvConfig):  # type: ignore[misc, unused-ignore]
-    """Which game, with which options of it and of a turn; ``max_token_length`` bounds an episode."""
+    """Which game, with which options of it and of a turn; ``max_token_length`` bounds an episode.
+
+    Levels are counted from ``first_seed``, so that several processes play other levels only if each has another one.
+    """
 
     game: str = "FrozenLake"
     options: dict[str, Any] = {}  # noqa: RUF012  # pydantic copies it
