@@ -231,6 +231,8 @@ def _import(name: str, module: str) -> None:
         _LOADED.add(name)
     except ImportError as error:
         raise ValueError(f"{name}: importing the module {module} failed here, in {os.getcwd()}: {error}.") from None
+    except AssertionError:  # of a check that the module runs when it is imported
+        raise
     except Exception as error:
         raise ValueError(f"{name}: importing the module {module} failed: {describe_error(error)}.") from error
 
