@@ -330,13 +330,13 @@ def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
         f"\n{pair}:\n" + "".join(f"- {name}: {text}\n" for name, text in found.items())
         for pair, found in entry.get("differences", {}).items()
     )
-    about: dict[str, list[str]] = {}
+    agents: dict[str, list[str]] = {}  # of which each sentence is true
     for name, row in measured.items():
         for sentence in row["sentences"]:
-            about.setdefault(sentence, []).append(name)
+            agents.setdefault(sentence, []).append(name)
     said = "".join(
-        f"\n{'All' if len(names) == len(measured) else '; '.join(names)}: {sentence}\n"
-        for sentence, names in about.items()
+        f"\n{'All agents' if len(names) == len(measured) else '; '.join(names)}: {sentence}\n"
+        for sentence, names in agents.items()
     )
     reasons = "".join(f"\n{name} was not measured: {reason}\n" for name, reason in left_out.items())
     model = any(row["model"] for row in measured.values())
