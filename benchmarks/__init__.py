@@ -9,12 +9,17 @@ __all__ = ["machine", "made_folder"]
 
 
 def machine(*packages: str) -> str:
-    """The processor and the versions of Python and of these packages, in a line for a page."""
+    """The processor, the GPU if there is one, and the versions of Python and of these packages: a line for a page."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         model = f"{names[0]}, {len(names)} cores" if names else model
+    if "torch" in packages:
+        import torch
+
+        if torch.cuda.is_available():
+            model += f", {torch.cuda.get_device_name()}"
     versions = (f"{name} {version(name)}" for name in packages)
     return "; ".join([model, ", ".join([f"Python {platform.python_version()}", *versions])])
 

@@ -30,10 +30,10 @@ from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training import scoring
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.console import Display
-from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.parameters import adamw
 from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.prefix_tree import PrefixTree
+from ragen_agent.training.resources import cpu_threads
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference import Engine

@@ -39,12 +39,13 @@ ROWS = {
 }
 
 PAGE = """\
-# Recipes for a CPU
+# Recipes with SmolLM2
 
 Written by `python -m benchmarks.recipes`. Each recipe imitates scripted demonstrations and goes on by reinforcement
 (StarPO-S); what reinforcement is worth is its distance from more imitation of the same demonstrations at the same
 cost. Success in %, a column for each seed; in the last column the mean over seeds, with Student's 95 % interval where
-seeds differ, which few seeds make wide. Minutes are by the clock, whatever else ran on the machine.
+seeds differ, which few seeds make wide. Minutes are by the clock, whatever else ran on the machine, whose number stands
+in the row above them.
 
 {sections}
 The settings of `smollm2-135m-sokoban` were chosen on the levels of its table, in parts, each run once: 100 steps of
@@ -130,13 +131,14 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 def _page(results: dict[str, Any]) -> str:
     """The page of these results."""
-    sections = "\n".join(_section(name, results[name]) for name in sorted(results) if results[name])
-    machines = dict.fromkeys(run["machine"] for name in sorted(results) for run in results[name].values())
-    return PAGE.format(sections=sections, machines="; ".join(machines))
+    known = list(dict.fromkeys(run["machine"] for name in sorted(results) for run in results[name].values()))
+    sections = "\n".join(_section(name, results[name], known) for name in sorted(results) if results[name])
+    machines = "; ".join(f"({number}) {machine}" for number, machine in enumerate(known, start=1))
+    return PAGE.format(sections=sections, machines=machines)
 
 
-def _section(name: str, runs: dict[str, Any]) -> str:
-    """The table of a recipe."""
+def _section(name: str, runs: dict[str, Any], machines: Sequence[str]) -> str:
+    """The table of a recipe; a run's machine is given by its number in ``machines``, from 1 on."""
     seeds = sorted(runs, key=int)
     count = runs[seeds[0]]["after"]["n"]
     lines = [f"## `{name}`", "", read_recipe(name).title + ".", ""]
@@ -147,21 +149,22 @@ def _section(name: str, runs: dict[str, Any]) -> str:
     lines += [_line(title, rates[row], most=100.0) for row, title in ROWS.items()]
     gain = [after - more for after, more in zip(rates["after"], rates["more_imitation"], strict=True)]
     lines.append(_line("**reinforcement above more imitation, points**", gain))
-    if all("trained_s" in run for run in runs.values()):
-        minutes = [runs[seed]["trained_s"] / 60 for seed in seeds]
-        lines.append(_line("minutes until reinforcement was measured", minutes, spread=False))
-    lines.append(_line("minutes of the whole run", [runs[seed]["wall_s"] / 60 for seed in seeds], spread=False))
+    lines.append(f"| machine | {' | '.join(str(1 + machines.index(runs[seed]['machine'])) for seed in seeds)} | |")
+    for title, key in {"minutes until reinforcement was measured": "trained_s", "minutes in all": "wall_s"}.items():
+        if all(key in run for run in runs.values()):
+            minutes = [f"{runs[seed][key] / 60:.1f}" for seed in seeds]
+            lines.append(f"| {title} | {' | '.join(minutes)} | |")
     return "\n".join(lines) + "\n"
 
 
-def _line(title: str, values: Sequence[float], *, most: float = inf, spread: bool = True) -> str:
+def _line(title: str, values: Sequence[float], *, most: float = inf) -> str:
     """A row of the table; ``most`` is the largest possible value, and 0 then the least. What is missing is nan."""
     cells = ["not yet" if isnan(value) else f"{value:.1f}" for value in values]
     if "not yet" in cells:
         return f"| {title} | {' | '.join(cells)} | |"
     found = mean_interval(values)
     low, high = (found.low, found.high) if most == inf else (max(0.0, found.low), min(most, found.high))
-    interval = f" ({low:.1f} to {high:.1f})" if spread and len(set(values)) > 1 else ""
+    interval = f" ({low:.1f} to {high:.1f})" if len(set(values)) > 1 else ""
     return f"| {title} | {' | '.join(cells)} | {found.value:.1f}{interval} |"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite
@@ -112,6 +113,9 @@ def markdown_page(
     whole = f"{there} of {wanted} runs are complete: the conclusions may change."
     if there == wanted:
         whole = f"All {wanted} runs are complete."
+    places = Counter(run.summary.get("gpu", "CPUs") for seeds in runs.values() for run in seeds.values())
+    if set(places) - {"CPUs"}:
+        whole += f" Runs {', '.join(f'on {name}: {count}' for name, count in places.items())}."
     lines = [f"# {experiment.title}", ""]
     if note:
         lines += [f"> {note}", ""]

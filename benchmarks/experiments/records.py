@@ -44,7 +44,7 @@ FIGURES = (
     "sampled_tokens",
     "train_tokens",
 )
-NUMBERS = ("wall_s", "memory_gib")  # of a summary, in addition to its rates
+MACHINE = ("wall_s", "memory_gib", "gpu")  # of a summary, in addition to its rates
 DIGITS = 5
 
 
@@ -179,9 +179,9 @@ def _as_recorded(run: RecordedRun) -> RecordedRun:
         for name, row in run.summary.items()
         if isinstance(row, Mapping) and "rate" in row
     }
-    numbers = {name: _rounded(run.summary[name]) for name in NUMBERS if name in run.summary}
+    machine = {name: _rounded(run.summary[name]) for name in MACHINE if name in run.summary}
     metrics = [{name: _rounded(value) for name, value in record.items()} for record in run.metrics]
-    return replace(run, summary=rates | numbers | {"finished": True}, metrics=metrics)
+    return replace(run, summary=rates | machine | {"finished": True}, metrics=metrics)
 
 
 def _metrics(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ def _refusals() -> tuple[type[Exception], ...]:
     """What is said to the person in one line; a solver's limit too, where a solver was imported."""
     solver = sys.modules.get("ragen_gym.games.sokoban.solve")
     limits = (solver.NotSolvedError,) if solver else ()
-    return ValueError, OSError, ImportError, gymnasium.error.Error, *limits
+    return ValueError, OSError, ImportError, MemoryError, gymnasium.error.Error, *limits
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -28,7 +28,6 @@ from ragen_agent.sft.trainer import imitate, warm_start
 from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display, plot_curve, run_code_flag
-from ragen_agent.training.cpu import peak_memory_gib
 from ragen_agent.training.evaluation import (
     baselines,
     few_levels,
@@ -41,6 +40,7 @@ from ragen_agent.training.judge import check_judge
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.resources import gpu_use, peak_memory_gib
 from ragen_agent.training.run_folder import IMITATION, RunFolder, resumable
 from ragen_agent.training.tasks import make_env, measured_settings
 from ragen_agent.training.tracking import check_installed
@@ -229,7 +229,9 @@ class TrainingRun:
         self.display.rate(name, value)
 
     def write_summary(self) -> None:
-        """Writes the summary with the seconds that the run has taken, and the most memory."""
+        """Writes the summary with the seconds that the run has taken, the most memory, and its GPU."""
         self.summary["wall_s"] = time.monotonic() - self.begun
-        self.summary["memory_gib"] = max(peak_memory_gib(), self.summary.get("memory_gib", 0.0))
+        taken = {"memory_gib": peak_memory_gib(), **gpu_use(self.policy.model.device)}
+        for name, value in taken.items():
+            self.summary[name] = value if name == "gpu" else max(value, self.summary.get(name, 0.0))
         self.folder.write_summary(self.summary)

@@ -26,7 +26,6 @@ from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.batches import distinct_prefixes, rows_of
 from ragen_agent.training.branches import play_trees
 from ragen_agent.training.console import Display
-from ragen_agent.training.cpu import release_freed_memory
 from ragen_agent.training.diagnostics import Monitor
 from ragen_agent.training.early_stopping import History
 from ragen_agent.training.evaluation import (
@@ -42,6 +41,7 @@ from ragen_agent.training.metrics import piece_decoder
 from ragen_agent.training.parameters import adamw, adapt, load_trained, merge, save_adapter, trained
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
+from ragen_agent.training.resources import release_freed_memory
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
 from ragen_agent.training.tracking import track

@@ -44,10 +44,10 @@ from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_ro
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display, plot_curve, run_code_flag
-from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.early_stopping import History
 from ragen_agent.training.evaluation import baselines, few_levels, fixed_instances, missing_baselines
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.resources import cpu_threads
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.tasks import all_settings, make_env
 from ragen_gym.core.stats import Rate

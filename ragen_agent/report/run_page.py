@@ -189,7 +189,7 @@ def _made_with(group: SeedGroup, run: RecordedRun) -> dict[str, Any]:
     seconds = run.summary.get("wall_s")
     how = [
         f"seed {run.config.seed}",
-        f"{run.settings['backend']} trainer on {run.config.device}",
+        f"{run.settings['backend']} trainer on {run.summary.get('gpu', run.config.device)}",
         f"{done} of {wanted} iterations" + ("" if run.finished else ", not finished"),
     ]
     if seconds:

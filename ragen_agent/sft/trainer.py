@@ -21,9 +21,9 @@ from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.training.batches import Batch, by_length, distinct_prefixes, rows_of
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
-from ragen_agent.training.cpu import release_freed_memory
 from ragen_agent.training.parameters import adamw, clip_gradients, load_trained, trained
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.resources import release_freed_memory
 from ragen_agent.training.run_folder import IMITATION, RunFolder
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import SeedStream, derive_seed

@@ -110,7 +110,9 @@ class Display:
             found = [episode for episode in episodes if episode["success"] is success and episode["failure"] is None]
             if found:
                 self._transcript(title, max(found, key=lambda episode: len(episode["turn_ends"])))
-        memory = f" and {summary['memory_gib']:.1f} GiB of memory" if "memory_gib" in summary else ""
+        memory = f", {summary['memory_gib']:.1f} GiB of memory" if "memory_gib" in summary else ""
+        if "gpu" in summary:
+            memory += f", {summary['gpu_memory_gib']:.1f} GiB of the GPU's ({summary['gpu']})"
         self.say(
             f"\nIn {folder.path}: summary.json, curve.png, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
             f"\nMeasure again: ragen-agent eval {folder.path} --split {evaluation.split}{run_code_flag(config)}"

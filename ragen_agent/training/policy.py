@@ -19,9 +19,9 @@ from ragen_agent.programs.rollout import play_programs
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.checkpoint import check_context, load_checkpoint, move
-from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.parameters import check_targets
+from ragen_agent.training.resources import cpu_threads
 from ragen_agent.training.small_model import build_model, check_known
 from ragen_agent.training.small_vision_model import build_vision_model, small_tokenizer
 from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, make_env, records_states

@@ -64,13 +64,25 @@ def runs_below(path: Path) -> str:
 def resumable(path: Path, command: str) -> Iterator[None]:
     """Work in the folder of a run, which no other process may do meanwhile.
 
-    Where the disk fills up, the error says with which command to go on: this one, followed by the folder.
+    Where the disk or a GPU's memory fills up, the error says with which command to go on: this one, and the folder.
+
+    Raises:
+        DiskFullError: the disk is full.
+        MemoryError: the GPU's memory is.
     """
     try:
         with locked_folder(path):
             yield
     except DiskFullError as error:
         raise DiskFullError(f"{error} What was saved before is kept; then go on with: {command} {path}") from error
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which this module does not import
+            raise
+        raise MemoryError(
+            f"{str(error).partition(' Including ')[0]} End what else runs on the GPU, or lower the rows that learn at "
+            "once: training.minibatch, warm_start.batch. What was saved before is kept; then go on with: "
+            f"{command} {path}"
+        ) from error
 
 
 class RunFolder:

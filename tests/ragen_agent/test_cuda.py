@@ -62,10 +62,13 @@ def played(agent: Policy) -> list[Trajectory]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a model, which is then a pretrained one."""
+    """The folder of a model that counts as pretrained, since it does not say that it was made here."""
     agent = on("cpu")
     path = tmp_path_factory.mktemp("cuda") / "model"
     save_checkpoint(agent.model, agent.tokenizer, path)
+    config = json.loads((path / "config.json").read_text())
+    del config["tokenizer_sha256"]
+    (path / "config.json").write_text(json.dumps(config))
     return path
 
 
@@ -180,6 +183,8 @@ def test_a_run_is_interrupted_resumed_and_measured(settings: dict[str, Any], tmp
     assert len((run.path / "metrics.jsonl").read_text().splitlines()) == 3
     assert load_checkpoint(run.path / "checkpoint")[0].device.type == "cpu"
     assert json.loads((run.path / "summary.json").read_text())["after"]["n"] == 12
+    assert summary["gpu"] == torch.cuda.get_device_name()
+    assert summary["gpu_memory_gib"] > 0
 
 
 def test_an_agent_of_the_benchmark_answers_from_the_gpu(folder: Path) -> None:

@@ -213,6 +213,12 @@ def test_arms_with_an_open_claim_get_more_seeds_look_by_look(
     page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
     assert "All 5 runs are complete" in page
     assert "in each of 3 seeds: an interval without width" in page
+    assert "CPUs" not in page
+    file = tmp_path / "thinking" / "runs" / "Bandit-none-seed1" / "summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"gpu": "NVIDIA H100"}))
+    assert main([*asked, "--write"]) == 0
+    page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
+    assert "All 5 runs are complete. Runs on CPUs: 4, on NVIDIA H100: 1." in page
     assert main([*asked, "--hours", "0"]) == 2
     assert "--hours is 0; it must be above 0" in capsys.readouterr().err
 

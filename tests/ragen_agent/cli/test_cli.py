@@ -137,7 +137,7 @@ def test_refusals_of_the_libraries_are_one_line(
 ) -> None:
     from ragen_gym.games.sokoban.solve import NotSolvedError
 
-    for error in (gymnasium.error.NameNotFound("no\nsuch game"), NotSolvedError(9)):
+    for error in (gymnasium.error.NameNotFound("no\nsuch game"), NotSolvedError(9), MemoryError("no\nroom")):
 
         def refuse(_: object, error: Exception = error) -> int:
             raise error

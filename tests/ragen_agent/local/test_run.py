@@ -73,6 +73,21 @@ def test_a_measurement_in_which_all_failed_leaves_no_episodes(tmp_path: Path, mo
     assert not read_json_lines(run.folder.episodes)
 
 
+def test_a_full_gpu_is_said_with_what_to_lower_and_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. 16.38 MiB is free. Including this process, 8 GiB are used.")
+
+    monkeypatch.setattr(imitation, "fit", full)
+    config = configure(TINY)
+    with pytest.raises(MemoryError) as error:
+        training.train(config, RunFolder.create(tmp_path / "run", config), quiet())
+    said = str(error.value)
+    assert said.startswith("CUDA out of memory. 16.38 MiB is free. End what else runs on the GPU, or lower")
+    assert said.endswith(f"ragen-agent train --resume {tmp_path / 'run'}")
+
+
 def complete(config: Config, path: Path) -> dict[str, Any]:
     return training.train(config, RunFolder.create(path, config), quiet())
 

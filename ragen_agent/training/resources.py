@@ -1,4 +1,4 @@
-"""What a run takes of the machine: threads and memory; what the CPU offers is in ``ragen_gym.core.cpu``."""
+"""What a run takes of the machine: threads, memory, a GPU; what the CPU offers is in ``ragen_gym.core.cpu``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import ctypes
 import os
 import sys
 from contextlib import suppress
+from typing import Any
+
+import torch
 
 from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_gym.core.cpu import free_cores
 
-__all__ = ["cpu_threads", "peak_memory_gib", "release_freed_memory"]
+__all__ = ["cpu_threads", "gpu_use", "peak_memory_gib", "release_freed_memory"]
 
 
 def cpu_threads(config: Config) -> int:
@@ -45,3 +48,11 @@ def peak_memory_gib() -> float:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (2**30 if sys.platform == "darwin" else 2**20)
     return 0.0
+
+
+def gpu_use(device: torch.device) -> dict[str, Any]:
+    """``gpu``, its name, and ``gpu_memory_gib``, the most that this process had allocated there; empty for a CPU."""
+    if device.type != "cuda":
+        return {}
+    most = torch.cuda.max_memory_allocated(device) / 2**30
+    return {"gpu": torch.cuda.get_device_name(device), "gpu_memory_gib": most}

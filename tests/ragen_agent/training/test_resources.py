@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from ragen_agent.config import Config
-from ragen_agent.training.cpu import cpu_threads
 from ragen_agent.training.policy import device_and_dtype
+from ragen_agent.training.resources import cpu_threads
 from ragen_gym.core import cpu
 from ragen_gym.core.cpu import bfloat16_units, free_cores
 
@@ -113,7 +113,7 @@ def test_freed_memory_is_given_back() -> None:
 MEMORY = """
 import re
 from pathlib import Path
-from ragen_agent.training.cpu import release_freed_memory
+from ragen_agent.training.resources import release_freed_memory
 
 def resident():  # KiB
     print(re.search(r"VmRSS:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
