@@ -104,7 +104,8 @@ class RemoteEnv(_RemoteSingle):
         url: where the server is, such as ``"http://127.0.0.1:8000"``.
         env: name or id of the game.
         render_mode: ``"ansi"``, ``"rgb_array"`` (needs Pillow) or None.
-        max_episode_steps: moves after which an episode is truncated; None for the id's own.
+        max_episode_steps: moves after which an episode is truncated; None for the id's own. ``regret=True`` counts the
+            moves left from it, as ``gymnasium.make`` cannot.
         token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
         timeout: seconds to wait for a response.
         arguments: those of ``ragen_gym.StepEnv``.

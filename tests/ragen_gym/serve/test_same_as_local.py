@@ -92,6 +92,12 @@ def test_regret(server: str) -> None:
         if mine[2]:
             break
     remote.close()
+    remote = RemoteEnv(server, "FrozenLake", regret=True, max_episode_steps=3)
+    local = gymnasium.make("ragen/FrozenLake-v0", regret=3, max_episode_steps=3)
+    assert same(remote.reset(seed=4), local.reset(seed=4))
+    for action in (2, 3, 2):
+        assert same(remote.step(action), local.step(action)), "of the moves that the limit leaves"
+    remote.close()
     arguments: dict[str, Any] = {"regret": True, "max_turns": 3, "max_actions": 7}
     turns, here = RemoteTurnEnv(server, "Sokoban", **arguments), make_turn("Sokoban", **arguments)
     assert same(turns.reset(seed=4), here.reset(seed=4))
