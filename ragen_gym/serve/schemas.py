@@ -159,8 +159,8 @@ class CreateRequest(_Request):
     regret: bool | Annotated[int, Field(ge=1, le=1000)] = Field(
         False,
         description="Whether infos say what each move or turn gave away of what was still possible. What is possible "
-        "depends on the moves that are left: true counts them from `max_episode_steps` or the budgets, a number is that "
-        "of the moves of an episode. Not for batches.",
+        "depends on the moves that are left: true counts them from `max_episode_steps` or the budgets, a number is how "
+        "many an episode has. Not for batches.",
     )
     max_episode_steps: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="Moves after which an episode is truncated; the id's own where it is left out."
