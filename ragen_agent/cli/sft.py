@@ -55,8 +55,9 @@ examples:
   ragen-agent sft train --resume sft"""
 
 MERGE = """\
-Makes a LoRA adapter part of the weights of its model and writes the result as a model of its own, tokenizer and chat
-template included. Takes the adapter/ of ragen-agent sft train, of a run of ragen-agent train, or any of peft's.
+Makes a LoRA adapter part of the weights of its model and writes the result as a model of its own, in the dtype of that
+model, tokenizer and chat template included. Takes the adapter/ of ragen-agent sft train, of a run of ragen-agent train,
+or any of peft's.
 
 examples:
   ragen-agent sft merge sft --out sft/model
@@ -217,13 +218,14 @@ def _merge(options: argparse.Namespace) -> int:
     from ragen_agent.training.run_folder import RunFolder, families_met
     from ragen_gym.core.seen import SEEN_FILE, find_seen, read_seen, write_seen
 
-    base = merge_adapter(options.adapter, options.out, options.base)
+    base, notice = merge_adapter(options.adapter, options.out, options.base)
     record, known = find_seen(options.adapter), families_met(base)
     if record is not None and known is not None:
         write_seen(options.out / SEEN_FILE, read_seen(record) | known)
     else:  # what it was trained on is not known
         RunFolder(options.out).note_versions()
-    _print(options, {"out": str(options.out), "base": str(base)}, f"{options.out}: {base} with the adapter in it")
+    text = "\n".join(filter(None, (f"{options.out}: {base} with the adapter in it", notice)))
+    _print(options, {"out": str(options.out), "base": str(base), "notice": notice}, text)
     return 0
 
 

@@ -38,7 +38,7 @@ from ragen_agent.training.evaluation import (
 from ragen_agent.training.iteration import Iteration, undecided
 from ragen_agent.training.judge import Judge
 from ragen_agent.training.metrics import piece_decoder
-from ragen_agent.training.parameters import adamw, adapt, load_trained, merge, save_adapter, trained
+from ragen_agent.training.parameters import adamw, adapt, load_trained, merge, rounding_notice, save_adapter, trained
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.resources import release_freed_memory
@@ -201,6 +201,8 @@ class Trainer:
         """After the last iteration: writes down the adapter, if there is one, and makes it part of the weights."""
         if self.learner.adapter is not None:
             save_adapter(self.learner.adapter, self.folder.adapter, self.folder.warm)
+            if notice := rounding_notice(self.learner.adapter):
+                self.display.say(notice)
             merge(self.learner.adapter)
 
     def _seed(self, stream: SeedStream) -> int:

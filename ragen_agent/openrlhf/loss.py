@@ -40,6 +40,7 @@ class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
     aggregation: Aggregation
     rule: str
     options: dict[str, Any]
+    generator: torch.Generator | None = None  # what draws tokens; of an iteration's steps, which draw on with it
 
     def forward(
         self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, action_mask: Tensor, **named: Any
@@ -75,10 +76,8 @@ class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
         new, old = log_probs.float(), old_log_probs.float()
         terms = algo.TokenTerms(torch.where(mask, new, zero) * 0, mask)  # of rows without a token: 0, with a gradient
         if bool(mask.any()):
-            options = dict(self.options)
-            if POLICY_LOSSES[self.rule].random:  # the iteration's seed, see ``ray_actors.begin_iteration``
-                options["generator"] = torch.Generator().manual_seed(torch.initial_seed())
-            terms = algo.token_terms(self.rule, new, old, advantages.float(), mask, **options)
+            drawing = {"generator": self.generator} if POLICY_LOSSES[self.rule].random else {}
+            terms = algo.token_terms(self.rule, new, old, advantages.float(), mask, **self.options, **drawing)
         weights, difference, outside = torch.ones_like(zero), None, None
         if self.is_correction_level != "off" and rollout_log_probs is not None:
             weights, found = self._mismatch(old, rollout_log_probs, mask)
@@ -256,6 +255,7 @@ def gradient_norms(trainer: Any, experiences: Sequence[Any], kl: float) -> dict[
     ``policy``, ``entropy`` and, with a KL term in the loss, ``kl``, each with its weight; empty where the loss has no
     token. The model of ``trainer`` must hold all its weights, and DeepSpeed must not see its passes.
     """
+    trainer.actor_loss_fn.generator = None  # the same figures whatever was drawn before; a step's is set anew
     tokens = sum(float(e.action_mask.sum()) for e in experiences)
     episodes = sum(count_episodes(e) for e in experiences)
     batch = {"dp_size": 1, "batch_num_tokens": tokens, "global_batch_size": episodes}

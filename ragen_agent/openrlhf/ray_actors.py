@@ -232,8 +232,9 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
             copy_processor(Path(run.model), folder)
 
     def begin_iteration(self, seed: int, rate_factor: float) -> None:
-        """See the function of this name."""
+        """See the function of this name; the seed is that of the tokens which a loss draws, too."""
         begin_iteration(self.actor_scheduler, seed, rate_factor)
+        self.trainer.actor_loss_fn.generator = torch.Generator().manual_seed(seed)
 
 
 def begin_iteration(scheduler: Any, seed: int, rate_factor: float) -> None:

@@ -15,7 +15,7 @@ from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
-from ragen_agent.training.parameters import save_adapter
+from ragen_agent.training.parameters import rounding_notice, save_adapter
 
 __all__ = ["merged_parameters", "save_merged", "send_merged"]
 
@@ -62,6 +62,8 @@ def save_merged(model: PeftModel, tokenizer: Any, folder: Path, adapter: Path, b
     if torch.distributed.is_initialized() and torch.distributed.get_rank():
         return
     save_adapter(model, adapter, base)
+    if notice := rounding_notice(model):
+        print(notice, flush=True)
     plain: Any = model
     plain.merge_and_unload().save_pretrained(folder)
     tokenizer.save_pretrained(folder)

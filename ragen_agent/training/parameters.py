@@ -7,7 +7,8 @@ With an adapter the weights stay as they are, and what is saved where is:
 - ``checkpoint/`` is a whole model, the adapter merged into its weights; everything that reads a model reads it.
 
 A merged weight is W + (alpha / rank) B A in one number, so it rounds where the sum of two products did not: in
-float32 the log-probs differ in the sixth digit, in bfloat16 in the second or third.
+float32 the log-probs differ in the sixth digit, in bfloat16 in the second or third; and what an adapter adds to a
+weight is lost where it is less than half the distance to the next number. ``rounding_notice`` says so.
 
 A step of fine-tuning changes a weight by a millionth of itself, and bfloat16 distinguishes numbers that differ by a
 hundredth: added to the weight itself, most steps would round to nothing. So the sum is kept in float32, and the
@@ -45,6 +46,7 @@ __all__ = [
     "merge",
     "merge_adapter",
     "peft_library",
+    "rounding_notice",
     "save_adapter",
     "trained",
 ]
@@ -99,6 +101,32 @@ def adapt(model: PreTrainedModel, settings: Lora, seed: int) -> PeftModel:
     return adapter
 
 
+@torch.no_grad()
+def rounding_notice(adapter: PeftModel, dtype: torch.dtype | None = None) -> str:
+    """A sentence where a merge into weights of ``dtype`` (None: theirs) loses a tenth of the update or more, else "".
+
+    Of an update D = (alpha / rank) B A the merged weights have R = round(W + D) - W, and 1 - <R, D> / <D, D> is lost.
+    """
+    added = kept = 0.0
+    for layer in adapter.modules():
+        if isinstance(layer, peft_library().tuners.lora.LoraLayer):
+            weight = layer.get_base_layer().weight
+            dtype = dtype or weight.dtype
+            weight = weight.to(dtype).float()
+            update = sum(layer.get_delta_weight(name).float() for name in layer.active_adapters)
+            rounded = (weight + update).to(dtype).float() - weight
+            added += float((update * update).sum(dtype=torch.float64))
+            kept += float((rounded * update).sum(dtype=torch.float64))
+    if kept >= 0.9 * added:
+        return ""
+    name = str(dtype).removeprefix("torch.")
+    return (
+        f"{name} rounds away {1 - kept / added:.0%} of what the adapter adds to the weights, which are too coarse for "
+        "changes so small: a server that loads adapters keeps all of it; give it the model and the adapter, not the "
+        "merged model."
+    )
+
+
 def merge(adapter: PeftModel) -> PreTrainedModel:
     """Makes the adapter part of the weights, in place; the model then has no adapter any more."""
     model = adapter.merge_and_unload()
@@ -109,13 +137,16 @@ def merge(adapter: PeftModel) -> PreTrainedModel:
     return model
 
 
-def merge_adapter(adapter: Path, out: Path, base: Path | None = None) -> Path:
-    """Writes the model with the adapter in it to ``out``, with the tokenizer; returns the folder of the base.
+def merge_adapter(adapter: Path, out: Path, base: Path | None = None) -> tuple[Path, str]:
+    """Writes the model with the adapter in it to ``out``, with the tokenizer, in the dtype of the base's folder.
 
     Args:
         adapter: folder in peft's format, or a folder that holds such an ``adapter/``.
         out: a folder that does not exist.
         base: folder of the model that it was made for; None for the one that the adapter names.
+
+    Returns:
+        The folder of the base, and the ``rounding_notice``.
 
     Raises:
         ValueError: a folder that does not fit. (Without peft an ImportError.)
@@ -131,14 +162,15 @@ def merge_adapter(adapter: Path, out: Path, base: Path | None = None) -> Path:
         raise ValueError(f"the adapter was made for {named}, which is not here; give --base the model's folder.")
     base = base or Path(named)
     model, tokenizer = load_checkpoint(base)
+    dtype = getattr(AutoConfig.from_pretrained(base, local_files_only=True), "dtype", None) or torch.float32
     try:
-        merged = merge(peft.PeftModel.from_pretrained(model, str(folder)))
+        adapted = peft.PeftModel.from_pretrained(model, str(folder))
+        notice, merged = rounding_notice(adapted, dtype), merge(adapted)
     except (RuntimeError, KeyError, OSError) as error:
         raise ValueError(f"{folder} does not fit the model in {base}: {error}") from error
-    dtype = getattr(AutoConfig.from_pretrained(base, local_files_only=True), "dtype", None) or torch.float32
     out.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(move(merged, "cpu", dtype), tokenizer, out)
-    return base
+    return base, notice
 
 
 def save_adapter(adapter: PeftModel, folder: Path, base: Path) -> None:

@@ -113,6 +113,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     temporary = path.with_name(path.name + ".tmp")
     with name_full_disk(path):
         try:
+            temporary.unlink(missing_ok=True)  # a leftover; or a link, and what it names would be written over
             yield temporary
             os.replace(temporary, path)
         except BaseException:

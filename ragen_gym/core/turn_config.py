@@ -8,7 +8,7 @@ from typing import Any
 
 from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.settings import check_settings, declared, setting
-from ragen_gym.core.validation import did_you_mean
+from ragen_gym.core.validation import did_you_mean, shown
 
 __all__ = [
     "OBSERVATIONS",
@@ -157,8 +157,10 @@ def turn_config(config: TurnConfig | None, options: Mapping[str, Any]) -> TurnCo
     """``config``, or the defaults, with some options replaced.
 
     Raises:
-        ValueError: an unknown option, or one out of range.
+        ValueError: no ``TurnConfig``, an unknown option, or one out of range.
     """
+    if not isinstance(config, TurnConfig | None):
+        raise ValueError(f"config={shown(config)} is no TurnConfig: give ragen_gym.core.turn_config.TurnConfig(...).")
     names = [each.name for each in fields(TurnConfig)]
     for name in options:
         if name not in names:

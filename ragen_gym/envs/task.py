@@ -35,7 +35,7 @@ import gymnasium
 import numpy as np
 
 from ragen_gym.core.levels import check_split, split_of_hash, text_hash, version_of
-from ragen_gym.core.seeding import episode_key
+from ragen_gym.core.seeding import Stream, episode_key, stream_key
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.core.validation import check_number, did_you_mean, plain_number, shown
 from ragen_gym.envs.board_view import TextSpace
@@ -247,11 +247,13 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         seed = plain_number(seed)
         check_number("reset", "seed", seed, 0, whole=True, none=True)
         first = seed
+        # A key has 64 bits; a longer seed is hashed to one.
+        key = stream_key(seed, Stream.LEVEL) if seed is not None and seed >= 2**64 else seed
         found = set[int]()
         for attempt in range(_TRIES):
-            if seed is not None and self._split is not None:
+            if key is not None and self._split is not None:
                 # 31 bits, which every generator takes; the same for all splits but for which of them are taken.
-                first = episode_key(seed, attempt - 1) >> 33
+                first = episode_key(key, attempt - 1) >> 33
             message, info = env.reset(seed=first, options=options)
             self._checked(message)
             family = text_hash(self.name, str(info.get("level_id", message)))

@@ -366,10 +366,6 @@ def make_turn(name: str, config: TurnConfig | None = None, **options: Any) -> Tu
     Raises:
         ValueError: an unknown name or option, or a value out of range; the message says what is allowed.
     """
-    if not isinstance(config, TurnConfig | None):
-        raise ValueError(
-            f"config={config!r} is no TurnConfig: give ragen_gym.core.turn_config.TurnConfig(...), or None."
-        )
     turn_options, env_options = split_turn_options(options)
     env = TurnEnv(StepEnv(name, **env_options), config, **turn_options)
     arguments = {"name": name, **asdict(env.config), **env_options}

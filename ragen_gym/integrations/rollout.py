@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import text_hash
+from ragen_gym.core.validation import check_number, plain_number
 from ragen_gym.envs.policies import plan_moves, reply_for
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv, make_reply_env
@@ -169,9 +170,9 @@ class Rollout:
         """The first episode that the oracle wins: its ``seed``, ``noise_seed``, ``replies`` and ``total``.
 
         Raises:
-            ValueError: none of 1,000 episodes is won.
+            ValueError: ``first_seed`` is no seed, or none of 1,000 episodes is won.
         """
-        for seed in range(first_seed, first_seed + _SEEDS_TRIED):
+        for seed in _seeds(first_seed, _SEEDS_TRIED):
             self.begin(seed, noise_seed=seed)
             replies = self.play(self.best_reply)
             if self.info["success"]:
@@ -204,9 +205,12 @@ def rows(
     Yields:
         Dicts of ``prompt`` (the system message and the first user message), ``game``, ``split``, ``seed`` and
         ``level_id``. Two seeds may give one level where the game has few.
+
+    Raises:
+        ValueError: ``count`` or ``first_seed`` is no integer from 0 on; see also ``Rollout``.
     """
     rollout = Rollout(game, split=split, **options)
-    for seed in range(first_seed, first_seed + count):
+    for seed in _seeds(first_seed, count):
         rollout.begin(seed)
         yield {
             "prompt": rollout.messages,
@@ -215,3 +219,10 @@ def rows(
             "seed": seed,
             "level_id": rollout.level_id,
         }
+
+
+def _seeds(first: int, count: int) -> range:
+    first, count = plain_number(first), plain_number(count)
+    check_number("rows", "first_seed", first, 0, whole=True)
+    check_number("rows", "count", count, 0, whole=True)
+    return range(first, first + count)

@@ -20,7 +20,7 @@ from pettingzoo import ParallelEnv
 from ragen_gym.core.levels import Level, check_split
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key, uniforms
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import check_choice, check_number, checked_options, plain_number
+from ragen_gym.core.validation import check_choice, check_number, checked_options, plain_number, shown
 from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import StepEnv
@@ -241,11 +241,10 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
 
     def _moves(self, actions: Mapping[str, Any]) -> dict[int, int]:
         """The moves by player, in the order of their numbers; errors as of ``step``."""
-        if set(actions) != set(self.agents):
-            raise ValueError(
-                f"actions are given for {', '.join(map(str, actions)) or 'nobody'}; "
-                f"give one for each agent that is left: {', '.join(self.agents)}."
-            )
+        mapping = isinstance(actions, Mapping)
+        if not mapping or set(actions) != set(self.agents):
+            given = f"given for {', '.join(map(str, actions)) or 'nobody'}" if mapping else f"no dict: {shown(actions)}"
+            raise ValueError(f"actions are {given}; give one for each agent that is left: {', '.join(self.agents)}.")
         for agent in self.agents:
             action = np.asarray(actions[agent])
             if action.ndim or action.dtype.kind not in "iu" or not 0 <= action < len(self.game.Action):

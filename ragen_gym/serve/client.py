@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
+from ragen_gym.core.validation import items_of
 from ragen_gym.envs.batch_outputs import batched
 from ragen_gym.envs.messages import parts_of
 from ragen_gym.envs.regret import REGRET_KEYS
@@ -104,7 +105,8 @@ class RemoteEnv(_RemoteSingle):
         url: where the server is, such as ``"http://127.0.0.1:8000"``.
         env: name or id of the game.
         render_mode: ``"ansi"``, ``"rgb_array"`` (needs Pillow) or None.
-        max_episode_steps: moves after which an episode is truncated; None for the id's own.
+        max_episode_steps: moves after which an episode is truncated; None for the id's own. ``regret=True`` counts the
+            moves left from it, as ``gymnasium.make`` cannot.
         token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
         timeout: seconds to wait for a response.
         arguments: those of ``ragen_gym.StepEnv``.
@@ -278,11 +280,11 @@ class RemoteBatchEnv(VectorEnv[Any, Any, Any]):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start episodes, as the local batch does."""
-        body = options_body(options)
+        body = options_body(options, "reset_mask")
         if "reset_mask" in body:
             body["which"] = np.asarray(body.pop("reset_mask")).tolist()
         if seed is not None:
-            body["seed"] = seed if isinstance(seed, int | np.integer) else list(seed)
+            body["seed"] = items_of(seed) or seed
         answer = self._remote.post("batch/reset", body)
         return self._observations(answer["observations"]), _infos(answer["info"])
 

@@ -65,7 +65,8 @@ class RequestError(Exception):
     def headers(self) -> dict[str, str]:
         """The headers that go with it."""
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
-        if self.status in (401, 403):  # who may not come in may not keep a connection either
+        # Who may not come in may not keep a connection either; of a body too large or too slow there may be a rest.
+        if self.code in ("unauthorized", "foreign_host", "timeout", "body_too_large"):
             headers["Connection"] = "close"
         if self.retry_after is not None:
             headers["Retry-After"] = str(max(1, round(self.retry_after)))

@@ -77,7 +77,7 @@ class RemoteSession:
         about: what the server said when it created the session.
 
     Raises:
-        As ``post``, and a ValueError for a url or a timeout that is none.
+        As ``post``, and a ValueError for a url, a token or a timeout that is none.
     """
 
     def __init__(self, url: str, body: Json, token: str | None, timeout: float) -> None:
@@ -85,9 +85,14 @@ class RemoteSession:
             raise ValueError(f"url={shown(url)} is no address: write it as http://127.0.0.1:8000.")
         check_number("a remote environment", "timeout", timeout, 0.001)
         token = token or os.environ.get("RAGEN_GYM_TOKEN")
+        if token and not (isinstance(token, str) and token.isascii() and token.isprintable()):
+            raise ValueError("a token has printable ASCII characters alone: give it as a text, without a line break.")
         headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self.url, self.timeout = url.rstrip("/"), timeout
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+        try:
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"url={shown(url)} is no address: {error}; write it as http://127.0.0.1:8000.") from None
         self._closed = False
         try:
             self.about = self._json(self._send("POST", "/sessions", body))

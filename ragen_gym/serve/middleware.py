@@ -112,8 +112,7 @@ class AccessMiddleware:
     async def _whole_body(self, headers: dict[bytes, bytes], receive: Receive) -> Receive:
         most = self._limits.max_body
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length[:20]) > most:
-            raise RequestError("body_too_large", f"a request's body may have {most} bytes.")
+        too_large = length.isdigit() and int(length[:20]) > most
         body = bytearray()  # which grows in place, however small the pieces are
         try:
             async with asyncio.timeout(_BODY_SECONDS):
@@ -122,12 +121,17 @@ class AccessMiddleware:
                     if message["type"] != "http.request":
                         break
                     body += message.get("body", b"")
-                    if len(body) > most:
-                        raise RequestError("body_too_large", f"a request's body may have {most} bytes.")
+                    too_large = too_large or len(body) > most
+                    if too_large:  # the rest is read: a connection that is closed before loses the answer
+                        body.clear()
                     if not message.get("more_body"):
                         break
         except TimeoutError:
-            raise RequestError("timeout", f"the request's body did not arrive in {_BODY_SECONDS:g} seconds.") from None
+            if not too_large:
+                words = f"the request's body did not arrive in {_BODY_SECONDS:g} seconds."
+                raise RequestError("timeout", words) from None
+        if too_large:
+            raise RequestError("body_too_large", f"a request's body may have {most} bytes.")
         first: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
 
         async def replay() -> Message:

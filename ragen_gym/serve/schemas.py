@@ -158,8 +158,9 @@ class CreateRequest(_Request):
     vocabulary: Annotated[str, Field(max_length=50)] | Symbols | None = None
     regret: bool | Annotated[int, Field(ge=1, le=1000)] = Field(
         False,
-        description="Whether infos say what each move or turn gave away of what was still possible, or of how many "
-        "moves an episode is taken to be; not for batches.",
+        description="Whether infos say what each move or turn gave away of what was still possible. What is possible "
+        "depends on the moves that are left: true counts them from `max_episode_steps` or the budgets, a number is how "
+        "many an episode has. Not for batches.",
     )
     max_episode_steps: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="Moves after which an episode is truncated; the id's own where it is left out."

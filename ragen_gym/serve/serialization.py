@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.validation import checked_options, items_of, shown
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.games.values import MoveValue, TurnValue, Value
 from ragen_gym.render.png import decode_png, encode_png
@@ -52,12 +53,14 @@ def create_body(env: str, arguments: Json, **fields: Any) -> Json:
     if isinstance(body.get("vocabulary"), Vocabulary):
         vocabulary: Vocabulary = body["vocabulary"]
         body["vocabulary"] = {"name": vocabulary.name, "symbols": "".join(vocabulary.symbols)}
-    if isinstance(body.get("levels"), str) or hasattr(body.get("levels"), "__fspath__"):
-        raise ValueError(
-            "levels: a server reads no files; give the boards, such as ragen_gym.core.levels.read_levels(path)."
-        )
     if "levels" in body:
-        body["levels"] = [str(level) for level in body["levels"]]
+        levels = items_of(body["levels"])
+        if not levels:
+            raise ValueError(
+                f"levels={shown(body['levels'])} holds no level, and a server reads no files; give the boards, such as "
+                "ragen_gym.core.levels.read_levels(path)."
+            )
+        body["levels"] = _text(levels)
     return body
 
 
@@ -66,7 +69,6 @@ def request_json(body: Json) -> bytes:
 
     Raises:
         TypeError: a value that is not JSON.
-        ValueError: a float that is not finite.
     """
 
     def plain(value: Any) -> Any:
@@ -74,7 +76,7 @@ def request_json(body: Json) -> bytes:
             return value.tolist()
         raise TypeError(f"{value!r} cannot be sent to a server: it is not JSON.")
 
-    return json.dumps(body, default=plain, ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(body, default=plain, ensure_ascii=False).encode()
 
 
 def space_json(space: Any) -> Json:
@@ -176,11 +178,14 @@ def turn_value_of(fields: Json) -> TurnValue:
     return TurnValue(**{name: value(fields[name]) for name in TurnValue._fields[:-1]}, moves=moves)
 
 
-def options_body(options: Json | None) -> Json:
-    """The options of a reset, levels as texts."""
-    if options is not None and not isinstance(options, dict):
-        raise ValueError(f"options={options!r} is not a dict: give for example {{'noise_seed': 3}}.")
-    return {name: _text(value) if name == "level" else value for name, value in (options or {}).items()}
+def options_body(options: Json | None, *others: str) -> Json:
+    """The options of a reset, levels as texts; ``others`` are known besides those of every environment.
+
+    Raises:
+        ValueError: they are no dict, or one is not known.
+    """
+    known = checked_options(options, ("level", "noise_seed", *others))
+    return {name: _text(value) if name == "level" else value for name, value in known.items()}
 
 
 def _text(level: Any) -> Any:

@@ -315,6 +315,8 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
             return ServedTurn(env, max_reply)
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps
+            if request.regret is True:  # the environment knows nothing of the wrapper that ends its episodes
+                arguments["regret"] = request.max_episode_steps
         if request.num_envs is None:
             return ServedStep(gymnasium.make(spec.id, disable_env_checker=True, **arguments))
         mode = request.autoreset or "NextStep"

@@ -144,7 +144,9 @@ class Service:
         """One request of an open session at a time."""
         async with session.lock:
             self.store.get(session.id)  # the request before may have closed it
-            return await self._carry_out(session, light, call)
+            answer = await self._carry_out(session, light, call)
+            self.store.get(session.id)  # it was in use until now
+            return answer
 
     async def _carry_out(self, session: Session, light: bool, call: Callable[[], bytes]) -> bytes:
         """A call, in a thread where it may take long."""

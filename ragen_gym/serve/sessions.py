@@ -115,11 +115,12 @@ class SessionStore:
     def expire(self) -> None:
         """Close the sessions that were not used for long."""
         for session in list(self._sessions.values()):
-            if not self._expired(session):
-                break
-            del self._sessions[session.id]
-            self.give_place_back(session.owner, session.num_envs)
-            session.env.close()
+            if self._expired(session):
+                del self._sessions[session.id]
+                self.give_place_back(session.owner, session.num_envs)
+                session.env.close()
+            elif not session.lock.locked():
+                break  # those behind it were used later
 
     def close_all(self) -> None:
         """Close every session."""

@@ -139,3 +139,14 @@ def test_the_norm_of_every_step_is_noted_once() -> None:
     assert norms.mean("grad_norm") == {}
     assert [strategy.get_grad_norm(None) for _ in range(2)] == [3.0, 8.0]
     assert norms.mean("grad_norm") == {"grad_norm": 8.0}
+
+
+def test_an_iteration_seeds_the_tokens_that_a_loss_draws() -> None:
+    policy: Any = ray_actors.PolicyActor.__ray_metadata__.modified_class
+    actor = policy.__new__(policy)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)
+    actor.actor_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    actor.trainer = SimpleNamespace(actor_loss_fn=SimpleNamespace(generator=None))
+    actor.begin_iteration(seed=7, rate_factor=0.5)
+    assert actor.trainer.actor_loss_fn.generator.initial_seed() == 7
+    assert optimizer.param_groups[0]["lr"] == 0.05

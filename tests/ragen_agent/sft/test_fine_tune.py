@@ -195,6 +195,15 @@ def test_an_adapter_is_merged_into_its_model(
     with torch.no_grad():
         adapted = PeftModel.from_pretrained(load_checkpoint(model)[0], str(out / "adapter"))(ids).logits
         torch.testing.assert_close(agent.model(ids).logits, adapted, atol=1e-4, rtol=0)
+    assert "rounds away" not in capsys.readouterr().out
+    coarse, tokenizer = load_checkpoint(model, dtype=torch.bfloat16)
+    save_checkpoint(coarse, tokenizer, tmp_path / "coarse")
+    adapter = shutil.copytree(out / "adapter", tmp_path / "small")
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(settings | {"lora_alpha": settings["lora_alpha"] / 1e6}))
+    again = ["sft", "merge", str(adapter), "--base", str(tmp_path / "coarse"), "--out", str(tmp_path / "rounded")]
+    assert main(again) == 0
+    assert "with the adapter in it\nbfloat16 rounds away 100% of what" in capsys.readouterr().out
     elsewhere, record = shutil.copytree(model, tmp_path / "elsewhere"), read_seen(out)
     write_seen(elsewhere / SEEN_FILE, [1])
     assert main(["sft", "merge", str(out), "--base", str(elsewhere), "--out", str(tmp_path / "both")]) == 0

@@ -33,7 +33,7 @@ from ragen_gym.core.storage import read_json_lines
 
 pytest.importorskip("peft", reason="LoRA needs the extra sft")
 
-from ragen_agent.training.parameters import adapt, load_policy, load_trained, merge, trained
+from ragen_agent.training.parameters import adapt, load_policy, load_trained, merge, rounding_notice, trained
 from tests.ragen_agent.displays import Interrupting, quiet
 
 TRAINING = {"algo": "ppo", "starpo_s": False, "iterations": 3, "groups": 2, "group_size": 4, "learning_rate": 1e-2}
@@ -103,6 +103,40 @@ def test_an_engine_that_played_before_plays_with_a_merged_adapter() -> None:
     other.model.load_state_dict(agent.model.state_dict())
     ours, theirs = ([list(row.ids) for row in played(each)] for each in (agent, other))
     assert ours == theirs != [list(row.ids) for row in start]
+
+
+@pytest.mark.parametrize(("scale", "rounds"), [(0.3, False), (1e-4, True)])
+def test_what_a_merge_rounds_away_is_said(scale: float, rounds: bool) -> None:
+    agent = Policy.build(configure())
+    model = agent.model.bfloat16().float()
+    start = {name: weight.clone() for name, weight in model.state_dict().items()}
+    adapter = adapt(model, agent.config.lora, 5)
+    shaken(model)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight *= scale / 0.3
+    assert not rounding_notice(adapter), "float32 keeps it"
+    notice = rounding_notice(adapter, torch.bfloat16)
+    merge(adapter)
+    updates = [(weight, weight - start[name]) for name, weight in model.state_dict().items()]
+    kept = sum(float(((w.bfloat16().float() - w + update) * update).sum()) for w, update in updates)
+    lost = 1 - kept / sum(float(update.square().sum()) for _, update in updates)
+    assert bool(notice) is rounds is (lost > 0.5)
+    if rounds:
+        assert abs(int(notice.partition("bfloat16 rounds away ")[2].partition("%")[0]) - 100 * lost) < 1
+
+
+@pytest.mark.filterwarnings("ignore:dtype=bfloat16")
+def test_a_run_whose_update_is_rounded_away_says_so(tmp_path: Path) -> None:
+    for rate, rounds in ((1e-6, True), (1e-1, False)):
+        training_settings = {"iterations": 1, "learning_rate": rate}
+        config = configure({"dtype": "bfloat16", "training": training_settings})
+        display = quiet()
+        run = training.TrainingRun(config, RunFolder.create(tmp_path / str(rate), config), display)
+        run.warm_start()
+        run.reinforce()
+        assert ("bfloat16 rounds away" in display.console.file.getvalue()) is rounds  # type: ignore[attr-defined]
 
 
 def test_an_adapter_depends_on_its_seed_alone_and_not_on_the_global_state() -> None:

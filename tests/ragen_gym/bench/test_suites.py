@@ -269,6 +269,25 @@ def test_a_suite_has_its_levels_in_its_own_folder(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_freeze_writes_through_no_link(tmp_path: Path) -> None:
+    notes, suite = tmp_path / "notes.txt", tmp_path / "suite"
+    notes.write_text("mine")
+    suite.mkdir()
+    (suite / "sub").symlink_to(tmp_path)
+    (suite / "suite.toml").write_text(TABLE.replace("lakes.txt", "sub/notes.txt"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"notes\.txt: a link leads out of the suite's folder"):
+        main([str(suite)])
+    (suite / "suite.toml").write_text(TABLE, encoding="utf-8")
+    for name in ("lakes.txt", "lakes.txt.tmp"):
+        (suite / name).symlink_to(notes)
+    assert main([str(suite)]) == 0
+    assert notes.read_text() == "mine"
+    assert not (suite / "lakes.txt").is_symlink()
+    assert len(load_suite(suite).splits[0].levels) == 5
+    (tmp_path / "link").symlink_to(suite)
+    assert main([str(tmp_path / "link")]) == 0, "the suite's own folder may be one"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -158,6 +158,13 @@ def test_a_seed_gives_one_problem_in_every_environment_of_a_split() -> None:
     assert first.turn == 0
 
 
+def test_seeds_beyond_64_bits_are_seeds_of_their_own() -> None:
+    env = TaskEnv("own_tasks:Echo", split="train", words=10**9)
+    seeds = [seed + lap * 2**64 for lap in range(3) for seed in (0, 5, 2**64 - 1)]
+    assert len({env.reset(seed=seed)[0] for seed in seeds}) == len(seeds)
+    assert env.reset(seed=seeds[-1])[0] == env.reset(seed=seeds[-1])[0]
+
+
 def test_splits_share_no_problem_and_together_are_all() -> None:
     found = {
         split: {env.reset(seed=seed)[0] for seed in range(400)}

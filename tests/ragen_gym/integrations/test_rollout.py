@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
@@ -136,3 +139,17 @@ def test_no_two_episodes_have_one_name() -> None:
 def test_errors_say_what_is_allowed(game: str, options: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Rollout(game, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bad", [-1, 1.5, True, None, "3"])
+def test_what_is_no_count_or_seed_is_refused(bad: Any) -> None:
+    rollout = Rollout("Bandit")
+    for call, name in (
+        (lambda: list(rows("Bandit", bad)), "count"),
+        (lambda: list(rows("Bandit", 1, first_seed=bad)), "first_seed"),
+        (lambda: rollout.demonstration(bad), "first_seed"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}={bad!r} must be an integer from 0 on"):
+            call()
+    assert list(rows("Bandit", np.int64(1), first_seed=2)) == list(rows("Bandit", 1, first_seed=np.int64(2)))  # type: ignore[arg-type]
+    assert not list(rows("Bandit", 0))

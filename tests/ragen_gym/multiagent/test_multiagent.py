@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -251,6 +252,9 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
         env.step({"player_0": 0, "player_1": 4})
     with pytest.raises(ValueError, match="give one for each agent that is left: player_0, player_1"):
         env.step({"player_0": 0})
+    for actions in (None, [0, 0], 0, env.agents):
+        with pytest.raises(ValueError, match=f"no dict: {re.escape(repr(actions))}; give one for each agent"):
+            env.step(actions)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="seed=-1 is not a seed"):
         env.reset(seed=-1)
 

@@ -108,6 +108,17 @@ def test_a_request_that_is_under_way_has_its_time(hasty: str) -> None:
         assert answer(link).startswith(b"HTTP/1.1 200")
 
 
+def test_the_rest_of_a_body_that_is_too_large_is_no_header(server: str) -> None:
+    size = 400_000
+    with connected(server) as link:
+        link.sendall(f"POST /sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode() + b"x")
+        time.sleep(0.2)
+        link.sendall(b"x" * (size - 1))
+        said = until_end(link)
+    assert said.startswith(b"HTTP/1.1 413 ")
+    assert said.count(b"HTTP/1.1 ") == 1, "one answer for one request"
+
+
 def test_a_header_has_a_greatest_size(server: str) -> None:
     with connected(server) as link:
         with contextlib.suppress(ConnectionError):

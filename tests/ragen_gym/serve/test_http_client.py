@@ -109,10 +109,14 @@ def test_an_answer_that_drips_is_not_waited_for() -> None:
         stop.set()
 
 
-def test_an_address_and_a_timeout_that_are_none_are_refused() -> None:
-    for url in (None, "localhost:8000", "ftp://localhost"):
-        with pytest.raises(ValueError, match=r"is no address: write it as http://127\.0\.0\.1:8000"):
+def test_an_address_a_token_and_a_timeout_that_are_none_are_refused() -> None:
+    for url in (None, "localhost:8000", "ftp://localhost", "http://localhost:port", "http://\ud800"):
+        with pytest.raises(ValueError, match=r"is no address: (.*; )?write it as http://127\.0\.0\.1:8000"):
             RemoteEnv(url, "FrozenLake")  # type: ignore[arg-type]
+    for token in ("secret\n", "s\u00e9cret", b"secret", 3):
+        with pytest.raises(ValueError, match="a token has printable ASCII characters alone") as error:
+            RemoteEnv("http://127.0.0.1:1", "FrozenLake", token=token)  # type: ignore[arg-type]
+        assert "cret" not in str(error.value)
     for timeout in (float("nan"), -1, 0, "x", None):
         with pytest.raises(ValueError, match=r"timeout=.* must be a number from 0\.001 on"):
             RemoteEnv("http://127.0.0.1:1", "FrozenLake", timeout=timeout)  # type: ignore[arg-type]

@@ -74,6 +74,32 @@ def test_sessions_expire_by_their_last_use() -> None:
         store.get(first.id)
 
 
+def test_a_busy_session_keeps_no_other_from_expiring() -> None:
+    async def swept() -> list[bool]:
+        clock = Clock()
+        store = SessionStore(Limits(session_ttl=10), clock)
+        sessions = [opened(store), opened(store)]
+        clock.now = 8
+        sessions.append(opened(store))
+        async with sessions[0].lock:
+            clock.now = 12
+            store.expire()
+        return [session.env.closed for session in sessions]  # type: ignore[attr-defined]
+
+    assert asyncio.run(swept()) == [False, True, False]
+
+
+def test_a_session_is_in_use_until_its_request_is_answered() -> None:
+    async def played() -> bytes:
+        service = Service(Limits(session_ttl=0.5))
+        async with service.running():
+            session = opened(service.store)
+            await service.ask(session.id, Quiet, lambda env: time.sleep(0.6))
+            return await service.ask(session.id, Quiet, lambda env: "played")
+
+    assert asyncio.run(played()) == b'"played"'
+
+
 def test_places() -> None:
     clock = Clock()
     store = SessionStore(Limits(max_sessions=3, max_per_client=2, max_envs=10, max_batch=6, session_ttl=10), clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -91,6 +92,12 @@ def test_regret(server: str) -> None:
         assert np.isnan(mine[4]["regret"]) == np.isnan(other[4]["regret"]) == (left == 1)
         if mine[2]:
             break
+    remote.close()
+    remote = RemoteEnv(server, "FrozenLake", regret=True, max_episode_steps=3)
+    local = gymnasium.make("ragen/FrozenLake-v0", regret=3, max_episode_steps=3)
+    assert same(remote.reset(seed=4), local.reset(seed=4))
+    for action in (2, 3, 2):
+        assert same(remote.step(action), local.step(action)), "of the moves that the limit leaves"
     remote.close()
     arguments: dict[str, Any] = {"regret": True, "max_turns": 3, "max_actions": 7}
     turns, here = RemoteTurnEnv(server, "Sokoban", **arguments), make_turn("Sokoban", **arguments)
@@ -243,8 +250,40 @@ def test_gymnasium_accepts_the_clients(server: str) -> None:
 
 
 def test_files_stay_here(server: str) -> None:
-    with pytest.raises(ValueError, match="a server reads no files"):
-        RemoteEnv(server, "Sokoban", levels="levels.txt")
+    given: tuple[Any, ...] = ("levels.txt", Path("levels.txt"), [], 3)
+    for levels in given:
+        with pytest.raises(ValueError, match="a server reads no files"):
+            RemoteEnv(server, "Sokoban", levels=levels)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"levels": [None]}, "levels.0: Input should be a valid string"),
+        ({"success_rate": float("nan")}, "success_rate=nan is no finite number"),
+        ({"max_episode_steps": float("inf")}, "max_episode_steps: Input should be a valid integer"),
+    ],
+)
+def test_an_argument_that_is_none_is_named(server: str, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        RemoteEnv(server, "FrozenLake", **arguments)
+
+
+def test_what_is_no_option_of_a_reset_is_refused(server: str) -> None:
+    """Such as a field of the request, which took the place of an argument."""
+    env, envs = RemoteEnv(server, "FrozenLake"), RemoteBatchEnv(server, "FrozenLake", 2)
+    for call, words in (
+        (lambda: env.reset(seed=0, options={"seed": 5}), "option='seed' is not known: choose one of 'level'"),
+        (lambda: envs.reset(seed=0, options={"seed": 5}), "option='seed' is not known: choose one of 'level'"),
+        (lambda: envs.reset(seed=0, options={"which": [True, False]}), "choose one of .*'reset_mask'"),
+        (lambda: envs.reset(seed=float("nan")), "seed.*valid integer"),
+        (lambda: envs.reset(seed=1.5), "seed.*valid integer"),
+        (lambda: RemoteTurnEnv(server, "FrozenLake", 3), "config=3 is no TurnConfig"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    env.close()
+    envs.close()
 
 
 @pytest.mark.parametrize("observation", ["image", "both"])
