@@ -313,6 +313,29 @@ def test_auto_takes_the_cpu_where_there_is_no_gpu(tmp_path: Path, monkeypatch: p
             device_and_dtype(large)
 
 
+def test_a_gpu_that_is_not_there_is_answered_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("CUDA error: invalid device ordinal\nCUDA kernel errors might be reported later.")
+
+    monkeypatch.setattr(torch, "empty", missing)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(
+        ValueError, match=r"^device 'cuda:3' cannot be used: CUDA error: invalid device ordinal\. "
+    ) as error:
+        device_and_dtype(replace(Config(), device="cuda:3"))
+    assert "Torch finds here: cpu, cuda:0, cuda:1; name one of these" in str(error.value)
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])
+def test_a_gpu_without_units_for_bfloat16_computes_in_float32(
+    capability: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "empty", lambda *shape, device: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert device_and_dtype(replace(Config(), model="elsewhere")) == ("cuda", dtype)
+
+
 def test_a_missing_peft_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)  # as Python does where a module cannot be imported
     with pytest.raises(ImportError, match=r"pip install 'ragen-gym\[sft\]'"):
