@@ -118,7 +118,9 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
     )
     add_set(parser, "any setting", both_trainers=both_trainers)
     parser.add_argument(
-        "--device", metavar="NAME", help="cpu, cuda, or auto (default): a GPU for a pretrained model where there is one"
+        "--device",
+        metavar="NAME",
+        help="cpu, cuda, cuda:N, or auto (default): a GPU for a pretrained model where there is one",
     )
     parser.add_argument(
         "--threads",

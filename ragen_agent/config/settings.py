@@ -298,8 +298,8 @@ class Config:
     )
     dtype: str = setting(
         "auto",
-        "of the weights that play; auto: bfloat16 for a pretrained model on a GPU, or on a CPU with units for it "
-        "(AMX-BF16, AVX512-BF16), else float32; what is trained is kept in float32 as well",
+        "of the weights that play; auto: bfloat16 for a pretrained model on a GPU or CPU with units for it "
+        "(compute capability 8.0; AMX-BF16, AVX512-BF16), else float32; what is trained is kept in float32 as well",
         choices=("auto", "float32", "bfloat16"),
     )
     threads: int = setting(

@@ -79,7 +79,7 @@ class FineTuning:
     max_tokens: int = setting(4096, "longer conversations are left out", low=1, unit="tokens")
     successes_only: bool = setting(False, "leave failed episodes out")
     seed: int = setting(0, "of the order of the data and of the adapter", low=0)
-    device: str = setting("auto", "cpu, cuda or auto")
+    device: str = setting("auto", "cpu, cuda, cuda:N or auto: a GPU for a pretrained model where there is one")
     threads: int = setting(
         0, "CPU threads; 0: every free physical core for a pretrained model, 1 for the small model", low=0
     )

@@ -40,7 +40,7 @@ from ragen_agent.training.judge import check_judge
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.resources import gpu_use, peak_memory_gib
+from ragen_agent.training.resources import gpu_use, peak_memory_gib, place_of, release_freed_memory
 from ragen_agent.training.run_folder import IMITATION, RunFolder, resumable
 from ragen_agent.training.tasks import make_env, measured_settings
 from ragen_agent.training.tracking import check_installed
@@ -98,6 +98,8 @@ class TrainingRun:
             self.env = make_env(config, config.evaluation.split)
             self.instances = fixed_instances(self.env, config.evaluation.levels)
             self.policy = policy or Policy.build(config, folder.warm if folder.warm.is_dir() else None)
+        if not self.over:
+            display.say(f"the model computes on {place_of(self.policy.model)}")
         self.demonstrations: list[Trajectory] = []
 
     def warm_start(self) -> None:
@@ -129,6 +131,7 @@ class TrainingRun:
         if row in self.summary:
             return
         played = play_fixed(policy or self.policy, self.instances, self.display, processes=self._processes)
+        release_freed_memory()
         rate = rate_of_played(played)  # raises before anything is written where all failed
         append_json_lines(
             self.folder.episodes,

@@ -122,6 +122,7 @@ class Trainer:
         instances, played, games = self._play(number)
         without_failed(played)  # raises if nothing is left
         decoded = time.monotonic()
+        torch.cuda.empty_cache()  # of what the engine held: the update needs pieces of other sizes
 
         iteration = Iteration.score_and_filter(  # format reward, return std, filter, advantages
             number,
@@ -187,6 +188,8 @@ class Trainer:
             episodes.weights if self.settings.reweight else None,
             seen.append,
         )
+        for optimiser in _optimisers(self.learner).values():  # the gradients are as large as the weights
+            optimiser.zero_grad(set_to_none=True)
         return {**measured, **replayed}, seen[0]
 
     def _set_rates(self, iteration: int) -> None:

@@ -76,7 +76,7 @@ def examine(
     locks that no process here holds, and makes a torchvision of another torch importable. ``config`` are the settings
     of the run, whose boards the model is to read.
     """
-    cuda, devices = device_checks()
+    cuda, devices = device_checks(distributed)
     transformers = transformers_check()
     checks = [ok("python", sys.version.split()[0]), *version_checks(distributed), *devices, cpu_check(), transformers]
     checks.append(torchvision_check(distributed, fix))

@@ -70,24 +70,41 @@ def fail(name: str, found: str, advice: str) -> Check:
     return Check(name, "fail", found, advice)
 
 
-def device_checks() -> tuple[bool, list[Check]]:
-    """Whether CUDA is available, and what torch says about it."""
+def device_checks(distributed: bool) -> tuple[bool, list[Check]]:
+    """Whether CUDA is available, and what torch says about it; ``distributed`` as of ``doctor.examine``."""
     try:
         import torch
     except Exception as error:
         return False, [fail("CUDA", f"torch cannot be imported: {error}", "reinstall torch")]
     if torch.cuda.is_available():
-        devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-        found = ", ".join(f"{device.name} with {device.total_memory / GIB:.0f} GiB" for device in devices)
-        if not torch.distributed.is_nccl_available():
-            return True, [fail("CUDA", f"{found}, but no NCCL", "install the CUDA build of torch, which brings NCCL")]
-        if not torch.cuda.is_bf16_supported():
-            return True, [warn("CUDA", f"{found}, without bfloat16", "add -- --ds.param_dtype fp16 to the command")]
-        return True, [ok("CUDA", found)]
+        gpus = [_gpu_check(number, distributed) for number in range(torch.cuda.device_count())]
+        found = f"{torch.version.cuda or torch.version.hip}, GPUs: {len(gpus)}"
+        if distributed and not torch.distributed.is_nccl_available():
+            advice = "install the CUDA build of torch, which brings NCCL"
+            return True, [fail("CUDA", f"{found}, but no NCCL", advice), *gpus]
+        return True, [ok("CUDA", found), *gpus]
     if torch.version.cuda is None:
         return False, [ok("CUDA", "none: this torch is built for the CPU, which is enough for the small model")]
     advice = "install a matching driver (nvidia-smi shows the installed one), or make the GPU visible to this container"
     return False, [warn("CUDA", f"torch is built for CUDA {torch.version.cuda} and sees no device", advice)]
+
+
+def _gpu_check(number: int, distributed: bool) -> Check:
+    """A GPU, by the name that ``--device`` takes: how much of its memory is free, and whether it computes bfloat16."""
+    import torch
+
+    name = f"cuda:{number}"
+    try:
+        kind, (free, total) = torch.cuda.get_device_name(number), torch.cuda.mem_get_info(number)
+    except RuntimeError as error:  # as where no memory is left
+        return warn(name, str(error).partition("\n")[0], "end what else runs on it: nvidia-smi lists that")
+    found = f"{kind}, {free / GIB:.1f} of {total / GIB:.1f} GiB free"
+    if torch.cuda.get_device_capability(number) < (8, 0):
+        advice = "nothing: a pretrained model computes in float32 there"
+        if distributed:
+            advice = "add -- --ds.param_dtype fp16 to the command"
+        return warn(name, f"{found}, without units for bfloat16", advice)
+    return ok(name, found)
 
 
 def cpu_check() -> Check:
@@ -97,9 +114,7 @@ def cpu_check() -> Check:
     cores, units = free_cores(), bfloat16_units()
     threads = os.environ.get("OMP_NUM_THREADS") or cores
     defaults = f"threads={threads}, dtype={'bfloat16' if units else 'float32'}"
-    return ok(
-        "CPU", f"cores: {cores}; bfloat16 units: {units or 'none'}; a pretrained model runs on it with {defaults}"
-    )
+    return ok("CPU", f"cores: {cores}; bfloat16 units: {units or 'none'}; a pretrained model on the CPU has {defaults}")
 
 
 def compiler_check() -> Check:

@@ -184,7 +184,7 @@ def _train(
     with (
         display.progress("fine-tuning", steps, done),
         DeferredInterrupt("step", display.say) as ctrl_c,
-        torch.random.fork_rng(),
+        torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []),
     ):
         fit(
             model,

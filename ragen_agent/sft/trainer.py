@@ -105,6 +105,7 @@ def fit(
             release_freed_memory()
             released = time.monotonic()
         after_step(step + 1, figures)
+    optimiser.zero_grad(set_to_none=True)  # as large as the weights, and copied with them
     for group, lr in zip(optimiser.param_groups, base, strict=True):
         group["lr"] = lr
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference.vision import ImageTable
@@ -61,16 +60,18 @@ class Batch:
         """
         if not self.contexts:
             return self
-        lengths = self.attention.sum(1).tolist()
+        lengths, drawn = self.attention.sum(1).tolist(), self.sampled.cpu().numpy()
         spans = [
             (row, first, end)
             for row, starts in enumerate(self.contexts)
             for first, end in zip(starts, [*starts[1:], lengths[row]], strict=True)
-            if bool(self.sampled[row, first:end].any())
+            if drawn[row, first:end].any()
         ]
+        rows, firsts, ends = torch.tensor(spans, device=self.ids.device).T[:, :, None]
+        columns = firsts + torch.arange(max(end - first for _, first, end in spans), device=self.ids.device)
+        places, padding = (rows, columns.clamp(max=self.ids.shape[1] - 1)), columns >= ends
         ids, sampled, attention, log_probs = (
-            pad_sequence([part[row, first:end] for row, first, end in spans], batch_first=True)
-            for part in (self.ids, self.sampled, self.attention, self.log_probs)
+            part[places].masked_fill(padding, 0) for part in (self.ids, self.sampled, self.attention, self.log_probs)
         )
         return Batch(ids, sampled, attention, log_probs, (), self.images)
 

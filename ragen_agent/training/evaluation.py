@@ -54,8 +54,10 @@ def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
     """The episodes that say something about the player; raises a ValueError if all failed."""
     whole = [t for t in played if t.failure is None]
     if not whole:
+        failure = played[0].failure or ""
+        advice = ". Lower evaluation.batch: so many episodes are played at a time" * ("OutOfMemoryError" in failure)
         raise ValueError(
-            f"all {len(played)} episodes failed, so nothing was measured. The first failed by: {played[0].failure}"
+            f"all {len(played)} episodes failed, so nothing was measured. The first failed by: {failure}{advice}"
         )
     return whole
 

@@ -19,7 +19,8 @@ weights anew for every sampled token.) An adapter is float32 itself, and so need
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,9 @@ __all__ = [
     "save_adapter",
     "trained",
 ]
+
+WEIGHTS_AT_ONCE = 2**24
+"""Numbers in the weights that ``Float32AdamW`` steps at a time, and one weight more."""
 
 ALL_LINEAR = "all-linear"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -94,8 +98,9 @@ def adapt(model: PreTrainedModel, settings: Lora, seed: int) -> PeftModel:
         task_type="CAUSAL_LM",
     )
     model.zero_grad(set_to_none=True)  # of a warm start: frozen, they would count in the norm of every later gradient
-    with torch.random.fork_rng():  # A is drawn from torch's global state: seed it, then put it back as it was
-        torch.manual_seed(seed)
+    # A is drawn from torch's global state, on the CPU: seed it, then put it back as it was.
+    with torch.random.fork_rng(devices=[]):  # without devices it takes memory on every GPU
+        torch.default_generator.manual_seed(seed)
         adapter: PeftModel = peft.get_peft_model(model, config)  # which keeps the adapter in float32
     adapter.eval()
     return adapter
@@ -237,6 +242,10 @@ class Float32AdamW(torch.optim.AdamW):
     def __init__(self, weights: list[nn.Parameter], learning_rate: float, **how: Any) -> None:
         self.weights = weights
         self.copies = [weight.detach().float().clone() for weight in weights]
+        ends = accumulate(weight.numel() for weight in weights)
+        self.parts: dict[int, list[tuple[nn.Parameter, Tensor]]] = {}
+        for end, pair in zip(ends, zip(weights, self.copies, strict=True), strict=True):
+            self.parts.setdefault(end // WEIGHTS_AT_ONCE, []).append(pair)
         # Fused: one pass over the memory of all weights, where the default takes one for each operation.
         super().__init__(self.copies, lr=learning_rate, fused=True, **how)
 
@@ -246,24 +255,27 @@ class Float32AdamW(torch.optim.AdamW):
             weight.grad = None
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Steps the copies by the weights' gradients, and rounds them into the weights."""
-        for weight, copy in zip(self.weights, self.copies, strict=True):
-            copy.grad = None if weight.grad is None else weight.grad.float()
-        result = super().step(closure)
-        for weight, copy in zip(self.weights, self.copies, strict=True):
-            weight.copy_(copy)
-            copy.grad = None
-        return result
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Steps the copies by the weights' gradients, and rounds them into the weights.
+
+        A part of them at a time, so that there are float32 gradients of no more than that.
+        """
+        for some in self.parts.values():
+            for weight, copy in some:
+                copy.grad = None if weight.grad is None else weight.grad.float()
+            super().step()  # of the copies that have a gradient now
+            for weight, copy in some:
+                weight.copy_(copy)
+                copy.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's state, and the copies."""
-        return {**super().state_dict(), "copies": [copy.clone() for copy in self.copies]}
+        return {**super().state_dict(), "copies": self.copies}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Puts back what ``state_dict`` gave."""
-        copies: list[Tensor] = state_dict["copies"]
-        super().load_state_dict({name: part for name, part in state_dict.items() if name != "copies"})
-        for copy, saved in zip(self.copies, copies, strict=True):
+        """Puts back what ``state_dict`` gave; or torch's own AdamW, in a run that began with weights in float32."""
+        groups = [{**group, "fused": True} for group in state_dict["param_groups"]]
+        super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
+        for copy, saved in zip(self.copies, state_dict.get("copies", self.weights), strict=True):
             copy.copy_(saved)

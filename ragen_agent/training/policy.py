@@ -46,12 +46,20 @@ def device_and_dtype(config: Config) -> tuple[str, torch.dtype]:
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {device!r} cannot be used: {error}; try --device cpu.") from error
-    fast = bool(bfloat16_units()) if device == "cpu" else device.startswith("cuda")
+        here = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"device {device!r} cannot be used: {said}. Torch finds here: {here}; name one of these, or see what "
+            "ragen-agent doctor says of the GPU."
+        ) from error
+    if device.startswith("cuda"):
+        fast = torch.cuda.get_device_capability(device) >= (8, 0)
+    else:
+        fast = device == "cpu" and bool(bfloat16_units())
     if config.dtype == "bfloat16" and not fast:
         warnings.warn(
-            f"dtype=bfloat16, but {device} has no units for it (AMX-BF16 or AVX512-BF16): expect to wait several times "
-            "as long as with dtype=float32.",
+            f"dtype=bfloat16, but {device} has no units for it (AMX-BF16 or AVX512-BF16, on a GPU compute capability "
+            "8.0): expect to wait several times as long as with dtype=float32.",
             stacklevel=2,
         )
     half = config.dtype == "bfloat16" or (config.dtype == "auto" and large and fast)

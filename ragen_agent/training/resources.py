@@ -14,7 +14,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_gym.core.cpu import free_cores
 
-__all__ = ["cpu_threads", "gpu_use", "peak_memory_gib", "release_freed_memory"]
+__all__ = ["cpu_threads", "gpu_use", "peak_memory_gib", "place_of", "release_freed_memory"]
 
 
 def cpu_threads(config: Config) -> int:
@@ -32,10 +32,12 @@ def cpu_threads(config: Config) -> int:
 
 
 def release_freed_memory() -> None:
-    """Gives freed memory back to the system, where the C library can (glibc's ``malloc_trim``).
+    """Gives freed memory back to the system, where the C library can (glibc's ``malloc_trim``), and that of a GPU.
 
-    Updates free tensors of ever other sizes. glibc keeps the pieces, which fit no later tensor, and the process grows.
+    Updates free tensors of ever other sizes. glibc and torch keep the pieces, which fit no later tensor, and the
+    process grows.
     """
+    torch.cuda.empty_cache()  # nothing where CUDA was not used
     with suppress(OSError, AttributeError, TypeError):  # no such function, or, on Windows, no such library
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -50,9 +52,19 @@ def peak_memory_gib() -> float:
     return 0.0
 
 
+def place_of(model: torch.nn.Module) -> str:
+    """Where a model computes and in which dtype, such as ``cuda:0 (NVIDIA H100 80GB HBM3), bfloat16``."""
+    weight = next(model.parameters())
+    gpu = f" ({torch.cuda.get_device_name(weight.device)})" if weight.is_cuda else ""
+    return f"{weight.device}{gpu}, {str(weight.dtype).removeprefix('torch.')}"
+
+
 def gpu_use(device: torch.device) -> dict[str, Any]:
-    """``gpu``, its name, and ``gpu_memory_gib``, the most that this process had allocated there; empty for a CPU."""
+    """``gpu``, its name, and ``gpu_memory_gib``, the most that this process held there; empty for a CPU.
+
+    What tensors freed and torch kept is in it, for no other process has it; what CUDA itself takes, some 0.5, is not.
+    """
     if device.type != "cuda":
         return {}
-    most = torch.cuda.max_memory_allocated(device) / 2**30
+    most = torch.cuda.max_memory_reserved(device) / 2**30
     return {"gpu": torch.cuda.get_device_name(device), "gpu_memory_gib": most}

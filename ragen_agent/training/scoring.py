@@ -128,14 +128,13 @@ class _Normalised(Function):
         logits, chosen, drawn_from, bias, total, entropy = ctx.saved_tensors
         of_log_probs, of_entropy = gradients[:2]
         summed = torch.zeros_like(total).index_add_(0, drawn_from, of_log_probs)
-        parts, first = [], 0
+        gradient, first = torch.empty_like(logits), 0
         for x in _scaled(logits, bias, ctx.temperature):
             some = slice(first, first + len(x))
             log_probs = x.sub_(total[some, None])
             factor = (log_probs + entropy[some, None]).mul_(of_entropy[some, None]).add_(summed[some, None])
-            parts.append(factor.mul_(log_probs.exp_()).mul_(-1 / ctx.temperature).to(logits.dtype))
+            gradient[some] = factor.mul_(log_probs.exp_()).mul_(-1 / ctx.temperature)
             first += len(x)
-        gradient = torch.cat(parts)
         gradient.index_put_((drawn_from, chosen), (of_log_probs / ctx.temperature).to(logits.dtype), accumulate=True)
         return gradient, None, None, None, None
 

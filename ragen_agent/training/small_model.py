@@ -111,8 +111,9 @@ def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int
 
 def from_scratch(kind: type[_Model], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> _Model:
     """A model with weights drawn from ``seed``, which may not write the tokenizer's ids for reading only."""
-    with torch.random.fork_rng():  # weights are drawn from torch's global state: seed it, then put it back as it was
-        torch.manual_seed(seed)
+    # Weights are drawn from torch's global state, on the CPU: seed it, then put it back as it was.
+    with torch.random.fork_rng(devices=[]):  # without devices it takes memory on every GPU
+        torch.default_generator.manual_seed(seed)
         model = kind(config)
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id,

@@ -22,6 +22,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import prod
 from typing import Any
+from weakref import proxy
 
 import numpy as np
 import torch
@@ -162,9 +163,8 @@ class _Layer(DynamicLayer):
             for buffer, states in zip(self.buffers, new, strict=True):
                 buffer[cache.rows, :, : states.shape[2]] = states
             return new
-        index = torch.arange(len(self.buffers[0]), device=key_states.device)[cache.rows, None]
         for buffer, states in zip(self.buffers, new, strict=True):
-            buffer.transpose(1, 2)[index, cache.positions] = states.transpose(1, 2)
+            buffer.transpose(1, 2)[cache.index, cache.positions] = states.transpose(1, 2)
         self.keys, self.values = (buffer[cache.rows] for buffer in self.buffers)
         return self.keys, self.values
 
@@ -193,15 +193,19 @@ class SlotCache(Cache):
     """
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(layer_class_to_replicate=lambda: _Layer(self))  # type: ignore[arg-type]
+        # Weakly, or only the garbage collector would free what a session held: the largest part of a GPU's memory.
+        own = proxy(self)
+        super().__init__(layer_class_to_replicate=lambda: _Layer(own))  # type: ignore[arg-type]
         self.capacity = capacity
         self.slots = self.columns = 0
         self.rows = slice(0)
         self.positions: Tensor | None = None
+        self.index = torch.zeros(0, 1, dtype=torch.long)
 
     def set_positions(self, rows: slice, positions: Tensor) -> None:
         """The next pass reads tokens at ``positions``, int64 (rows, width), of these slots."""
         self.rows, self.positions = rows, positions
+        self.index = torch.arange(rows.start or 0, rows.stop, device=positions.device)[:, None]
 
     def set_prompts(self, rows: slice) -> None:
         """The next pass reads prompts, from position 0, into these slots."""
@@ -239,10 +243,11 @@ class SlotCache(Cache):
         """Slot ``targets[i]`` gets the content of slot ``sources[i]``, all at once; a swap names two slots in both."""
         if not sources:
             return
-        for layer in self.layers:
-            assert isinstance(layer, _Layer)
-            device = layer.buffers[0].device
-            layer.move(torch.as_tensor(sources, device=device), torch.as_tensor(targets, device=device))
+        layers = [layer for layer in self.layers if isinstance(layer, _Layer)]
+        device = layers[0].buffers[0].device
+        given, taken = (torch.as_tensor(slots, device=device) for slots in (sources, targets))
+        for layer in layers:
+            layer.move(given, taken)
 
     def erase_broken(self) -> None:
         """Sets what is no finite number to 0: hidden or not, it would spoil the rows that get its slot later."""

@@ -72,14 +72,18 @@ class _Part:
     def mask(self, window: int | None, like: Tensor) -> Tensor | None:
         """What is added to the scores, (slots, 1, tokens of each, columns); None where nothing is hidden."""
         if window not in self.masks:
-            device = like.device
-            starts, columns = torch.tensor(self.starts, device=device), torch.arange(self.columns, device=device)
             width = 1 if self.single else self.last - self.first
-            position = (starts[:, None] + torch.arange(width, device=device))[:, None, :, None]
-            hidden = columns > position if window is None else (columns > position) | (columns <= position - window)
-            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=device).masked_fill_(hidden, -torch.inf)
-            self.masks[window] = mask if bool(hidden.any()) else None
+            late = self.columns > min(self.starts) + 1
+            early = window is not None and max(self.starts) + width > window
+            self.masks[window] = self._mask(window, width, like) if late or early else None
         return self.masks[window]
+
+    def _mask(self, window: int | None, width: int, like: Tensor) -> Tensor:
+        device = like.device
+        starts, columns = torch.tensor(self.starts, device=device), torch.arange(self.columns, device=device)
+        position = (starts[:, None] + torch.arange(width, device=device))[:, None, :, None]
+        hidden = columns > position if window is None else (columns > position) | (columns <= position - window)
+        return torch.zeros(hidden.shape, dtype=like.dtype, device=device).masked_fill_(hidden, -torch.inf)
 
 
 class _Pass:

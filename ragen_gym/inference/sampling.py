@@ -37,6 +37,9 @@ LARGE_VOCABULARY = 4096
 LOGITS_AT_ONCE = 2**20
 """Logits of a large vocabulary that ``draw_at`` takes at a time: they stay in the processor's cache."""
 
+LOGITS_ON_GPU = 2**25
+"""The same on a GPU, which has to be waited for twice each time: 128 MiB."""
+
 #: What a generation config may ask for that changes logits, with the value that asks for nothing; not done here.
 IGNORED: Mapping[str, Any] = {
     "encoder_no_repeat_ngram_size": 0,
@@ -229,7 +232,7 @@ def draw_at(
             ids = torch.where(over, log_probs.argmax(-1), ids)
         return ids.cpu(), log_probs.gather(1, ids[:, None]).squeeze(1).cpu()
     ids, scores = torch.zeros_like(of_draw), torch.zeros(len(of_draw), device=logits.device)
-    size = max(1, LOGITS_AT_ONCE // logits.shape[1])
+    size = max(1, (LOGITS_AT_ONCE if logits.is_cpu else LOGITS_ON_GPU) // logits.shape[1])
     for first in range(0, len(logits), size):
         draws = torch.nonzero((of_draw >= first) & (of_draw < first + size)).squeeze(1)
         if len(draws):

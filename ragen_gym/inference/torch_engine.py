@@ -368,7 +368,7 @@ class TorchSession:
         self.cache.set_positions(slice(front), where)
         reached = positions[:front].copy()
         reached[prefixes.slot[rows]] = self.reached[rows]
-        logits = self._forward(self._tensor(ids)[:, None], where, self.cache.columns, torch.zeros(1).long(), reached)
+        logits = self._forward(self._tensor(ids)[:, None], where, self.cache.columns, 1, reached)
         prefixes.length[rows] += 1
         self.reached[rows] += 1
         return logits[:, 0]
@@ -384,10 +384,11 @@ class TorchSession:
         return logits[torch.arange(len(parts), device=self.device), self._tensor(end_of)]
 
     def _forward(
-        self, ids: Tensor, positions: Tensor, columns: int, kept: Tensor, reached: NDArray[np.int64]
+        self, ids: Tensor, positions: Tensor, columns: int, kept: Tensor | int, reached: NDArray[np.int64]
     ) -> Tensor:
-        """Reads ids (rows, width) into ``positions``; logits (rows, len(kept), vocabulary) of the kept columns.
+        """Reads ids (rows, width) into ``positions``; logits (rows, number kept, vocabulary) of the kept columns.
 
+        ``kept`` are columns, int64, or how many of the last ones.
         A model that reads pictures counts positions in another way: from ``reached`` on, int64 (rows,).
         """
         model = self.engine.model
@@ -410,7 +411,7 @@ class TorchSession:
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=kept.to(self.device),
+            logits_to_keep=kept,
         )
         logits: Tensor = output.logits
         return logits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from ragen_agent.config import Config, Lora, Training, merged, with_settings
 from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import FineTuning
+from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.local.run import train
 from ragen_agent.rollout import group
@@ -25,9 +27,13 @@ from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.parameters import Float32AdamW, adamw, adapt
 from ragen_agent.training.policy import Policy, device_and_dtype
+from ragen_agent.training.resources import release_freed_memory
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.trajectory import Trajectory
+from ragen_gym.core.storage import read_json_lines
+from ragen_gym.inference import sampling
+from ragen_gym.inference.vision import ImageTable
 from tests.ragen_agent.displays import Interrupting, quiet
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -72,9 +78,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("sees", [False, True], ids=["text", "pictures"])
-def test_the_episodes_are_those_of_the_cpu(sees: bool) -> None:
-    more = [SEES] if sees else []
+@pytest.mark.parametrize("kind", ["text", "pictures", "history", "large vocabulary"])
+def test_the_episodes_are_those_of_the_cpu(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: dict[str, list[dict[str, Any]]] = {"pictures": [SEES], "history": [{"turns": {"history": 1}}]}
+    more = kinds.get(kind, [])
+    if kind == "large vocabulary":
+        monkeypatch.setattr(sampling, "LARGE_VOCABULARY", 0)
+        monkeypatch.setattr(sampling, "LOGITS_ON_GPU", 2000)  # some slots at a time
     ours, theirs = played(on("cuda", *more)), played(on("cpu", *more))
     same = [a for a, b in zip(ours, theirs, strict=True) if a.ids.tolist() == b.ids.tolist()]
     assert all(each.failure is None for each in ours)
@@ -129,6 +139,25 @@ def test_an_update_has_the_gradients_of_the_cpu(algo: str, rule: str, lora: int)
     torch.testing.assert_close(gradients, expected, rtol=1e-2, atol=1e-4)
 
 
+@pytest.mark.parametrize("sees", [False, True], ids=["text", "pictures"])
+def test_the_diagnostics_are_those_of_the_cpu(sees: bool) -> None:
+    more = [SEES] if sees else []
+    rows, found = played(on("cpu", *more)), []
+    images = ImageTable() if sees else None
+    pairs = []
+    for row in rows:
+        ids, first = (row.ids if images is None else images.keys(row.ids, row.images)).tolist(), row.sampled.argmax()
+        pairs.append((ids[:first], ids[first : row.turn_ends[0] + 1]))
+    for device in ("cuda", "cpu"):
+        agent = on(device, *more)
+        learner = Learner(agent.model, adamw(agent.model, 1e-3), agent.engine.bias)
+        measured = LearnerDiagnostics(learner, Training(minibatch=8))
+        found.append((measured.log_probs(pairs, images), measured.entropy(rows)))
+    (ours, entropy), (theirs, expected) = found
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+    assert entropy == pytest.approx(expected, rel=1e-4)
+
+
 def test_a_pretrained_model_takes_the_gpu_in_bfloat16_and_fine_tuning_lowers_its_loss(folder: Path) -> None:
     config = configure({"model": str(folder)})
     assert device_and_dtype(config) == ("cuda", torch.bfloat16)
@@ -166,9 +195,13 @@ def test_sft_train_writes_a_model_that_the_cpu_reads(lora: int, folder: Path, tm
         {"training": {"algo": "ppo", "replay": 1}},
         {"lora": {"rank": 4}},
         {"training": {"groups_by": "branch", "branches": 1}},
+        {"training": {"groups_by": "state", "reweight": 1.0, "refills": 1, "correction": "token"}},
+        {"training": {"entropy_smoothing": 0.1, "entropy_bonus": 0.1, "kl_kind": "k1", "kl_place": "reward"}},
+        {"training": {"algo": "ppo", "credit": "bi_level", "loss_tokens": "answer"}, "turns": {"history": 1}},
+        {"training": {"algo": "ppo", "credit": "turn", "kl_kind": "k3", "kl_place": "loss"}, "dtype": "bfloat16"},
         {**SEES, "training": {"algo": "ppo"}},
     ],
-    ids=["grpo", "ppo", "lora", "branches", "pictures"],
+    ids=["grpo", "ppo", "lora", "branches", "states", "epo", "history", "bfloat16", "pictures"],
 )
 def test_a_run_is_interrupted_resumed_and_measured(settings: dict[str, Any], tmp_path: Path) -> None:
     if "lora" in settings:
@@ -180,11 +213,83 @@ def test_a_run_is_interrupted_resumed_and_measured(settings: dict[str, Any], tmp
         train(config, run, Interrupting(1))
     summary = train(config, *RunFolder.reopen(run.path)[:1], quiet())
     assert {"before", "after", "more_imitation", "clean_warm_start"} <= set(summary)
-    assert len((run.path / "metrics.jsonl").read_text().splitlines()) == 3
+    records = read_json_lines(run.metrics)
+    assert len(records) == 3
+    assert all("entropy_forced" in record for record in records)
     assert load_checkpoint(run.path / "checkpoint")[0].device.type == "cpu"
     assert json.loads((run.path / "summary.json").read_text())["after"]["n"] == 12
     assert summary["gpu"] == torch.cuda.get_device_name()
     assert summary["gpu_memory_gib"] > 0
+
+
+def test_a_run_whose_programs_play(tmp_path: Path) -> None:
+    from tests.ragen_agent.programs.test_program_episodes import GUIDE, command
+    from tests.test_documentation import script_of
+
+    script_of(GUIDE, "python", tmp_path)
+    program = {"command": command(tmp_path), "workers": 2}
+    config = configure({"device": "cuda", "program": program, "evaluation": {"levels": 4, "imitation": False}})
+    run = RunFolder.create(tmp_path / "run", config)
+    train(config, run, quiet())
+    assert [record["failed"] for record in read_json_lines(run.metrics)] == [0, 0, 0]
+
+
+def test_a_run_is_paid_by_its_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai", reason="a judge needs the extra bench")
+    from tests.ragen_agent.training import test_judge as judges
+
+    monkeypatch.setenv("JUDGE_KEY", judges.KEY)
+    with judges.Server(judges.faithful) as server:
+        config = with_settings(judges.configure(server.url), merged(judges.EASY, {"device": "cuda"}))
+        run = RunFolder.create(tmp_path / "run", config)
+        train(replace(config, evaluation=replace(config.evaluation, imitation=False)), run, quiet())
+    records = read_json_lines(run.metrics)
+    assert sum(record["judged"] for record in records) > 0
+    assert [record["judge_failed"] for record in records] == [0, 0]
+
+
+def test_memory_is_given_back() -> None:
+    agent = on("cuda")
+    played(agent)
+    gc.collect()
+    gc.disable()
+    try:
+        before = torch.cuda.memory_allocated()
+        played(agent)
+        assert torch.cuda.memory_allocated() < before + 2**18, "a rollout leaves no garbage that is to be collected"
+    finally:
+        gc.enable()
+    release_freed_memory()
+    held, space = torch.cuda.memory_reserved(), torch.empty(2**28, device="cuda")
+    del space
+    assert torch.cuda.memory_reserved() == held + 2**30
+    release_freed_memory()
+    assert torch.cuda.memory_reserved() == held
+
+
+def test_the_gpus_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    from ragen_agent.cli import main
+
+    main(["doctor", "--backend", "local", "--json"])
+    found = {check["name"]: check["found"] for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert found["cuda:0"].startswith(torch.cuda.get_device_name(0))
+    assert "GiB free" in found["cuda:0"]
+    with pytest.raises(ValueError, match=r"device 'cuda:99' cannot be used: .*\. Torch finds here: cpu, cuda:0"):
+        device_and_dtype(configure({"device": "cuda:99"}))
+    played(on("cuda:0"))
+
+
+def test_a_visual_agent_of_the_benchmark_answers_as_on_the_cpu(tmp_path: Path) -> None:
+    from ragen_gym.bench.agents import make_agent
+    from tests.ragen_gym.bench.test_hf_vision import LAKE, ask
+
+    policy = on("cpu", SEES)
+    save_checkpoint(policy.model, policy.tokenizer, tmp_path / "model")
+    agent: Any = make_agent(f"hf-vision:{tmp_path / 'model'}", max_tokens=8)
+    assert agent.circumstances["device"] == "cuda"
+    ours = ask(agent, LAKE, LAKE[::-1], repeat=4)
+    theirs = ask(make_agent(f"hf-vision:{tmp_path / 'model'}", max_tokens=8, device="cpu"), LAKE, LAKE[::-1], repeat=4)
+    assert sum(a.text == b.text for a, b in zip(ours, theirs, strict=True)) >= 6
 
 
 def test_an_agent_of_the_benchmark_answers_from_the_gpu(folder: Path) -> None:

@@ -231,11 +231,11 @@ def _load(name: str, folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         model: Any = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=kind)
         vision = Vision.from_folder(model.config, folder)
+        model.to(device).eval()
     except Exception as error:  # whatever a folder that is no model leads to
         raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
     if not tokenizer.chat_template:
         raise ValueError(f"{name}: its tokenizer has no chat template; use an instruction-tuned model.")
     assert vision is not None, "a model of one of the families"
     attach(model, vision)
-    model.to(device).eval()
     return tokenizer, model

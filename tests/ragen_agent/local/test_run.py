@@ -68,9 +68,16 @@ def test_a_measurement_in_which_all_failed_leaves_no_episodes(tmp_path: Path, mo
         raise OSError("device lost")
 
     monkeypatch.setattr(run.policy.engine, "start", broken)
-    with pytest.raises(ValueError, match=r"all 12 episodes failed, .*engine_error: OSError: device lost"):
+    with pytest.raises(ValueError, match=r"all 12 episodes failed, .*engine_error: OSError: device lost$"):
         run.measure("before")
     assert not read_json_lines(run.folder.episodes)
+
+    def full(*arguments: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(run.policy.engine, "start", full)
+    with pytest.raises(ValueError, match=r"OutOfMemoryError: CUDA out of memory\.+ Lower evaluation\.batch"):
+        run.measure("before")
 
 
 def test_a_full_gpu_is_said_with_what_to_lower_and_how_to_go_on(

@@ -20,7 +20,7 @@ from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
-from ragen_agent.local.trainer import RolloutWorker
+from ragen_agent.local.trainer import RolloutWorker, Trainer
 from ragen_agent.rollout import group
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
@@ -461,6 +461,21 @@ def test_measured_gradients_are_those_of_the_band_that_the_step_has(
     records, _ = reinforced(configure(settings), warm[1], tmp_path / "run")
     first, second = (record["entropy_sampled"] for record in records)
     assert list(dict.fromkeys(averages)) == pytest.approx([first, (first + second) / 2])
+
+
+def test_no_gradient_stays_where_nothing_learns(tmp_path: Path) -> None:
+    """They are as large as the weights, and a copy of a model has a copy of them."""
+    config = configure({"training": {"algo": "ppo", "kl_kind": "k2", "kl_place": "loss", "iterations": 1}})
+    run = training.TrainingRun(config, RunFolder.create(tmp_path / "run", config), quiet())
+    run.warm_start()
+    assert all(weight.grad is None for weight in run.policy.model.parameters())
+    trainer = Trainer(config, run.policy, run.folder, quiet(), None)
+    trainer.run()
+    learner = trainer.learner
+    assert learner.critic is not None
+    assert learner.reference_model is not None
+    for module in (learner.model, learner.critic, learner.reference_model):
+        assert all(weight.grad is None for weight in module.parameters())
 
 
 def test_a_filter_that_keeps_nothing_skips_the_update(warm: tuple[Config, Policy], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
@@ -56,6 +57,31 @@ def test_it_says_that_this_machine_is_ready(capsys: pytest.CaptureFixture[str], 
         check["name"] for check in report["checks"]
     }
     assert not list(tmp_path.iterdir())
+
+
+def test_each_gpu_is_named_with_its_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def memory(number: int) -> tuple[int, int]:
+        if number == 2:
+            raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later.")
+        return 3 * 2**29, 80 * 2**30
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "H100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: [(9, 0), (7, 5)][number])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    for distributed in (False, True):
+        there, (cuda, *gpus) = machine_checks.device_checks(distributed)
+        assert there
+        assert (cuda.name, cuda.state) == ("CUDA", "fail" if distributed else "ok"), "one process needs no NCCL"
+        assert [(gpu.name, gpu.state) for gpu in gpus] == [("cuda:0", "ok"), ("cuda:1", "warn"), ("cuda:2", "warn")]
+        assert [gpu.found for gpu in gpus] == [
+            "H100, 1.5 of 80.0 GiB free",
+            "H100, 1.5 of 80.0 GiB free, without units for bfloat16",
+            "CUDA error: out of memory",
+        ]
+        assert ("--ds.param_dtype" in gpus[1].advice) is distributed
 
 
 def test_a_model_that_cannot_be_used_is_a_failure(

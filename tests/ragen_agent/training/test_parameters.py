@@ -22,6 +22,7 @@ from ragen_agent.local import run as training
 from ragen_agent.local.policy_update import Critic
 from ragen_agent.local.trainer import Trainer
 from ragen_agent.rollout import group
+from ragen_agent.training import parameters
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.parameters import Float32AdamW, adamw
@@ -139,8 +140,13 @@ def test_a_run_whose_update_is_rounded_away_says_so(tmp_path: Path) -> None:
         assert ("bfloat16 rounds away" in display.console.file.getvalue()) is rounds  # type: ignore[attr-defined]
 
 
-def test_an_adapter_depends_on_its_seed_alone_and_not_on_the_global_state() -> None:
+def test_an_adapter_depends_on_its_seed_alone_and_not_on_the_global_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    def used(*arguments: Any) -> None:
+        raise AssertionError("a GPU's state takes memory on it")
+
     states: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", used)
     for seed in (1, 1, 2):
         agent = Policy.build(configure())
         torch.manual_seed(len(states))
@@ -263,6 +269,47 @@ def test_weights_in_bfloat16_learn_in_float32(tmp_path: Path) -> None:
     assert torch.equal(other.copies[0], optimiser.copies[0])
 
 
+def test_the_steps_of_parts_are_those_of_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator, held = torch.Generator().manual_seed(0), list[int]()
+    monkeypatch.setattr(parameters, "WEIGHTS_AT_ONCE", 20)
+    weights = [torch.nn.Parameter(torch.randn(n, generator=generator).bfloat16()) for n in (7, 30, 8, 1, 12, 9)]
+    ours, own = Float32AdamW(weights, 1e-2), [weight.detach().float() for weight in weights]
+    theirs, step = torch.optim.AdamW(own, lr=1e-2, fused=True), torch.optim.AdamW.step
+
+    def counted(optimiser: torch.optim.AdamW) -> None:
+        held.append(sum(copy.numel() for copy in ours.copies if copy.grad is not None))
+        step(optimiser)
+
+    for number in range(4):
+        for index, (weight, copied) in enumerate(zip(weights, own, strict=True)):
+            weight.grad = None if index == number else torch.randn(weight.shape, generator=generator).bfloat16()
+            copied.grad = None if weight.grad is None else weight.grad.float()
+        monkeypatch.setattr(torch.optim.AdamW, "step", counted)
+        ours.step()
+        monkeypatch.setattr(torch.optim.AdamW, "step", step)
+        theirs.step()
+        for weight, copied, expected in zip(weights, ours.copies, own, strict=True):
+            assert torch.equal(copied, expected)
+            assert torch.equal(weight, expected.bfloat16())
+    assert max(held) <= 20 + 30, "a part, and one weight more"
+
+
+@pytest.mark.parametrize("order", [("float32", "bfloat16"), ("bfloat16", "float32")])
+@pytest.mark.filterwarnings("ignore:dtype=bfloat16")
+def test_a_run_goes_on_in_another_dtype(order: tuple[str, str], tmp_path: Path) -> None:
+    """As with dtype=auto on another machine."""
+    first, then = (configure({"dtype": dtype, "lora": {"rank": 0, "alpha": 32.0}}) for dtype in order)
+    folder = RunFolder.create(tmp_path / "run", first)
+    training.TrainingRun(first, folder, quiet()).warm_start()
+    with pytest.raises(KeyboardInterrupt):
+        training.TrainingRun(first, folder, Interrupting(1)).reinforce()
+    training.TrainingRun(then, folder, quiet()).reinforce()
+    assert len(read_json_lines(folder.metrics)) == 3
+    state = folder.load_state()
+    assert state is not None
+    assert state["model"]["model.norm.weight"].dtype == getattr(torch, order[1])
+
+
 @pytest.mark.parametrize("rank", [0, 4])
 @pytest.mark.filterwarnings("ignore:dtype=bfloat16")
 def test_a_run_in_bfloat16_resumes(rank: int, tmp_path: Path) -> None:
@@ -298,6 +345,29 @@ def test_auto_takes_the_cpu_where_there_is_no_gpu(tmp_path: Path, monkeypatch: p
     if not torch.backends.cuda.is_built():
         with pytest.raises(ValueError, match="'cuda' cannot be used"):
             device_and_dtype(large)
+
+
+def test_a_gpu_that_is_not_there_is_answered_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("CUDA error: invalid device ordinal\nCUDA kernel errors might be reported later.")
+
+    monkeypatch.setattr(torch, "empty", missing)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(
+        ValueError, match=r"^device 'cuda:3' cannot be used: CUDA error: invalid device ordinal\. "
+    ) as error:
+        device_and_dtype(replace(Config(), device="cuda:3"))
+    assert "Torch finds here: cpu, cuda:0, cuda:1; name one of these" in str(error.value)
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])
+def test_a_gpu_without_units_for_bfloat16_computes_in_float32(
+    capability: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "empty", lambda *shape, device: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert device_and_dtype(replace(Config(), model="elsewhere")) == ("cuda", dtype)
 
 
 def test_a_missing_peft_is_said_with_its_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -177,9 +177,15 @@ def test_a_folder_that_cannot_be_used_says_what_is_missing(lake: Policy, tmp_pat
         load_checkpoint(folder)
 
 
-def test_equal_seeds_give_equal_weights_and_leave_torch_alone() -> None:
+def test_equal_seeds_give_equal_weights_and_leave_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def used(*arguments: Any) -> None:
+        raise AssertionError("a GPU's state takes memory on it")
+
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name in ("get_rng_state", "manual_seed_all"):
+        monkeypatch.setattr(torch.cuda, name, used)
     one, two = Policy.build(LAKE), Policy.build(LAKE)
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True))

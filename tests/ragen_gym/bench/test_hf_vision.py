@@ -135,6 +135,8 @@ def test_folders_that_hold_no_visual_model(model: Path, tmp_path: Path) -> None:
         make_agent(f"hf-vision:{tmp_path / 'absent'}")
     with pytest.raises(ValueError, match="cannot be loaded"):
         make_agent(f"hf-vision:{tmp_path}")
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        make_agent(f"hf-vision:{model}", device="cuda:99")
     policy = Policy.build(Config())
     policy.model.save_pretrained(tmp_path)
     policy.tokenizer.save_pretrained(tmp_path)

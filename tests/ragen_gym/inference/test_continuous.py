@@ -26,7 +26,7 @@ from transformers import (
 from ragen_gym.core.seeding import uniforms
 from ragen_gym.inference import continuous
 from ragen_gym.inference.continuous import ContinuousEngine, Request
-from ragen_gym.inference.packed import PackedModel, Segment
+from ragen_gym.inference.packed import PackedModel, Segment, _Part
 from ragen_gym.inference.sampling import Sampler
 
 WIDTH = 600  # of the vocabulary: several blocks, the last of them not full
@@ -215,6 +215,27 @@ def test_long_prompts_are_read_in_pieces(llama: PreTrainedModel, monkeypatch: py
     for request in (request for talk in talks for request in talk.played):
         assert request.sampled == plainly(llama, request)
     assert engine.stats.read / engine.stats.passes < 11
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 4, 9])
+@pytest.mark.parametrize("lengths", [[(0, 1)], [(3, 1)], [(3, 1), (1, 1)], [(2, 1), (2, 1)], [(0, 4)], [(2, 3)]])
+def test_there_is_a_mask_where_something_is_hidden(lengths: list[tuple[int, int]], window: int | None) -> None:
+    part = _Part(0, [Segment(slot, start, [7] * count) for slot, (start, count) in enumerate(lengths)])
+    columns = max(start + count for start, count in lengths)
+    seen = torch.tensor(
+        [
+            [[place - (window or columns) < column <= place for column in range(columns)]]
+            for start, count in lengths
+            for place in range(start, start + count)
+        ]
+    ).view(len(lengths), 1, -1, columns)
+    mask = part.mask(window, torch.zeros(1))
+    if seen.all():
+        assert mask is None
+    else:
+        assert mask is not None
+        assert torch.equal(mask == 0, seen)
+        assert torch.equal(mask == -torch.inf, ~seen)
 
 
 def test_what_conversations_share_is_read_once(llama: PreTrainedModel) -> None:

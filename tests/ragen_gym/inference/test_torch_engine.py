@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -75,6 +77,19 @@ def test_a_batch_gives_what_stepping_with_the_same_samples_gives(agent: Policy) 
         assert stepped.sampled.tolist() == played.sampled.tolist()
         assert (stepped.turn_ends, stepped.turn_rewards) == (played.turn_ends, played.turn_rewards)
         assert (stepped.success, stepped.level_id) == (played.success, played.level_id)
+
+
+def test_what_a_session_cached_is_freed_with_it(agent: Policy) -> None:
+    """On a GPU no session keeps its cache for the next; garbage that has to be collected would fill it."""
+    session = agent.engine.start([[1, 2, 3], [1, 2, 4]], temperature=1.0, seed=0)
+    session.reply([3, 3])
+    cache = weakref.ref(session.cache)
+    gc.disable()
+    try:
+        del session
+        assert cache() is None
+    finally:
+        gc.enable()
 
 
 def test_equal_seeds_give_equal_episodes_and_others_do_not(agent: Policy) -> None:
