@@ -7,6 +7,7 @@ from typing import Any
 
 import art
 
+from ragen_gym.core.validation import check_number
 from ragen_gym.integrations.rollout import Rollout, noise_seed_of
 
 __all__ = ["groups", "rollout"]
@@ -58,10 +59,14 @@ def groups(model: Any, game: str, seeds: Iterable[int], size: int, step: int = 0
         model: see ``rollout``.
         game: see ``Rollout``.
         seeds: of the levels.
-        size: of a group.
+        size: of a group, from 1.
         step: of training; the noise of a level differs from step to step.
         arguments: of ``rollout``.
+
+    Raises:
+        ValueError: ``size`` is no whole number from 1.
     """
+    check_number("groups", "size", size, 1, whole=True)
     return [
         art.TrajectoryGroup(
             rollout(model, game, seed, noise_seed=noise_seed_of(f"{step} {seed} {member}"), **arguments)

@@ -10,6 +10,7 @@ from typing import Any
 
 from atroposlib.envs.base import BaseEnv, BaseEnvConfig, ScoredDataGroup
 from atroposlib.envs.server_handling.server_baseline import APIServerConfig
+from pydantic import Field
 
 from ragen_gym.integrations.rollout import METRICS, Rollout, noise_seed_of
 
@@ -27,8 +28,8 @@ class GameEnvConfig(BaseEnvConfig):  # type: ignore[misc, unused-ignore]
     game: str = "FrozenLake"
     options: dict[str, Any] = {}  # noqa: RUF012  # pydantic copies it
     first_seed: int = 0
-    max_reply_tokens: int = 512
-    eval_levels: int = 256
+    max_reply_tokens: int = Field(512, ge=1)
+    eval_levels: int = Field(256, ge=1)
 
 
 class GameEnv(BaseEnv):  # type: ignore[misc, unused-ignore]

@@ -282,7 +282,7 @@ class RemoteBatchEnv(VectorEnv[Any, Any, Any]):
         """Start episodes, as the local batch does."""
         body = options_body(options, "reset_mask")
         if "reset_mask" in body:
-            body["which"] = np.asarray(body.pop("reset_mask")).tolist()
+            body["reset_mask"] = np.asarray(body["reset_mask"]).tolist()
         if seed is not None:
             body["seed"] = items_of(seed) or seed
         answer = self._remote.post("batch/reset", body)

@@ -112,6 +112,7 @@ class RemoteSession:
         Raises:
             ValueError: the server's library does not allow a value.
             gymnasium.error.ResetNeeded: the episode is over, or none was started.
+            gymnasium.error.ClosedEnvironmentError: ``close`` was called.
             SessionLost: the server does not have the session.
             ServerError: any other error of the server.
             ServerUnreachable: no response came.
@@ -147,6 +148,8 @@ class RemoteSession:
         return answer
 
     def _request(self, method: str, path: str, body: Json | None) -> _Answer:
+        if self._http.is_closed:
+            raise gymnasium.error.ClosedEnvironmentError("this environment was closed: make a new one.")
         deadline, content = time.monotonic() + self.timeout, bytearray()
         sent = None if body is None else request_json(body)
         try:

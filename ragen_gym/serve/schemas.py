@@ -56,12 +56,14 @@ class ResetRequest(_Request):
 class BatchResetRequest(_Request):
     """The episodes to start; one value is for all environments, a list has one for each."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"seed": 0}, {"seed": [4, 9]}, {"which": [True, False]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"seed": 0}, {"seed": [4, 9]}, {"reset_mask": [True, False]}]}
+    )
 
     seed: Seed | list[Seed] | None = Field(None, description="One seed s gives environment i the seed s + i.")
     level: BoardText | list[BoardText] | None = None
     noise_seed: Seed | list[Seed] | None = None
-    which: list[bool] | None = Field(None, description="The environments to reset; all where it is left out.")
+    reset_mask: list[bool] | None = Field(None, description="The environments to reset; all where it is left out.")
 
 
 class StepRequest(_Request):

@@ -103,9 +103,10 @@ class ServedSingle(ServedEnv):
 
     def _reset(self, request: AnyReset) -> Json:
         options = request.model_dump(exclude_none=True)
-        if "which" in options or any(isinstance(value, list) for value in options.values()):
+        if "reset_mask" in options or any(isinstance(value, list) for value in options.values()):
             raise RequestError(
-                "bad_value", "this session is one environment: give one seed, one level, one noise_seed, and no which."
+                "bad_value",
+                "this session is one environment: give one seed, one level, one noise_seed, and no reset_mask.",
             )
         seed = options.pop("seed", None)
         observation, info = self.env.reset(seed=seed, options=options or None)
@@ -242,11 +243,11 @@ class ServedBatch(ServedEnv):
         return pixels
 
     def _reset(self, request: AnyReset) -> Json:
-        which = getattr(request, "which", None)
+        mask = getattr(request, "reset_mask", None)
         options: Json = {
             "level": request.level,
             "noise_seed": request.noise_seed,
-            "reset_mask": None if which is None else np.array(which, np.bool_),
+            "reset_mask": None if mask is None else np.array(mask, np.bool_),
         }
         observations, infos = self.env.unwrapped.reset(seed=request.seed, options=options)
         return {"observations": observation_json(observations), "info": _batch_info(infos)}

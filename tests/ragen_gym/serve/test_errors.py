@@ -70,13 +70,13 @@ CREATE = [
     ({"env": "FrozenLake", "autoreset": "SameStep"}, "bad_value", "num_envs=None: give num_envs."),
     ({"env": "FrozenLake", "num_envs": 2, "regret": True}, "bad_value", ": of a batch it may take minutes"),
     ({"env": "FrozenLake", "start": {"seed": [1, 2]}}, "bad_value", "give one seed"),
-    ({"env": "FrozenLake", "start": {"which": [True]}}, "bad_value", "no which"),
+    ({"env": "FrozenLake", "start": {"reset_mask": [True]}}, "bad_value", "no reset_mask"),
     ({"env": "FrozenLake", "start": {"seed": -1}}, "bad_request", "greater than or equal to 0"),
     ({"env": "FrozenLake", "start": {"seed": True}}, "bad_request", "valid integer"),
     ({"env": "FrozenLake", "start": {"noise_seed": True}}, "bad_request", "valid integer"),
     ({"env": "FrozenLake", "start": {"level": "####"}}, "bad_value", "unknown symbol '#'"),
     ({"env": "FrozenLake", "num_envs": 2, "start": {"seed": [1]}}, "bad_value", "1 seeds for 2 environments"),
-    ({"env": "FrozenLake", "num_envs": 2, "start": {"which": [False, True]}}, "bad_value", "never reset"),
+    ({"env": "FrozenLake", "num_envs": 2, "start": {"reset_mask": [False, True]}}, "bad_value", "never reset"),
     ({}, "bad_request", "body.env: Field required"),
     ([], "bad_request", "Content-Type: application/json"),
 ]
@@ -215,8 +215,8 @@ def test_batches_out_of_order(http: httpx.Client) -> None:
         status, code, message = refused(http.post(f"{path}/batch/step", json={"actions": actions}))
         assert (status, code) == (422, "bad_value")
         assert message.startswith("actions must be 2 integers, each one of 0 LEFT")
-    assert refused(http.post(f"{path}/batch/reset", json={"which": [False, False]}))[0] == 422
-    assert refused(http.post(f"{path}/batch/reset", json={"which": [True]}))[0] == 422
+    assert refused(http.post(f"{path}/batch/reset", json={"reset_mask": [False, False]}))[0] == 422
+    assert refused(http.post(f"{path}/batch/reset", json={"reset_mask": [True]}))[0] == 422
 
 
 def test_another_grain(http: httpx.Client) -> None:
@@ -294,3 +294,6 @@ def test_clients_raise_what_the_library_raises(server: str) -> None:
         RemoteEnv(server, "FrozenLakes")
     for closing in (env, other, turns, envs):
         closing.close()
+        closing.close()
+        with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="make a new one"):
+            closing.reset(seed=0)
