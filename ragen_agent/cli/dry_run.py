@@ -33,6 +33,8 @@ from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.checkpoint import check_context, load_shape
+from ragen_agent.training.policy import device_and_dtype
+from ragen_agent.training.resources import cpu_threads
 from ragen_agent.training.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.training.tasks import games_at, make_env
 from ragen_agent.trajectory import Trajectory
@@ -85,6 +87,8 @@ def dry_run(
     _title(console, "Arithmetic")
     for sentence in describe(config, settings):
         _say(console, f"- {sentence}")
+    if not settings:
+        _say(console, f"- {_place(config)}")
     if settings:
         on_cpu = _on_cpu(settings)
         if on_cpu:
@@ -123,6 +127,16 @@ def command_line(config: Config, settings: OpenRLHF, folder: Path, extra: Sequen
     check_supported(config, settings)
     model = starting_model(config, folder)
     return command_flags(config, settings, folder.resolve(), model, cpu=on_cpu, extra=extra)
+
+
+def _place(config: Config) -> str:
+    """Where the local trainer would run, in which dtype it would play, and with how many threads."""
+    try:
+        device, dtype = device_and_dtype(config)
+    except ValueError as error:  # the run may be meant for another machine
+        return f"On this machine it would not start: {error}"
+    threads = "" if device.startswith("cuda") else f"; threads: {cpu_threads(config)}"
+    return f"On this machine it would run on {device} and play in {str(dtype).removeprefix('torch.')}{threads}."
 
 
 def _on_cpu(settings: OpenRLHF) -> bool:

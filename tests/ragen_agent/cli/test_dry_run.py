@@ -42,6 +42,21 @@ def test_a_dry_run_shows_everything_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--threads", "3"], "it would run on cpu and play in float32; threads: 3."),
+        (["--device", "cuda:97"], "it would not start: device 'cuda:97' cannot be used"),
+    ],
+)
+def test_a_dry_run_says_where_the_local_trainer_would_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--dry-run", *flags]) == 0
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_dry_run_of_a_run_simulates_what_playing_ahead_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
