@@ -2,10 +2,11 @@
 
 import argparse
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["machine", "made_folder"]
+__all__ = ["machine", "made_folder", "numbered"]
 
 
 def machine(*packages: str) -> str:
@@ -31,3 +32,8 @@ def made_folder(text: str) -> Path:
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text} cannot be made: {error.strerror}; name another folder.") from error
     return Path(text)
+
+
+def numbered(machines: Sequence[str]) -> str:
+    """Machines with the numbers, from 1, by which a table names them."""
+    return "; ".join(f"({number}) {each}" for number, each in enumerate(machines, start=1))

@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.board_formats``: each pair of a text format and a thought is a warm start of the recipe from the
 same model, on the same number of demonstrations of the same levels, measured on the same held-out levels. Pairs that
-``board_formats.json`` holds already are not run again, so the command may be stopped and repeated; written are
-``board_formats.json`` after each pair, and ``board_formats.md``.
+``board_formats.json`` holds already are not run again, so the command may be stopped and repeated, and two may share
+the pairs, as by ``--thoughts``; written are ``board_formats.json`` and ``board_formats.md`` after each pair.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import machine, made_folder
+from benchmarks import machine, made_folder, numbered
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.io import merged
 from ragen_agent.config.presets import default_settings, read_recipe
@@ -46,12 +46,12 @@ Written by `python -m benchmarks.board_formats`. {model} imitates {episodes} dem
 held-out levels: success in %, with Wilson's 95 % interval. The demonstrator reaches {demonstrator}, random replies
 {random}, optimal play {optimal}.
 
-| boards | thoughts | success | well-formed turns | tokens an episode |
-|---|---|---|---|---|
+| boards | thoughts | success | well-formed turns | tokens an episode | machine |
+|---|---|---|---|---|---|
 {rows}
 
 `ragen-agent tokens` shows how a tokenizer cuts each format; `ragen-agent settings demonstrations.thought` says what
-the thoughts are. Machine: {machine}.
+the thoughts are. Machines: {machines}.
 """
 
 
@@ -71,16 +71,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = with_settings(Config(), {**settings, "model": str(model_folder(str(recipe["model"])))})
     config = replace(config, evaluation=replace(config.evaluation, levels=arguments.levels))
     file = arguments.out / "board_formats.json"
-    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"pairs": []}
-    done = {(pair["format"], pair["thought"]) for pair in results["pairs"]}
     for thought in arguments.thoughts:
         for text_format in arguments.formats:
-            if (text_format, thought) not in done:
-                results["pairs"].append(_pair(config, text_format, thought))
-                results |= _baselines(config) | {"model": recipe["model"], "machine": machine("torch")}
+            if not any((pair["format"], pair["thought"]) == (text_format, thought) for pair in _results(file)["pairs"]):
+                pair = _pair(config, text_format, thought)
+                results = _results(file) | _baselines(config) | {"model": recipe["model"]}
+                results["pairs"].append(pair)
                 write_atomic(file, json.dumps(results, indent=1) + "\n")
-    write_atomic(arguments.out / "board_formats.md", _page(results))
+                write_atomic(arguments.out / "board_formats.md", _page(results))
+    write_atomic(arguments.out / "board_formats.md", _page(_results(file)))
     return 0
+
+
+def _results(file: Path) -> dict[str, Any]:
+    """What is measured so far, read anew since another process may have added to it."""
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"pairs": []}
+    return results
 
 
 def _pair(config: Config, text_format: str, thought: str) -> dict[str, Any]:
@@ -105,6 +111,7 @@ def _pair(config: Config, text_format: str, thought: str) -> dict[str, Any]:
         "tokens": tokens,
         "invalid": invalid,
         **rate.to_dict(),
+        "machine": machine("torch"),
     }
 
 
@@ -120,13 +127,14 @@ def _baselines(config: Config) -> dict[str, Any]:
 
 def _page(results: dict[str, Any]) -> str:
     """The page of these results."""
+    machines = list(dict.fromkeys(pair["machine"] for pair in results["pairs"]))
     rows = "\n".join(
         f"| {p['format']} | {p['thought']} | {100 * p['rate']:.1f} ({100 * p['low']:.0f} to {100 * p['high']:.0f}) | "
-        f"{100 * (1 - p['invalid']):.0f} % | {p['tokens']:.0f} |"
+        f"{100 * (1 - p['invalid']):.0f} % | {p['tokens']:.0f} | {1 + machines.index(p['machine'])} |"
         for p in sorted(results["pairs"], key=lambda pair: -pair["rate"])
     )
     shares = {name: f"{100 * results[name]:.1f} %" for name in ("demonstrator", "random", "optimal")}
-    return PAGE.format(**{**results, **shares, "rows": rows, "recipe": RECIPE})
+    return PAGE.format(**{**results, **shares, "rows": rows, "recipe": RECIPE, "machines": numbered(machines)})
 
 
 if __name__ == "__main__":

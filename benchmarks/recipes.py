@@ -18,7 +18,7 @@ from math import inf, isnan, nan
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, made_folder
+from benchmarks import machine, made_folder, numbered
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import read_recipe, recipe_names
 from ragen_gym.core.stats import mean_interval
@@ -133,8 +133,7 @@ def _page(results: dict[str, Any]) -> str:
     """The page of these results."""
     known = list(dict.fromkeys(run["machine"] for name in sorted(results) for run in results[name].values()))
     sections = "\n".join(_section(name, results[name], known) for name in sorted(results) if results[name])
-    machines = "; ".join(f"({number}) {machine}" for number, machine in enumerate(known, start=1))
-    return PAGE.format(sections=sections, machines=machines)
+    return PAGE.format(sections=sections, machines=numbered(known))
 
 
 def _section(name: str, runs: dict[str, Any], machines: Sequence[str]) -> str:
