@@ -22,7 +22,7 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-portable test-wheel test-openrlhf test-integrations audit-upstreams llama-server docs lint types format constraints clean
+.PHONY: help train test test-portable test-newest test-wheel test-openrlhf test-integrations audit-upstreams llama-server docs lint types format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -52,6 +52,13 @@ test-portable: $(VENV)/.test.installed ## Run the tests of numerics as on anothe
 	@echo 'test-portable: running the tests of numerics with $(PORTABLE)'
 	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(PORTABLE) $(BIN)/python -m pytest -n 2 -m 'not slow' \
 	    $(NUMERIC) $(ARGS)
+
+# What pip gives to who installs without constraints.txt. torch keeps its pin: the newest one may bring CUDA.
+test-newest: ## Run the tests with the newest version of every library but torch
+	@echo 'test-newest: installing the newest versions into build/newest, and running the tests with them'
+	@$(FIND_PYTHON); rm -rf build/newest && "$$python" -m venv build/newest
+	@build/newest/bin/python -m pip $(QUIET) install "$$(grep '^torch==' constraints.txt)" -e '.[test]'
+	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg build/newest/bin/python -m pytest -n 2 $(ARGS)
 
 # What `pip install ragen-gym` gives: the wheel, what it needs, and nothing of the repository.
 test-wheel: ## Build the wheel, install it where nothing else is, and try every command there

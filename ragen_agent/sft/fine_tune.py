@@ -179,7 +179,9 @@ def _train(
             raise KeyboardInterrupt
 
     if model.device.type == "cuda":
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # ``transformers`` renamed the method.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     model.train()
     with (
         display.progress("fine-tuning", steps, done),

@@ -42,7 +42,9 @@ def shares_prefixes(model: nn.Module) -> bool:
 
     Nor checkpoints of its layers' activations: they are computed again when the tree is no longer there.
     """
-    if not isinstance(model, PreTrainedModel) or (model.training and model.is_gradient_checkpointing):
+    if not isinstance(model, PreTrainedModel):
+        return False
+    if model.training and any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         return False
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])

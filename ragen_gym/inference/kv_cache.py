@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from math import prod
 from typing import Any
 from weakref import proxy
@@ -37,6 +38,7 @@ __all__ = [
     "Copies",
     "SharedPrefixes",
     "SlotCache",
+    "cache_argument",
     "decode_attention",
     "padded_columns",
     "use_attention",
@@ -289,6 +291,11 @@ def decode_attention(model: PreTrainedModel) -> Iterator[None]:
     ours = model.config._attn_implementation == GENERAL_ATTENTION and model.device.type == "cpu"
     with use_attention(model, DECODE_ATTENTION) if ours else nullcontext():
         yield
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """What the model's forward pass calls its cache; ``transformers`` renamed it."""
+    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, Cache, PreTrainedModel
 
-from ragen_gym.inference.kv_cache import use_attention
+from ragen_gym.inference.kv_cache import cache_argument, use_attention
 from ragen_gym.inference.prepacking import PrepackedLinears
 from ragen_gym.inference.torch_engine import attention_windows
 
@@ -241,6 +241,7 @@ class PackedModel:
             )
         self.model, self.slots = model, slots
         self.cache = PackedCache(slots)
+        self.cache_argument = cache_argument(model)
         self.linears = PrepackedLinears(model)
 
     def clear(self) -> None:
@@ -282,7 +283,7 @@ class PackedModel:
             output = self.model(
                 input_ids=ids[None],
                 position_ids=self.cache.current.positions[None],
-                past_key_values=self.cache,
+                **{self.cache_argument: self.cache},
                 use_cache=True,
                 logits_to_keep=torch.tensor(ends or [end - 1], device=device),
             )

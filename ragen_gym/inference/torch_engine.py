@@ -28,7 +28,7 @@ from transformers import PreTrainedModel
 
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 from ragen_gym.inference import RowImages, Sampled
-from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, decode_attention, padded_columns
+from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, cache_argument, decode_attention, padded_columns
 from ragen_gym.inference.prepacking import PrepackedLinears
 from ragen_gym.inference.sampling import draw_at
 from ragen_gym.inference.vision import ImageTable, vision_of
@@ -129,6 +129,7 @@ class TorchEngine:
         self.bias = suppression(model, vocabulary_size)
         self.stops = np.isin(np.arange(len(self.bias)), self.stop_ids)
         self.windows = attention_windows(model)
+        self.cache_argument = cache_argument(model)
         self.linears = PrepackedLinears(model)
 
     def start(
@@ -409,7 +410,7 @@ class TorchSession:
         output = model(
             **inputs,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
-            past_key_values=self.cache,
+            **{self.engine.cache_argument: self.cache},
             use_cache=True,
             logits_to_keep=kept,
         )
