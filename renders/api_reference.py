@@ -10,8 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
+import jinja2
 import pdoc
 import pdoc.render
+import pdoc.render_helpers
 
 import ragen_agent
 import ragen_gym
@@ -24,6 +26,12 @@ ADAPTERS = tuple(
 )
 #: Command lines describe themselves, and the distributed trainer's modules run only where OpenRLHF is installed.
 LEFT_OUT = ("ragen_gym.cli", "ragen_agent.cli", "ragen_agent.openrlhf", *ADAPTERS)
+
+#: Signatures wrap in place of being cut, and no long name makes a page wider than a phone.
+STYLE = """
+.pdoc .param, .pdoc .return-annotation { white-space: pre-wrap; }
+.pdoc .attr, .pdoc .docstring p, .pdoc .docstring li { overflow-wrap: anywhere; }
+"""
 
 
 def modules() -> list[str]:
@@ -42,12 +50,40 @@ def bind_names(module: ModuleType) -> None:
         vars(module)[name] = getattr(module, name)
 
 
+def readable(docstring: str) -> str:
+    """A docstring as Markdown shows it well.
+
+    Under "## Arguments" and "## Attributes" each ``name: meaning`` becomes an item of a list, and the double colon
+    before a block of code a single one.
+    """
+    lines: list[str] = []
+    listed = False
+    for line in docstring.splitlines():
+        if line.startswith("## "):
+            listed = line in ("## Arguments", "## Attributes")
+        elif listed and re.match(r"[A-Z][a-z]+:$", line):  # Raises:, which pdoc reads
+            listed = False
+        named = re.match(r"([\w*]+(?:, [\w*]+)*): (.*)", line) if listed else None
+        if named and lines[-1].startswith("## "):
+            lines.append("")
+        lines.append(f"- **{named[1]}:** {named[2]}" if named else re.sub(r"(?<=\S)::$", ":", line))
+    return "\n".join(lines)
+
+
+@jinja2.pass_context
+def to_markdown(context: jinja2.runtime.Context, docstring: str) -> str:
+    """The filter of that name, of the readable docstring."""
+    return pdoc.render_helpers.to_markdown_with_context(context, readable(docstring))
+
+
 def write(folder: Path) -> int:
     """Writes the pages; returns how many modules have one."""
     names = modules()
     for name in names:
         bind_names(import_module(name))
     pdoc.render.configure(docformat="google", search=True, show_source=False)
+    pdoc.render.env.filters["to_markdown"] = to_markdown
+    pdoc.render.env.loader = jinja2.ChoiceLoader([jinja2.DictLoader({"custom.css": STYLE}), pdoc.render.env.loader])
     pdoc.pdoc(*names, output_directory=folder)
     return len(names)
 

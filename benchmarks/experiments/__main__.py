@@ -58,7 +58,11 @@ def add(commands: Any) -> None:
         "--seeds", type=int, metavar="N", help="seeds of each arm (default 3, or the looks of the experiment up to N)"
     )
     parser.add_argument(
-        "--hours", type=float, default=inf, metavar="H", help="begin no further run after so many hours"
+        "--hours",
+        type=float,
+        default=inf,
+        metavar="H",
+        help="begin no further run after so many hours (default: no limit)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/experiments, or -quick)")
     parser.add_argument(

@@ -32,8 +32,9 @@ __all__ = [
 ]
 
 ABOUT = """\
-Lists every setting of a run: type, default, range, unit and meaning. A setting is given in a TOML file (--config), as
---set NAME=VALUE, or as a flag of its own name. --schema prints a JSON schema of such files: an editor with a TOML
+Lists every setting of a run: type, default, range, unit and meaning. Defaults in parentheses hold for the games named
+there, and for a pretrained model (--model). A setting is given in a TOML file (--config), as --set NAME=VALUE, or as a
+flag of its own name. --schema prints a JSON schema of such files: an editor with a TOML
 language server completes and checks a file whose first line is "#:schema settings.schema.json".
 
 examples:
@@ -77,9 +78,12 @@ def _run(options: argparse.Namespace) -> int:
 def _lines(name: str, each: Setting, width: int, *, short: bool = False) -> list[str]:
     """A setting's name, type, default and range; its meaning; unless ``short`` what its choices mean."""
     kind = "text" if each.type is str else getattr(each.type, "__name__", str(each.type))
-    default = json.dumps(each.default)
-    unit, limits = f" {each.unit}" * bool(each.unit), "" if each.meanings and not short else each.range
-    lines = wrap(f"{kind}, default {default}{unit}{f'; {limits}' if limits else ''}", width, f"{name}  ", " " * 8)
+    about = f"{kind}, default {json.dumps(each.default)}" + f" {each.unit}" * bool(each.unit)
+    if elsewhere := _other_defaults(name):
+        about += f" ({elsewhere})"
+    if each.range and (short or not each.meanings):
+        about += f"; {each.range}"
+    lines = wrap(about, width, f"{name}  ", " " * 8)
     lines += wrap(f"{each.doc}; empty: {each.empty}" if each.empty else each.doc, width, " " * 4)
     if short:
         return lines
@@ -88,6 +92,13 @@ def _lines(name: str, each: Setting, width: int, *, short: bool = False) -> list
         start = f"      {choice:{longest}}  "
         lines += wrap(meaning, width, start, " " * len(start))
     return [*lines, ""]
+
+
+def _other_defaults(name: str) -> str:
+    """A setting's defaults for single games and for pretrained models, in words; empty where it has none."""
+    from ragen_agent.config.presets import other_defaults
+
+    return "; ".join(f"{who}: {json.dumps(value)}" for who, value in other_defaults(name))
 
 
 def add_set(parser: argparse.ArgumentParser, about: str, *, both_trainers: bool = True) -> None:
@@ -252,11 +263,11 @@ def _files(options: argparse.Namespace) -> Settings:
     return merged(recipe, read_settings_file(options.config)) if options.config is not None else recipe
 
 
-def help_text(each: Setting) -> str:
-    """A setting's meaning, default, unit and range, for ``--help``."""
+def help_text(each: Setting, name: str = "") -> str:
+    """A setting's meaning, default, unit and range, for ``--help``; ``name``, dotted, is that of a setting of runs."""
     default = f"default {each.default!r} {each.unit}".rstrip() if each.default != "" else ""
     empty = f"empty: {each.empty}" if each.empty else ""
-    limits = "; ".join(part for part in (default, each.range, empty) if part)
+    limits = "; ".join(part for part in (default, _other_defaults(name), each.range, empty) if part)
     return (f"{each.doc} ({limits})" if limits else each.doc).replace("%", "%%")
 
 
@@ -272,7 +283,7 @@ def _add_flag(section: Any, name: str, each: Setting) -> None:
         metavar=kind,
         help=argparse.SUPPRESS,
     )
-    action.name, action.text, action.completions = name, help_text(each), [*each.choices]
+    action.name, action.text, action.completions = name, help_text(each, name), [*each.choices]
 
 
 class _Set(argparse.Action):

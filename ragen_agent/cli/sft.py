@@ -105,6 +105,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
     from ragen_agent.cli.settings import add_run_code, help_text
+    from ragen_agent.config import Lora
     from ragen_agent.config.trainers import FineTuning
     from ragen_gym.core.settings import declared
 
@@ -118,8 +119,13 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         else:
             metavar = {int: "N", float: "R", str: METAVARS.get(name, "NAME")}[each.type]
             parser.add_argument(flag, type=each.type, metavar=metavar, help=help_text(each))
-    parser.add_argument("--lora-rank", type=int, metavar="N", help="train an adapter of this rank, not all weights")
-    parser.add_argument("--lora-alpha", type=float, metavar="A", help="the adapter is scaled by this over the rank")
+    parser.add_argument(
+        "--lora-rank", type=int, metavar="N", help="train an adapter of this rank (default: all weights)"
+    )
+    alpha = declared(Lora)["alpha"].default
+    parser.add_argument(
+        "--lora-alpha", type=float, metavar="A", help=f"the adapter is scaled by this over the rank (default {alpha:g})"
+    )
     parser.add_argument(
         "--lora-target", action="append", metavar="LAYER", help="a layer to adapt, repeatable (default: every linear)"
     )

@@ -55,7 +55,9 @@ def add(commands: Any) -> None:
     train.add_argument(
         "--starpo-s", action=argparse.BooleanOptionalAction, default=None, help="StarPO-S (default) or vanilla StarPO"
     )
-    train.add_argument("--iterations", type=int, metavar="N", help="iterations of reinforcement")
+    train.add_argument(
+        "--iterations", type=int, metavar="N", help="iterations of reinforcement (default: the game's or the recipe's)"
+    )
     train.add_argument(
         "--backend",
         choices=("local", "openrlhf"),

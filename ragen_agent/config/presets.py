@@ -28,9 +28,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from ragen_agent.config.io import Settings, merged, read_toml
-from ragen_agent.config.settings import pretrained
+from ragen_agent.config.settings import Config, pretrained
 from ragen_gym.core.validation import did_you_mean
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Recipe",
     "base_of",
     "default_settings",
+    "other_defaults",
     "read_recipe",
     "read_settings_file",
     "recipe_names",
@@ -86,6 +88,27 @@ PRETRAINED_DEFAULTS: Settings = {
 def default_settings(game: str, model: str = "") -> Settings:
     """The game's settings, and ``PRETRAINED_DEFAULTS`` over them for a pretrained model."""
     return merged(GAME_DEFAULTS.get(game, {}), PRETRAINED_DEFAULTS if pretrained(model) else {})
+
+
+def other_defaults(name: str) -> list[tuple[str, Any]]:
+    """Where a setting has another default than that of ``Config``: of which games or models, and the value.
+
+    Args:
+        name: dotted, such as ``training.learning_rate``.
+
+    Returns:
+        games of one value together, pretrained models last, since their settings override a game's.
+    """
+    table, _, key = name.rpartition(".")
+    usual = Config()
+    found: list[tuple[list[str], Any]] = []
+    for who, settings in {**GAME_DEFAULTS, "a pretrained model": PRETRAINED_DEFAULTS}.items():
+        here = settings.get(table, {}) if table else settings
+        if key not in here or here[key] == getattr(getattr(usual, table) if table else usual, key):
+            continue
+        same = [names for names, value in found if value == here[key] and settings is not PRETRAINED_DEFAULTS]
+        same[0].append(who) if same else found.append(([who], here[key]))
+    return [(", ".join(names), value) for names, value in found]
 
 
 @dataclass(frozen=True)

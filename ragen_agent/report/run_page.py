@@ -189,7 +189,7 @@ def _made_with(group: SeedGroup, run: RecordedRun) -> dict[str, Any]:
     seconds = run.summary.get("wall_s")
     how = [
         f"seed {run.config.seed}",
-        f"{run.settings['backend']} trainer on {run.summary.get('gpu', run.config.device)}",
+        f"{run.settings['backend']} trainer{_device(run)}",
         f"{done} of {wanted} iterations" + ("" if run.finished else ", not finished"),
     ]
     if seconds:
@@ -201,6 +201,13 @@ def _made_with(group: SeedGroup, run: RecordedRun) -> dict[str, Any]:
         "cost": cost_line(run.metrics) if all("seconds" in record for record in run.metrics) else "",
         "starts": [_start(noted) for noted in run.folder.read_versions()],
     }
+
+
+def _device(run: RecordedRun) -> str:
+    """`` on`` the GPU, or the CPU where the run has measured something and used none; else empty."""
+    if "gpu" in run.summary:
+        return f" on {run.summary['gpu']}"
+    return " on a CPU" if run.settings["backend"] == "local" and "memory_gib" in run.summary else ""
 
 
 def _start(noted: dict[str, Any]) -> dict[str, str]:

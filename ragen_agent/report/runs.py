@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ragen_agent.config import Config, read_toml
+from ragen_agent.config import Config, read_toml, with_settings
+from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.alarm import AlarmThresholds, Sign, signs_at
 from ragen_agent.training.run_folder import RunFolder
@@ -163,9 +164,10 @@ def differing_settings(groups: Sequence[SeedGroup]) -> list[tuple[str, list[str]
 
 
 def changed_settings(groups: Sequence[SeedGroup]) -> list[tuple[str, str, str]]:
-    """The settings that are the same in all groups and not the default: name, value, default."""
-    differing = _differing([group.runs[0] for group in groups])
-    defaults = flatten({"backend": "local", **asdict(Config()), "openrlhf": asdict(OpenRLHF())})
+    """The settings that all groups share and that are not the default of their game and model: name, value, default."""
+    differing, config = _differing([group.runs[0] for group in groups]), groups[0].runs[0].config
+    usual = Config() if "game" in differing else with_settings(Config(), default_settings(config.game, config.model))
+    defaults = flatten({"backend": "local", **asdict(usual), "openrlhf": asdict(OpenRLHF())})
     return [
         (name, format_setting(value), format_setting(defaults.get(name)))
         for name, value in groups[0].runs[0].relevant_settings.items()
@@ -199,7 +201,7 @@ def _group_name(group: Sequence[RecordedRun], differing: Sequence[str]) -> str:
         words.append("StarPO-S" if config.training.starpo_s else "StarPO")
     if len(others) > NAMED or (not words and not others):
         return group[0].name
-    words += [f"{name.rpartition('.')[2]} {_short(group[0].settings.get(name))}" for name in others]
+    words += [f"{name.removeprefix('training.')} {_short(group[0].settings.get(name))}" for name in others]
     return ", ".join(words)
 
 

@@ -189,6 +189,7 @@ def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], p
     """Success in training by iteration, the measured rates at its ends, and the baselines as lines."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -222,6 +223,7 @@ def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], p
         ylim=(-0.02, 1.04),
         title=f"{config.game}, {'StarPO-S' if config.training.starpo_s else 'StarPO'} ({name}), seed {config.seed}",
     )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
     figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
     with atomic_path(path) as temporary:

@@ -19,10 +19,11 @@ __all__ = ["STAGNANT_ITERATIONS", "History", "return_std_stop", "validation_stop
 
 STAGNANT_ITERATIONS = 3  # so many in a row without anything to learn from end a run
 NO_FORMAT = (
-    "The model has never met the reply format: no reply since the first iteration was well-formed, so no reward can "
-    "teach it. Let it imitate demonstrations first: --recipe smollm2-135m-bandit does, with another pretrained model "
-    "--set warm_start.epochs=1 --set demonstrations.episodes=400, without one --set warm_start.epochs=1. (Its last "
-    "replies had {:.0f} tokens on average; if that is turns.max_tokens_per_turn, they were cut off: raise it.)"
+    "The model does not know the reply format: no reply since the first iteration was well-formed, so no reward can "
+    "teach it. Let it imitate demonstrations first, or more of them: raise warm_start.epochs and "
+    "demonstrations.episodes (for a pretrained model --set warm_start.epochs=1 --set demonstrations.episodes=400, or "
+    "--recipe smollm2-135m-bandit). Its last replies had {:.0f} tokens on average; if that is "
+    "turns.max_tokens_per_turn, they were cut off: raise it."
 )
 
 

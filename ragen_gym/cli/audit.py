@@ -63,16 +63,22 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--action", action="append", default=[], metavar="ACTION", help="an action to choose from, as JSON or text"
     )
     parser.add_argument(
-        "--train", metavar="SPLIT", help="FIRST:LAST seeds, module:function that returns them, or KEY=VALUE"
+        "--train",
+        metavar="SPLIT",
+        help="levels trained on: FIRST:LAST seeds, module:function that returns them, or KEY=VALUE of the constructor "
+        "(default: splits are not checked)",
     )
-    parser.add_argument("--test", metavar="SPLIT", help="the same of the test split")
+    parser.add_argument("--test", metavar="SPLIT", help="the same of the levels held out; needs --train")
     parser.add_argument("--seeds", type=int, default=24, metavar="N", help="seeds that a check plays (default: 24)")
     parser.add_argument(
         "--steps", type=int, default=30, metavar="N", help="actions of an episode at most (default: 30)"
     )
     parser.add_argument("--seconds", type=float, default=20, metavar="S", help="time of one check (default: 20)")
     parser.add_argument(
-        "--python", default=sys.executable, metavar="PATH", help="interpreter that has the target's library"
+        "--python",
+        default=sys.executable,
+        metavar="PATH",
+        help="interpreter that has the target's library (default: this one)",
     )
     parser.add_argument("--path", action="append", default=[], metavar="DIR", help="folder to import from; repeatable")
     parser.add_argument(

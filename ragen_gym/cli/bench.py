@@ -93,7 +93,7 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     parser.add_argument("--split", action="append", default=[], metavar="NAME", help="only this one; repeatable")
     parser.add_argument("--rollouts", type=int, default=1, metavar="K", help="episodes of each level (default: 1)")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N levels of each split")
+    parser.add_argument("--limit", type=int, metavar="N", help="the first N levels of each split (default: all)")
     parser.add_argument("--temperature", type=float, metavar="T", help="of a language model (default: the suite's)")
     parser.add_argument(
         "--concurrency", type=int, metavar="N", help="episodes at a time (default: 32, or the agent's own batch)"
@@ -112,18 +112,32 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "--seen", type=Path, metavar="FILE", help=f"{bench_scores.SEEN_HELP}; added to what hf:RUN/checkpoint has"
     )
-    parser.add_argument("--price-in", type=float, metavar="P", help="price of a million tokens read")
-    parser.add_argument("--price-out", type=float, metavar="P", help="price of a million tokens written")
+    parser.add_argument(
+        "--price-in",
+        type=float,
+        metavar="P",
+        help="price of a million tokens read, in any currency (default: 0; with neither, no cost)",
+    )
+    parser.add_argument("--price-out", type=float, metavar="P", help="price of a million tokens written (default: 0)")
     agent = parser.add_argument_group("settings of the agent")
-    agent.add_argument("--base-url", metavar="URL", help="openai: where the server is")
+    agent.add_argument(
+        "--base-url", metavar="URL", help="openai: where the server is (default: OPENAI_BASE_URL, or OpenAI's own)"
+    )
     agent.add_argument(
         "--key-env", metavar="NAME", help="openai: the environment variable with the key (default: OPENAI_API_KEY)"
     )
-    agent.add_argument("--max-tokens", type=int, metavar="N", help="openai, hf: the most tokens of a reply")
+    agent.add_argument(
+        "--max-tokens",
+        type=int,
+        metavar="N",
+        help="openai, hf: the most tokens of a reply, reasoning included (default: the server's limit; hf: 1024)",
+    )
     agent.add_argument(
         "--retries", type=int, metavar="N", help="openai: how often a request is sent again (default: 5)"
     )
-    agent.add_argument("--requests-per-minute", type=float, metavar="N", help="openai: maximum requests per minute")
+    agent.add_argument(
+        "--requests-per-minute", type=float, metavar="N", help="openai: maximum requests per minute (default: no limit)"
+    )
     agent.add_argument(
         "--set",
         action=_Set,

@@ -105,15 +105,22 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     rescore.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     parsing = rescore.add_mutually_exclusive_group()
     parsing.add_argument("--lenient", action="store_true", help="take every action that the last answer names")
-    parsing.add_argument("--parser", metavar="M:F", help="a function of yours that parses replies")
+    parsing.add_argument(
+        "--parser", metavar="M:F", help="a function of yours that parses replies (default: the suite's parser)"
+    )
     parsing.add_argument("--think", action="store_true", default=None, help="a reply must think before it answers")
     parsing.add_argument("--no-think", dest="think", action="store_false", help="a reply must be an answer alone")
     rewarding = rescore.add_mutually_exclusive_group()
     rewarding.add_argument(
-        "--format-penalty", type=float, metavar="X", help="what a malformed reply adds to the reward of its turn"
+        "--format-penalty",
+        type=float,
+        metavar="X",
+        help="what a malformed reply adds to the reward of its turn (default: the suite's)",
     )
     rewarding.add_argument("--reward", metavar="M:F", help="a function of yours that rewards turns")
-    rescore.add_argument("--out", type=Path, metavar="DIR", help="keep the rescored run, in a new folder")
+    rescore.add_argument(
+        "--out", type=Path, metavar="DIR", help="keep the rescored run, in a new folder (default: only print it)"
+    )
     rescore.add_argument("--json", action="store_true", help="print JSON")
     for parser in (report, verify, rescore):
         parser.add_argument(

@@ -111,14 +111,20 @@ def add_environment_options(
         "id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them; MODULE:NAME is a game of your own"
     )
     add_option_flag(parser, "of the game, such as size=6; `info` lists them")
-    parser.add_argument("--preset", help="a difficulty of the game, such as easy")
+    parser.add_argument("--preset", help="a difficulty of the game, such as easy; `info` lists them (default: none)")
     parser.set_defaults(split=None, levels=None, vocabulary=None, text_format=None)
     if rules_only:
         return
-    parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLIT_NAMES)}")
-    parser.add_argument("--levels", metavar="FILE", help="play the levels of a file instead of fresh ones")
+    parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLIT_NAMES)} (default: all levels)")
+    parser.add_argument(
+        "--levels",
+        metavar="FILE",
+        help="draw the levels from a file, as `levels export` writes it (default: generate them)",
+    )
     if board_text:
-        parser.add_argument("--vocabulary", metavar="NAME", help="the symbols of the board; `info` shows them")
+        parser.add_argument(
+            "--vocabulary", metavar="NAME", help="the symbols of the board; `info` shows them (default: the game's own)"
+        )
         parser.add_argument("--text-format", help=f"the board as {', '.join(TEXT_FORMATS)} (default: grid)")
 
 

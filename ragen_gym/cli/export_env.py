@@ -34,7 +34,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--game", default="FrozenLake", metavar="ID", help="a game's name, or MODULE:NAME (default: FrozenLake)"
     )
     add_option_flag(parser, "of the game, as `info` lists them, or of a turn, such as max_turns=4")
-    parser.add_argument("--preset", help="a difficulty of the game, such as easy")
+    parser.add_argument("--preset", help="a difficulty of the game, such as easy (default: none)")
     parser.add_argument(
         "--requires",
         metavar="REQUIREMENT",

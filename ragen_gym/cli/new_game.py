@@ -35,7 +35,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         _EXAMPLES,
     )
     parser.add_argument("name", metavar="NAME", help="of the class and the id, such as TreasureHunt")
-    parser.add_argument("--folder", type=Path, default=Path(), metavar="DIR", help="where; it is made if need be")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(), metavar="DIR", help="where, made if need be (default: here)"
+    )
     parser.add_argument("--text", action="store_true", help="a text task: messages and replies, no board and no moves")
 
 

@@ -74,7 +74,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--window", action="store_true", help="play in a window, or fail")
     shown.add_argument("--terminal", action="store_true", help="play in the terminal even where there is a display")
-    parser.add_argument("--tile-size", type=int, metavar="PIXELS", help="side of a tile in the window, 8 to 128")
+    parser.add_argument(
+        "--tile-size",
+        type=int,
+        metavar="PIXELS",
+        help="side of a tile in the window, 8 to 128 (default: fits 512 pixels)",
+    )
     parser.add_argument("--turn", action="store_true", help="type whole replies, as a language model gives them")
     parser.add_argument("--no-think", action="store_true", help="with --turn: replies without <think> tags")
     parser.add_argument("--lines", action="store_true", help="type words and Enter, even where keys can be read")

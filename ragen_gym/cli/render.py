@@ -131,7 +131,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--player", default="oracle", help="who plays it: oracle (the default) or random")
     parser.add_argument("--moves", type=int, default=0, metavar="N", help="a picture after N moves (default: 0)")
     add_seed(parser, "the level and its noise")
-    parser.add_argument("--tile-size", type=int, metavar="PIXELS", help="side of a tile, 8 to 128")
+    parser.add_argument(
+        "--tile-size", type=int, metavar="PIXELS", help="side of a tile, 8 to 128 (default: fits 384 pixels)"
+    )
     parser.add_argument("--out", metavar="FILE", help="where to (default: the game's name with .png or .gif)")
     parser.add_argument("--force", action="store_true", help="replace the file if there is one")
     parser = add_command(

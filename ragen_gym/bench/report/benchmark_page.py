@@ -212,7 +212,11 @@ _TERMS = (
         "different levels, they are of the agent that scored most; normalised is by each agent's own.",
     ),
     ("normalised", "Success on the scale from random play (0) to optimal play (1)."),
-    ("regret", "The highest expected return of each level less the return of the agent, on average."),
+    (
+        "regret",
+        "The highest expected return of each level less the return of the agent, on average. Below 0 where chance paid "
+        "more than optimal play expects.",
+    ),
     (
         "where games are lost",
         "By the exact value of every state. The pivot of a lost game is the first move with which the highest "

@@ -336,6 +336,8 @@ def test_settings_lists_all_or_those_that_begin_so(capsys: pytest.CaptureFixture
     assert few.startswith("training.filter  text, default")
     assert "top_p" in few
     assert "training.groups" not in few
+    assert main(["settings", "warm_start.batch"]) == 0
+    assert "default 32 episodes (a pretrained model: 8); at least 1" in capsys.readouterr().out
     assert main(["settings", "--json-schema"]) == 0
     assert json.loads(capsys.readouterr().out)["properties"]["training"]["properties"]["groups"]["minimum"] == 1
 
@@ -347,7 +349,7 @@ def test_set_alone_lists_the_settings(words: list[str], alone: list[str], capsys
         main([*words, *alone])
     assert stopped.value.code in (0, None)
     lines = capsys.readouterr().out.splitlines()
-    assert "training.groups  int, default 32 levels; at least 1" in lines
+    assert "training.groups  int, default 32 levels (Bandit, BanditRev: 16); at least 1" in lines
     assert "    levels played in an iteration" in lines
     assert any(line.startswith("openrlhf.zero_stage") for line in lines) == (words[0] in ("train", "data"))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS, PRETRAINED_DEFAULTS, default_settings
+from ragen_agent.config.presets import GAME_DEFAULTS, PRETRAINED_DEFAULTS, default_settings, other_defaults
 from ragen_agent.training.demo_thoughts import THOUGHTS
 from ragen_agent.training.tasks import make_env
 from ragen_gym.games.registry import TABLE, load_task
@@ -31,3 +31,11 @@ def test_a_pretrained_model_has_its_own_defaults_and_a_small_checkpoint_has_not(
         default_settings("FrozenLake", str(tmp_path)) == default_settings("FrozenLake") == GAME_DEFAULTS["FrozenLake"]
     )
     assert "tokens" not in make_env(config, "train").reset(seed=0)[0]
+
+
+def test_defaults_of_games_and_of_pretrained_models_are_told_from_those_of_the_settings() -> None:
+    rates = other_defaults("training.learning_rate")
+    assert rates == [("FrozenLake, ragen_gym.tasks:Countdown", 1e-3), ("a pretrained model", 1e-6)]
+    assert other_defaults("training.group_size") == [("Bandit, BanditRev", 16)], "FrozenLake has the setting's own"
+    assert dict(other_defaults("env_options"))["FrozenLake"] == GAME_DEFAULTS["FrozenLake"]["env_options"]
+    assert other_defaults("seed") == other_defaults("openrlhf.zero_stage") == []

@@ -448,7 +448,7 @@ def test_a_dead_run_stops_and_says_so(tmp_path: Path) -> None:
     training.train(config, RunFolder.create(tmp_path / "run", config), Display(Console(file=out)))
     assert len(read_json_lines(tmp_path / "run" / "metrics.jsonl")) == STAGNANT_ITERATIONS
     said = " ".join(out.getvalue().split())
-    assert "The model has never met the reply format" in said
+    assert "The model does not know the reply format" in said
     assert "--recipe smollm2-135m-bandit" in said
     assert "learning_rate" not in said, "a rate is not what it lacks"
 

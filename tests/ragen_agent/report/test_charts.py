@@ -59,6 +59,8 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
     )
     assert [group.name for group in games] == ["Bandit, StarPO-S", "Sokoban, StarPO"]
     assert [group.name for group in group_by_settings(runs[:2])] == ["FrozenLake"]
+    few = group_by_settings([made("x", []), made("y", [], evaluation={"levels": 12})])
+    assert [group.name for group in few] == ["evaluation.levels 256", "evaluation.levels 12"], "levels of what"
 
 
 @given(st.lists(st.lists(SIZES, min_size=1, max_size=30), min_size=1, max_size=4), st.floats(0.05, 1))

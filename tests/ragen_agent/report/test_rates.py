@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_agent.config import Config, to_toml
+from ragen_agent.config import Config, merged, to_toml, with_settings
+from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.report.rates import lanes, points
 from ragen_agent.report.runs import RecordedRun, SeedGroup, changed_settings, group_by_settings, load_runs
@@ -36,10 +37,17 @@ def test_differences_have_a_sign() -> None:
 
 
 def test_the_settings_of_the_distributed_trainer_are_listed_where_they_are_changed(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "run", Config())
+    RunFolder.create(tmp_path / "run", with_settings(Config(), default_settings("FrozenLake")))
     (tmp_path / "run" / "openrlhf.toml").write_text(to_toml(OpenRLHF(zero_stage=3)))
     changed = changed_settings(group_by_settings(load_runs([tmp_path / "run"])))
     assert changed == [("backend", "openrlhf", "local"), ("openrlhf.zero_stage", "3", "2")]
+
+
+def test_settings_are_compared_with_the_defaults_of_their_game(tmp_path: Path) -> None:
+    settings = merged(default_settings("Bandit"), {"game": "Bandit", "training": {"iterations": 6}})
+    RunFolder.create(tmp_path / "run", with_settings(Config(), settings))
+    changed = changed_settings(group_by_settings(load_runs([tmp_path / "run"])))
+    assert changed == [("game", "Bandit", "FrozenLake"), ("training.iterations", "6", "20")]
 
 
 def test_lanes_of_many_configurations_have_colours_of_the_page_and_of_nothing_there_are_none() -> None:

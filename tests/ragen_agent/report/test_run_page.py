@@ -65,6 +65,7 @@ def test_it_opens_from_a_file_and_says_what_was_measured(sheet: Sheet, runs: dic
     assert table.locator("tbody td").all_inner_texts() == ["true", "false"]
     versions = RunFolder(runs["seed0"]).read_versions()[0]
     made = sheet.page.locator("section:has(#made)").inner_text()
+    assert "local trainer on a CPU, 4 of 4 iterations" in made, "the setting is auto"
     assert f"torch {versions['packages']['torch']}" in made
     if versions["git"]:
         assert versions["git"]["commit"][:12] in made
@@ -173,6 +174,14 @@ def test_on_a_phone_nothing_hangs_over(chromium: Any, report: Path, scheme: str)
     phone.page.locator("details.more summary").first.click()
     assert phone.overflow() <= 0
     tables = phone.page.locator("section:has(#settings) .sheet")
+    for cell in phone.page.locator(".stacked td:visible").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    labels = phone.page.locator(".stacked tr:has-text('before') td[data-label]").evaluate_all(
+        "nodes => nodes.slice(0, 3).map(node => getComputedStyle(node, '::before').content)"
+    )
+    assert labels == ['"success "', '"95 % interval "', '"episodes "']
     assert tables.evaluate_all("nodes => nodes.map(node => node.scrollWidth - node.clientWidth)") == [0, 0]
     phone.close()
 

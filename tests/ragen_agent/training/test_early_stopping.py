@@ -46,7 +46,7 @@ def record(number: int, **figures: float) -> dict[str, Any]:
             Stops(),
             [record(i, invalid_rate=1, response_tokens=9) for i in range(3)],
             STAGNANT_ITERATIONS,
-            "never met the",
+            r"does not know the reply format: .* raise warm_start\.epochs and demonstrations\.episodes",
         ),
         (
             Stops(),

@@ -244,6 +244,20 @@ def test_on_a_phone_nothing_hangs_over(chromium: Any, report: Report, scheme: st
     phone.close()
 
 
+def test_on_a_phone_the_numbers_are_read_without_scrolling(chromium: Any, report: Report) -> None:
+    phone = open_page(chromium, report.path.as_uri(), viewport={"width": 390, "height": 844})
+    for section in ("numbers", "losses"):
+        cells = phone.page.locator(f"section:has(#{section}) td[data-label]:visible")
+        assert cells.count() > 10
+        for box in (cell.bounding_box() for cell in cells.all()):
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 390
+    row = phone.page.locator("section:has(#losses) tr:has(td)").first
+    labels = row.locator("td").evaluate_all("nodes => nodes.map(node => node.dataset.label)")
+    assert labels == ["lost", "chance explains", "moves before", "pivots", "mistakes there"]
+    phone.close()
+
+
 def test_on_a_phone_the_comparison_is_read_without_scrolling(chromium: Any, report: Report) -> None:
     phone = open_page(chromium, report.path.as_uri(), viewport={"width": 390, "height": 844})
     for cell in phone.page.locator(".pairs td, .pairs th[scope=row]").all():

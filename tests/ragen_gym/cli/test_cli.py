@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -10,7 +11,7 @@ import re
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from ragen_gym.cli import main
+from ragen_gym.cli import build_parser, main
 from ragen_gym.cli.episodes import conversation, fitting_tile_size, picture_episode, showcase_seed, turn_options
 from ragen_gym.cli.play import colourful, painted, single_keys
 from ragen_gym.core.levels import read_levels
@@ -164,6 +165,31 @@ def test_help_shows_examples(run: Run, words: str) -> None:
     code, out, _ = run(*words.split(), "--help")
     assert code == 0
     assert re.search(r"examples?:\n.*ragen-gym", out, re.DOTALL)
+
+
+#: What has no default: without it the command does not do what the option is for.
+OPTIONAL = {"--print-completion", "--seen", "--suite", "--head", "--page", "--reward", "--test"}
+
+
+def values(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[str, argparse.Action]]:
+    """Every option of every command that takes a value and may be left out, with the command's words."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield from values(command, f"{words} {name}")
+        elif action.option_strings and action.nargs != 0 and not action.required and action.default != []:
+            yield words, action
+
+
+def test_help_says_every_default() -> None:
+    options = list(values(build_parser()))
+    assert len(options) > 80
+    silent = [
+        f"{words} {action.option_strings[-1]}"
+        for words, action in options
+        if "default" not in (action.help or "") and action.option_strings[-1] not in OPTIONAL
+    ]
+    assert silent == []
 
 
 @every_id
