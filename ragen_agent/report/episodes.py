@@ -137,12 +137,17 @@ class EpisodeViews:
         turns, tokens, advantages = len(t.turn_ends), int(t.sampled.sum()), episode.advantages
         where = f"{run.name}, {episode.phase}" if self.several else episode.phase
         name = f"{run.name}.{record['phase']}.{episode.iteration + episode.trained}.{episode.place + 1}"
-        note = [f"return {number(t.total_reward)}", f"{turns} turn{'s' * (turns != 1)}", f"{tokens} tokens"]
+        # Without breaks inside a figure, since the list of episodes is narrow.
+        note = [
+            f"return\u00a0{number(t.total_reward)}",
+            f"{turns}\u00a0turn{'s' * (turns != 1)}",
+            f"{tokens}\u00a0tokens",
+        ]
         note += ["out of tokens"] * t.overflowed
         if self.several or not advantages:
             note.insert(0, where)
         if advantages:
-            note.insert(0, f"advantage {number(sum(advantages) / len(advantages))}")
+            note.insert(0, f"advantage\u00a0{number(sum(advantages) / len(advantages))}")
         tags = {
             "error" if t.failure is not None else "solved" if t.success else "failed": True,
             "malformed": any(turn.problem for turn in t.turn_infos),
