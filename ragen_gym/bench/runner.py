@@ -25,7 +25,7 @@ from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun, plain_dict
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_replies, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results import EpisodeLog, ResultsFolder, code_versions
+from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder, code_versions
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.bench.timeouts import absorb_cancellation
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure, describe_error, shown_safely

@@ -23,7 +23,8 @@ from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.report.tables import markdown_tables, overflowed
-from ragen_gym.bench.results import ResultsFolder, load_results
+from ragen_gym.bench.results import load_results
+from ragen_gym.bench.results_folder import ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import Suite, load_suite
