@@ -19,11 +19,10 @@ from typing import Any
 from benchmarks import machine, made_folder
 from benchmarks.recipes import train
 from ragen_agent.config import Config
-from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
+from ragen_agent.training.evaluation import baselines, evaluated_levels, play_fixed, rate_of_played
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import CONTEXT
-from ragen_agent.training.tasks import make_env
 from ragen_gym.core.stats import Estimate, Rate, mean_interval
 from ragen_gym.core.storage import atomic_path, write_atomic
 from ragen_gym.games.registry import find
@@ -217,8 +216,7 @@ def _measure(agent: str, seed: int, folder: Path, results: Results) -> None:
     policies: dict[str, Policy] = {}
     for target in (target for target in TARGETS if target.agent == agent):
         config = settings_for(trained, target, results["levels"])
-        env = make_env(config, target.split)
-        instances = fixed_instances(env, results["levels"])
+        env, instances = evaluated_levels(config)
         bounds = results.setdefault("bounds", {})
         if target.key not in bounds:
             bounds[target.key] = {name: rate.to_dict() for name, rate in baselines(env, instances).items()}
