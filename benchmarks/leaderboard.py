@@ -271,7 +271,8 @@ def _write(
         entry = results["suites"][suite.name]
         entry["rows"] = dict(sorted(entry["rows"].items(), key=lambda item: order.get(item[0], len(order))))
         models = [row for row in rows if row.model and entry["rows"].get(row.name, {}).get("episodes")]
-        runs = [_results(row, suite, arguments.out) for row in models if _here(row, suite, arguments.out)]
+        models = [row for row in models if (_folder(row, suite, arguments.out) / "run.json").is_file()]
+        runs = [_results(row, suite, arguments.out) for row in models]
         if runs:
             compared = [compare_results(run, other) for run, other in _pairs(runs)]
             entry["differences"] = entry.get("differences", {}) | {  # those of runs that are elsewhere stay
@@ -282,10 +283,6 @@ def _write(
             write_atomic(arguments.page / f"leaderboard-{suite.name}.html", text)
     write_atomic(arguments.page / "leaderboard.json", json.dumps(results, indent=1) + "\n")
     write_atomic(arguments.page / "leaderboard.md", _page(results))
-
-
-def _here(row: Row, suite: Suite, out: Path) -> bool:
-    return (_folder(row, suite, out) / "run.json").is_file()
 
 
 def _pairs(runs: Sequence[BenchResults]) -> list[tuple[BenchResults, BenchResults]]:

@@ -186,20 +186,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def settings_for(trained: Config, target: Target, levels: int) -> Config:
     """The settings of an agent that plays a target, by the turns that it was trained with."""
-    same_rules = find(target.game).game_class is find(trained.game).game_class
-    kept = {name: value for name, value in trained.env_options.items() if same_rules or name == "text_format"}
+    rules = find(target.game).game_class
+    same = rules is find(trained.game).game_class
+    kept = {name: value for name, value in trained.env_options.items() if same or name == "text_format"}
+    if rules.layout == "arms":  # which are not written in a text format
+        kept = {}
     return replace(
         trained,
         game=target.game,
-        env_options=_possible(target.game, kept) | target.options,
+        env_options=kept | target.options,
         turns=replace(trained.turns, max_tokens_per_episode=CONTEXT),
         evaluation=replace(trained.evaluation, split=target.split, levels=levels),
     )
-
-
-def _possible(game: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that fit a game; arms are not written in a text format."""
-    return {} if find(game).game_class.layout == "arms" else options
 
 
 def _is_measured(agent: str, seed: int, results: Results) -> bool:
@@ -279,7 +277,8 @@ def _page(results: Results) -> str:
 def _section(results: Results, agent: str) -> str:
     lines, axis = [], ""
     for row in _rows(results, agent):
-        cells = [_cell(rate) for rate in (row.random, row.before, row.after, row.optimal)]
+        rates = row.random, row.before, row.after, row.optimal
+        cells = [f"{100 * rate.value:.1f} ({100 * rate.low:.0f} to {100 * rate.high:.0f})" for rate in rates]
         cells[2] = f"**{cells[2].replace(' (', '** (', 1)}"
         carried = "-" if not row.differs else f"{100 * row.carried:.0f} %" if row.carried > 0 else "worse than random"
         title = row.target.axis if row.target.axis != axis else ""
@@ -289,10 +288,6 @@ def _section(results: Results, agent: str) -> str:
     seeds = ", ".join(sorted(results["rates"][agent], key=int))
     about = f"{ABOUT[agent].format(options=options)} Seeds: {seeds}."
     return SECTION.format(agent=agent, about=about, rows="\n".join(lines))
-
-
-def _cell(rate: Estimate) -> str:
-    return f"{100 * rate.value:.1f} ({100 * rate.low:.0f} to {100 * rate.high:.0f})"
 
 
 def _draw(results: Results, path: Path) -> None:

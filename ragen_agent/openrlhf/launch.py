@@ -123,7 +123,8 @@ def train_distributed(
             "cpu": on_cpu,
             "devices": devices_needed(config, settings),
             "environment": _environment(context, on_cpu),
-            "modules": _own_modules(config),
+            # packages or modules of games that are not of this suite, which the machines of a cluster may not have
+            "modules": sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""}),
             "flags": command_flags(
                 config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration), extra=extra
             ),
@@ -237,11 +238,6 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if name.startswith(PASSED_PREFIXES) or name in WAITING},
         **(CPU_ENVIRONMENT if on_cpu else {}),
     }
-
-
-def _own_modules(config: Config) -> list[str]:
-    """Packages or modules of games that are not of this suite, which the machines of a cluster may not have."""
-    return sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""})
 
 
 def _run(folder: RunFolder, log: Path, config: Config, done: int, display: Display) -> None:

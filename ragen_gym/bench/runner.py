@@ -182,7 +182,8 @@ class _SuiteRunner:
             self.extra = {"session": self.folder.begin(identity, _session(self.agent, self.options))}
             if record := getattr(self.agent, "seen", None):
                 write_seen(self.folder.seen, read_seen(record))
-            self._notice_new_code()
+            if code_versions(self.folder.info) > 1:
+                self._say("the agent's code has changed since an earlier session of this run")
             with EpisodeLog(self.folder) as self.log:
                 await self._play_at_once(min(most, self.options.concurrency, len(planned)), left)
         except StopRun as stop:
@@ -221,10 +222,6 @@ class _SuiteRunner:
             notice = await _awaited(start())
             if notice:
                 self._say(without_controls(str(notice)))
-
-    def _notice_new_code(self) -> None:
-        if code_versions(self.folder.info) > 1:
-            self._say("the agent's code has changed since an earlier session of this run")
 
     def _say(self, notice: str) -> None:
         if self.progress:

@@ -92,8 +92,10 @@ def _suites(arguments: argparse.Namespace) -> int:
             for suite in suites:
                 print(f"{_headline(suite)}\n{wrapped(suite.about, '  ')}\n")
         return 0
+    from ragen_gym.bench.baselines import baseline
+
     suite = load_suite(arguments.suite)
-    splits = [{**_about_split(split), **_bounds(split)} for split in suite.splits]
+    splits = [{**_about_split(split), **baseline(split).means} for split in suite.splits]
     if arguments.json:
         print_json({**_about_suite(suite), "splits": splits})
         return 0
@@ -186,12 +188,6 @@ def _about_split(split: Split) -> dict[str, Any]:
     about = {"about": split.about, "ladder": split.ladder, "published": split.published}
     played = {"name": split.name, "env": split.env, "env_options": content["knobs"], "budgets": content["budgets"]}
     return played | levels | about
-
-
-def _bounds(split: Split) -> dict[str, float | None]:
-    from ragen_gym.bench.baselines import baseline
-
-    return baseline(split).means
 
 
 def _score(arguments: argparse.Namespace) -> int:
