@@ -57,16 +57,9 @@ class History:
         return self._prompt(self._shown[0])
 
     def next(self, ids: Sequence[int], start: int, reply: str, message: Message) -> tuple[Encoded, bool]:
-        """What comes before the next reply, and whether it is a new prefix.
+        """What comes before the next reply, and whether it is a new prefix in place of ``ids``, not appended to them.
 
-        Args:
-            ids: the prefix and the reply to it.
-            start: where the reply begins in it.
-            reply: its text.
-            message: what the environment answered.
-
-        Returns:
-            the ids to append, or those of the prefix that takes the place of ``ids``.
+        ``ids`` are the prefix and, from ``start`` on, the reply to it; ``message`` is what the environment answered.
 
         Raises:
             ValueError: see ``ChatFormat.glue_ids`` and ``ChatFormat.conversation_ids``.

@@ -373,12 +373,9 @@ def test_people_read_messages_as_text(agent: Policy) -> None:
     (t,) = agent.play(agent.processes("train", 1), [Instance(0, 0)], 1.0, seed=0)
     said = [plain_text(message["content"]) for message in t.messages]
     assert "<image>" in said[1]
-    assert said[0] == make_turn("FrozenLake", **make_kwargs(agent)).instructions
+    env = make_turn("FrozenLake", max_turns=3, observation="image", **agent.config.env_options)
+    assert said[0] == env.instructions
     assert plain_text("plain") == "plain"
-
-
-def make_kwargs(agent: Policy) -> dict[str, Any]:
-    return {"max_turns": 3, "observation": "image", **agent.config.env_options}
 
 
 def test_conversations_for_fine_tuning_hold_no_pictures(agent: Policy, tmp_path: Any) -> None:

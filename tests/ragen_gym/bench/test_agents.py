@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -617,15 +618,10 @@ def test_a_policy_plays(policy: Path, tmp_path: Path) -> None:
             options={"level": SPLITS["frozen_lake"].levels[record.index], "noise_seed": record.noise_seed}
         )
         for turn in record.turns:
-            expected = agent._model.predict(agent._fitted(seen, _task(env)), deterministic=True)[0].item()
+            task = SimpleNamespace(env=env, split="frozen_lake")
+            expected = agent._model.predict(agent._fitted(seen, task), deterministic=True)[0].item()
             assert turn.actions == (expected,)
             seen, *_ = env.step(expected)
-
-
-def _task(env: Any) -> Any:
-    from types import SimpleNamespace
-
-    return SimpleNamespace(env=env, split="frozen_lake")
 
 
 def test_a_policy_may_draw_its_moves_and_draws_them_again(policy: Path, tmp_path: Path) -> None:
