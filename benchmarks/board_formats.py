@@ -24,11 +24,10 @@ from ragen_agent.config.presets import default_settings, read_recipe
 from ragen_agent.sft.demonstrations import demonstrator_rate, generate_demonstrations
 from ragen_agent.sft.trainer import imitate
 from ragen_agent.training.console import Display
-from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
+from ragen_agent.training.evaluation import baselines, evaluated_levels, play_fixed, rate_of_played
 from ragen_agent.training.metrics import reply_figures
 from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.policy import Policy
-from ragen_agent.training.tasks import make_env
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["main"]
@@ -100,7 +99,7 @@ def _pair(config: Config, text_format: str, thought: str) -> dict[str, Any]:
     display.say(f"{text_format} boards, thoughts {thought}")
     rows = generate_demonstrations(config, policy, config.demonstrations, display)
     imitate(config, policy, rows, "imitation", display, epochs=config.warm_start.epochs)
-    played = play_fixed(policy, fixed_instances(make_env(config, "test"), config.evaluation.levels), display)
+    played = play_fixed(policy, evaluated_levels(config)[1], display)
     rate = rate_of_played(played)
     invalid = reply_figures(played)["invalid_rate"]
     display.rate(f"{text_format}, {thought}", rate.to_dict())
@@ -117,8 +116,7 @@ def _pair(config: Config, text_format: str, thought: str) -> dict[str, Any]:
 
 def _baselines(config: Config) -> dict[str, Any]:
     """What the table is read against."""
-    env = make_env(config, config.evaluation.split)
-    instances = fixed_instances(env, config.evaluation.levels)
+    env, instances = evaluated_levels(config)
     found = {name: rate.rate for name, rate in baselines(env, instances).items()}
     found["demonstrator"] = demonstrator_rate(config.demonstrations, env, instances).rate
     return {**found, "episodes": config.demonstrations.episodes, "levels": config.evaluation.levels,

@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import machine, made_folder
 from benchmarks.served_model import served
 from ragen_agent.config import Judge as JudgeSettings
-from ragen_agent.training.judge import Description, Judge, Verdict, check_judge
+from ragen_agent.training.judge import Description, Judge, check_judge
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import write_atomic
@@ -144,7 +144,8 @@ def _measure(arguments: argparse.Namespace, url: str, model: str) -> int:
         began = time.monotonic()
         verdicts = judge.ask([description_of(item) for item in asked])
         for item, verdict in zip(asked, verdicts, strict=True):
-            mine["verdicts"][item.key] = _recorded(verdict)
+            said = verdict.failure if verdict.accepted is None else "yes" if verdict.accepted else "no"
+            mine["verdicts"][item.key] = said
         if not any(_is_over(mine["verdicts"][item.key]) for item in asked):
             print(f"{model} answers nothing: {verdicts[0].failure}", file=sys.stderr)
             return 1
@@ -219,10 +220,6 @@ def _other(kind: str, env: TurnEnv, board: bytes, number: int, rng: np.random.Ge
         kinds = sorted({board[cell] for cell in things} - set(env.game.player_tiles))
         changed[free[int(rng.integers(len(free)))]] = kinds[int(rng.integers(len(kinds)))]
     return bytes(changed)
-
-
-def _recorded(verdict: Verdict) -> str:
-    return verdict.failure if verdict.accepted is None else "yes" if verdict.accepted else "no"
 
 
 def _is_over(verdict: str | None) -> bool:

@@ -33,7 +33,8 @@ from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.benchmark_page import page
 from ragen_gym.bench.report.leaderboard import published_table, rates_table, split_rate
 from ragen_gym.bench.report.tables import sentences
-from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
+from ragen_gym.bench.results import BenchResults, load_results
+from ragen_gym.bench.results_folder import ResultsFolder
 from ragen_gym.bench.runner import RunProgress, run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import Suite, load_suite
@@ -270,7 +271,8 @@ def _write(
         entry = results["suites"][suite.name]
         entry["rows"] = dict(sorted(entry["rows"].items(), key=lambda item: order.get(item[0], len(order))))
         models = [row for row in rows if row.model and entry["rows"].get(row.name, {}).get("episodes")]
-        runs = [_results(row, suite, arguments.out) for row in models if _here(row, suite, arguments.out)]
+        models = [row for row in models if (_folder(row, suite, arguments.out) / "run.json").is_file()]
+        runs = [_results(row, suite, arguments.out) for row in models]
         if runs:
             compared = [compare_results(run, other) for run, other in _pairs(runs)]
             entry["differences"] = entry.get("differences", {}) | {  # those of runs that are elsewhere stay
@@ -281,10 +283,6 @@ def _write(
             write_atomic(arguments.page / f"leaderboard-{suite.name}.html", text)
     write_atomic(arguments.page / "leaderboard.json", json.dumps(results, indent=1) + "\n")
     write_atomic(arguments.page / "leaderboard.md", _page(results))
-
-
-def _here(row: Row, suite: Suite, out: Path) -> bool:
-    return (_folder(row, suite, out) / "run.json").is_file()
 
 
 def _pairs(runs: Sequence[BenchResults]) -> list[tuple[BenchResults, BenchResults]]:

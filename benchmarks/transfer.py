@@ -19,11 +19,10 @@ from typing import Any
 from benchmarks import machine, made_folder
 from benchmarks.recipes import train
 from ragen_agent.config import Config
-from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
+from ragen_agent.training.evaluation import baselines, evaluated_levels, play_fixed, rate_of_played
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.small_model import CONTEXT
-from ragen_agent.training.tasks import make_env
 from ragen_gym.core.stats import Estimate, Rate, mean_interval
 from ragen_gym.core.storage import atomic_path, write_atomic
 from ragen_gym.games.registry import find
@@ -187,20 +186,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def settings_for(trained: Config, target: Target, levels: int) -> Config:
     """The settings of an agent that plays a target, by the turns that it was trained with."""
-    same_rules = find(target.game).game_class is find(trained.game).game_class
-    kept = {name: value for name, value in trained.env_options.items() if same_rules or name == "text_format"}
+    rules = find(target.game).game_class
+    same = rules is find(trained.game).game_class
+    kept = {name: value for name, value in trained.env_options.items() if same or name == "text_format"}
+    if rules.layout == "arms":  # which are not written in a text format
+        kept = {}
     return replace(
         trained,
         game=target.game,
-        env_options=_possible(target.game, kept) | target.options,
+        env_options=kept | target.options,
         turns=replace(trained.turns, max_tokens_per_episode=CONTEXT),
         evaluation=replace(trained.evaluation, split=target.split, levels=levels),
     )
-
-
-def _possible(game: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that fit a game; arms are not written in a text format."""
-    return {} if find(game).game_class.layout == "arms" else options
 
 
 def _is_measured(agent: str, seed: int, results: Results) -> bool:
@@ -217,8 +214,7 @@ def _measure(agent: str, seed: int, folder: Path, results: Results) -> None:
     policies: dict[str, Policy] = {}
     for target in (target for target in TARGETS if target.agent == agent):
         config = settings_for(trained, target, results["levels"])
-        env = make_env(config, target.split)
-        instances = fixed_instances(env, results["levels"])
+        env, instances = evaluated_levels(config)
         bounds = results.setdefault("bounds", {})
         if target.key not in bounds:
             bounds[target.key] = {name: rate.to_dict() for name, rate in baselines(env, instances).items()}
@@ -281,7 +277,8 @@ def _page(results: Results) -> str:
 def _section(results: Results, agent: str) -> str:
     lines, axis = [], ""
     for row in _rows(results, agent):
-        cells = [_cell(rate) for rate in (row.random, row.before, row.after, row.optimal)]
+        rates = row.random, row.before, row.after, row.optimal
+        cells = [f"{100 * rate.value:.1f} ({100 * rate.low:.0f} to {100 * rate.high:.0f})" for rate in rates]
         cells[2] = f"**{cells[2].replace(' (', '** (', 1)}"
         carried = "-" if not row.differs else f"{100 * row.carried:.0f} %" if row.carried > 0 else "worse than random"
         title = row.target.axis if row.target.axis != axis else ""
@@ -291,10 +288,6 @@ def _section(results: Results, agent: str) -> str:
     seeds = ", ".join(sorted(results["rates"][agent], key=int))
     about = f"{ABOUT[agent].format(options=options)} Seeds: {seeds}."
     return SECTION.format(agent=agent, about=about, rows="\n".join(lines))
-
-
-def _cell(rate: Estimate) -> str:
-    return f"{100 * rate.value:.1f} ({100 * rate.low:.0f} to {100 * rate.high:.0f})"
 
 
 def _draw(results: Results, path: Path) -> None:

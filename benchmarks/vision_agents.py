@@ -179,17 +179,14 @@ def _said(played: Sequence[Trajectory], instances: Sequence[Instance], env: Turn
     shares: dict[str, float | None] = {"malformed": 1 - len(found) / turns}
     if not found:
         return shares | dict.fromkeys(("boards", "cells", "things"))
-    cells = [said_cells(each.said, each.truth, _ground(env)) for each in found]
+    ground = frozenset(env.env.vocabulary.symbols[tile] for tile in env.game.ground_tiles)
+    cells = [said_cells(each.said, each.truth, ground) for each in found]
     total = Cells(*(sum(column) for column in zip(*cells, strict=True)))
     return shares | {
         "boards": sum(each.right for each in found) / len(found),
         "cells": total.right / total.cells,
         "things": total.things_right / total.things,
     }
-
-
-def _ground(env: TurnEnv) -> frozenset[str]:
-    return frozenset(env.env.vocabulary.symbols[tile] for tile in env.game.ground_tiles)
 
 
 class Probe:

@@ -21,19 +21,24 @@ How text becomes ids:
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen_agent.chat_template import Render, TemplateText, read_image_text, read_template
+from ragen_agent.chat_template import Content, Render, TemplateText, open_template, parts_of
 from ragen_agent.message_encoding import MessageEncoder, decode, encode
+from ragen_agent.template_tokens import (
+    control_tokens,
+    end_of_reply,
+    generation_ends,
+    open_thinking,
+    picture_text,
+    unfinished_header,
+)
 from ragen_gym.core.validation import shown
 from ragen_gym.inference import ImageSpan
 
@@ -45,40 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatFormat", "Content"]
 
-Content = str | Sequence[Mapping[str, Any]]
-"""What a message says: a text, or parts: ``{"type": "text", "text": ...}`` and ``{"type": "image"}``."""
-
 Images = Sequence[NDArray[np.uint8]]
 """The pictures of a message in the order of its parts, each uint8 (height, width, 3)."""
-
-_THINK, _END_THINK = "<think>", "</think>"
-_MARKUP = re.compile(r"[^\w\s]\S*[^\w\s]")
-
-
-@dataclass(frozen=True)
-class _Template:
-    """A tokenizer's chat template as a ``Render`` that can be pickled.
-
-    Attributes:
-        tokenizer: has the template.
-        options: further variables of the template.
-        lists: whether contents are given as lists of parts.
-        opening: stands after the generation prompt.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    options: Mapping[str, Any]
-    lists: bool = False
-    opening: str = ""
-
-    def __call__(self, messages: list[dict[str, Any]], generate: bool) -> str:
-        if self.lists:
-            messages = [{**each, "content": _parts_of(each["content"])} for each in messages]
-        text = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=generate, **self.options
-        )
-        assert isinstance(text, str)
-        return text + self.opening * generate
 
 
 @dataclass(frozen=True)
@@ -161,15 +134,7 @@ class ChatFormat:
                 "(a Jinja text, for example that of the instruction-tuned model) and save it with the model"
             )
 
-        render = _Template(tokenizer, dict(template_options or {}))
-        try:
-            text = read_template(render)
-        except ValueError as refusal:  # templates of visual models may take content as lists of parts alone
-            render = replace(render, lists=True)
-            try:
-                text = read_template(render)
-            except ValueError:
-                raise refusal from None
+        render, text = open_template(tokenizer, template_options or {})
         if text.rewrites and keep_thinking:
             raise ValueError(
                 f"{text.rewrites}, and a row of tokens can only be appended to; with turns.keep_thinking=false "
@@ -177,19 +142,19 @@ class ChatFormat:
             )
         drops = not keep_thinking and not (text.keeps_thinking and not text.rewrites)
         deviations = text.deviations(appended=not drops)
-        begun, header = _open_thinking(text.opening), _unfinished_header(tokenizer, text)
+        begun, header = open_thinking(text.opening), unfinished_header(tokenizer, text)
         if reply_opening and not begun:
             written, begun, header = f"{header}{reply_opening}", reply_opening, ""
             text, render = replace(text, opening=f"{text.opening}{written}"), replace(render, opening=written)
-        end, after_end, end_deviation = _end_of_reply(tokenizer, text)
+        end, after_end, end_deviation = end_of_reply(tokenizer, text)
         end_id = encode(tokenizer, end)[0]
-        image_text, image_refusal = _image_text(tokenizer, render, text, vision)
+        image_text, image_refusal = picture_text(tokenizer, render, text, vision)
         chat = cls(
             tokenizer=tokenizer,
             text=text,
             end_id=end_id,
             after_end=after_end,
-            stop_ids=frozenset({end_id, tokenizer.eos_token_id, *_generation_ends(tokenizer)} - {None}),
+            stop_ids=frozenset({end_id, tokenizer.eos_token_id, *generation_ends(tokenizer)} - {None}),
             deviations=(*deviations, *([] if drops else end_deviation)),
             begun=begun,
             header=header,
@@ -198,7 +163,7 @@ class ChatFormat:
             image_text=image_text,
             image_refusal=image_refusal,
             _render=render,
-            _encoder=MessageEncoder(tokenizer, end_id, _control_tokens(tokenizer, text, end)),
+            _encoder=MessageEncoder(tokenizer, end_id, control_tokens(tokenizer, text, end)),
         )
         chat._check()
         return chat
@@ -291,7 +256,7 @@ class ChatFormat:
         if self.text.fold_system and said[0]["role"] == "system":
             system, first, *others = said
             instructions, content = f"{system['content']}\n\n", first["content"]
-            folded = instructions + content if isinstance(content, str) else [*_parts_of(instructions), *content]
+            folded = instructions + content if isinstance(content, str) else [*parts_of(instructions), *content]
             said = [{"role": "user", "content": folded}, *others]
         ids = encode(self.tokenizer, self._render(said, True))
         wordless = [{**message, "content": _without_words(message["content"])} for message in said]
@@ -404,104 +369,8 @@ class ChatFormat:
             )
 
 
-def _generation_ends(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """The ids that end a reply by ``generation_config.json`` in the tokenizer's folder; none without one."""
-    if not tokenizer.name_or_path:
-        return set()
-    try:
-        path = Path(tokenizer.name_or_path, "generation_config.json")
-        ends = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-    except (OSError, ValueError, AttributeError):  # whoever loads the model says what is wrong with it
-        return set()
-    every = ends if isinstance(ends, list) else [ends]
-    return {end for end in every if isinstance(end, int) and 0 <= end < len(tokenizer)}
-
-
-def _open_thinking(opening: str) -> str:
-    """The end of a generation prompt from a ``<think>`` on that is not closed; the empty text without one."""
-    begun = opening.rfind(_THINK)
-    return opening[begun:] if begun > opening.rfind(_END_THINK) else ""
-
-
-def _unfinished_header(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> str:
-    """What a past reply's header has after the generation prompt, where a special token ends it; else empty."""
-    rest = text.past_opening.removeprefix(text.opening)
-    ends = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
-    return rest if rest != text.past_opening and rest.endswith(ends) else ""
-
-
-def _parts_of(content: Content) -> Sequence[Mapping[str, Any]]:
-    """A message as parts."""
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
 def _without_words(content: Content) -> Content:
     """A message whose texts say nothing, with its pictures."""
     if isinstance(content, str):
         return "x"
     return [{"type": "text", "text": "x"} if part["type"] == "text" else part for part in content]
-
-
-def _image_text(
-    tokenizer: PreTrainedTokenizerBase, render: Render, text: TemplateText, vision: Vision | None
-) -> tuple[str, str]:
-    """The template's text for a picture, and why there is none; one of the two is empty."""
-    if vision is None:
-        name = tokenizer.name_or_path or "here"
-        return "", (
-            f"a message holds a picture, but the model {name} reads text only; use a visual model "
-            "(small_model.kind='vision' trains one from scratch), or turns.observation='text'."
-        )
-    fix = "use the model's own chat template, saved with the tokenizer, or turns.observation='text'."
-    try:
-        found = read_image_text(render)
-    except ValueError as error:
-        return "", f"a message holds a picture, but {error}; {fix}"
-    if text.trims_messages or encode(tokenizer, found).count(vision.image_id) != 1:
-        one = f"one {tokenizer.convert_ids_to_tokens(vision.image_id)} among messages that it leaves as they are"
-        return "", f"a message holds a picture, for which the chat template writes {found!r}, not {one}; {fix}"
-    return found, ""
-
-
-def _end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tuple[str, str, list[str]]:
-    """The token that ends a reply, the text after it, and how this deviates from the template."""
-    added = {token.content for token in tokenizer.added_tokens_decoder.values()} | set(tokenizer.all_special_tokens)
-    found = [(text.closing.find(token), -len(token), token) for token in added if token in text.closing]
-    if found:
-        position, _, end = min(found)
-        lead = text.closing[:position]
-        if lead.strip():
-            raise ValueError(
-                f"the chat template writes {lead!r} between a reply and the token {end} that ends it; use a "
-                "template that writes the token right after the reply, where a model samples it"
-            )
-        if text.after_reply.startswith(lead + end):
-            after_end = text.after_reply[len(lead + end) :]
-            note = f"the template writes {lead!r} between a reply and its end token; the row does not"
-            return end, after_end, [note] if lead else []
-    else:
-        if tokenizer.eos_token is None:
-            raise ValueError(
-                f"the chat template ends a reply with {text.closing!r}, which holds no special token, and "
-                "the tokenizer has no end-of-sequence token; set tokenizer.eos_token"
-            )
-        end = str(tokenizer.eos_token)
-    return end, text.after_reply, [f"the template does not write {end} after past replies; the row does"]
-
-
-def _control_tokens(tokenizer: PreTrainedTokenizerBase, text: TemplateText, end: str) -> dict[str, int]:
-    """The tokens that no message may produce, with their ids.
-
-    They are the special tokens and the added markup tokens (``<|user|>``, ``[INST]``) that the template itself writes.
-    The unknown token is not one of them, since any unknown word is one; nor are the thinking tags, which
-    instructions name.
-    """
-    frame = "".join((text.before_system, text.before_user, text.without_system or "", text.past_opening))
-    frame += text.after_reply
-    tokens = {end: encode(tokenizer, end)[0]}
-    for index, token in tokenizer.added_tokens_decoder.items():
-        if token.special or (_MARKUP.fullmatch(token.content) and token.content in frame):
-            tokens[token.content] = index
-    for name in (_THINK, _END_THINK, tokenizer.unk_token):
-        tokens.pop(str(name), None)
-    return tokens

@@ -13,14 +13,29 @@ turn anew (``rewrites``). Everything else is refused here, with a sentence that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Render", "TemplateText", "read_image_text", "read_template"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = [
+    "Content",
+    "Render",
+    "TemplateText",
+    "TokenizerTemplate",
+    "open_template",
+    "parts_of",
+    "read_image_text",
+    "read_template",
+]
 
 Render = Callable[[list[dict[str, Any]], bool], str]
 """(messages, add_generation_prompt) -> the template's text; raises whatever the template raises."""
+
+Content = str | Sequence[Mapping[str, Any]]
+"""What a message says: a text, or parts: ``{"type": "text", "text": ...}`` and ``{"type": "image"}``."""
 
 
 _SYSTEM = "Marksystem"
@@ -92,6 +107,57 @@ class _Frame:
         turns = (len(messages) - len(self.starts)) // 2
         texts += [self.past_opening, self.after_reply] * turns + [self.opening]
         return "".join(text + message for text, message in zip(texts, [*messages, ""], strict=True))
+
+
+@dataclass(frozen=True)
+class TokenizerTemplate:
+    """A tokenizer's chat template as a ``Render`` that can be pickled.
+
+    Attributes:
+        tokenizer: has the template.
+        options: further variables of the template.
+        lists: whether contents are given as lists of parts.
+        opening: stands after the generation prompt.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    options: Mapping[str, Any]
+    lists: bool = False
+    opening: str = ""
+
+    def __call__(self, messages: list[dict[str, Any]], generate: bool) -> str:
+        """See ``Render``."""
+        if self.lists:
+            messages = [{**each, "content": parts_of(each["content"])} for each in messages]
+        text = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=generate, **self.options
+        )
+        assert isinstance(text, str)
+        return text + self.opening * generate
+
+
+def parts_of(content: Content) -> Sequence[Mapping[str, Any]]:
+    """A message as parts."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def open_template(
+    tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
+) -> tuple[TokenizerTemplate, TemplateText]:
+    """A tokenizer's chat template and its texts; it may take contents as lists of parts alone, as of visual models.
+
+    Raises:
+        ValueError: see ``read_template``.
+    """
+    render = TokenizerTemplate(tokenizer, dict(options))
+    try:
+        return render, read_template(render)
+    except ValueError as refusal:
+        render = replace(render, lists=True)
+        try:
+            return render, read_template(render)
+        except ValueError:
+            raise refusal from None
 
 
 def read_template(render: Render) -> TemplateText:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from ragen_agent.chat import ChatFormat, Content, Images
+from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Turns
+from ragen_agent.history import Encoded, History, Message
 from ragen_agent.trajectory import BranchPoint, Trajectory, TurnInfo
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.validation import check_number, plain_number
@@ -25,26 +26,6 @@ from ragen_gym.envs.step import InnerGenerator
 from ragen_gym.inference import ImageSpan
 
 __all__ = ["TokenMDP"]
-
-
-class _Message(NamedTuple):
-    """What the environment said, with its pictures."""
-
-    content: Content
-    images: Images
-
-    @classmethod
-    def of(cls, observation: str, info: Mapping[str, Any]) -> _Message:
-        """From what a reset or a step of the environment gave; where there are pictures, the message has parts."""
-        images = tuple(info.get("images", ()))
-        return cls(info["messages"][-1]["content"], images) if images else cls(observation, images)
-
-
-class _Prefix(NamedTuple):
-    """Ids that a context begins with, and where pictures stand in them."""
-
-    ids: list[int]
-    images: list[ImageSpan]
 
 
 class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
@@ -171,9 +152,9 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         """
         self.ids, self.images, self.done = [], [], True
         observation, info = self.env.reset(seed=seed, options=options)
-        message = _Message.of(observation, info)
         instructions = str(self.env.get_wrapper_attr("instructions"))
-        prompt, images = self._prompt(message)
+        self._history = History(self.chat, instructions, self.history, Message.of(observation, info))
+        prompt, images = self._history.prompt()
         if len(prompt) >= self.max_tokens_per_episode:
             seen = sum(image.tokens for image in images)
             shown = f" ({seen} of them visual: a smaller turns.image_tile_size needs fewer)" if seen else ""
@@ -190,10 +171,6 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._past: list[int] = []  # the prefixes before this one
         self._past_images: list[ImageSpan] = []
         self._contexts = [0]
-        self._conversation: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
-        self._conversation.append({"role": "user", "content": message.content})
-        self._shown = [message]  # all messages of the user, in order
-        self._window = [(message, _Prefix([], []))] if self.history >= 0 else []
         self._spans: list[tuple[int, int]] = []
         self._log_probs: list[float] = []
         self._rewards: list[float] = []
@@ -411,18 +388,13 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._spans.append(self._span())
         self._info = {"reply_text": reply, "cut": cut}
         written = {"role": "assistant", "content": reply}
-        prefix: _Prefix | None = None
-        images: list[ImageSpan] = []
+        follow, anew = Encoded([], []), False
         try:
             observation, reward, terminated, truncated, info = self.env.step(reply)
             if not math.isfinite(reward):
                 raise ValueError(f"the turn's reward is {reward}")
-            follow = [] if self.ids[-1] == self.chat.end_id else [self.chat.end_id]
-            if not (terminated or truncated):
-                message = _Message.of(observation, info)
-                follow += self.chat.glue_ids(message.content, message.images)
-                images = self.chat.image_spans(follow, message.images)
-                prefix = self._next_prefix(_Prefix(follow, images), message)
+            if goes_on := not (terminated or truncated):
+                follow, anew = self._history.next(self.ids, self._start, reply, Message.of(observation, info))
         except Exception as error:  # whatever a game raises fails its own episode, never the run
             self._failure = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
             self._info["failure"] = self._failure
@@ -437,69 +409,29 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._infos += [turn_info] if turn_info is not None else []
         self._messages = tuple(info["messages"]) if "messages" in info else (*self._messages, written)
         self._success = bool(info.get("success", False))
-        following = len(self.ids) + len(follow) if prefix is None else len(prefix.ids)
-        full = following >= self.max_tokens_per_episode
+        length = len(follow.ids) + (0 if anew else len(self.ids))
+        overflows = goes_on and length >= self.max_tokens_per_episode
         self._terminated = bool(terminated)
-        self._truncated = not terminated and (bool(truncated) or full)
-        self._overflowed = cut == "episode" or (full and not (terminated or truncated))
+        self._truncated = not terminated and (bool(truncated) or overflows)
+        self._overflowed = cut == "episode" or overflows
         self.done = self._terminated or self._truncated
         if self.done:
             return []
-        if prefix is not None:
+        if anew:
             self._past_images += [image.moved(len(self._past)) for image in self.images]
             self._past += self.ids
             self._contexts.append(len(self._past))
             self.context += 1
-            (self.ids, self.images), follow, images = prefix, [], []
-        self.images += [image.moved(len(self.ids)) for image in images]
-        self.ids += follow
+            self.ids, self.images = follow
+        else:
+            self.images += [image.moved(len(self.ids)) for image in follow.images]
+            self.ids += follow.ids
         self._start = len(self.ids)
-        return follow
+        return [] if anew else follow.ids
 
     def _span(self) -> tuple[int, int]:
         """Where the turn's sampled ids stand in the trajectory."""
         return len(self._past) + self._start, len(self._past) + len(self.ids)
-
-    def _prompt(self, message: _Message) -> _Prefix:
-        """The prompt with this message of the user's."""
-        instructions = str(self.env.get_wrapper_attr("instructions"))
-        ids = self.chat.prompt_ids(instructions, message.content, message.images)
-        return _Prefix(ids, self.chat.image_spans(ids, message.images))
-
-    def _next_prefix(self, follow: _Prefix, message: _Message) -> _Prefix | None:
-        """The next turn's prefix, if ``history`` drops an earlier turn from it; None to go on with this one.
-
-        The window holds the messages that the prefix shows, each with the ids from its reply to the next reply.
-        """
-        if self.chat.drops_thinking:
-            return self._template_prefix(follow, message)
-        if self.history < 0:
-            return None
-        shown, _ = self._window[-1]
-        replied = self.ids[self._start :]
-        images = [image.moved(len(replied)) for image in follow.images]
-        self._window[-1] = (shown, _Prefix(replied + follow.ids, images))
-        self._window.append((message, _Prefix([], [])))
-        if len(self._window) <= self.history + 1:
-            return None
-        self._window = self._window[-self.history - 1 :]
-        ids, images = self._prompt(self._window[0][0])
-        for _, part in self._window:
-            images += [image.moved(len(ids)) for image in part.images]
-            ids += part.ids
-        return _Prefix(ids, images)
-
-    def _template_prefix(self, follow: _Prefix, message: _Message) -> _Prefix | None:
-        """The next turn's prefix as the template writes it; None where the ids are already that."""
-        reply = {"role": "assistant", "content": self._info["reply_text"]}
-        self._conversation += [reply, {"role": "user", "content": message.content}]
-        self._shown.append(message)
-        first = 1 if self._conversation[0]["role"] == "system" else 0
-        turns = self._conversation[first:]
-        window = turns if self.history < 0 else turns[-2 * self.history - 1 :]
-        pixels = [image for each in self._shown[-(len(window) + 1) // 2 :] for image in each.images]
-        ids = self.chat.conversation_ids([*self._conversation[:first], *window], pixels)
-        return None if ids == self.ids + follow.ids else _Prefix(ids, self.chat.image_spans(ids, pixels))
 
     def _state_id(self) -> str | None:
         return _text_of(self.env, "state_id") if self.record_states else None

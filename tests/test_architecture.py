@@ -35,7 +35,9 @@ GYM: dict[str, str] = {
     "cli": "core games render envs testing audit bench serve integrations .",
 }
 #: The same of ``ragen_agent``.
-_TOKENS = "board_tokens chat chat_template message_encoding programs rollout token_mdp trajectory"
+_TOKENS = (
+    "board_tokens chat chat_template history message_encoding programs rollout template_tokens token_mdp trajectory"
+)
 AGENT: dict[str, str] = {
     "config": "",
     "algo": "config",

@@ -74,10 +74,6 @@ def collapse_start(run: RecordedRun) -> int | None:
     return next(place for place in range(down, len(success)) if success[place] < FALL * best)
 
 
-def _best(run: RecordedRun) -> float:
-    return max([*series(run, "success")[:1], *window_means(run, "success")], default=0.0)
-
-
 def outcome(run: RecordedRun) -> str:
     """What became of a run, one of ``OUTCOMES``.
 
@@ -86,7 +82,8 @@ def outcome(run: RecordedRun) -> str:
     """
     at = collapse_start(run)
     if at is None:
-        return "no collapse" if _best(run) >= LEAST else "never learned"
+        best = max([*series(run, "success")[:1], *window_means(run, "success")], default=0.0)
+        return "no collapse" if best >= LEAST else "never learned"
     if at < AT_ONCE:
         return "collapse at once"
     invalid = series(run, "invalid_rate")[at : at + WINDOW]

@@ -23,7 +23,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from benchmarks.experiments.sweep import Sweep
 from ragen_agent.config import Settings, read_toml
@@ -283,7 +282,10 @@ def read(name: str) -> Experiment:
     try:
         made = Experiment(
             name=path.stem,
-            **{key: _text(content.pop(key)) for key in ("title", "question", "claim", "source", "evidence", "limits")},
+            **{
+                key: " ".join(str(content.pop(key)).split())
+                for key in ("title", "question", "claim", "source", "evidence", "limits")
+            },
             curves=tuple(content.pop("curves")),
             columns=tuple(content.pop("columns")),
             settings=content.pop("settings"),
@@ -299,10 +301,6 @@ def read(name: str) -> Experiment:
         raise ValueError(f"{path.name} holds unknown keys: {', '.join(content)}.")
     _check(made)
     return made
-
-
-def _text(value: Any) -> str:
-    return " ".join(str(value).split())
 
 
 def _check(experiment: Experiment) -> None:

@@ -98,17 +98,14 @@ def _measured(policy: Policy, seen: Collection[int] | None, display: Display) ->
     ``seen`` are the families of the levels that it was trained on, where that is known.
     """
     from ragen_agent.training.console import rates_table
-    from ragen_agent.training.evaluation import fixed_instances, measure, seen_levels
-    from ragen_agent.training.tasks import make_env
+    from ragen_agent.training.evaluation import evaluated_levels, measure, seen_levels
 
     config = policy.config
     rates = {row: rate.to_dict() for row, rate in measure(policy, display).items()}
     display.console.print(rates_table(config.game, config.evaluation, rates))
     counts = None
     if seen is not None:
-        env = make_env(config, config.evaluation.split)
-        instances = fixed_instances(env, config.evaluation.levels)
-        counts = dict(zip(("levels", "of"), seen_levels(env, instances, seen), strict=True))
+        counts = dict(zip(("levels", "of"), seen_levels(*evaluated_levels(config), seen), strict=True))
         display.say(
             "{levels} of {of} levels were seen in training, themselves or one of their family.".format(**counts)
         )

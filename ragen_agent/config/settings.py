@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ragen_agent.config.algorithms import GROUPINGS
+from ragen_agent.config.config_checks import check_config
 from ragen_agent.config.training import Training
 from ragen_gym.core.levels import SPLIT_NAMES
 from ragen_gym.core.settings import check_settings, setting
@@ -330,95 +330,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        self._check_games()
-        self._check_curriculum()
-        self._check_overlong()
-        self._check_program()
-        self._check_judge()
-        for name in ("loss_tokens", "advantage_tokens"):
-            if getattr(self.training, name) == "reasoning" and not self.turns.think:
-                raise ValueError(
-                    f"training.{name} is 'reasoning', but with turns.think=false replies hold none; use all or answer, "
-                    "or turns.think=true."
-                )
-
-    def _check_games(self) -> None:
-        known = ("game", "weight", "env_options", "turns", "thought")
-        for row in self.games:
-            weight = row.get("weight", 1.0) if isinstance(row, dict) else None
-            numeric = isinstance(weight, int | float) and not isinstance(weight, bool)
-            if (
-                not isinstance(row, dict)
-                or not isinstance(row.get("game"), str)
-                or not all(isinstance(row.get(name, {}), dict) for name in ("env_options", "turns"))
-                or not numeric
-                or set(row) - set(known)
-            ):
-                raise ValueError(
-                    f"games holds {row!r}; give tables with {', '.join(known)}, such as "
-                    '{game = "Sokoban", weight = 2.0}.'
-                )
-            if not 0 < float(weight or 0) < inf:
-                raise ValueError(f"games gives {row['game']} the weight {weight}; it must be above 0.")
-
-    def _check_program(self) -> None:
-        if not self.program.command:
-            return
-        if self.turns.sees or self.turns.history != -1:
-            raise ValueError(
-                "program.command: a program is sent text alone and chooses what it shows the model; leave "
-                "turns.observation=text and turns.history=-1."
-            )
-        if GROUPINGS[self.training.groups_by].branches:
-            raise ValueError(
-                f"program.command: training.groups_by={self.training.groups_by} begins episodes in the middle, where "
-                "no program can; use training.groups_by=level or state."
-            )
-
-    def _check_judge(self) -> None:
-        if not self.judge.base_url:
-            return
-        if not self.turns.state_parts:
-            raise ValueError(
-                "judge.base_url: no reply says anything of the board that could be judged; use turns.grounding=true, "
-                "turns.world_modelling=true, or no judge."
-            )
-        if self.program.command or GROUPINGS[self.training.groups_by].branches:
-            raise ValueError(
-                "judge.base_url: replies are played again to see the boards that they are about, which is done for "
-                "whole episodes of the policy alone; leave program.command out, and use training.groups_by=level or "
-                "state."
-            )
-
-    def _check_overlong(self) -> None:
-        buffer, limit = self.training.overlong_buffer, self.turns.max_tokens_per_turn
-        if buffer > limit:
-            raise ValueError(
-                f"training.overlong_buffer is {buffer}; it must be at most turns.max_tokens_per_turn, {limit}."
-            )
-        for row in self.games if buffer else ():
-            if row.get("turns", {}).get("max_tokens_per_turn", limit) != limit:
-                raise ValueError(
-                    f"training.overlong_buffer is {buffer}, before one limit of all games, but games gives "
-                    f"{row['game']} its own turns.max_tokens_per_turn; leave that out, or use overlong_buffer=0."
-                )
-
-    def _check_curriculum(self) -> None:
-        if self.games and self.curriculum:
-            raise ValueError("curriculum changes one game's env_options; with games give each game its own instead.")
-        begins = -1
-        for row in self.curriculum:
-            fits = (
-                isinstance(row, dict)
-                and set(row) == {"iteration", "env_options"}
-                and isinstance(row["env_options"], dict)
-            )
-            if not fits or type(row["iteration"]) is not int or row["iteration"] <= begins:
-                raise ValueError(
-                    f"curriculum holds {row!r}; give tables {{iteration, env_options}} with ascending iterations, such "
-                    "as {iteration = 20, env_options = {size = 5}}."
-                )
-            begins = row["iteration"]
+        check_config(self)
 
 
 def pretrained(model: str) -> bool:

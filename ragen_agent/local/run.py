@@ -29,10 +29,9 @@ from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display, plot_curve, run_code_flag
 from ragen_agent.training.evaluation import (
+    baseline_notices,
     baselines,
-    few_levels,
-    fixed_instances,
-    missing_baselines,
+    evaluated_levels,
     play_fixed,
     rate_of_played,
 )
@@ -42,7 +41,7 @@ from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.resources import gpu_use, peak_memory_gib, place_of, release_freed_memory
 from ragen_agent.training.run_folder import IMITATION, RunFolder, resumable
-from ragen_agent.training.tasks import make_env, measured_settings
+from ragen_agent.training.tasks import measured_settings
 from ragen_agent.training.tracking import check_installed
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import append_json_lines, read_json_lines
@@ -95,8 +94,7 @@ class TrainingRun:
                 display.say(notice)
             folder.drop_unfinished(self.state["iteration"] if self.state else 0)  # before anything is appended
         with display.waiting("preparing the levels and the model"):
-            self.env = make_env(config, config.evaluation.split)
-            self.instances = fixed_instances(self.env, config.evaluation.levels)
+            self.env, self.instances = evaluated_levels(config)
             self.policy = policy or Policy.build(config, folder.warm if folder.warm.is_dir() else None)
         if not self.over:
             display.say(f"the model computes on {place_of(self.policy.model)}")
@@ -152,8 +150,7 @@ class TrainingRun:
         """The same for the other games of a mixture, with their baselines; into the summary's ``games``."""
         for config in measured_settings(self.config)[1:]:
             rates = self.summary.setdefault("games", {}).setdefault(config.game, {})
-            env = make_env(config, config.evaluation.split)
-            instances = fixed_instances(env, config.evaluation.levels)
+            env, instances = evaluated_levels(config)
             if "optimal" not in rates:
                 rates.update({name: rate.to_dict() for name, rate in baselines(env, instances).items()})
             if row not in rates:
@@ -167,7 +164,7 @@ class TrainingRun:
         if "optimal" not in self.summary:
             for row, rate in baselines(self.env, self.instances).items():
                 self._note(row, rate.to_dict())
-            for notice in filter(None, (few_levels(self.instances), missing_baselines(self.env))):
+            for notice in baseline_notices(self.env, self.instances):
                 self.display.say(notice)
         if "demonstrator" not in self.summary and self.config.warm_start.epochs:
             self._note(

@@ -29,7 +29,7 @@ from ragen_agent.training.console import Display
 from ragen_agent.training.diagnostics import Monitor
 from ragen_agent.training.early_stopping import History
 from ragen_agent.training.evaluation import (
-    fixed_instances,
+    evaluated_levels,
     play_fixed,
     rate_of_played,
     validation_settings,
@@ -43,7 +43,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.resources import release_freed_memory
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds, make_env
+from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds
 from ragen_agent.training.tracking import track
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.command_line import DeferredInterrupt
@@ -341,8 +341,7 @@ def _validator(config: Config, policy: Policy) -> Callable[[], Rate] | None:
     if not config.stops.validate_every:
         return None
     player = replace(policy, config=validation_settings(config))
-    evaluation = player.config.evaluation
-    instances = fixed_instances(make_env(player.config, evaluation.split), evaluation.levels)
+    _, instances = evaluated_levels(player.config)
     return lambda: rate_of_played(play_fixed(player, instances))
 
 

@@ -45,11 +45,11 @@ from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_r
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.console import Display, plot_curve, run_code_flag
 from ragen_agent.training.early_stopping import History
-from ragen_agent.training.evaluation import baselines, few_levels, fixed_instances, missing_baselines
+from ragen_agent.training.evaluation import baseline_notices, baselines, evaluated_levels
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.resources import cpu_threads
 from ragen_agent.training.run_folder import RunFolder, resumable
-from ragen_agent.training.tasks import all_settings, make_env
+from ragen_agent.training.tasks import all_settings
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
@@ -123,7 +123,8 @@ def train_distributed(
             "cpu": on_cpu,
             "devices": devices_needed(config, settings),
             "environment": _environment(context, on_cpu),
-            "modules": _own_modules(config),
+            # packages or modules of games that are not of this suite, which the machines of a cluster may not have
+            "modules": sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""}),
             "flags": command_flags(
                 config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration), extra=extra
             ),
@@ -207,12 +208,11 @@ def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
 def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> None:
     """Random and optimal play on the fixed levels, and the demonstrator's if there was a warm start."""
     summary = folder.read_summary()
-    env = make_env(config, config.evaluation.split)
-    instances = fixed_instances(env, config.evaluation.levels)
+    env, instances = evaluated_levels(config)
     rates: dict[str, Rate] = {}
     if "optimal" not in summary:
         rates |= baselines(env, instances)
-        for notice in filter(None, (few_levels(instances), missing_baselines(env))):
+        for notice in baseline_notices(env, instances):
             display.say(notice)
     if config.warm_start.epochs and "demonstrator" not in summary:
         rates["demonstrator"] = demonstrator_rate(config.demonstrations, env, instances)
@@ -238,11 +238,6 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if name.startswith(PASSED_PREFIXES) or name in WAITING},
         **(CPU_ENVIRONMENT if on_cpu else {}),
     }
-
-
-def _own_modules(config: Config) -> list[str]:
-    """Packages or modules of games that are not of this suite, which the machines of a cluster may not have."""
-    return sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""})
 
 
 def _run(folder: RunFolder, log: Path, config: Config, done: int, display: Display) -> None:

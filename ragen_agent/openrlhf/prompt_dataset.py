@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Turns, with_settings
-from ragen_agent.training.evaluation import fixed_instances
+from ragen_agent.training.evaluation import evaluated_levels
 from ragen_agent.training.tasks import (
     SeedStream,
     all_settings,
@@ -112,10 +112,11 @@ def rows_of_iteration(config: Config, iteration: int, groups: int, refill: int =
 
 def evaluation_rows(config: Config) -> list[PromptRow]:
     """The fixed levels on which every run is evaluated, the same as in the local trainer."""
-    split = config.evaluation.split
-    instances = fixed_instances(make_env(config, split), config.evaluation.levels)
+    _, instances = evaluated_levels(config)
     how = config.game, dict(config.env_options), asdict(config.turns)
-    return [PromptRow(-1, number, *how, i.seed, split, i.noise_seed) for number, i in enumerate(instances)]
+    return [
+        PromptRow(-1, number, *how, i.seed, config.evaluation.split, i.noise_seed) for number, i in enumerate(instances)
+    ]
 
 
 def env_of(row: PromptRow, config: Config) -> ReplyEnv:

@@ -41,7 +41,7 @@ from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.scoring import sampled_scores
-from ragen_gym.inference.torch_engine import SUPPRESSED
+from ragen_gym.inference.sampling import SUPPRESSED
 from ragen_gym.inference.vision import FAMILIES, Vision, attach
 
 __all__ = [

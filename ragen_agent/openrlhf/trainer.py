@@ -49,12 +49,12 @@ from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, wr
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
 from ragen_agent.training.diagnostics import Monitor
 from ragen_agent.training.early_stopping import History
-from ragen_agent.training.evaluation import baselines, fixed_instances, rate_of_played, validation_settings
+from ragen_agent.training.evaluation import baselines, evaluated_levels, rate_of_played, validation_settings
 from ragen_agent.training.iteration import Iteration, undecided
 from ragen_agent.training.metrics import piece_decoder
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import SeedStream, derive_seed, make_env, measured_settings
+from ragen_agent.training.tasks import SeedStream, derive_seed, measured_settings
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, read_json_lines
@@ -277,9 +277,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             game = other.game
             rates = summary.setdefault("games", {}).setdefault(game, {})
             if "optimal" not in rates:
-                env = make_env(other, other.evaluation.split)
-                lines = baselines(env, fixed_instances(env, other.evaluation.levels))
-                rates |= {line: rate.to_dict() for line, rate in lines.items()}
+                rates |= {line: rate.to_dict() for line, rate in baselines(*evaluated_levels(other)).items()}
             latest = self._measure(other)[1].to_dict()
             rates |= {name: latest} if name else {}
             result |= {f"eval_success/{game}": latest["rate"]}

@@ -95,7 +95,8 @@ def rates_table(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
             )
         config, seeds = group.runs[0].config, [run.config.seed for run in group.runs]
         levels = f"{config.evaluation.levels} fixed levels of the split {config.evaluation.split}"
-        about = f"{levels}, temperature {config.evaluation.temperature:g}; {_seeds(seeds)}"
+        named = f"seed{_s(seeds)} {', '.join(map(str, sorted(seeds)))}"
+        about = f"{levels}, temperature {config.evaluation.temperature:g}; {named}"
         if rows:
             made.append({"name": group.name, "colour": group.colour, "about": about, "rows": rows})
     return made
@@ -179,10 +180,6 @@ def _lane(group: SeedGroup, row: str, name: str, colour: int | str) -> dict[str,
     ends = f"{100 * found.low:.1f} to {100 * found.high:.1f} %"
     label = f"{group.name}, {row.replace('_', ' ')}: {percent(found.value)}, {ends}"
     return {**lane(name, colour, found.to_dict("rate"), label, ticks), "marks": marks}
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"seed{_s(seeds)} {', '.join(map(str, sorted(seeds)))}"
 
 
 def _begin(whose: str, words: str) -> str:

@@ -47,6 +47,7 @@ from ragen_gym.games.registry import find, task_of
 
 __all__ = [
     "Chunk",
+    "check_data",
     "chunks",
     "demonstrate",
     "demonstrated_families",
@@ -224,6 +225,12 @@ def write_conversations(config: Config, path: Path, display: Display) -> dict[st
     return {"episodes": len(done), "successes": successes, "resumed": len(done) if resumed is None else resumed}
 
 
+def check_data(path: Path) -> None:
+    """Raises a ValueError where there is no such file of conversations."""
+    if not path.is_file():
+        raise ValueError(f"--data {path}: there is no such file; make one with ragen-agent sft data --out {path}.")
+
+
 def read_conversations(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of conversations.
 
@@ -231,8 +238,7 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
         ValueError: no such file, nothing in it, or a line without a conversation of system (or none), user, assistant,
             user, assistant and so on, the last message the assistant's.
     """
-    if not path.is_file():
-        raise ValueError(f"--data {path}: there is no such file; make one with ragen-agent sft data --out {path}.")
+    check_data(path)
     lines = read_json_lines(path)
     if not lines:
         raise ValueError(f"--data {path} is empty; make one with ragen-agent sft data.")

@@ -31,7 +31,7 @@ from transformers import AutoConfig
 
 from ragen_agent.config import Config, Lora, Turns, with_settings
 from ragen_agent.config.trainers import FineTuning
-from ragen_agent.sft.demonstrations import families_of, read_conversations, trajectories_of
+from ragen_agent.sft.demonstrations import check_data, families_of, read_conversations, trajectories_of
 from ragen_agent.sft.trainer import fit, restore, snapshot
 from ragen_agent.training.checkpoint import move, save_checkpoint
 from ragen_agent.training.console import Display
@@ -276,6 +276,5 @@ def agent_config(settings: FineTuning, lines: list[dict[str, Any]]) -> Config:
 
 
 def _hash(path: Path) -> str:
-    if not path.is_file():
-        raise ValueError(f"--data {path}: there is no such file; make one with ragen-agent sft data --out {path}.")
+    check_data(path)
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -26,11 +26,11 @@ from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
+    "baseline_notices",
     "baselines",
-    "few_levels",
+    "evaluated_levels",
     "fixed_instances",
     "measure",
-    "missing_baselines",
     "optimal_rate",
     "play_fixed",
     "rate_of_played",
@@ -77,12 +77,17 @@ def fixed_instances(env: ReplyEnv, count: int) -> list[Instance]:
     return [Instance(seeds[i % len(seeds)], i) for i in range(count)]
 
 
-def few_levels(instances: Sequence[Instance]) -> str:
-    """A sentence where the split has fewer levels than episodes are played, or the empty text."""
+def evaluated_levels(config: Config) -> tuple[ReplyEnv, list[Instance]]:
+    """The environment that a run is measured in, and its fixed levels; raises as ``make_env``."""
+    env = make_env(config, config.evaluation.split)
+    return env, fixed_instances(env, config.evaluation.levels)
+
+
+def baseline_notices(env: ReplyEnv, instances: Sequence[Instance]) -> list[str]:
+    """Sentences: where the split has fewer levels than episodes, and of rates that ``baselines`` cannot tell."""
     levels = len({instance.seed for instance in instances})
-    if levels == len(instances):
-        return ""
-    return f"Only {levels} different levels were found for these {len(instances)} episodes."
+    few = f"Only {levels} different levels were found for these {len(instances)} episodes."
+    return [*[few] * (levels < len(instances)), *filter(None, [env.missing_rates])]
 
 
 def validation_settings(config: Config) -> Config:
@@ -131,19 +136,14 @@ def optimal_rate(env: ReplyEnv, instances: list[Instance]) -> Rate:
 def baselines(env: ReplyEnv, instances: list[Instance]) -> dict[str, Rate]:
     """Random replies (``random``) and ``optimal`` play; the same numbers for every run and model.
 
-    Of a text task only those that it can tell; ``missing_baselines`` says which are left out.
+    Of a text task only those that it can tell; ``baseline_notices`` says which are left out.
     """
     rates = {}
-    if not isinstance(env, TaskEnv) or env.has_random_replies:
+    if env.has_random_replies:
         rates["random"] = scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES))
-    if not isinstance(env, TaskEnv) or env.has_oracle:
+    if env.has_oracle:
         rates["optimal"] = optimal_rate(env, instances)
     return rates
-
-
-def missing_baselines(env: ReplyEnv) -> str:
-    """A sentence on the rates that ``baselines`` cannot tell of a text task, or the empty text."""
-    return env.missing_rates if isinstance(env, TaskEnv) else ""
 
 
 def play_fixed(
@@ -172,10 +172,9 @@ def play_fixed(
 
 def measure(policy: Policy, display: Display) -> dict[str, Rate]:
     """The rates of ``ragen-agent eval``: the model, random replies, optimal play."""
-    env = make_env(policy.config, policy.config.evaluation.split)
-    instances = fixed_instances(env, policy.config.evaluation.levels)
+    env, instances = evaluated_levels(policy.config)
     played = play_fixed(policy, instances, display)
     rates = {"model": rate_of_played(played), **baselines(env, instances)}
-    for notice in filter(None, (few_levels(instances), missing_baselines(env))):
+    for notice in baseline_notices(env, instances):
         display.say(notice)
     return rates

@@ -41,7 +41,7 @@ def sampled_scores(model: PreTrainedModel, batch: Batch, bias: Tensor, temperatu
     Args:
         model: any causal LM.
         batch: rows to score.
-        bias: (vocabulary,), 0 or ``SUPPRESSED``: ``ragen_gym.inference.torch_engine.suppression``.
+        bias: (vocabulary,), 0 or ``SUPPRESSED``: ``ragen_gym.inference.sampling.suppression``.
         temperature: with which the tokens were sampled, above 0; the engine records log-probs under it too.
     """
     read = batch.split_contexts()

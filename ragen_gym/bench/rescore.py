@@ -25,7 +25,8 @@ from ragen_gym.bench.agents.python import find
 from ragen_gym.bench.episode_plan import episode_key
 from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Parser, ReplayedEpisode, ReplayedTurn, Replayer, ReplyRules, TurnReward
-from ragen_gym.bench.results import BenchResults, EpisodeLog, ResultsFolder
+from ragen_gym.bench.results import BenchResults
+from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.seen import write_seen
@@ -233,8 +234,9 @@ def rescore(
         else:
             records.append(_record(record, replay, episode_key(identity, *record.place)))
             changed += replay.diverged_at is not None
-            # No message that was answered states the reward of the last turn.
-            reworded += any(_reward_changed(*pair) for pair in zip(record.turns[:-1], replay.turns[:-1], strict=False))
+            # Rewards as the messages write them; none that was answered states that of the last turn.
+            turns = zip(record.turns[:-1], replay.turns[:-1], strict=False)
+            reworded += any(new.reply is not None and f"{old.reward:g}" != f"{new.reward:g}" for old, new in turns)
         progress(done)
     return RescoredRun(identity, tuple(records), tuple(unknown), changed, reworded)
 
@@ -279,10 +281,6 @@ def _turn(old: TurnRecord, new: ReplayedTurn) -> TurnRecord:
         return old
     problem = None if new.reply.problem is None else str(new.reply.problem)
     return replace(old, actions=new.actions, reward=new.reward, problem=problem)
-
-
-def _reward_changed(old: TurnRecord, new: ReplayedTurn) -> bool:
-    return new.reply is not None and f"{old.reward:g}" != f"{new.reward:g}"  # as the messages write it
 
 
 def _unknown(record: EpisodeRecord, replay: ReplayedEpisode) -> Unknown:

@@ -1,273 +1,20 @@
-"""The results of a run: its folder, which the same command goes on with, and what is read back from it.
-
-    run.json         the suite and its hash, the agent and its settings, hashes of the prompts, and one entry for each
-                     session that played: when, with which versions, rollouts, timeouts and prices
-    episodes.jsonl   one ``EpisodeRecord`` a line, in the order in which they ended, each with its link of the
-                     ``HashChain``; only ever added to
-    started.jsonl    key and session of each episode, written before the agent is first asked; only ever added to
-    summary.json     the scores, from the end of a session to the begin of the next one that plays
-    seen.npy         the families of levels that the agent saw in training, where that is known; see
-                     ``ragen_gym.core.seen``
-
-An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
-loses only the episodes in play. Every two seconds, and at the end, both files are also flushed to the disk, so that a
-power cut loses little more. A line that was torn all the same (a full disk, a power cut) is left out by readers and cut
-off before the next session writes.
-
-An episode that failed for reasons of infrastructure is played again by the next session; its new record stands further
-down under the same key, and readers take the last. The attempt that failed stays in the file, and is counted. So is one
-that was started and left no record, as the process ended: ``BenchResults.cut_short``.
-"""
+"""What a run's folder tells: its results, read back as they were at one time, and those of several runs together."""
 
 from __future__ import annotations
 
-import json
-import os
-import reprlib
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.hash_chain import HashChain, Link
-from ragen_gym.bench.records import MOST, EpisodeRecord
+from ragen_gym.bench.hash_chain import Link
+from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.results_folder import ResultsFolder, last_records
 from ragen_gym.bench.suites import SUITES, Suite, load_suite
-from ragen_gym.core.seen import SEEN_FILE, read_seen
-from ragen_gym.core.storage import json_line, name_full_disk, read_json_lines, repair_json_lines, write_atomic
-from ragen_gym.core.validation import check_number, shown
+from ragen_gym.core.seen import read_seen
 
-__all__ = [
-    "RUN_ENTRIES",
-    "SESSION_ENTRIES",
-    "BenchResults",
-    "EpisodeLog",
-    "RecordError",
-    "ResultsFolder",
-    "code_versions",
-    "load_results",
-    "load_several",
-    "read_records",
-]
-
-_SYNC_SECONDS = 2.0
-
-
-class RecordError(ValueError):
-    """A line of ``episodes.jsonl`` is not a record."""
-
-
-def read_records(path: Path) -> list[EpisodeRecord]:
-    """The last record of each key of an ``episodes.jsonl``, in the order of the file.
-
-    A torn last line is left out; a missing file is empty.
-
-    Raises:
-        RecordError: another line is not a record; it names the line.
-    """
-    return _last(record for _, record in _read_attempts(path))
-
-
-def _read_attempts(path: Path) -> list[tuple[bytes, EpisodeRecord]]:
-    """Each line and its record, with those of failed attempts that were made again; see ``read_records``."""
-    try:
-        return read_json_lines(path, _read_record)
-    except ValueError as error:
-        raise RecordError(str(error)) from error
-
-
-def _read_record(line: bytes) -> tuple[bytes, EpisodeRecord]:
-    return line, EpisodeRecord.from_dict(json.loads(line))
-
-
-def _last(attempts: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
-    records: dict[str, EpisodeRecord] = {}
-    for record in attempts:
-        records.pop(record.key, None)  # so that the new one takes its own place in the order
-        records[record.key] = record
-    return list(records.values())
-
-
-class ResultsFolder:
-    """The folder of a run; see the module.
-
-    Args:
-        path: where it is, or is to be.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.episodes, self.summary = self.path / "episodes.jsonl", self.path / "summary.json"
-        self.started = self.path / "started.jsonl"
-        self.seen = self.path / SEEN_FILE
-        self._run = self.path / "run.json"
-
-    @property
-    def info_json(self) -> bytes:
-        """``run.json`` as it is.
-
-        Raises:
-            ValueError: there is no run in this folder.
-        """
-        if not self._run.is_file():
-            missing = f"{self.path} holds no run (no run.json)" if self.path.exists() else f"there is no {self.path}"
-            raise ValueError(f"{missing}: give the folder that --out of `ragen-gym bench run` named.")
-        return self._run.read_bytes()
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """What ``run.json`` says.
-
-        Raises:
-            ValueError: there is no run in this folder, or a value is out of its range.
-        """
-        return self._parsed(self.info_json)
-
-    def _parsed(self, text: bytes) -> dict[str, Any]:
-        try:
-            info: dict[str, Any] = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self._run} is not JSON: {error}.") from error
-        try:
-            _check_info(info)
-        except ValueError as error:
-            raise ValueError(f"{self._run}: {error}") from None
-        return info
-
-    def records(self) -> list[EpisodeRecord]:
-        """The episodes; see ``read_records``."""
-        return read_records(self.episodes)
-
-    def chain(self, info: Mapping[str, Any]) -> tuple[HashChain, list[EpisodeRecord], list[Link]]:
-        """The chain to its last line, all records, and the link of each, given what ``run.json`` says.
-
-        Raises:
-            RecordError: see ``read_records``.
-            ValueError: a line of ``started.jsonl`` but the last is damaged.
-        """
-        attempts = _read_attempts(self.episodes)  # before the starts, so that none of these is missing
-        chain = HashChain(info, read_json_lines(self.started, _read_start))
-        links = [chain.follow(*attempt) for attempt in attempts]
-        return chain, [record for _, record in attempts], links
-
-    def check(self, identity: dict[str, Any]) -> dict[str, Any]:
-        """Check that a run of this identity may be here; the identity as a run that is here already has it.
-
-        The two are equal, and yet may name episodes differently: a temperature of 1 is 1.0, and a setting that a later
-        version of an agent has, None.
-
-        Args:
-            identity: everything that decides what is asked, plain JSON; it never changes during a run.
-
-        Raises:
-            ValueError: the folder holds something else, or a run with another identity.
-        """
-        if self._run.is_file():
-            info = self.info
-            _check_same(self.path, info, identity)
-            return {name: info[name] for name in identity}
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise ValueError(f"--out {self.path} is neither a run nor an empty folder: choose another one.")
-        return identity
-
-    def begin(self, identity: Mapping[str, Any], session: Mapping[str, Any]) -> int:
-        """Begin the run, or a further session of it; the number of this session, from 0.
-
-        Args:
-            identity: see ``check``, which came before.
-            session: what may differ from one session to the next, plain JSON.
-        """
-        info = self.info if self._run.is_file() else {**identity, "sessions": []}
-        info["sessions"].append({name: value for name, value in session.items() if name != "ended"})
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.summary.unlink(missing_ok=True)  # should this session be cut short, it would be of other episodes
-        _write_json(self._run, info)
-        return len(info["sessions"]) - 1
-
-    def end(self, chain: HashChain) -> None:
-        """Keep in the last session's entry how many lines there are, and the last hash."""
-        info = self.info
-        info["sessions"][-1]["ended"] = {"episodes": chain.lines, "chain": chain.head}
-        _write_json(self._run, info)
-
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace the scores."""
-        _write_json(self.summary, summary)
-
-
-class EpisodeLog:
-    """``episodes.jsonl``, open for adding to; a context manager.
-
-    Args:
-        folder: whose file it is, after ``begin``; a torn last line is cut off first.
-    """
-
-    def __init__(self, folder: ResultsFolder) -> None:
-        path = folder.episodes
-        repair_json_lines(path, _read_record)
-        repair_json_lines(folder.started, _read_start)
-        self.folder, (self.chain, *_) = folder, folder.chain(folder.info)
-        self._handle, self._started = _open_to_add(path), -1
-        self._synced = time.monotonic()
-
-    def start(self, key: str, session: int) -> None:
-        """Note that an episode is about to be played, so that it is known of even if this process ends at once.
-
-        Raises:
-            DiskFullError: there is no room.
-        """
-        with name_full_disk(self.folder.started):
-            if self._started < 0:
-                self._started = _open_to_add(self.folder.started)
-            _write_all(self._started, json_line({"key": key, "session": session}))
-        self.chain.start(key, session)
-
-    def append(self, record: EpisodeRecord) -> None:
-        """Add one record.
-
-        Raises:
-            DiskFullError: there is no room; what was written of the line is cut off by the next session.
-        """
-        with name_full_disk(self.folder.episodes):
-            _write_all(self._handle, self.chain.add(record))
-        if time.monotonic() - self._synced > _SYNC_SECONDS:
-            self._sync()
-
-    def _sync(self) -> None:
-        with name_full_disk(self.folder.episodes):
-            if self._started >= 0:  # first, as the records' hashes include those of their starts
-                os.fsync(self._started)
-            os.fsync(self._handle)
-        self._synced = time.monotonic()
-
-    def __enter__(self) -> EpisodeLog:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            with suppress(OSError) if kind else nullcontext():  # the earlier error is the one to raise
-                self._sync()
-                self.folder.end(self.chain)
-        finally:
-            os.close(self._handle)
-            if self._started >= 0:
-                os.close(self._started)
-
-
-def _open_to_add(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
-
-
-def _write_all(handle: int, line: bytes) -> None:
-    while line:
-        line = line[os.write(handle, line) :]
-
-
-def _read_start(line: bytes) -> tuple[str, int]:
-    start = json.loads(line)
-    _check_entries("the start of an episode", start, {"key": str, "session": int}, ("key", "session"))
-    return start["key"], start["session"]
+__all__ = ["BenchResults", "ResultsFolder", "load_results", "load_several"]
 
 
 @dataclass(frozen=True)
@@ -304,12 +51,6 @@ class BenchResults:
         return asked
 
 
-def code_versions(info: Mapping[str, Any]) -> int:
-    """How many versions of the agent's code the sessions in ``run.json`` played with, of those that say it."""
-    codes = (session.get("circumstances", {}).get("code") for session in info["sessions"])
-    return len({str(code) for code in codes if code is not None})
-
-
 def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResults:
     """The results in a folder.
 
@@ -323,7 +64,7 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
     folder = ResultsFolder(path)
     while True:
         text = folder.info_json
-        info, summary = folder._parsed(text), None
+        info, summary = folder.parsed(text), None
         with suppress(FileNotFoundError):
             summary = folder.summary.read_bytes()
         chain, attempts, links = folder.chain(info)
@@ -338,7 +79,7 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
             f"{path} played suite {info['suite']} with hash {info['hash']}; {played.name} has hash {played.hash}, so "
             "its levels or budgets are others: give the suite that was played with --suite."
         )
-    records = _last(attempts)
+    records = last_records(attempts)
     last = set(map(id, records))
     return BenchResults(
         path=Path(path),
@@ -377,87 +118,3 @@ def load_several(paths: Sequence[str | Path], suite: str | Path | None = None) -
     if len(set(shown)) < len(shown):
         shown = [f"{run.agent} ({run.path})" for run in runs]
     return [replace(run, agent=name) for run, name in zip(runs, shown, strict=True)]
-
-
-def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise a ValueError that names what differs."""
-    plain = json.loads(json.dumps(now))  # tuples as lists, as they come back from the file
-    old, new = _flat({key: before.get(key) for key in plain}), _flat(plain)
-    differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
-    if "suite" in differing:  # its hash and its prompts differ with it
-        differing = [key for key in differing if key != "hash" and not key.startswith("prompts.")]
-    if differing:
-        changes = "; ".join(f"{key} is now {new.get(key)!r} and was {old.get(key)!r}" for key in differing)
-        raise ValueError(
-            f"--out {path} holds a run of something else: {changes}. Episodes of the two do not belong in one score: "
-            f"choose another folder, or repeat the suite and settings of the run."
-        )
-
-
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, with dotted names."""
-    if not isinstance(value, dict) or ("." in name and not value):  # an empty setting is one, no settings are none
-        return {name: value}
-    flat: dict[str, Any] = {}
-    for key, inner in value.items():
-        flat |= _flat(inner, f"{name}.{key}" if name else str(key))
-    return flat
-
-
-def _check_info(info: Any) -> None:
-    """Raise a ValueError where an entry of ``run.json`` has another type, or a number is out of its range."""
-    _check_entries("the run", info, RUN_ENTRIES, ("suite", "hash", "agent", "sessions"))
-    if not info["agent"] or not info["agent"].isprintable():
-        raise ValueError(f"the run's agent is {shown(info['agent'])}: a name is made of printable characters.")
-    for number, session in enumerate(info["sessions"]):
-        _check_entries(f"session {number}", session, SESSION_ENTRIES)
-        for name, low in (("rollouts", 1), ("limit", 1), ("concurrency", 1)):
-            if session.get(name) is not None:
-                check_number(f"session {number}", name, session[name], low, MOST, whole=True)
-        if not all(isinstance(split, str) for split in session.get("splits", ())):
-            raise ValueError(f"session {number}: splits={session['splits']!r} must be names.")
-        if "ended" in session:
-            types = {"episodes": int, "chain": str}
-            _check_entries(f"session {number}: ended", session["ended"], types, types)
-    if "temperature" in info:
-        check_number("the run", "temperature", info["temperature"], 0, MOST)
-
-
-#: The types of the entries of ``run.json`` and of a session; others are let pass here, and found by ``verify``.
-RUN_ENTRIES: dict[str, Any] = {
-    "suite": str,
-    "hash": str,
-    "agent": str,
-    "settings": dict,
-    "temperature": int | float,
-    "prompts": dict,
-    "sessions": list,
-}
-SESSION_ENTRIES: dict[str, Any] = {
-    "started": str,
-    "splits": list,
-    "rollouts": int,
-    "limit": int | None,
-    "concurrency": int,
-    "limits": dict,
-    "prices": dict | None,
-    "circumstances": dict,
-    "versions": dict,
-    "ended": dict,
-}
-
-
-def _check_entries(what: str, table: Any, types: Mapping[str, Any], needed: Iterable[str] = ()) -> None:
-    if not isinstance(table, dict):
-        raise ValueError(f"{what} must be an object, not {reprlib.repr(table)}.")
-    for name in needed:
-        if name not in table:
-            raise ValueError(f"{what} lacks its {name!r}.")
-    for name, kind in types.items():
-        if name in table and not isinstance(table[name], kind):
-            kinds = getattr(kind, "__name__", kind)
-            raise ValueError(f"{what}: {name} must be of type {kinds}, not {reprlib.repr(table[name])}.")
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

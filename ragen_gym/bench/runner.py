@@ -25,7 +25,7 @@ from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun, plain_dict
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_replies, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results import EpisodeLog, ResultsFolder, code_versions
+from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder, code_versions
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.bench.timeouts import absorb_cancellation
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure, describe_error, shown_safely
@@ -182,7 +182,8 @@ class _SuiteRunner:
             self.extra = {"session": self.folder.begin(identity, _session(self.agent, self.options))}
             if record := getattr(self.agent, "seen", None):
                 write_seen(self.folder.seen, read_seen(record))
-            self._notice_new_code()
+            if code_versions(self.folder.info) > 1:
+                self._say("the agent's code has changed since an earlier session of this run")
             with EpisodeLog(self.folder) as self.log:
                 await self._play_at_once(min(most, self.options.concurrency, len(planned)), left)
         except StopRun as stop:
@@ -221,10 +222,6 @@ class _SuiteRunner:
             notice = await _awaited(start())
             if notice:
                 self._say(without_controls(str(notice)))
-
-    def _notice_new_code(self) -> None:
-        if code_versions(self.folder.info) > 1:
-            self._say("the agent's code has changed since an earlier session of this run")
 
     def _say(self, notice: str) -> None:
         if self.progress:

@@ -73,7 +73,6 @@ from ragen_gym.core.stats import (
     pass_hat,
     wilson,
 )
-from ragen_gym.envs.task import TaskEnv
 
 __all__ = ["coverage", "score", "score_results"]
 
@@ -208,7 +207,7 @@ def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
     random = _random(expected, counts)
     optimal = _optimal(suite, split, counts)
     scored: dict[str, Any] = {"success": success.to_dict("rate"), "clustered": clustered.to_dict("rate")}
-    if isinstance(env, TaskEnv) and env.missing_rates:
+    if env.missing_rates:
         scored["lacks"] = env.missing_rates
     if random is not None:
         scored["random"] = random.to_dict("rate")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from ragen_gym.core.validation import json_or_text
 
 if TYPE_CHECKING:
     from ragen_gym.audit import Report
-    from ragen_gym.core.progress import ProgressBar
 
 __all__ = ["add"]
 
@@ -118,7 +116,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     reports = []
     for target in arguments.targets:
         with progress_bar(f"audit {target}", len(settings.checks or CHECKS)) as bar:
-            reports.append(audit(target, settings, partial(_show, bar)))
+            reports.append(audit(target, settings, lambda check, place, _: bar.update(place, check)))
     if arguments.page:
         write_atomic(arguments.page, page(reports))
     if arguments.json:
@@ -126,10 +124,6 @@ def _audit(arguments: argparse.Namespace) -> int:
     else:
         print("\n\n".join("\n".join(_lines(report, arguments.all)) for report in reports))
     return 1 if any(report.findings(arguments.fail_on) for report in reports) else 0
-
-
-def _show(bar: ProgressBar, check: str, place: int, _: int) -> None:
-    bar.update(place, check)
 
 
 def _lines(report: Report, everything: bool) -> list[str]:

@@ -187,7 +187,8 @@ def _report_outcome(
     suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: RunOutcome
 ) -> int:
     """Score what the folder holds now, and print the summary and the failures."""
-    from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results
+    from ragen_gym.bench.results import load_results
+    from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
     from ragen_gym.bench.score import score_results
 
     folder = ResultsFolder(arguments.out)

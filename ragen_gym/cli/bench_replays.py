@@ -178,7 +178,8 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from ragen_gym.bench.results import RecordError, load_results
+    from ragen_gym.bench.results import load_results
+    from ragen_gym.bench.results_folder import RecordError
     from ragen_gym.bench.verify import EXIT_CODES, Mismatch, Verdict, verify
 
     head = None if arguments.head is None else arguments.head.strip().lower()

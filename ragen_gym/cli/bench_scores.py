@@ -92,8 +92,10 @@ def _suites(arguments: argparse.Namespace) -> int:
             for suite in suites:
                 print(f"{_headline(suite)}\n{wrapped(suite.about, '  ')}\n")
         return 0
+    from ragen_gym.bench.baselines import baseline
+
     suite = load_suite(arguments.suite)
-    splits = [{**_about_split(split), **_bounds(split)} for split in suite.splits]
+    splits = [{**_about_split(split), **baseline(split).means} for split in suite.splits]
     if arguments.json:
         print_json({**_about_suite(suite), "splits": splits})
         return 0
@@ -188,14 +190,9 @@ def _about_split(split: Split) -> dict[str, Any]:
     return played | levels | about
 
 
-def _bounds(split: Split) -> dict[str, float | None]:
-    from ragen_gym.bench.baselines import baseline
-
-    return baseline(split).means
-
-
 def _score(arguments: argparse.Namespace) -> int:
-    from ragen_gym.bench.results import ResultsFolder, load_results
+    from ragen_gym.bench.results import load_results
+    from ragen_gym.bench.results_folder import ResultsFolder
     from ragen_gym.bench.score import score_results
     from ragen_gym.core.seen import read_seen, write_seen
 

@@ -12,7 +12,7 @@ from gymnasium.error import ResetNeeded
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig
 
-__all__ = ["ReplyEnv"]
+__all__ = ["ReplyEnv", "text_of_action"]
 
 
 class ReplyEnv(gymnasium.Env[Any, str]):
@@ -33,6 +33,9 @@ class ReplyEnv(gymnasium.Env[Any, str]):
     max_turns: int
     #: Texts that make a reply malformed wherever they stand in it, in capitals or not: a tokenizer's special tokens.
     forbidden_texts: tuple[str, ...] = ()
+    #: Whether it can draw a reply at random, and knows a best one; a text task may lack either.
+    has_random_replies: bool = True
+    has_oracle: bool = True
     _turn: int = 0
     _over: bool = True
 
@@ -40,6 +43,17 @@ class ReplyEnv(gymnasium.Env[Any, str]):
     @abstractmethod
     def name(self) -> str:
         """The name of the game or the task."""
+
+    @property
+    def missing_rates(self) -> str:
+        """A sentence on which of the random and the optimal rate a task cannot tell, or the empty text."""
+        needs = {
+            "random": ("random_reply(rng)", self.has_random_replies),
+            "optimal": ("optimal_reply()", self.has_oracle),
+        }
+        lacks = {rate: method for rate, (method, known) in needs.items() if not known}
+        needed = " and ".join(lacks.values())
+        return f"No rate of {' and '.join(lacks)} replies: the task {self.name} has no {needed}." if lacks else ""
 
     @property
     def turn(self) -> int:
@@ -67,9 +81,7 @@ class ReplyEnv(gymnasium.Env[Any, str]):
         """The reply that ``step`` was given, as it is read; an error where none is taken, or it is no text."""
         if self._over:
             raise ResetNeeded("the episode is over, or none was started: call reset() before step().")
-        if not isinstance(action, str):
-            raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
-        return replace_surrogates(action)
+        return text_of_action(action)
 
     @abstractmethod
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -81,3 +93,10 @@ class ReplyEnv(gymnasium.Env[Any, str]):
 
         The episode in play goes on as if nothing had been asked.
         """
+
+
+def text_of_action(action: Any) -> str:
+    """A turn's action as it is read, without lone surrogates; raises a ValueError where it is no text."""
+    if not isinstance(action, str):
+        raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
+    return replace_surrogates(action)

@@ -107,6 +107,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
             self.observation_space = TextSpace(text.max_length, min_length=text.min_length, charset=text.character_set)
         self._random_reply: Callable[[np.random.Generator], str] | None = self._optional("random_reply")
         self._optimal_reply: Callable[[], str] | None = self._optional("optimal_reply")
+        self.has_random_replies, self.has_oracle = self._random_reply is not None, self._optimal_reply is not None
 
     @property
     def name(self) -> str:
@@ -117,25 +118,6 @@ class TaskEnv(InnerGenerator, ReplyEnv):
     def instructions(self) -> str:  # type: ignore[override]
         """The system message."""
         return str(self.env.get_wrapper_attr("instructions"))
-
-    @property
-    def has_oracle(self) -> bool:
-        """Whether the task knows a best reply."""
-        return self._optimal_reply is not None
-
-    @property
-    def has_random_replies(self) -> bool:
-        """Whether the task can draw a reply at random."""
-        return self._random_reply is not None
-
-    @property
-    def missing_rates(self) -> str:
-        """A sentence on which of the random and the optimal rate the task cannot tell, or the empty text."""
-        methods = {"random": "random_reply(rng)", "optimal": "optimal_reply()"}
-        known = {"random": self.has_random_replies, "optimal": self.has_oracle}
-        lacks = [rate for rate in methods if not known[rate]]
-        needed = " and ".join(methods[rate] for rate in lacks)
-        return f"No rate of {' and '.join(lacks)} replies: the task {self.name} has no {needed}." if lacks else ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode; the first message, and the information of the class's list.

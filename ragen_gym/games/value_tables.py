@@ -120,7 +120,10 @@ def _explore_plain(
     rule: Rule, begin: _Bytes, numbers: _Ints, moves: int, params: Any, draws: _Floats, actions: int, limit: int
 ) -> tuple[_Bytes, _Ints, _Moves, _Ints, _Floats, _Bytes]:
     """``_explore`` as Python runs it soonest: over bytes and lists."""
-    params = params.tolist() if isinstance(params, np.ndarray) else tuple(map(_plain_part, params))
+    if isinstance(params, np.ndarray):
+        params = params.tolist()
+    else:
+        params = tuple(part.tolist() if isinstance(part, np.ndarray) else part for part in params)
     steps = [(action, u) for action in range(actions) for u in draws.tolist()]
     layer = [(begin.tobytes(), tuple(numbers.tolist()))]
     rows, reach, found = {layer[0]: 0}, [moves], list[list[tuple[int, float, int]]]()
@@ -156,10 +159,6 @@ def _explore_plain(
         np.ascontiguousarray(table[:, :, 1]),
         table[:, :, 2].astype(np.uint8),
     )
-
-
-def _plain_part(part: Any) -> Any:
-    return part.tolist() if isinstance(part, np.ndarray) else part
 
 
 @cache

@@ -38,6 +38,7 @@ __all__ = [
     "Copies",
     "SharedPrefixes",
     "SlotCache",
+    "attention_windows",
     "cache_argument",
     "decode_attention",
     "padded_columns",
@@ -283,6 +284,20 @@ def _attention(
 
 
 AttentionInterface.register(DECODE_ATTENTION, _attention)
+
+
+def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
+    """The attention window of each kind of layer, by its name in ``transformers``; None is unlimited."""
+    config = model.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
+    known = {"full_attention": None, "sliding_attention": window}
+    if kinds - set(known):
+        raise ValueError(
+            f"the model {model.config.model_type} has layers of the kinds {', '.join(sorted(kinds))}; the engine "
+            "caches keys and values only, so it runs models whose layers are full or sliding-window attention."
+        )
+    return {kind: known[kind] for kind in sorted(kinds)}
 
 
 @contextmanager

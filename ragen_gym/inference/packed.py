@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, Cache, PreTrainedModel
 
-from ragen_gym.inference.kv_cache import cache_argument, use_attention
+from ragen_gym.inference.kv_cache import attention_windows, cache_argument, use_attention
 from ragen_gym.inference.prepacking import PrepackedLinears
-from ragen_gym.inference.torch_engine import attention_windows
 
 __all__ = ["PackedModel", "Segment"]
 

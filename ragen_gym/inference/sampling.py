@@ -21,9 +21,14 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
-__all__ = ["Sampler", "draw", "draw_at", "draw_scored", "keep_likeliest"]
+from ragen_gym.inference.vision import vision_of
+
+__all__ = ["SUPPRESSED", "Sampler", "draw", "draw_at", "draw_scored", "keep_likeliest", "suppression"]
 
 _LOG = logging.getLogger(__name__)
+
+SUPPRESSED = -1e9
+"""Added to the logit of a suppressed id: its probability is exactly 0, yet no gradient is 0 times infinity."""
 
 BLOCK = 256
 """Ids whose probabilities are summed first."""
@@ -54,6 +59,28 @@ IGNORED: Mapping[str, Any] = {
     "sequence_bias": None,
     "watermarking_config": None,
 }
+
+
+def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> Tensor:
+    """What is added to the logits so that some ids are never sampled, float32 (output layer,).
+
+    ``SUPPRESSED`` at ``generation_config.suppress_tokens`` and at ids from ``vocabulary_size`` on (output layers are
+    often padded beyond the tokenizer's ids) and at the ids of a visual model that mean pictures, 0 elsewhere.
+
+    Rollout and training both add it, so a suppressed id has probability 0 in both and their log-probs agree.
+    """
+    weight = model.get_output_embeddings().weight
+    assert isinstance(weight, Tensor)
+    bias = torch.zeros(len(weight), device=weight.device)
+    generation = model.generation_config
+    suppressed = generation.suppress_tokens if generation is not None else None
+    if suppressed:
+        bias[torch.as_tensor(suppressed, device=weight.device)] = SUPPRESSED
+    if vocabulary_size is not None:
+        bias[vocabulary_size:] = SUPPRESSED
+    if (vision := vision_of(model)) is not None:
+        bias[sorted(vision.reserved_ids)] = SUPPRESSED
+    return bias
 
 
 class Sampler:

@@ -28,24 +28,25 @@ from transformers import PreTrainedModel
 
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 from ragen_gym.inference import RowImages, Sampled
-from ragen_gym.inference.kv_cache import SharedPrefixes, SlotCache, cache_argument, decode_attention, padded_columns
+from ragen_gym.inference.kv_cache import (
+    SharedPrefixes,
+    SlotCache,
+    attention_windows,
+    cache_argument,
+    decode_attention,
+    padded_columns,
+)
 from ragen_gym.inference.prepacking import PrepackedLinears
-from ragen_gym.inference.sampling import draw_at
+from ragen_gym.inference.sampling import draw_at, suppression
 from ragen_gym.inference.vision import ImageTable, vision_of
 
 __all__ = [
     "CACHED_TOKENS",
     "PADDING",
-    "SUPPRESSED",
     "EngineStats",
     "TorchEngine",
     "TorchSession",
-    "attention_windows",
-    "suppression",
 ]
-
-SUPPRESSED = -1e9
-"""Added to the logit of a suppressed id: its probability is exactly 0, yet no gradient is 0 times infinity."""
 
 PADDING = 0
 """A valid id, at positions that are never read."""
@@ -66,28 +67,6 @@ SHARED_AT_LEAST = 256
 """What all new prompts begin with is read once, in a pass of its own, where that saves so many tokens or more."""
 
 
-def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> Tensor:
-    """What is added to the logits so that some ids are never sampled, float32 (output layer,).
-
-    ``SUPPRESSED`` at ``generation_config.suppress_tokens`` and at ids from ``vocabulary_size`` on (output layers are
-    often padded beyond the tokenizer's ids) and at the ids of a visual model that mean pictures, 0 elsewhere.
-
-    Rollout and training both add it, so a suppressed id has probability 0 in both and their log-probs agree.
-    """
-    weight = model.get_output_embeddings().weight
-    assert isinstance(weight, Tensor)
-    bias = torch.zeros(len(weight), device=weight.device)
-    generation = model.generation_config
-    suppressed = generation.suppress_tokens if generation is not None else None
-    if suppressed:
-        bias[torch.as_tensor(suppressed, device=weight.device)] = SUPPRESSED
-    if vocabulary_size is not None:
-        bias[vocabulary_size:] = SUPPRESSED
-    if (vision := vision_of(model)) is not None:
-        bias[sorted(vision.reserved_ids)] = SUPPRESSED
-    return bias
-
-
 @dataclass
 class EngineStats:
     """What an engine has done since it was created: tokens sampled, tokens read, seconds spent on both."""
@@ -103,7 +82,7 @@ class TorchEngine:
     Args:
         model: the model.
         stop_ids: ids that end a reply.
-        vocabulary_size: see ``suppression``.
+        vocabulary_size: see ``ragen_gym.inference.sampling.suppression``.
         cached_tokens: the most tokens that a session's cache may hold, all rows together.
         straggler_share: once at most this share of the rows is still sampling, and has sampled ``STRAGGLER_TOKENS``
             more tokens, the replies of the others are returned first.
@@ -431,17 +410,3 @@ def _parts(widths: Sequence[int]) -> Iterator[tuple[int, int]]:
             first, width = row, new
     if widths:
         yield first, len(widths)
-
-
-def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """The attention window of each kind of layer, by its name in ``transformers``; None is unlimited."""
-    config = model.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
-    known = {"full_attention": None, "sliding_attention": window}
-    if kinds - set(known):
-        raise ValueError(
-            f"the model {model.config.model_type} has layers of the kinds {', '.join(sorted(kinds))}; the engine "
-            "caches keys and values only, so it runs models whose layers are full or sliding-window attention."
-        )
-    return {kind: known[kind] for kind in sorted(kinds)}

@@ -170,7 +170,7 @@ def _table(head: tuple[str, str], lines: list[tuple[str, str]]) -> str:
 def _rates(rollout: Rollout, episodes: int) -> str:
     """Success of random replies and of optimal play on test levels, as the end of a sentence."""
     rng, env, levels = np.random.default_rng(0), rollout.env, set[str]()
-    draws = isinstance(env, TurnEnv) or (isinstance(env, TaskEnv) and env.has_random_replies)
+    draws = env.has_random_replies
     won, optimal = 0, 0.0
     for seed in range(episodes):
         rollout.begin(seed)

@@ -223,17 +223,12 @@ def with_caption(board: Pixels, caption: Pixels) -> Pixels:
     return out
 
 
-def _line(width: int) -> int:
-    """Height of a line of the caption in pixels."""
-    return max(14, min(28, width // 14), width // 36)
-
-
 def _even(size: int) -> int:
     return size + size % 2
 
 
 def _caption(game: Game, recording: Recording, width: int) -> Pixels:
-    line = _line(width)
+    line = max(14, min(28, width // 14), width // 36)  # its height in pixels
     columns = width / line
     canvas = Canvas(columns, _ROWS, line, fineness=4)
     canvas.fill(GROUND)

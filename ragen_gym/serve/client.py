@@ -13,13 +13,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
-from ragen_gym.core.text import replace_surrogates
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.core.validation import items_of
 from ragen_gym.envs.batch_outputs import batched
 from ragen_gym.envs.messages import parts_of
 from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.reply import Problem, Reply
+from ragen_gym.envs.reply_env import text_of_action
 from ragen_gym.serve.http_client import RemoteSession
 from ragen_gym.serve.serialization import (
     Json,
@@ -199,9 +199,7 @@ class RemoteTurnEnv(_RemoteSingle):
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a reply; raises as ``RemoteEnv.step`` does."""
-        if not isinstance(action, str):
-            raise ValueError(f"a turn's action is the reply's text, not {type(action).__name__}: {action!r}.")
-        action = replace_surrogates(action)
+        action = text_of_action(action)
         answer = self._remote.post("turn", {"reply": action})
         self._add("assistant", action)
         terminated, truncated = answer["terminated"], answer["truncated"]

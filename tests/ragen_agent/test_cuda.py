@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from ragen_agent.config import Config, Lora, Training, merged, with_settings
-from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.local.diagnostics import LearnerDiagnostics
@@ -35,6 +34,7 @@ from ragen_gym.core.storage import read_json_lines
 from ragen_gym.inference import sampling
 from ragen_gym.inference.vision import ImageTable
 from tests.ragen_agent.displays import Interrupting, quiet
+from tests.ragen_agent.local.test_policy_update import EVERY_UPDATE, loss_settings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -103,18 +103,13 @@ def test_what_was_sampled_is_scored_as_it_was_sampled(dtype: str, apart: float) 
     assert float((scores.log_probs - batch.log_probs)[batch.sampled].abs().max()) < apart
 
 
-@pytest.mark.parametrize(
-    ("algo", "rule", "lora"),
-    [*(("grpo", rule, 0) for rule in POLICY_LOSSES), ("ppo", "ppo", 0), ("grpo", "ppo", 4), ("ppo", "ppo", 4)],
-)
+@EVERY_UPDATE
 def test_an_update_has_the_gradients_of_the_cpu(algo: str, rule: str, lora: int) -> None:
     if lora:
         pytest.importorskip("peft", reason="LoRA needs the extra sft")
-    how = "sequence_mean" if POLICY_LOSSES[rule].sequences else "token_mean"
-    options: dict[str, Any] = {"cov_band": [0.0, 9.0]} if rule == "clip_cov" else {}
     training = Training(
-        algo=algo, policy_loss=rule, aggregation=how, minibatch=16, kl_kind="k2", kl_place="loss", kl=0.5,
-        entropy_bonus=0.1, correction="" if rule == "gspo" else "token", **options,
+        algo=algo, minibatch=16, kl_kind="k2", kl_place="loss", kl=0.5, entropy_bonus=0.1,
+        correction="" if rule == "gspo" else "token", **loss_settings(rule),
     )  # fmt: skip
     trajectories = played(on("cpu"))
     rewarded = [replace(t, turn_rewards=(1.0 * (i % 3),) * len(t.turn_ends)) for i, t in enumerate(trajectories)]

@@ -27,7 +27,8 @@ from ragen_agent.training.scoring import sampled_scores
 from ragen_agent.training.tasks import make_env
 from ragen_gym import make_turn
 from ragen_gym.envs.messages import plain_text
-from ragen_gym.inference import Sampled, torch_engine
+from ragen_gym.inference import Sampled
+from ragen_gym.inference.sampling import SUPPRESSED
 from ragen_gym.inference.torch_engine import TorchEngine
 from ragen_gym.inference.vision import vision_of
 
@@ -187,7 +188,7 @@ def test_no_reply_holds_a_picture(agent: Policy) -> None:
     """Whatever the model's logits say; and an engine that samples one all the same fails that episode alone."""
     reserved = agent.chat.reserved_ids
     assert len(reserved) == 4
-    assert all(agent.engine.bias[index] <= torch_engine.SUPPRESSED for index in reserved)
+    assert all(agent.engine.bias[index] <= SUPPRESSED for index in reserved)
     process = process_of(agent)
     process.begin(seed=0)
     before = list(process.ids)
@@ -372,12 +373,9 @@ def test_people_read_messages_as_text(agent: Policy) -> None:
     (t,) = agent.play(agent.processes("train", 1), [Instance(0, 0)], 1.0, seed=0)
     said = [plain_text(message["content"]) for message in t.messages]
     assert "<image>" in said[1]
-    assert said[0] == make_turn("FrozenLake", **make_kwargs(agent)).instructions
+    env = make_turn("FrozenLake", max_turns=3, observation="image", **agent.config.env_options)
+    assert said[0] == env.instructions
     assert plain_text("plain") == "plain"
-
-
-def make_kwargs(agent: Policy) -> dict[str, Any]:
-    return {"max_turns": 3, "observation": "image", **agent.config.env_options}
 
 
 def test_conversations_for_fine_tuning_hold_no_pictures(agent: Policy, tmp_path: Any) -> None:

@@ -163,10 +163,7 @@ def resources(context: Context) -> Outcome:
 
     def use() -> None:
         env = context.target.make()
-        env.reset(context.seed(3))
-        for action in context.actions(3, 5):
-            if env.step(action).done:
-                break
+        context.episode(env, context.seed(3), context.actions(3, 5))
         env.close()
 
     use()
@@ -203,10 +200,7 @@ def speed(context: Context) -> Outcome:
         reset_time += _own_seconds() - began
         resets += 1
         began = _own_seconds()
-        for action in actions:
-            steps += 1
-            if env.step(action).done:
-                break
+        steps += len(context.play(env, actions))
         step_time += _own_seconds() - began
         if time.monotonic() > ends:
             break
@@ -242,10 +236,7 @@ def memory(context: Context) -> Outcome:
         for place in range(_EPISODES):
             if context.late:
                 raise NotApplicable("episodes are too slow to play enough of them")
-            env.reset(context.seed(place % context.seeds))
-            for action in context.actions(place % 8):
-                if env.step(action).done:
-                    break
+            context.episode(env, context.seed(place % context.seeds), context.actions(place % 8))
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 

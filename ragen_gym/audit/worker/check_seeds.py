@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from .context import Context, Fault, comparable, passed
+from .context import Context, Fault, comparable, first_difference, passed
 from .protocol import NotApplicable, Outcome, key, literal
 
 __all__ = [
@@ -58,7 +58,7 @@ def seed_repeats(context: Context) -> Outcome:
 
 def _differing(context: Context, seed: int, first: list[Any], second: list[Any]) -> Fault:
     context.repeats = False
-    place = next((i for i, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]), 0)
+    place = first_difference(first, second)
     if place == 0:
         return Fault(
             f"reset(seed={seed}): two new environments begin differently",
@@ -85,7 +85,7 @@ def reset_clean(context: Context) -> Outcome:
         alone = context.transcript(target.make(), seed, actions)
         played = context.transcript(busy, seed, actions)
         if played != alone:
-            place = next((i for i, pair in enumerate(zip(played, alone, strict=False)) if pair[0] != pair[1]), 0)
+            place = first_difference(played, alone)
             raise Fault(
                 f"after an episode of seed {before}, reset(seed={seed}) gives another episode than in a new environment "
                 f"({'its beginning' if not place else f'step {place}'} differs)",
@@ -182,7 +182,7 @@ def seed_order(context: Context) -> Outcome:
             if step.done:
                 break
         if record != alone[seed]:
-            place = next(i for i, pair in enumerate(zip(record, alone[seed], strict=False)) if pair[0] != pair[1])
+            place = first_difference(record, alone[seed])
             actions, others = actions[: max(place, 1)], others[: len(alone[other]) - 1]
             raise Fault(
                 f"reset(seed={seed}) gives another episode while another environment is played in turn with it",
@@ -218,7 +218,7 @@ def global_random_read(context: Context) -> Outcome:
                         break
                 records.append(record)
             if records[0] != records[1]:
-                place = next(i for i, pair in enumerate(zip(*records, strict=False)) if pair[0] != pair[1])
+                place = first_difference(*records)
                 raise Fault(
                     f"seed {seed}: the global generators decide {'how the episode begins' if not place else 'what a step does'}",
                     context.code(
@@ -244,9 +244,7 @@ def global_random_moved(context: Context) -> Outcome:
                 if what == "reset":
                     env.reset(4)
                 else:
-                    for action in context.actions(3):
-                        if env.step(action).done:
-                            break
+                    context.play(env, context.actions(3))
                 if key(state()) != before:
                     env.reset(5)
                     after = key(state())

@@ -17,6 +17,7 @@ Grid = tuple[tuple[Any, ...], ...]
 _TRAIN, _TEST = 512, 128  # levels that are drawn of each split
 _APART = 10**6  # what lies between the seeds of training and of the test, where nothing else is declared
 _SYMBOLS = 16  # a text grid with more kinds of cells is no board
+_ALIKE = "the beginnings of all episodes are alike, so that levels cannot be distinguished"
 
 
 def split_exact(context: Context) -> Outcome:
@@ -28,7 +29,7 @@ def split_exact(context: Context) -> Outcome:
     shared = [(seed, known[level]) for seed, level, _ in test if level in known]
     numbers = {"test": len(test), "train": len(train), "shared": len(shared)}
     if len({level for _, level, _ in train}) == 1 and len({level for _, level, _ in test}) == 1:
-        raise NotApplicable("the beginnings of all episodes are alike, so that levels cannot be distinguished")
+        raise NotApplicable(_ALIKE)
     if shared:
         seed, same = shared[0]
         raise Fault(
@@ -121,7 +122,7 @@ def levels_repeat(context: Context) -> Outcome:
     far = {seed: context.whole_level(env, seed) for seed in context.within_time(range(_APART, _APART + _TEST))}
     numbers = {"train": len(first), "test": len(far), "distinct": len(set(first.values()))}
     if len(set(first.values()) | set(far.values())) == 1:
-        raise NotApplicable("the beginnings of all episodes are alike, so that levels cannot be distinguished")
+        raise NotApplicable(_ALIKE)
     known = {level: seed for seed, level in first.items()}
     shared = [(seed, known[level]) for seed, level in far.items() if level in known]
     if shared and not (context.train or context.target.splits()):

@@ -10,7 +10,7 @@ from typing import Any
 
 from .protocol import FINDING, NOT_APPLICABLE, PASSED, AuditedEnv, NotApplicable, Outcome, RenewedEnv, Step, Target, key
 
-__all__ = ["Context", "Fault", "comparable", "not_applicable", "passed"]
+__all__ = ["Context", "Fault", "comparable", "first_difference", "not_applicable", "passed"]
 
 _LEAST = 4  # values that a check looks at, however long they take
 
@@ -152,10 +152,11 @@ class Context:
     def episode(self, env: AuditedEnv, seed: int | None, actions: Sequence[Any]) -> tuple[Any, list[Step]]:
         """(the first observation, the steps)."""
         observation, _ = env.reset(seed)
-        return observation, self._steps(env, actions)
+        return observation, self.play(env, actions)
 
     @staticmethod
-    def _steps(env: AuditedEnv, actions: Sequence[Any]) -> list[Step]:
+    def play(env: AuditedEnv, actions: Sequence[Any]) -> list[Step]:
+        """The steps of these actions, up to the end of the episode."""
         steps = []
         for action in actions:
             steps.append(env.step(action))
@@ -177,7 +178,7 @@ class Context:
         start = observation, env.state()
         if self.stochastic:
             return key(start)
-        return key((start, [comparable(step) for step in self._steps(env, self.actions(0))]))
+        return key((start, [comparable(step) for step in self.play(env, self.actions(0))]))
 
     def need_levels(self) -> None:
         """Raises NotApplicable where the beginning of an episode does not tell its level."""
@@ -253,7 +254,7 @@ class Context:
                     copy = env.clone()
                     reseeded = copy.reseed(noise)
                     if reseeded:
-                        ends.add(key([comparable(step) for step in self._steps(copy, self.actions(seed, 10))]))
+                        ends.add(key([comparable(step) for step in self.play(copy, self.actions(seed, 10))]))
                 if len(ends) > 1:
                     return True
             if reseeded:
@@ -291,6 +292,11 @@ class Context:
         """Whether all seeds begin alike."""
         env = self.make()
         return len({self.level(env, seed) for seed in self.within_time(self.some_seeds(), 2)}) == 1
+
+
+def first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """The first place at which two records differ; 0 where none is before the shorter one's end."""
+    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
 
 
 def comparable(step: Step) -> tuple[str, Any, bool, bool]:

@@ -43,7 +43,7 @@ from ragen_gym.core.validation import check_number
 if TYPE_CHECKING:
     from ragen_gym.inference.continuous import Request
 
-__all__ = ["HFAgent", "answer_of", "end_tokens"]
+__all__ = ["HFAgent", "answer_of", "check_template", "end_tokens", "reply_limit"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -152,13 +152,7 @@ class HFAgent:
         ids = list(prompt["input_ids"])
         if not ids:
             raise AgentFailure(Failure.MODEL_ERROR, "the chat template makes no tokens of the conversation")
-        room = None if self._context is None else self._context - len(ids)
-        limits = (self._max_tokens, task.env.config.max_tokens_per_turn, room)
-        limit = min(limit for limit in limits if limit is not None)
-        if limit < 1:
-            raise AgentFailure(
-                Failure.CONTEXT_OVERFLOW, f"{len(ids)} tokens leave no room in a context of {self._context}"
-            )
+        limit = reply_limit(self._max_tokens, task, self._context, len(ids))
         loop = asyncio.get_running_loop()
         asked = _Asked(loop.create_future(), loop)
         seed = mix(task.seed + len(messages))
@@ -268,6 +262,20 @@ class HFAgent:
         )  # fmt: skip
 
 
+def reply_limit(max_tokens: int, task: Task, context: int | None, tokens: int, of_pictures: int | None = None) -> int:
+    """The most tokens of a reply to a conversation of so many tokens, ``of_pictures`` of them where it may show some.
+
+    Raises:
+        AgentFailure: it leaves no room in the model's context.
+    """
+    limits = (max_tokens, task.env.config.max_tokens_per_turn, None if context is None else context - tokens)
+    limit = min(limit for limit in limits if limit is not None)
+    if limit < 1:
+        seen = "" if of_pictures is None else f", {of_pictures} of them of pictures,"
+        raise AgentFailure(Failure.CONTEXT_OVERFLOW, f"{tokens} tokens{seen} leave no room in a context of {context}")
+    return limit
+
+
 def end_tokens(tokenizer: Any, model: Any) -> frozenset[int]:
     """The tokens that end a reply, by the tokenizer and the model's generation config."""
     own = model.generation_config.eos_token_id
@@ -337,9 +345,14 @@ def _load(name: str, path: str, device: str, dtype: str) -> tuple[str, Any, Any]
         model.to(device).eval()
     except Exception as error:  # whatever a folder that is no model leads to
         raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
+    check_template(name, tokenizer)
+    return source, tokenizer, model
+
+
+def check_template(name: str, tokenizer: Any) -> None:
+    """Raises a ValueError where a tokenizer has no chat template."""
     if not tokenizer.chat_template:
         raise ValueError(f"{name}: its tokenizer has no chat template; use an instruction-tuned model.")
-    return source, tokenizer, model
 
 
 def _source(name: str, path: str) -> str:

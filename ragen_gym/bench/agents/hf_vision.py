@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.agents.hf import answer_of, end_tokens
+from ragen_gym.bench.agents.hf import answer_of, check_template, end_tokens, reply_limit
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
@@ -94,15 +94,7 @@ class HFVisionAgent:
                 pictures.
         """
         ids, spans = self._read(messages)
-        room = None if self._context is None else self._context - len(ids)
-        limits = (self._max_tokens, task.env.config.max_tokens_per_turn, room)
-        limit = min(limit for limit in limits if limit is not None)
-        if limit < 1:
-            raise AgentFailure(
-                Failure.CONTEXT_OVERFLOW,
-                f"{len(ids)} tokens, {sum(span.tokens for span in spans)} of them of pictures, leave no room in a "
-                f"context of {self._context}",
-            )
+        limit = reply_limit(self._max_tokens, task, self._context, len(ids), sum(span.tokens for span in spans))
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         seed = mix(task.seed + len(messages))
         self._inbox.append(_Request(ids, spans, limit, max(task.temperature, _COLDEST), seed, answer))
@@ -234,8 +226,7 @@ def _load(name: str, folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
         model.to(device).eval()
     except Exception as error:  # whatever a folder that is no model leads to
         raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
-    if not tokenizer.chat_template:
-        raise ValueError(f"{name}: its tokenizer has no chat template; use an instruction-tuned model.")
+    check_template(name, tokenizer)
     assert vision is not None, "a model of one of the families"
     attach(model, vision)
     return tokenizer, model

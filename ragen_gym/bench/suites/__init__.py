@@ -1,37 +1,7 @@
 """Suites as data: splits of frozen levels with the budgets to play them under.
 
-A suite is a folder with a table ``suite.toml`` and the level files that it names.
-
-A table, of which a suite needs only ``name`` and ``splits``, and a split only ``name``, ``env`` and ``levels``::
-
-    name = "my-suite-v0"
-    about = "What it measures."
-    temperature = 0.5
-    source = "a paper and its code"  # of a protocol that others published
-    differs = ["In what the suite is not that protocol, a sentence each."]
-
-    [[published]]                   # success of others on several splits together
-    who = "Somebody's agent"
-    success = 0.5
-    splits = ["slippery"]
-
-    [budgets]                       # of every split; the options of ``TurnConfig``
-    max_actions = 10
-
-    [[splits]]
-    name = "slippery"
-    env = "FrozenLake"
-    about = "What it asks for."
-    levels = "slippery.txt"         # in the table's folder, as ``ragen-gym levels export`` writes it
-    env_options = { success_rate = 0.5 }  # or such as vocabulary = { name = "mine", symbols = "…" }
-    budgets = { max_turns = 3 }     # override those of the suite
-    ladder = "lake"                 # a rung of this ladder of difficulty, if it is one
-    published = { "Somebody's agent" = 0.5 }  # on this split, the main result first
-    freeze = { count = 128 }        # how ``ragen_gym.bench.suites.freeze`` makes the file of levels
-
-A split of a text task names it as ``env = "my_module:Task"``, its ``env_options`` are the task's arguments, and its
-problems are of the split ``test`` unless ``env_options`` has another ``split``. Of the budgets ``max_turns`` holds. Its
-file of levels has a line of JSON for each problem; see ``ragen_gym.bench.suites.problems``.
+A suite is a folder with a table ``suite.toml``, see ``ragen_gym.bench.suites.table``, and the level files that it
+names.
 
 A suite that changes gets another name: results are compared by its content hash, which covers the table and the levels.
 """
@@ -41,18 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import tomllib
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.suites.problems import Problem, read_problems
+from ragen_gym.bench.suites.table import SUITE_FILE, env_options, read_table
 from ragen_gym.core.levels import Level
-from ragen_gym.core.text import Vocabulary, without_controls
+from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
-from ragen_gym.core.validation import did_you_mean, shown
+from ragen_gym.core.validation import did_you_mean
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
@@ -200,8 +169,6 @@ def noise_seed(suite: Suite, split: Split, index: int, rollout: int) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
-SUITE_FILE = "suite.toml"
-
 #: The folders of the suites of this package, by name.
 SUITES: dict[str, Path] = {
     name: Path(__file__).with_name(name)
@@ -220,11 +187,6 @@ SUITES: dict[str, Path] = {
         "smoke",
     )
 }
-
-_TURN_OPTIONS = tuple(field.name for field in fields(TurnConfig))
-_SUITE_KEYS = ("name", "about", "temperature", "source", "differs", "published", "budgets", "splits")
-_PUBLISHED_KEYS = ("who", "success", "splits")
-_SPLIT_KEYS = ("name", "env", "levels", "about", "env_options", "budgets", "published", "ladder", "freeze")
 
 
 def load_suite(name_or_path: str | Path, *, run_code: bool = True) -> Suite:
@@ -297,86 +259,6 @@ def _load(path: Path, *, run_code: bool) -> Suite:
         raise ValueError(f"{path}: {error}") from None
 
 
-def read_table(path: Path) -> dict[str, Any]:
-    """The table of a suite, its keys checked.
-
-    Raises:
-        ValueError: it is no TOML, a key is missing or unknown, or two splits share a name.
-    """
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}: a suite is a folder with a {SUITE_FILE}, or such a file.")
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-        _check("the suite", table, _SUITE_KEYS, ("name", "splits"))
-        _check_printable("the suite", table)
-        _check_name("the suite", table["name"])
-        _check("[budgets]", table.get("budgets", {}), _TURN_OPTIONS)
-        if not isinstance(table["splits"], list) or not table["splits"]:
-            raise ValueError("splits must be a list of tables: write one [[splits]] or more.")
-        for row in table["splits"]:
-            what = f"split {row.get('name', '')!r}" if isinstance(row, dict) else "a split"
-            _check(what, row, _SPLIT_KEYS, ("name", "env", "levels"))
-            _check(f"budgets of {what}", row.get("budgets", {}), _TURN_OPTIONS)
-            _check(f"env_options of {what}", row.get("env_options", {}))
-            _check_name(what, row["name"])
-            _check_file(what, row["levels"])
-        names = [row["name"] for row in table["splits"]]
-        for row in table.get("published", ()):
-            _check("[[published]]", row, _PUBLISHED_KEYS, _PUBLISHED_KEYS)
-            if unknown := set(row["splits"]) - set(names):
-                raise ValueError(f"[[published]] names the split {min(unknown)!r}: choose from {', '.join(names)}.")
-            if not 0 <= row["success"] <= 1:
-                raise ValueError(f"[[published]] success={row['success']} must be a number from 0 to 1.")
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two splits are called {twice[0]!r}: give each a name of its own.")
-    except (ValueError, TypeError) as error:  # a TOMLDecodeError is one, too; a value of another type
-        raise ValueError(f"{path}: {error}") from None
-    return table
-
-
-def _check_name(what: str, name: Any) -> None:
-    if not isinstance(name, str) or not name or not name.isprintable():
-        raise ValueError(f"{what}: name={shown(name)} must be a text of printable characters.")
-
-
-def _check_file(what: str, levels: Any) -> None:
-    """A ValueError unless a file of levels lies in the table's folder: one from elsewhere is not written or read."""
-    if not isinstance(levels, str) or not levels or Path(levels).is_absolute() or ".." in Path(levels).parts:
-        raise ValueError(
-            f"{what}: levels={shown(levels)} must be the name of a file in the folder of the table, such as "
-            '"slippery.txt".'
-        )
-
-
-def _check_printable(what: str, value: Any) -> None:
-    """A ValueError where a text, however deep in a table, has a character that a terminal may obey; newlines may be.
-
-    Options of an environment are left alone: they are no texts for people.
-    """
-    if isinstance(value, str) and without_controls(value) != value:
-        raise ValueError(f"{what}: {shown(value)} has a character that is not printable: leave it out.")
-    for name, inner in (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    ):
-        if name != "env_options":
-            _check_printable(what, name)
-            _check_printable(f"{what}, {name}", inner)
-
-
-def env_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The ``env_options`` of a table as arguments of ``ragen_gym.envs.step.StepEnv``.
-
-    Raises:
-        ValueError: symbols that are not a vocabulary.
-    """
-    chosen = options.get("vocabulary")
-    if not isinstance(chosen, dict):
-        return options
-    _check("vocabulary", chosen, ("name", "symbols"), ("name", "symbols"))
-    return {**options, "vocabulary": Vocabulary(chosen["name"], chosen["symbols"])}
-
-
 def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path, *, run_code: bool) -> Split:
     try:
         is_task = _names_task(row["env"], run_code=run_code)
@@ -403,15 +285,3 @@ def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path, *, run_cod
         )
     except (ValueError, TypeError) as error:
         raise ValueError(f"split {row['name']!r}: {error}") from None
-
-
-def _check(what: str, table: Any, allowed: Iterable[str] | None = None, needed: Iterable[str] = ()) -> None:
-    """A ValueError unless ``table`` is a table with only the keys ``allowed`` (None: any) and all those ``needed``."""
-    if not isinstance(table, dict):
-        raise ValueError(f"{what} must be a table, not {table!r}.")
-    for key in table:
-        if allowed is not None and key not in allowed:
-            raise ValueError(f"{what} has no key {key!r}: choose from {', '.join(allowed)}.")
-    for key in needed:
-        if key not in table:
-            raise ValueError(f"{what} lacks its {key!r}.")

@@ -89,12 +89,22 @@ def test_a_minibatch_of_several_passes_takes_the_step_of_a_whole_one(
     torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-6)
 
 
+EVERY_UPDATE = pytest.mark.parametrize(
+    ("algo", "rule", "lora"),
+    [*(("grpo", rule, 0) for rule in POLICY_LOSSES), ("ppo", "ppo", 0), ("grpo", "ppo", 4), ("ppo", "ppo", 4)],
+)
+
+
+def loss_settings(rule: str) -> dict[str, Any]:
+    """A policy loss with the aggregation that it takes, and a band in which it finds tokens."""
+    how = "sequence_mean" if POLICY_LOSSES[rule].sequences else "token_mean"
+    return {"policy_loss": rule, "aggregation": how, **({"cov_band": [0.0, 9.0]} if rule == "clip_cov" else {})}
+
+
 @pytest.mark.parametrize("rule", POLICY_LOSSES)
 def test_every_policy_loss_takes_steps_and_reports_what_it_restrains(rule: str, agent: Policy) -> None:
     """From the second pass over the batch on, the policy is not the one that sampled."""
-    how = "sequence_mean" if POLICY_LOSSES[rule].sequences else "token_mean"
-    options: dict[str, Any] = {"cov_band": [0.0, 9.0]} if rule == "clip_cov" else {}
-    settings = Training(policy_loss=rule, aggregation=how, minibatch=8, updates=3, **options)
+    settings = Training(minibatch=8, updates=3, **loss_settings(rule))
     before = copy.deepcopy(agent.model.state_dict())
     learner = policy_of(agent)
     learner.optimiser.param_groups[0]["lr"] = 0.02
@@ -105,10 +115,7 @@ def test_every_policy_loss_takes_steps_and_reports_what_it_restrains(rule: str, 
     assert any(not torch.equal(before[name], value) for name, value in agent.model.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("algo", "rule", "lora"),
-    [*(("grpo", rule, 0) for rule in POLICY_LOSSES), ("ppo", "ppo", 0), ("grpo", "ppo", 4), ("ppo", "ppo", 4)],
-)
+@EVERY_UPDATE
 def test_an_update_over_shared_prefixes_has_the_gradients_of_padded_rows(
     algo: str, rule: str, lora: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,12 +126,9 @@ def test_an_update_over_shared_prefixes_has_the_gradients_of_padded_rows(
     trajectories, start = played(agent, 1.0), copy.deepcopy(agent.model)
     assert max(len(each.turn_ends) for each in trajectories) > 1
     rewarded = [replace(t, turn_rewards=(1.0 * (i % 3),) * len(t.turn_ends)) for i, t in enumerate(trajectories)]
-    how = "sequence_mean" if POLICY_LOSSES[rule].sequences else "token_mean"
-    options: dict[str, Any] = {"cov_band": [0.0, 9.0]} if rule == "clip_cov" else {}
     training = Training(
-        algo=algo, policy_loss=rule, aggregation=how, minibatch=8, kl_kind="k2", kl_place="loss", kl=0.5,
-        entropy_bonus=0.1, **options,
-    )  # fmt: skip
+        algo=algo, minibatch=8, kl_kind="k2", kl_place="loss", kl=0.5, entropy_bonus=0.1, **loss_settings(rule)
+    )
     with torch.no_grad():
         agent.model.get_output_embeddings().weight.mul_(1.2)
     if lora:
@@ -154,8 +158,7 @@ def test_an_update_over_shared_prefixes_has_the_gradients_of_padded_rows(
 def test_a_loss_that_compares_tokens_sees_the_whole_minibatch(
     rule: str, agent: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options: dict[str, Any] = {"cov_band": [0.0, 9.0]} if rule == "clip_cov" else {}
-    settings = Training(policy_loss=rule, minibatch=8, cov_share=0.1, **options)
+    settings = Training(minibatch=8, cov_share=0.1, **loss_settings(rule))
     trajectories, start = played(agent, 1.0), copy.deepcopy(agent.model)
     found = []
     for limit in (scoring.TOKENS_PER_PASS, 100):

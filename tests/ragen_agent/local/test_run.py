@@ -29,7 +29,7 @@ from ragen_agent.sft.demonstrations import demonstrate, demonstrated_families
 from ragen_agent.training.console import ROWS, Display, measured_on, rates_table
 from ragen_agent.training.early_stopping import STAGNANT_ITERATIONS
 from ragen_agent.training.evaluation import (
-    few_levels,
+    baseline_notices,
     fixed_instances,
     optimal_rate,
     play_fixed,
@@ -485,8 +485,9 @@ def test_the_fixed_levels_are_distinct_and_of_their_split() -> None:
     instances = fixed_instances(env, 64)
     ids = {env.reset(seed=i.seed)[1]["level_id"] for i in instances}
     assert len(ids) == 64
-    assert few_levels(instances) == ""
-    assert few_levels([*instances, instances[0]]) == "Only 64 different levels were found for these 65 episodes."
+    assert baseline_notices(env, instances) == []
+    more = baseline_notices(env, [*instances, instances[0]])
+    assert more == ["Only 64 different levels were found for these 65 episodes."]
     assert not ids & {train_env.reset(seed=s)[1]["level_id"] for s in range(500)}
     assert instances == fixed_instances(make_env(config, "test"), 64)
     assert optimal_rate(env, instances).rate == 1.0

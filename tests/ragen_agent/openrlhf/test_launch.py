@@ -23,9 +23,8 @@ from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.training import run_folder
 from ragen_agent.training.console import Display
 from ragen_agent.training.early_stopping import History
-from ragen_agent.training.evaluation import few_levels, fixed_instances
+from ragen_agent.training.evaluation import baseline_notices, evaluated_levels
 from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import make_env
 from ragen_gym.core.storage import append_json_lines
 
 # The C library's ``malloc_stats`` writes to the standard error when the interpreter has ended, as nanobind does.
@@ -158,7 +157,6 @@ def test_few_levels_are_named_as_by_the_local_trainer(tmp_path: Path) -> None:
     folder, console = RunFolder.create(tmp_path / "run", config), Console(file=StringIO(), width=400)
     launch._measure_baselines(config, folder, Display(console))
     assert isinstance(console.file, StringIO)
-    notice = few_levels(fixed_instances(make_env(config, "test"), 100))
-    assert notice
+    (notice,) = baseline_notices(*evaluated_levels(config))
     assert notice in console.file.getvalue()
     assert {"random", "optimal"} == set(folder.read_summary())

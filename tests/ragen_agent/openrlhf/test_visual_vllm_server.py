@@ -21,7 +21,7 @@ from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.policy import Policy
 from ragen_gym.bench.agents import pictures
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results import ResultsFolder
+from ragen_gym.bench.results_folder import ResultsFolder
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.messages import parts_of

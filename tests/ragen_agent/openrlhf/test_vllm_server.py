@@ -21,7 +21,8 @@ from ragen_agent.sft.trainer import warm_start
 from ragen_agent.training.policy import Policy
 from ragen_gym.bench.agents import rate_limit as pace
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results import ResultsFolder, load_results
+from ragen_gym.bench.results import load_results
+from ragen_gym.bench.results_folder import ResultsFolder
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main

@@ -106,10 +106,6 @@ def play(agent: Policy, engine: Any, instances: list[Instance], program: Program
     )
 
 
-def rows_of(trajectory: Trajectory) -> list[Trajectory]:
-    return trajectory.split_contexts()
-
-
 def test_a_program_that_keeps_the_conversation_fills_one_row_with_the_sampled_ids(agent: Policy, helpers: Path) -> None:
     engine = Recording(agent)
     played = play(agent, engine, group([3, 4], 2), Program(command(helpers, KEEPS), workers=2))
@@ -157,7 +153,7 @@ def test_a_prompt_that_does_not_extend_the_one_before_begins_a_row(agent: Policy
     played = play(agent, engine, group([3], 2), Program(command(helpers), workers=2))
     for trajectory in played:
         assert trajectory.failure is None
-        rows = rows_of(trajectory)
+        rows = trajectory.split_contexts()
         assert len(rows) == len(trajectory.turn_ends) == max(1, len(trajectory.contexts))
         for row in rows:
             begin = int(np.argmax(row.sampled))

@@ -95,12 +95,16 @@ def test_the_tokens_of_a_branch_are_those_of_its_base(plain: Plain) -> None:
     assert [t.ids.tolist() for t in again] == [t.ids.tolist() for t in played], "the same seeds, the same trees"
 
 
-def test_log_probs_after_the_branch_are_those_of_the_model(plain: Plain) -> None:
-    made, _, played = plain
+def check_log_probs(policy: Policy, played: list[Trajectory]) -> None:
     batch = Batch.of(played)
     with torch.no_grad():
-        scores = sampled_scores(made.policy.model, batch, made.policy.engine.bias)
+        scores = sampled_scores(policy.model, batch, policy.engine.bias)
     torch.testing.assert_close(scores.log_probs, batch.log_probs, atol=2e-4, rtol=1e-3)
+
+
+def test_log_probs_after_the_branch_are_those_of_the_model(plain: Plain) -> None:
+    made, _, played = plain
+    check_log_probs(made.policy, played)
 
 
 def test_each_token_is_sampled_and_trained_on_once(plain: Plain) -> None:
@@ -154,10 +158,7 @@ def test_branches_of_conversations_that_leave_turns_out(turns: dict[str, Any]) -
                 shared = base.turn_ends[turn - 1] + 1
                 assert base.ids[:shared].tolist() == branch.ids[:shared].tolist()
                 assert [at for at in branch.contexts if at < shared] == [at for at in base.contexts if at < shared]
-    batch = Batch.of(played)
-    with torch.no_grad():
-        scores = sampled_scores(made.policy.model, batch, made.policy.engine.bias)
-    torch.testing.assert_close(scores.log_probs, batch.log_probs, atol=2e-4, rtol=1e-3)
+    check_log_probs(made.policy, played)
     learned = Iteration.score_and_filter(0, played, ["FrozenLake"] * 2, made.config.training, 0).learned
     assert all(part.sampled.any() for t in learned for part in t.split_contexts())
 

@@ -118,8 +118,7 @@ def test_the_tree_is_the_padded_computation(
     torch.testing.assert_close(tree.log_probs, padded.log_probs, atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(tree.entropy, padded.entropy, atol=2e-5, rtol=1e-4)
     assert torch.equal(tree.likeliest, padded.likeliest)
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(gradients, expected, atol=2e-4, rtol=1e-3)
 
 
 def test_scores_are_those_of_autograd() -> None:
@@ -137,8 +136,7 @@ def test_scores_are_those_of_autograd() -> None:
     torch.testing.assert_close(found.entropy[:, 1:], torch.where(own, entropy, 0), atol=2e-5, rtol=1e-4)
     assert torch.equal(found.likeliest[:, 1:], own & (logits.argmax(-1) == batch.ids[:, 1:]))
     ((weights[0, :, 1:] * log_probs + weights[1, :, 1:] * entropy) * own).sum().backward()
-    for one, parameter in zip(gradients, model.parameters(), strict=True):
-        torch.testing.assert_close(one, parameter.grad, atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(gradients, [weight.grad for weight in model.parameters()], atol=2e-4, rtol=1e-3)
 
 
 def test_contexts_that_begin_anew_share_prefixes_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +149,7 @@ def test_contexts_that_begin_anew_share_prefixes_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(scoring, "shares_prefixes", lambda model: False)
     padded, expected = scored(model, batch)
     torch.testing.assert_close(tree.log_probs, padded.log_probs, atol=2e-5, rtol=1e-4)
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(gradients, expected, atol=2e-4, rtol=1e-3)
 
 
 def test_a_critic_values_each_prefix_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +168,7 @@ def test_a_critic_values_each_prefix_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("ragen_agent.local.policy_update.shares_prefixes", lambda model: False)
     padded, expected = valued()
     torch.testing.assert_close(values, padded, atol=2e-5, rtol=1e-4)
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(gradients, expected, atol=2e-4, rtol=1e-3)
 
 
 def test_what_a_tree_holds() -> None:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -28,7 +29,7 @@ from ragen_gym.bench.agent import AgentFailure, Answer, ReplyAgent, StepAgent, S
 from ragen_gym.bench.agents import KINDS, make_agent, settings_of
 from ragen_gym.bench.episode_plan import Prices, RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results import ResultsFolder
+from ragen_gym.bench.results_folder import ResultsFolder
 from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import build_parser, main
@@ -617,15 +618,10 @@ def test_a_policy_plays(policy: Path, tmp_path: Path) -> None:
             options={"level": SPLITS["frozen_lake"].levels[record.index], "noise_seed": record.noise_seed}
         )
         for turn in record.turns:
-            expected = agent._model.predict(agent._fitted(seen, _task(env)), deterministic=True)[0].item()
+            task = SimpleNamespace(env=env, split="frozen_lake")
+            expected = agent._model.predict(agent._fitted(seen, task), deterministic=True)[0].item()
             assert turn.actions == (expected,)
             seen, *_ = env.step(expected)
-
-
-def _task(env: Any) -> Any:
-    from types import SimpleNamespace
-
-    return SimpleNamespace(env=env, split="frozen_lake")
 
 
 def test_a_policy_may_draw_its_moves_and_draws_them_again(policy: Path, tmp_path: Path) -> None:

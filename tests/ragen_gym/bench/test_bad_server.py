@@ -23,7 +23,8 @@ from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.report.tables import markdown_tables, overflowed
-from ragen_gym.bench.results import ResultsFolder, load_results
+from ragen_gym.bench.results import load_results
+from ragen_gym.bench.results_folder import ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import Suite, load_suite
@@ -209,15 +210,15 @@ def test_no_control_character_of_a_server_reaches_the_terminal(
     assert not set(said.out + said.err) & {"\x1b", "\x07", "\x9b"}
 
 
+async def moment_of(pacer: RequestPacer) -> float:
+    await pacer.turn()
+    return time.monotonic()
+
+
 def test_a_rate_is_kept_to() -> None:
     async def times() -> list[float]:
         kept = RequestPacer(per_minute=3000)
-
-        async def turn() -> float:
-            await kept.turn()
-            return time.monotonic()
-
-        return await asyncio.gather(*(turn() for _ in range(20)))
+        return await asyncio.gather(*(moment_of(kept) for _ in range(20)))
 
     began = time.monotonic()
     for place, moment in enumerate(asyncio.run(times())):
@@ -227,12 +228,7 @@ def test_a_rate_is_kept_to() -> None:
 def test_a_rate_is_kept_to_after_a_pause() -> None:
     async def times() -> list[float]:
         kept = RequestPacer(per_minute=3000)
-
-        async def turn() -> float:
-            await kept.turn()
-            return time.monotonic()
-
-        turns = [asyncio.create_task(turn()) for _ in range(10)]
+        turns = [asyncio.create_task(moment_of(kept)) for _ in range(10)]
         await asyncio.sleep(0.03)  # two requests are out
         kept.pause(0.3)
         return await asyncio.gather(*turns)

@@ -15,7 +15,7 @@ from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.episode_plan import Prices, RunOptions, episode_key
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results import EpisodeLog, ResultsFolder
+from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import SUITES, load_suite
 from ragen_gym.cli import main

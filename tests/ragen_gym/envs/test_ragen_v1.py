@@ -15,7 +15,7 @@ from ragen_gym import make_turn
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs import ragen_v1
 from ragen_gym.envs.policies import plan_moves, random_reply, reply_for
-from ragen_gym.envs.reply import Problem, parse_reply
+from ragen_gym.envs.reply import Problem, Reply, parse_reply
 from ragen_gym.games.registry import TABLE
 from ragen_gym.testing import replies
 
@@ -103,9 +103,13 @@ WORKED: list[tuple[str, bool, tuple[Any, ...], Problem | None]] = [
 ]
 
 
+def read(text: str, think: bool) -> Reply:
+    return ragen_v1.parse(text, NAMES, TurnConfig(prompt="ragen-v1", max_actions_per_turn=2, think=think))
+
+
 @pytest.mark.parametrize(("text", "think", "expected", "default"), WORKED)
 def test_replies_by_hand(text: str, think: bool, expected: tuple[Any, ...], default: Problem | None) -> None:
-    reply = ragen_v1.parse(text, NAMES, TurnConfig(prompt="ragen-v1", max_actions_per_turn=2, think=think))
+    reply = read(text, think)
     assert (reply.names, reply.actions, reply.problem) == expected
     assert reply.text == text
     assert parse_reply(text, NAMES, think=think).problem == default
@@ -118,7 +122,7 @@ def test_a_reply_is_read_as_the_released_code_reads_it(text: str, think: bool) -
     found = re.search(
         rf"<think>(.*?)</think>\s*{form}" if think else form, ("<think>" if think else "<answer>") + text, re.S
     )
-    reply = ragen_v1.parse(text, NAMES, TurnConfig(prompt="ragen-v1", max_actions_per_turn=2, think=think))
+    reply = read(text, think)
     assert (found is None) == (reply.problem is Problem.NO_ANSWER)
     if found is None:
         return
@@ -133,7 +137,7 @@ def test_a_reply_is_read_as_the_released_code_reads_it(text: str, think: bool) -
 def test_what_has_no_fault_has_none_here(text: str, think: bool) -> None:
     strict = parse_reply(text, NAMES, think=think)
     if strict.problem is None:
-        reply = ragen_v1.parse(text, NAMES, TurnConfig(prompt="ragen-v1", max_actions_per_turn=2, think=think))
+        reply = read(text, think)
         assert (reply.problem, reply.actions, reply.thinking) == (None, strict.actions[:2], strict.thinking)
 
 

@@ -181,31 +181,32 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("package", ["ragen_agent", "ragen_gym.inference"])
-def test_a_torchvision_built_for_another_torch_can_be_imported(package: str, tmp_path: Path) -> None:
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A folder with a torchvision that does not fit the torch that is installed."""
+    (tmp_path / "torchvision").mkdir()
     for name, text in BROKEN.items():
-        path = tmp_path / "torchvision" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    alone = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import torchvision"
-    broken = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=False)
-    assert "operator torchvision::nms does not exist" in broken.stderr
+        (tmp_path / "torchvision" / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("package", ["ragen_agent", "ragen_gym.inference"])
+def test_a_torchvision_built_for_another_torch_can_be_imported(package: str, broken: Path) -> None:
+    alone = f"import sys; sys.path.insert(0, {str(broken)!r}); import torchvision"
+    failed = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=False)
+    assert "operator torchvision::nms does not exist" in failed.stderr
     ours = f"import sys, {package}; assert 'torch' not in sys.modules; {alone}; print('imported')"
     done = subprocess.run([sys.executable, "-c", ours], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "imported", done.stderr
 
 
-def test_it_can_be_imported_by_every_process_of_an_environment(tmp_path: Path) -> None:
+def test_it_can_be_imported_by_every_process_of_an_environment(broken: Path) -> None:
     """As vLLM starts them: they import nothing of ours, and Python itself reads the start file."""
-    for name, text in BROKEN.items():
-        path = tmp_path / "torchvision" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    start = torchvision_ops.install(tmp_path)
-    assert start.parent == tmp_path
+    start = torchvision_ops.install(broken)
+    assert start.parent == broken
     assert start.suffix == ".pth"
     code = (
-        f"import site, sys; site.addsitedir({str(tmp_path)!r}); assert 'ragen_gym' not in sys.modules; "
+        f"import site, sys; site.addsitedir({str(broken)!r}); assert 'ragen_gym' not in sys.modules; "
         "assert 'torch' not in sys.modules; import torchvision, ragen_agent; "
         "print(sum(hasattr(finder, 'patches_after_import') for finder in sys.meta_path))"
     )

@@ -1,0 +1,108 @@
+"""What the tables of a run's settings may not be together; see ``training_checks`` for those of reinforcement."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from ragen_agent.config.algorithms import GROUPINGS
+
+if TYPE_CHECKING:
+    from ragen_agent.config.settings import Config
+
+__all__ = ["check_config"]
+
+
+def check_config(config: Config) -> None:
+    """Raise a ValueError where settings contradict each other, or a table of games or of a curriculum is none."""
+    _check_games(config)
+    _check_curriculum(config)
+    _check_overlong(config)
+    _check_program(config)
+    _check_judge(config)
+    for name in ("loss_tokens", "advantage_tokens"):
+        if getattr(config.training, name) == "reasoning" and not config.turns.think:
+            raise ValueError(
+                f"training.{name} is 'reasoning', but with turns.think=false replies hold none; use all or answer, "
+                "or turns.think=true."
+            )
+
+
+def _check_games(config: Config) -> None:
+    known = ("game", "weight", "env_options", "turns", "thought")
+    for row in config.games:
+        weight = row.get("weight", 1.0) if isinstance(row, dict) else None
+        numeric = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if (
+            not isinstance(row, dict)
+            or not isinstance(row.get("game"), str)
+            or not all(isinstance(row.get(name, {}), dict) for name in ("env_options", "turns"))
+            or not numeric
+            or set(row) - set(known)
+        ):
+            raise ValueError(
+                f'games holds {row!r}; give tables with {", ".join(known)}, such as {{game = "Sokoban", weight = 2.0}}.'
+            )
+        if not 0 < float(weight or 0) < inf:
+            raise ValueError(f"games gives {row['game']} the weight {weight}; it must be above 0.")
+
+
+def _check_program(config: Config) -> None:
+    if not config.program.command:
+        return
+    if config.turns.sees or config.turns.history != -1:
+        raise ValueError(
+            "program.command: a program is sent text alone and chooses what it shows the model; leave "
+            "turns.observation=text and turns.history=-1."
+        )
+    if GROUPINGS[config.training.groups_by].branches:
+        raise ValueError(
+            f"program.command: training.groups_by={config.training.groups_by} begins episodes in the middle, where "
+            "no program can; use training.groups_by=level or state."
+        )
+
+
+def _check_judge(config: Config) -> None:
+    if not config.judge.base_url:
+        return
+    if not config.turns.state_parts:
+        raise ValueError(
+            "judge.base_url: no reply says anything of the board that could be judged; use turns.grounding=true, "
+            "turns.world_modelling=true, or no judge."
+        )
+    if config.program.command or GROUPINGS[config.training.groups_by].branches:
+        raise ValueError(
+            "judge.base_url: replies are played again to see the boards that they are about, which is done for "
+            "whole episodes of the policy alone; leave program.command out, and use training.groups_by=level or "
+            "state."
+        )
+
+
+def _check_overlong(config: Config) -> None:
+    buffer, limit = config.training.overlong_buffer, config.turns.max_tokens_per_turn
+    if buffer > limit:
+        raise ValueError(
+            f"training.overlong_buffer is {buffer}; it must be at most turns.max_tokens_per_turn, {limit}."
+        )
+    for row in config.games if buffer else ():
+        if row.get("turns", {}).get("max_tokens_per_turn", limit) != limit:
+            raise ValueError(
+                f"training.overlong_buffer is {buffer}, before one limit of all games, but games gives "
+                f"{row['game']} its own turns.max_tokens_per_turn; leave that out, or use overlong_buffer=0."
+            )
+
+
+def _check_curriculum(config: Config) -> None:
+    if config.games and config.curriculum:
+        raise ValueError("curriculum changes one game's env_options; with games give each game its own instead.")
+    begins = -1
+    for row in config.curriculum:
+        fits = (
+            isinstance(row, dict) and set(row) == {"iteration", "env_options"} and isinstance(row["env_options"], dict)
+        )
+        if not fits or type(row["iteration"]) is not int or row["iteration"] <= begins:
+            raise ValueError(
+                f"curriculum holds {row!r}; give tables {{iteration, env_options}} with ascending iterations, such "
+                "as {iteration = 20, env_options = {size = 5}}."
+            )
+        begins = row["iteration"]
