@@ -527,6 +527,24 @@ class Hoards(Maze):
         return super().reset(seed=seed)
 
 
+class Compiles(Maze):
+    """A thread allocates during some hundred episodes, as a compiler does, and frees it."""
+
+    resets: ClassVar[int] = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        type(self).resets += 1
+        if self.resets == 1:
+            threading.Thread(target=self.work, daemon=True).start()
+        return super().reset(seed=seed)
+
+    def work(self) -> None:
+        made = []
+        while self.resets < 500:
+            made.append(bytearray(2_000))
+            sum(range(2_000))
+
+
 class Slow(Maze):
     def direction(self, action: int) -> int:
         time.sleep(0.12)
