@@ -87,8 +87,7 @@ class GameEnv(BaseEnv):  # type: ignore[misc, unused-ignore]
     async def evaluate(self, *_: Any, **__: Any) -> None:
         """The metrics on levels of the test split."""
         start, complete = time.time(), lambda **call: self.server.chat_completion(**call, split="eval")
-        seeds = range(self.config.eval_levels)
-        played = await asyncio.gather(*(self._play("test", seed, seed, complete) for seed in seeds))
+        played = await asyncio.gather(*(self._play("test", n, n, complete) for n in range(self.config.eval_levels)))
         found = [rollout.metrics() | {"return": rollout.total} for rollout in played]
         self._evaluated = {f"eval/{name}": sum(each[name] for each in found) / len(found) for name in found[0]}
         await self.evaluate_log(self._evaluated, task_name=self.config.game, start_time=start, end_time=time.time())
