@@ -87,9 +87,9 @@ def dry_run(
     _title(console, "Arithmetic")
     for sentence in describe(config, settings):
         _say(console, f"- {sentence}")
-    if not settings:
+    if settings is None:
         _say(console, f"- {_place(config)}")
-    if settings:
+    else:
         on_cpu = _on_cpu(settings)
         if on_cpu:
             _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
