@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.board_formats``: each pair of a text format and a thought is a warm start of the recipe from the
 same model, on the same number of demonstrations of the same levels, measured on the same held-out levels. Pairs that
-``board_formats.json`` holds already are not run again, so the command may be stopped and repeated, and two may share
-the pairs, as by ``--thoughts``; written are ``board_formats.json`` and ``board_formats.md`` after each pair.
+``board_formats.json`` holds already are not run again, unless it is of other levels, so the command may be stopped and
+repeated, and two may share the pairs, as by ``--thoughts``. ``board_formats.json`` and ``board_formats.md`` are written
+after each pair.
 """
 
 from __future__ import annotations
@@ -70,22 +71,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = with_settings(Config(), {**settings, "model": str(model_folder(str(recipe["model"])))})
     config = replace(config, evaluation=replace(config.evaluation, levels=arguments.levels))
     file = arguments.out / "board_formats.json"
+    about = _baselines(config) | {"model": recipe["model"]}
     for thought in arguments.thoughts:
         for text_format in arguments.formats:
-            if not any((pair["format"], pair["thought"]) == (text_format, thought) for pair in _results(file)["pairs"]):
+            if not any(
+                (pair["format"], pair["thought"]) == (text_format, thought) for pair in _results(file, about)["pairs"]
+            ):
                 pair = _pair(config, text_format, thought)
-                results = _results(file) | _baselines(config) | {"model": recipe["model"]}
+                results = _results(file, about)
                 results["pairs"].append(pair)
                 write_atomic(file, json.dumps(results, indent=1) + "\n")
                 write_atomic(arguments.out / "board_formats.md", _page(results))
-    write_atomic(arguments.out / "board_formats.md", _page(_results(file)))
+    write_atomic(arguments.out / "board_formats.md", _page(_results(file, about)))
     return 0
 
 
-def _results(file: Path) -> dict[str, Any]:
-    """What is measured so far, read anew since another process may have added to it."""
-    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"pairs": []}
-    return results
+def _results(file: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """What is measured so far of the levels that it is ``about``; read anew, since another process may add to it."""
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return results if about.items() <= results.items() else {**about, "pairs": []}
 
 
 def _pair(config: Config, text_format: str, thought: str) -> dict[str, Any]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from benchmarks import board_formats
 from benchmarks.board_formats import HERE, main
+from ragen_agent.config import Config
 
 
 def test_measured_pairs_are_not_run_again_and_name_their_machines(tmp_path: Path) -> None:
@@ -22,3 +27,20 @@ def test_measured_pairs_are_not_run_again_and_name_their_machines(tmp_path: Path
     assert "| 50.0" in rows[0], "the best first"
     assert [row.rstrip(" |")[-1] for row in rows] == ["2", "1"]
     assert "Machines: (1) one; (2) another." in page
+
+
+def test_pairs_of_other_levels_are_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = json.loads((HERE / "board_formats.json").read_text(encoding="utf-8"))
+    first: dict[str, Any] = results["pairs"][0]
+    (tmp_path / "board_formats.json").write_text(json.dumps(results | {"demonstrator": 0.99}), encoding="utf-8")
+    run: list[tuple[str, str]] = []
+
+    def measured(_: Config, text_format: str, thought: str) -> dict[str, Any]:
+        run.append((text_format, thought))
+        return first
+
+    monkeypatch.setattr(board_formats, "_pair", measured)
+    assert main(["--formats", first["format"], "--thoughts", first["thought"], "--out", str(tmp_path)]) == 0
+    assert run == [(first["format"], first["thought"])]
+    written = json.loads((tmp_path / "board_formats.json").read_text(encoding="utf-8"))
+    assert written == results | {"pairs": [first]}
