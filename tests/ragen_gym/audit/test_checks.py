@@ -109,7 +109,10 @@ def test_a_fault_is_found_and_its_evidence_fails(check: str) -> None:
 
 
 def test_memory_that_another_thread_allocates_meanwhile_is_no_leak() -> None:
-    found = outcome("Compiles", "memory")
+    try:
+        found = outcome("Compiles", "memory")
+    finally:
+        sys.modules["audited_envs"].Compiles.resets = 500  # ends the thread, however many episodes the check has played
     assert found.status == "passed", found.detail
 
 
