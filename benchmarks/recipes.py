@@ -1,9 +1,10 @@
 """The recipes that need no GPU, trained over several seeds: ``python -m benchmarks.recipes``.
 
-Each run is ``ragen-agent train --recipe NAME --seed N``, in a folder of its own: one that is whole is read, one that
-was interrupted goes on. Written are ``recipes.json`` and ``recipes.md``, after each run and of all that is there; a run
-that ``recipes.json`` has and this machine does not is not trained again, unless its entry is removed there. Stopped
-(Ctrl-C) after the reinforcement was measured, a run is written with what there is, and the same command goes on.
+Each run is ``ragen-agent train --recipe NAME --seed N`` (without a recipe for ``default``), in a folder of its own: one
+that is whole is read, one that was interrupted goes on. Written are ``recipes.json`` and ``recipes.md``, after each run
+and of all that is there; a run that ``recipes.json`` has and this machine does not is not trained again, unless its
+entry is removed there. Stopped (Ctrl-C) after the reinforcement was measured, a run is written with what there is, and
+the same command goes on.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ragen_gym.core.storage import write_atomic
 __all__ = ["main", "run", "train"]
 
 HERE = Path(__file__).parent
+DEFAULT = "default"
 INTERRUPTED = 130  # the exit code after Ctrl-C
 ROWS = {
     "random": "random replies",
@@ -39,13 +41,13 @@ ROWS = {
 }
 
 PAGE = """\
-# Recipes with SmolLM2
+# Recipes
 
-Written by `python -m benchmarks.recipes`. Each recipe imitates scripted demonstrations and goes on by reinforcement
-(StarPO-S); what reinforcement is worth is its distance from more imitation of the same demonstrations at the same
-cost. Success in %, a column for each seed; in the last column the mean over seeds, with Student's 95 % interval where
-seeds differ, which few seeds make wide. Minutes are by the clock, whatever else ran on the machine, whose number stands
-in the row above them.
+Written by `python -m benchmarks.recipes`: `ragen-agent train`, without a recipe and with `--recipe NAME`. Each run
+imitates scripted demonstrations and goes on by reinforcement (StarPO-S); what reinforcement is worth is its distance
+from more imitation of the same demonstrations at the same cost. Success in %, a column for each seed; in the last
+column the mean over seeds, with Student's 95 % interval where seeds differ, which few seeds make wide. Minutes are by
+the clock, whatever else ran on the machine, whose number stands in the row above them.
 
 {sections}
 The settings of `smollm2-135m-sokoban` were chosen on the levels of its table, in parts, each run once: 100 steps of
@@ -68,7 +70,7 @@ Machines: {machines}.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains what is missing, writes; returns the exit code."""
-    known = [name for name in recipe_names() if read_recipe(name).gpus == 0]
+    known = [DEFAULT, *(name for name in recipe_names() if read_recipe(name).gpus == 0)]
     about = (__doc__ or "").split("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recipes", description=about)
     parser.add_argument(
@@ -85,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder, recorded = arguments.runs / f"{name}-seed{seed}", results.setdefault(name, {})
             try:
                 if folder.exists() or str(seed) not in recorded:
-                    train(folder, "--recipe", name, "--seed", str(seed))
+                    train(folder, *(() if name == DEFAULT else ("--recipe", name)), "--seed", str(seed))
             except KeyboardInterrupt:
                 print("stopped: the same command goes on", file=sys.stderr)
                 return INTERRUPTED
@@ -140,8 +142,13 @@ def _section(name: str, runs: dict[str, Any], machines: Sequence[str]) -> str:
     """The table of a recipe; a run's machine is given by its number in ``machines``, from 1 on."""
     seeds = sorted(runs, key=int)
     count = runs[seeds[0]]["after"]["n"]
-    lines = [f"## `{name}`", "", read_recipe(name).title + ".", ""]
-    split = with_settings(Config(), {"evaluation": read_recipe(name).settings["evaluation"]}).evaluation.split
+    if name == DEFAULT:
+        lines = ["## Without a recipe", "", "`make train`: a small model from scratch on FrozenLake; one CPU core.", ""]
+        evaluation: dict[str, Any] = {}
+    else:
+        lines = [f"## `{name}`", "", read_recipe(name).title + ".", ""]
+        evaluation = read_recipe(name).settings["evaluation"]
+    split = with_settings(Config(), {"evaluation": evaluation}).evaluation.split
     lines += [f"| on {count} levels of the split {split} | {' | '.join(f'seed {seed}' for seed in seeds)} | mean |"]
     lines += ["|---" * (len(seeds) + 2) + "|"]
     rates = {row: [100 * runs[seed].get(row, {}).get("rate", nan) for seed in seeds] for row in ROWS}
