@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from math import inf, isnan, nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = ["main", "run", "train"]
 HERE = Path(__file__).parent
 DEFAULT = "default"
 INTERRUPTED = 130  # the exit code after Ctrl-C
+TITLES = {DEFAULT: "A small model from scratch on FrozenLake without slip; one CPU core; what `make train` trains"}
 ROWS = {
     "random": "random replies",
     "demonstrator": "the demonstrator",
@@ -38,6 +39,16 @@ ROWS = {
     "more_imitation": "or more imitation at the same cost",
     "clean_warm_start": "imitation of a faultless demonstrator",
     "optimal": "optimal play",
+}
+GAIN = "**reinforcement above more imitation, points**"
+SHORT = {  # the columns of the overview
+    "random": "random",
+    "demonstrator": "demonstrator",
+    "before": "imitation",
+    "after": "**then StarPO-S**",
+    "more_imitation": "or more imitation",
+    "clean_warm_start": "or imitation of a faultless demonstrator",
+    GAIN: "StarPO-S above more imitation",
 }
 
 PAGE = """\
@@ -48,6 +59,8 @@ imitates scripted demonstrations and goes on by reinforcement (StarPO-S); what r
 from more imitation of the same demonstrations at the same cost. Success in %, a column for each seed; in the last
 column the mean over seeds, with Student's 95 % interval where seeds differ, which few seeds make wide. Minutes are by
 the clock, whatever else ran on the machine, whose number stands in the row above them.
+
+{overview}
 
 {sections}
 The settings of `smollm2-135m-sokoban` were chosen on the levels of its table, in parts, each run once: 100 steps of
@@ -133,28 +146,44 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 def _page(results: dict[str, Any]) -> str:
     """The page of these results."""
-    known = list(dict.fromkeys(run["machine"] for name in sorted(results) for run in results[name].values()))
-    sections = "\n".join(_section(name, results[name], known) for name in sorted(results) if results[name])
-    return PAGE.format(sections=sections, machines=numbered(known))
+    names = sorted(name for name in results if results[name])
+    known = list(dict.fromkeys(run["machine"] for name in names for run in results[name].values()))
+    overview = [f"| mean over seeds, % | seeds | {' | '.join(SHORT.values())} |", "|---" * (len(SHORT) + 2) + "|"]
+    overview += [_overview(name, results[name]) for name in names]
+    sections = "\n".join(_section(name, results[name], known) for name in names)
+    return PAGE.format(overview="\n".join(overview), sections=sections, machines=numbered(known))
+
+
+def _rates(runs: dict[str, Any]) -> dict[str, list[float]]:
+    """Success of each row in %, and the gain, by seed; nan where it is missing."""
+    rates = {row: [100 * runs[seed].get(row, {}).get("rate", nan) for seed in sorted(runs, key=int)] for row in ROWS}
+    return rates | {GAIN: [one - other for one, other in zip(rates["after"], rates["more_imitation"], strict=True)]}
+
+
+def _overview(name: str, runs: dict[str, Any]) -> str:
+    """The line of a recipe in the first table: means over the seeds that there are."""
+    cells = []
+    for row, values in _rates(runs).items():
+        there = [value for value in values if not isnan(value)]
+        if row in SHORT:
+            of = f" (one of {len(values)} seeds)" if len(there) == 1 < len(values) else ""
+            cells.append(_mean(there, row, interval=row in ("after", GAIN)) + of if there else "not yet")
+    return f"| {'`make train`' if name == DEFAULT else f'`{name}`'} | {len(runs)} | {' | '.join(cells)} |"
 
 
 def _section(name: str, runs: dict[str, Any], machines: Sequence[str]) -> str:
     """The table of a recipe; a run's machine is given by its number in ``machines``, from 1 on."""
     seeds = sorted(runs, key=int)
     count = runs[seeds[0]]["after"]["n"]
-    if name == DEFAULT:
-        lines = ["## Without a recipe", "", "`make train`: a small model from scratch on FrozenLake; one CPU core.", ""]
-        evaluation: dict[str, Any] = {}
-    else:
-        lines = [f"## `{name}`", "", read_recipe(name).title + ".", ""]
-        evaluation = read_recipe(name).settings["evaluation"]
-    split = with_settings(Config(), {"evaluation": evaluation}).evaluation.split
+    settings = {} if name == DEFAULT else read_recipe(name).settings
+    split = with_settings(Config(), {"evaluation": settings.get("evaluation", {})}).evaluation.split
+    lines = [f"## `{name}`", "", (TITLES.get(name) or read_recipe(name).title) + ".", ""]
     lines += [f"| on {count} levels of the split {split} | {' | '.join(f'seed {seed}' for seed in seeds)} | mean |"]
     lines += ["|---" * (len(seeds) + 2) + "|"]
-    rates = {row: [100 * runs[seed].get(row, {}).get("rate", nan) for seed in seeds] for row in ROWS}
-    lines += [_line(title, rates[row], most=100.0) for row, title in ROWS.items()]
-    gain = [after - more for after, more in zip(rates["after"], rates["more_imitation"], strict=True)]
-    lines.append(_line("**reinforcement above more imitation, points**", gain))
+    for row, values in _rates(runs).items():
+        cells = ["not yet" if isnan(value) else f"{value:.1f}" for value in values]
+        mean = "" if "not yet" in cells else f" {_mean(values, row)}"
+        lines.append(f"| {ROWS.get(row, row)} | {' | '.join(cells)} |{mean} |")
     lines.append(f"| machine | {' | '.join(str(1 + machines.index(runs[seed]['machine'])) for seed in seeds)} | |")
     for title, key in {"minutes until reinforcement was measured": "trained_s", "minutes in all": "wall_s"}.items():
         if all(key in run for run in runs.values()):
@@ -163,15 +192,11 @@ def _section(name: str, runs: dict[str, Any], machines: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(title: str, values: Sequence[float], *, most: float = inf) -> str:
-    """A row of the table; ``most`` is the largest possible value, and 0 then the least. What is missing is nan."""
-    cells = ["not yet" if isnan(value) else f"{value:.1f}" for value in values]
-    if "not yet" in cells:
-        return f"| {title} | {' | '.join(cells)} | |"
+def _mean(values: Sequence[float], row: str, *, interval: bool = True) -> str:
+    """The mean of a row, with its interval where values differ; a rate's ends lie between 0 and 100."""
     found = mean_interval(values)
-    low, high = (found.low, found.high) if most == inf else (max(0.0, found.low), min(most, found.high))
-    interval = f" ({low:.1f} to {high:.1f})" if len(set(values)) > 1 else ""
-    return f"| {title} | {' | '.join(cells)} | {found.value:.1f}{interval} |"
+    low, high = (found.low, found.high) if row == GAIN else (max(0.0, found.low), min(100.0, found.high))
+    return f"{found.value:.1f}" + (f" ({low:.1f} to {high:.1f})" if interval and len(set(values)) > 1 else "")
 
 
 if __name__ == "__main__":
