@@ -47,7 +47,7 @@ SHORT = {  # the columns of the overview
     "before": "imitation",
     "after": "**then StarPO-S**",
     "more_imitation": "or more imitation",
-    "clean_warm_start": "or imitation of a faultless demonstrator",
+    "clean_warm_start": "or imitation of a faultless one",
     GAIN: "StarPO-S above more imitation",
 }
 

@@ -126,3 +126,23 @@ def test_every_command_of_the_makefile_is_named_there_or_in_its_help() -> None:
     targets = set(re.findall(r"^(\w+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert named
     assert named <= targets
+
+
+NUMBER = r"(?<![\d.])[+-]?\d+(?:\.\d+)?"
+
+
+def figures(text: str, form: str) -> set[tuple[float, ...]]:
+    """The values of that form, each with its interval, without signs: "costs 9.2" is -9.2 elsewhere."""
+    plain = re.sub(r"\s+", " ", text.replace("\N{MINUS SIGN}", "-").replace("*", ""))
+    found = (tuple(abs(float(word)) for word in words) for words in re.findall(f"(?={form})", plain))
+    return {(value, *sorted(interval)) for value, *interval in found}
+
+
+def test_the_readme_s_figures_are_those_of_the_pages_that_commands_write() -> None:
+    written = " ".join(page.read_text(encoding="utf-8") for page in (ROOT / "benchmarks").rglob("*.md"))
+    known = figures(written, rf"({NUMBER})\D{{1,12}}({NUMBER})(?: to |, )({NUMBER})")
+    copied = figures(
+        (ROOT / "README.md").read_text(encoding="utf-8"), rf"({NUMBER})[^\d()]*\(({NUMBER}) to ({NUMBER})\b"
+    )
+    assert len(copied) > 20
+    assert copied <= known
