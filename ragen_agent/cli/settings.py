@@ -61,7 +61,7 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if options.schema:
-        print(json.dumps(file_schema(), indent=2))
+        print(json.dumps(_schema(), indent=2))
         return 0
     shown = [(group, [n for n in group.settings if n.startswith(options.prefix)]) for group in groups()]
     if not any(names for _, names in shown):
@@ -73,6 +73,18 @@ def _run(options: argparse.Namespace) -> int:
         for name in names:
             print("\n".join(_lines(name, group.settings[name], width)))
     return 0
+
+
+def _schema() -> dict[str, Any]:
+    """The schema of files, which says in words where a default is another one."""
+    schema = file_schema()
+    for name in (name for group in groups() for name in group.settings):
+        if elsewhere := _other_defaults(name):
+            place = schema
+            for key in name.split("."):
+                place = place["properties"][key]
+            place["description"] += f" (default for {elsewhere})"
+    return schema
 
 
 def _lines(name: str, each: Setting, width: int, *, short: bool = False) -> list[str]:

@@ -339,7 +339,9 @@ def test_settings_lists_all_or_those_that_begin_so(capsys: pytest.CaptureFixture
     assert main(["settings", "warm_start.batch"]) == 0
     assert "default 32 episodes (a pretrained model: 8); at least 1" in capsys.readouterr().out
     assert main(["settings", "--json-schema"]) == 0
-    assert json.loads(capsys.readouterr().out)["properties"]["training"]["properties"]["groups"]["minimum"] == 1
+    tables = json.loads(capsys.readouterr().out)["properties"]
+    assert tables["training"]["properties"]["groups"]["minimum"] == 1
+    assert tables["warm_start"]["properties"]["batch"]["description"].endswith("(default for a pretrained model: 8)")
 
 
 @pytest.mark.parametrize("words", [["train"], ["eval", "run"], ["data"], ["sft", "data"], ["experiment"]], ids=" ".join)
