@@ -177,7 +177,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]: ...
 @overload
 def read_json_lines(path: Path, read: Callable[[bytes], T]) -> list[T]: ...
 def read_json_lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> list[Any]:
-    """The records of a file of JSON lines; a last line that was torn is left out, a missing file is empty.
+    """The records of a file of JSON lines; empty lines and a torn last one are left out, a missing file is empty.
 
     Args:
         path: the file.

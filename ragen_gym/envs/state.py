@@ -130,9 +130,9 @@ class StateText:
             return self._things(_places(text.splitlines()))
         if self._format == "coord":
             return _places(line for line in text.strip().splitlines() if not line.strip().startswith("board "))
-        grid, size, places = text.partition("\nboard ")
+        grid, _, places = text.partition("\nboard ")
         grid = "\n".join(line.replace(" ", "") for line in grid.strip().splitlines())
-        listed = _listed(_places(places.splitlines()[1:])) if size and self._format == "grid_coord" else set()
+        listed = _listed(_places(places.splitlines()[1:])) if self._format == "grid_coord" else set()
         names = dict(zip(self._vocabulary.symbols, self._names, strict=True))
         return {
             Fact(names.get(symbol, symbol), (row, column))

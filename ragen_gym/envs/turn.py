@@ -220,7 +220,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     @property
     def action_budget(self) -> int:
         """The most moves of an episode, within all budgets and the game's own limit."""
-        return min(self.max_actions, self.max_turns * self.max_actions_per_turn)
+        return self._budgets.action_budget
 
     @property
     def actions_left(self) -> int:

@@ -51,9 +51,8 @@ def legal(board: Any, state: Any, params: Any) -> int:
     moves, straight, _ = params
     cell, bits = state[0], 0
     for action in range(4):
-        at = 12 * cell + 3 * action
-        goes = straight > 0.0 and moves[at] != cell
-        slips = straight < 1.0 and (moves[at + 1] != cell or moves[at + 2] != cell)
+        goes = straight > 0.0 and moves[12 * cell + 3 * action] != cell
+        slips = straight < 1.0  # two cells a side or more: one of the two sides is on the board
         bits |= (goes or slips) << action
     return bits
 

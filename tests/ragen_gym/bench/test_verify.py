@@ -264,6 +264,8 @@ def test_runs_of_one_agent_get_names_and_of_two_suites_are_refused(played: Path,
         load_several([played, played])
     run_suite(SMOKE, ImperfectAgent("hasty", 0.7, 0.7), tmp_path / "again", RunOptions(limit=1))
     assert [run.agent for run in load_several([played, tmp_path / "again"])] == ["hasty (hasty)", "hasty (again)"]
+    namesake = (tmp_path / "again").rename(tmp_path / "hasty")
+    assert [run.agent for run in load_several([played, namesake])] == [f"hasty ({played})", f"hasty ({namesake})"]
     ragen = load_suite("ragen-v1")
     run_suite(ragen, ImperfectAgent("hasty", 1, 1), tmp_path / "other", RunOptions(limit=1, splits=("bandit",)))
     with pytest.raises(ValueError, match="a report is of one suite"):

@@ -231,6 +231,20 @@ def test_one_level_that_has_most_of_the_episodes_is_less_than_an_episode() -> No
     assert detectable_difference(0.625, n) == pytest.approx(0.625)  # down to 0
 
 
+def test_the_clustered_interval_is_korn_and_graubards() -> None:
+    values, clusters = [1, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0], np.repeat(range(4), 4).tolist()
+    effective = 0.375 * 0.625 / (np.var([0.75, 0.25, 0, 0.5], ddof=1) / 4)
+    size = effective * (stats.t.ppf(0.975, 15) / stats.t.ppf(0.975, 3)) ** 2
+    hits, found = 0.375 * size, clustered_rate(values, clusters, 16)
+    assert effective_episodes(values, clusters, 16) == pytest.approx(effective)
+    assert found.low == pytest.approx(stats.beta.ppf(0.025, hits, size - hits + 1))
+    assert found.high == pytest.approx(stats.beta.ppf(0.975, hits + 1, size - hits))
+
+
+def test_levels_of_equal_shares_count_each_of_their_episodes() -> None:
+    assert effective_episodes([0.5] * 4, "abcd", 8) == 8
+
+
 def test_a_score_beside_random_play() -> None:
     rate = Estimate(0.1875, 0.14, 0.24, 256)
     assert against_random(rate, 0.189) == (
@@ -248,5 +262,6 @@ def test_what_cannot_be_estimated_is_refused() -> None:
         clustered_rate([0.5], ["a", "b"], 1)
     with pytest.raises(ValueError, match="n=0"):
         detectable_difference(0.5, 0)
-    with pytest.raises(ValueError, match="n"):
-        wilson(2, 1)
+    for successes, n in ((2, 1), (-1, 4), (0, 0)):
+        with pytest.raises(ValueError, match="give n from 1 on"):
+            wilson(successes, n)

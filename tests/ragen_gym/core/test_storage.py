@@ -40,11 +40,14 @@ def limited_files(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("data", ["two\nlines ☃\n", b"\x00\xff"])
 def test_a_file_is_replaced_whole(tmp_path: Path, data: str | bytes) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
+    path, other = tmp_path / "file", tmp_path / "other"
+    for each in (path, other):
+        each.write_text("old")
+    (tmp_path / "file.tmp").symlink_to(other)
     write_atomic(path, data)
     assert path.read_bytes() == (data.encode() if isinstance(data, str) else data)
-    assert list(tmp_path.iterdir()) == [path], "nothing else is left"
+    assert other.read_text() == "old", "a link in the way is not followed"
+    assert sorted(tmp_path.iterdir()) == [path, other], "nothing else is left"
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -94,6 +97,8 @@ def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_an_error(tmp_path: Pa
         path.write_bytes(whole + whole[:cut])
         expected = 2 if cut == len(whole) - 1 else 1  # only the newline is missing
         assert len(read_json_lines(path)) == expected
+    path.write_bytes(whole + b"\n" + whole)
+    assert len(read_json_lines(path)) == 2, "an empty line is left out"
     path.write_bytes(whole[:-5] + b"\n" + whole)
     with pytest.raises(ValueError, match=r"log\.jsonl, line 1, is not JSON.*remove that line"):
         read_json_lines(path)
@@ -122,6 +127,7 @@ def test_a_record_that_cannot_be_read_is_a_damaged_line(tmp_path: Path) -> None:
         (b'{"a": 1}\n{"b": ', b'{"a": 1}\n'),
         (b'{"a": 1}\n{"b": 2}', b'{"a": 1}\n{"b": 2}\n'),
         (b'{"a": 1}\n' + b"x" * 70_000, b'{"a": 1}\n'),
+        (b'{"a": 1}\n' + b"x" * 65_535, b'{"a": 1}\n'),  # the newline begins a block
         (b"\xff", b""),
     ],
 )
@@ -148,11 +154,16 @@ def test_where_there_is_no_room_the_file_is_named_and_nothing_changes(tmp_path: 
             (new / "first").write_text("small")
             (new / "part").write_text(long)
 
+    def fill_file_of_folder() -> None:
+        with atomic_folder(folder) as new:
+            write_atomic(new / "part", long)
+
     with limited_files(1000):
         for path, write in (
             (log, partial(append_json_lines, log, [{"n": 2}, {"n": long}])),
             (text, partial(write_atomic, text, long)),
             (folder, fill_folder),
+            (tmp_path / "folder.new" / "part", fill_file_of_folder),
         ):
             named = rf"^{re.escape(str(path))} cannot be written: file too large; [\d.]+ MiB are free in .*ulimit -f"
             with pytest.raises(DiskFullError, match=named):
@@ -165,8 +176,9 @@ def test_where_there_is_no_room_the_file_is_named_and_nothing_changes(tmp_path: 
 def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_atomic(tmp_path / "missing" / "file", "text")
-    with pytest.raises(ZeroDivisionError), atomic_folder(tmp_path / "folder"):
-        print(1 / 0)
+    for atomic in (atomic_path, atomic_folder):
+        with pytest.raises(ZeroDivisionError), atomic(tmp_path / "new"):
+            print(1 / 0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -181,8 +193,13 @@ def test_a_folder_survives_what_comes_between_its_two_renames(tmp_path: Path) ->
     folder.rename(tmp_path / "folder.old")  # as it is left by a kill
     with pytest.raises(ZeroDivisionError), atomic_folder(folder):
         print(1 / 0)
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     assert (folder / "part").read_text() == "old"
+    for leftover in ("folder.new", "folder.old"):  # of a block that was killed
+        (tmp_path / leftover).mkdir()
+    with atomic_folder(folder) as new:
+        (new / "part").write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert (folder / "part").read_text() == "new"
 
 
 def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:

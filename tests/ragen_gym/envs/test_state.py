@@ -36,6 +36,8 @@ def test_how_boards_are_written() -> None:
     assert reader("sentences").write(board) == (
         "The player is in row 1, column 2. A box is 1 below the player. A target is 1 below and 1 right of the player."
     )
+    nobody = board.replace(bytes([Sokoban.Tile.PLAYER]), bytes([Sokoban.Tile.FLOOR]))
+    assert reader("sentences").write(nobody) == "The box is in row 2, column 2. The target is in row 2, column 3."
     lake = FrozenLake().board(LAKE)
     assert reader("sentences", game=FrozenLake()).write(lake) == (
         "The player is in row 0, column 0. A hole is 3 right of the player. A hole is 2 below and 1 right of the "
@@ -146,6 +148,14 @@ def test_saying_everything_does_not_pay() -> None:
         assert reader("coordinates", score).compare(claims, Sokoban().board(ROOM)).score < modest
 
 
+@pytest.mark.parametrize(("form", "kinds"), [("grid", 5), ("spaced", 5), ("coord", 4), ("grid_coord", 5)])
+def test_a_player_elsewhere_costs_its_kind_and_a_floor_cell(form: TextFormat, kinds: int) -> None:
+    """Of nine floor cells eight are right; a list of places names no walls."""
+    read, board = reader(form=form), Sokoban().board(ROOM)
+    moved = read.write(Sokoban().board(ROOM.replace("P_", "_P")))
+    assert read.compare(moved, board).score == pytest.approx((kinds - 2 + 8 / 9) / kinds)
+
+
 def test_no_facts_at_all() -> None:
     assert (share_of_objects(set(), set()), f1_of_kinds(set(), set())) == (0, 0)
     fact = Fact("box", (1, 1))
@@ -157,7 +167,9 @@ def test_the_form_of_a_reply_says_how_boards_are_written() -> None:
         env = make_turn("Sokoban", grounding=True, world_modelling=True, **options)
         return env.instructions, env.reset(seed=0)[0]
 
-    assert asked()[1].endswith(
+    instructions, message = asked()
+    assert "Things on a board" not in instructions
+    assert message.endswith(
         "Reply with <think><observation>the board as it is</observation>your thoughts<prediction>the board after your "
         "moves</prediction></think><answer>first || second</answer>."
     )
