@@ -233,6 +233,7 @@ def test_game_that_ends_is_terminated_and_its_success_recorded(bpe_chat: ChatFor
     assert trajectory.success
     assert not trajectory.overflowed
     assert "overflowed" not in trajectory.to_dict()
+    assert (mdp.context, trajectory.contexts) == (0, ())
     assert trajectory.messages[0]["role"] == "system"
 
 
