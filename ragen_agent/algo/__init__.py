@@ -62,7 +62,7 @@ from ragen_agent.algo.losses import (
     token_terms,
     value_loss,
 )
-from ragen_agent.algo.regularisers import entropy_deviation, entropy_of, entropy_phase, kl_loss, kl_penalty
+from ragen_agent.algo.regularisers import entropy_deviation, entropy_phase, kl_loss, kl_penalty
 
 __all__ = [
     "METHODS",
@@ -75,7 +75,6 @@ __all__ = [
     "critic_advantages",
     "discounted_returns",
     "entropy_deviation",
-    "entropy_of",
     "entropy_phase",
     "format_reward",
     "gae",

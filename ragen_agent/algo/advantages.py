@@ -95,11 +95,11 @@ def group_normalised(
     safe = torch.where(keep, returns, zero)
     if method == "identity":
         return safe
-    number = keep.sum(dim=1, keepdim=True).clamp(min=1)
+    number = keep.sum(dim=1, keepdim=True)
     scaled = safe - safe.sum(dim=1, keepdim=True) / number
     if method == "leave_one_out":
         # R - (sum - R) / (n - 1) = (R - mean) n / (n - 1)
-        scaled = scaled * number / (number - 1).clamp(min=1)
+        scaled = scaled * number / (number - 1)
     elif method != "mean":
         scaled = scaled / (deviation + eps)
     if method == "asymmetric_clip":

@@ -63,12 +63,12 @@ def group_variance(values: Tensor, counted: Tensor | None = None) -> Tensor:
     keep = torch.ones_like(values, dtype=torch.bool) if counted is None else counted
     number = keep.sum(dim=1)
     safe = torch.where(keep, values, torch.zeros_like(values))
-    mean = safe.sum(dim=1) / number.clamp(min=1)
+    mean = safe.sum(dim=1) / number
     squares = torch.where(keep, (safe - mean[:, None]) ** 2, torch.zeros_like(values)).sum(dim=1)
     infinity = torch.full_like(values, float("inf"))
     low = torch.where(keep, values, infinity).amin(dim=1)
     high = torch.where(keep, values, -infinity).amax(dim=1)
-    variance = squares / (number - 1).clamp(min=1)
+    variance = squares / (number - 1)
     # The mean of equal numbers need not be that number in floating point, so equality is decided directly too.
     return torch.where((high > low) & (variance > MIN_UNCERTAINTY**2), variance, torch.zeros_like(mean))
 
@@ -148,7 +148,7 @@ def keep_top_p(uncertainty: Tensor, mass: float = 0.9) -> Tensor:
     before = ranked.cumsum(0) - ranked
     # A group is needed while those before it have not reached the goal; the small share keeps a sum that reaches it
     # but for rounding from taking one group more.
-    return _mask(uncertainty, order[(before < mass * ranked.sum() * (1 - 1e-9)) & (ranked > 0)])
+    return _mask(uncertainty, order[before < mass * ranked.sum() * (1 - 1e-9)])
 
 
 def keep_min_p(uncertainty: Tensor, part: float = 0.5) -> Tensor:
@@ -206,7 +206,7 @@ def uncertainty_weights(uncertainty: Tensor, power: float = 1.0) -> Tensor:
         raise ValueError(f"power is {power}; it must be at least 0, for example 1")
     _check_uncertainty(uncertainty)
     weights = torch.where(uncertainty > 0, uncertainty**power, torch.zeros_like(uncertainty))
-    return weights / weights.mean().clamp(min=torch.finfo(uncertainty.dtype).tiny) if len(uncertainty) else weights
+    return weights / weights.mean().clamp(min=torch.finfo(uncertainty.dtype).tiny)
 
 
 def _mask(uncertainty: Tensor, chosen: Tensor) -> Tensor:

@@ -257,7 +257,6 @@ def critic_advantages(
         ValueError: an unknown credit, and what the recursion raises.
     """
     rewards = rewards_at(turn_ends, turn_rewards, values) - torch.where(mask, cost, 0.0)
-    values = torch.where(mask, values, 0.0)
     if credit not in CREDITS:
         raise ValueError(f"credit is {credit!r}; it must be one of {', '.join(CREDITS)}")
     recursion = CREDITS[credit].recursion

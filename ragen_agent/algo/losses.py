@@ -114,7 +114,6 @@ def cispo(
     loses its gradient; there is no lower bound, as in the paper. ``restrained``: tokens whose weight is cut off.
     """
     ratio = _log_ratio(log_probs, old_log_probs, mask).exp()
-    log_probs = torch.where(mask, log_probs, torch.zeros_like(log_probs))
     return TokenTerms(ratio.clamp(max=1 + clip_high).detach() * advantages * log_probs, ratio > 1 + clip_high)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ragen_agent.algo.aggregation import aggregate, check_shapes
 
-__all__ = ["entropy_deviation", "entropy_of", "entropy_phase", "kl_loss", "kl_penalty"]
+__all__ = ["entropy_deviation", "entropy_phase", "kl_loss", "kl_penalty"]
 
 
 def entropy_deviation(entropy: Tensor, mask: Tensor, average: float, band: tuple[float, float] = (0.5, 1.5)) -> Tensor:
@@ -67,21 +67,6 @@ def entropy_phase(schedule: str, progress: float) -> float:
     if progress <= 0.5:
         return 1 - 0.2 * (1 - math.exp(-4 * progress))
     return 0.8 * math.exp(-3 * (2 * progress - 1))
-
-
-def entropy_of(logits: Tensor) -> Tensor:
-    """Entropy in nats of the categorical distributions with these logits (the bonus of PPO, equation 9).
-
-    Args:
-        logits: float (..., vocabulary); -inf forbids an entry (one entry at least must be finite).
-
-    Returns:
-        float32 (...), in [0, log(vocabulary)].
-    """
-    log_probs = torch.log_softmax(logits.float(), dim=-1)
-    # A forbidden entry has p log p = 0; 0 * -inf would be NaN, and so would its gradient.
-    finite = torch.where(log_probs > -torch.inf, log_probs, torch.zeros_like(log_probs))
-    return -(log_probs.exp() * finite).sum(dim=-1)
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import warnings
@@ -232,6 +233,7 @@ def test_game_that_ends_is_terminated_and_its_success_recorded(bpe_chat: ChatFor
     assert trajectory.success
     assert not trajectory.overflowed
     assert "overflowed" not in trajectory.to_dict()
+    assert (mdp.context, trajectory.contexts) == (0, ())
     assert trajectory.messages[0]["role"] == "system"
 
 
@@ -298,6 +300,18 @@ def test_noise_and_level_reach_the_game(bpe_chat: ChatFormat) -> None:
     assert info["level_id"] == again["level_id"]
     third, _ = mdp.reset(seed=2)
     assert first.tolist() != third.tolist()
+    replies = [
+        [*reply_ids(bpe_chat, f"<think>go</think><answer>{move}</answer>"), bpe_chat.end_id] for move in MOVES[:4]
+    ]
+    played = []
+    for noise in (5, 5, 6):
+        mdp.reset(seed=1, options={"noise_seed": noise})
+        for reply in itertools.cycle(replies):
+            if mdp.done:
+                break
+            mdp.append_reply(reply, [0.0] * len(reply))
+        played.append(mdp.ids)
+    assert played[0] == played[1] != played[2]
 
 
 @pytest.mark.parametrize("options", [{}, {"reply_opening": "<think>"}])
@@ -375,6 +389,8 @@ def test_misuse_is_told(bpe_chat: ChatFormat) -> None:
             mdp.step(action)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="logits are broken"):
         mdp.append(0, float("nan"))
+    with pytest.raises(ValueError, match="logits are broken"):
+        mdp.append_reply([0, bpe_chat.end_id], [-1.0, float("nan")])
     with pytest.raises(ValueError, match="the episode goes on"):
         mdp.trajectory()
     mdp.fail("test: ended")

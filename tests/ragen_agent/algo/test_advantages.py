@@ -135,9 +135,11 @@ def test_bad_input_is_told() -> None:
         algo.group_normalised(ONE, "gpro")
     with pytest.raises(ValueError, match="rule is 'gpro'; it must be one of grpo"):
         algo.normalised(ONE, "gpro")
-    for compare in (algo.group_normalised, algo.normalised):
+    with pytest.raises(ValueError, match="rule is 'ppo'; it must be one of grpo"):
+        algo.normalised(ONE, "ppo")
+    for compare, rule in ((algo.group_normalised, "mean"), (algo.normalised, "grpo"), (algo.normalised, "brpo")):
         with pytest.raises(ValueError, match="as \\(groups, group size\\)"):
-            compare(torch.ones(3))
+            compare(torch.ones(3), rule)
     with pytest.raises(ValueError, match="do not fit"):
         algo.broadcast_to_tokens(torch.ones(2), YES)
 
@@ -172,17 +174,20 @@ def test_discounted_returns_by_hand() -> None:
 
 
 def test_turns_to_tokens_by_hand() -> None:
-    sampled = torch.tensor([[0, 1, 1, 0, 1, 0], [0, 1, 0, 0, 0, 0]], dtype=torch.bool)
+    sampled = torch.tensor([[0, 1, 1, 0, 1, 0], [1, 1, 0, 0, 0, 0]], dtype=torch.bool)
     found = algo.turns_to_tokens([[1.5, -2.0], [3.0]], [[2, 4], [1]], sampled)
-    assert found.tolist() == [[0, 1.5, 1.5, 0, -2.0, 0], [0, 3.0, 0, 0, 0, 0]]
-    with pytest.raises(ValueError, match="one advantage for each turn"):
-        algo.turns_to_tokens([[1.5], [3.0]], [[2, 4], [1]], sampled)
+    assert found.tolist() == [[0, 1.5, 1.5, 0, -2.0, 0], [3.0, 3.0, 0, 0, 0, 0]]
+    for turns in ([[1.5], [3.0]], [[1.5, -2.0]]):
+        with pytest.raises(ValueError, match="one advantage for each turn"):
+            algo.turns_to_tokens(turns, [[2, 4], [1]][: len(turns)], sampled)
 
 
 def test_length_penalty_by_hand() -> None:
     """DAPO's soft overlong punishment with a limit of 20 tokens and a buffer of 8: from 12 on, down to -1 at 20."""
     lengths = torch.tensor([0, 12, 14, 20, 25])
     assert algo.length_penalty(lengths, 20, 8).tolist() == [0.0, 0.0, -0.25, -1.0, -1.0]
+    assert algo.length_penalty(lengths, 20, 1).tolist() == [0.0, 0.0, 0.0, -1.0, -1.0]
+    assert algo.length_penalty(lengths, 20, 20).tolist() == pytest.approx([0.0, -0.6, -0.7, -1.0, -1.0])
     for buffer in (0, 21):
         with pytest.raises(ValueError, match=f"buffer is {buffer}; it must be from 1 to limit, 20"):
             algo.length_penalty(lengths, 20, buffer)

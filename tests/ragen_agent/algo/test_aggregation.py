@@ -38,6 +38,8 @@ def test_bad_input_is_told() -> None:
     for how in AGGREGATIONS:
         with pytest.raises(ValueError, match="one shape"):
             algo.aggregate(ONE, torch.ones(1, 2, dtype=torch.bool), how, length=1)
+        with pytest.raises(ValueError, match="the mask selects no token"):
+            algo.aggregate(ONE, ~YES, how, length=1)
     with pytest.raises(ValueError, match="how is 'mean'; it must be one of token_mean"):
         algo.aggregate(ONE, YES, "mean")
     with pytest.raises(ValueError, match="length is None; 'constant' divides by it"):

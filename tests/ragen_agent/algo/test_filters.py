@@ -83,6 +83,9 @@ def test_rounding_is_no_disagreement_and_small_differences_are() -> None:
         for rule in ("top", "top_p", "min_p", "reverse"):
             assert places(algo.keep_groups(statistic(values), rule, 1.0)) == [1], (statistic, rule)
         assert algo.uncertainty_weights(statistic(values)).tolist() == [0.0, 2.0]
+    equal = torch.linspace(100.1, 1000, 91)[:, None].expand(91, 3)  # the means of many are not exactly these numbers
+    assert not algo.group_std(equal).any()
+    assert algo.uncertainty_weights(torch.zeros(0)).tolist() == []
 
 
 def test_top_p_by_hand() -> None:

@@ -147,9 +147,9 @@ def test_turn_wise_gae_reference(data: st.DataObject, shape: tuple[int, int], ga
 
 def test_narrowed_turns_keep_what_was_earned() -> None:
     """The first turn keeps nothing: the next takes its reward. The last keeps nothing: the one before takes it."""
-    mask = torch.tensor([[False, False, True, False, False, False]])
-    ends, rewards = algo.narrowed_turns([[1, 3, 5]], [[1.0, 2.0, 4.0]], mask)
-    assert (ends, rewards) == ([[2]], [[7.0]])
+    mask = torch.tensor([[False, False, True, False, True, False, False, False]])
+    ends, rewards = algo.narrowed_turns([[1, 3, 5, 7]], [[1.0, 2.0, 4.0, 8.0]], mask)
+    assert (ends, rewards) == ([[2, 4]], [[3.0, 12.0]])
     assert algo.narrowed_turns([[1]], [[1.0]], torch.zeros(1, 2, dtype=torch.bool)) == ([[]], [[]])
 
 
@@ -180,11 +180,14 @@ def test_part_mask() -> None:
 def test_bad_input_is_told() -> None:
     with pytest.raises(ValueError, match="share one shape"):
         algo.gae(ONE, torch.ones(1, 2), YES)
+    with pytest.raises(ValueError, match="share one shape"):
+        algo.gae(ONE[0], ONE[0], YES[0])
+    two_ones, first = ONE.expand(1, 2), torch.tensor([[True, False]])
     with pytest.raises(ValueError, match="last sampled token"):
-        algo.gae(ONE, ONE, ~YES)
+        algo.gae(two_ones, two_ones, first)
     for estimate in (algo.bi_level_gae, algo.turn_wise_gae):
         with pytest.raises(ValueError, match="last sampled token"):
-            estimate(ONE, ONE, ~YES, [[]])
+            estimate(two_ones, two_ones, first, [[0]])
     two = torch.ones(1, 2, dtype=torch.bool)
     values = torch.zeros(1, 2)
     for ends, message in (
@@ -198,10 +201,12 @@ def test_bad_input_is_told() -> None:
         with pytest.raises(ValueError, match=message):
             algo.bi_level_gae(values, values, two, ends)
     with pytest.raises(ValueError, match="stand at tokens of the mask"):
-        algo.turn_wise_gae(values, values, torch.tensor([[True, False]]), [[1]])
+        algo.turn_wise_gae(values, values, first, [[1]])
     with pytest.raises(ValueError, match=r"span \(1, 3\) of row 0"):
         algo.part_mask([[(1, 3)]], two)
     with pytest.raises(ValueError, match="2 rows of spans"):
         algo.part_mask([[], []], two)
+    with pytest.raises(ValueError, match="credit is 'token'; it must be one of trajectory"):
+        algo.critic_advantages([[0]], [[1.0]], ONE, ONE, YES, "token")
     with pytest.raises(ValueError, match="row 0 has 1 turns and 2 rewards"):
         algo.rewards_at([[1]], [[1.0, 2.0]], values)

@@ -38,10 +38,10 @@ def test_policy_loss_by_hand() -> None:
 
 
 def test_one_broken_token_does_not_overflow() -> None:
-    loss, _ = algo.policy_loss(
-        torch.tensor([[0.0]]), torch.tensor([[-1000.0]]), torch.tensor([[-1.0]]), torch.tensor([[True]])
-    )
+    loss, _ = algo.policy_loss(0 * ONE, -1000 * ONE, -ONE, YES)
     assert torch.isfinite(loss)
+    weights, _ = algo.mismatch_weights(0 * ONE, -1000 * ONE, YES, bounds=(0.0, math.inf))
+    assert torch.isfinite(weights).all()
 
 
 @given(data=st.data(), shape=ROWS, clip=st.floats(0.01, 2) | st.just(math.inf))
@@ -129,8 +129,17 @@ def test_bad_input_is_told() -> None:
             algo.policy_loss(ONE, ONE, ONE, ~YES, how=how, length=1)
     with pytest.raises(ValueError, match="one shape"):
         algo.policy_loss(ONE, ONE, ONE, torch.ones(1, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match="clip_low=1"):
-        algo.policy_loss(ONE, ONE, ONE, YES, clip_low=1.0)
+    two = ONE.expand(1, 2)
+    with pytest.raises(ValueError, match="one shape"):
+        algo.policy_loss(two, two, two, YES.expand(1, 2), weights=ONE)
+    with pytest.raises(ValueError, match="one shape"):
+        algo.mismatch_weights(two, ONE, YES.expand(1, 2))
+    with pytest.raises(ValueError, match="one shape"):
+        algo.value_loss(two, ONE, two, YES.expand(1, 2))
+    for name, bound in (("clip_low", 1.0), ("clip_low", -0.1), ("clip_high", -0.1)):
+        options: dict[str, Any] = {name: bound}
+        with pytest.raises(ValueError, match=f"{name}={bound}"):
+            algo.policy_loss(ONE, ONE, ONE, YES, **options)
     with pytest.raises(ValueError, match="dual_clip is 1"):
         algo.policy_loss(ONE, ONE, ONE, YES, dual_clip=1.0)
     with pytest.raises(ValueError, match="clip is 0"):
@@ -166,16 +175,16 @@ def test_gspo_by_hand() -> None:
 
 
 def test_cispo_by_hand() -> None:
-    """Ratios 4 and 1/2 with the bound 2: the weights are 2 and 1/2, and no token loses its gradient, -weight A / n."""
-    log_probs = torch.tensor([[0.8, 0.1]], dtype=torch.float64).log().requires_grad_()
+    """Ratios 4 and 3/2 with the bound 2: the weights are 2 and 3/2, and no token loses its gradient, -weight A / n."""
+    log_probs = torch.tensor([[0.8, 0.3]], dtype=torch.float64).log().requires_grad_()
     old = torch.tensor([[0.2, 0.2]], dtype=torch.float64).log()
     loss, stats = algo.policy_loss(
         log_probs, old, torch.tensor([[1.0, -1.0]]), YES.expand(1, 2), "cispo", clip_high=1.0
     )
-    close(loss, -(2 * math.log(0.8) - 0.5 * math.log(0.1)) / 2)
+    close(loss, -(2 * math.log(0.8) - 1.5 * math.log(0.3)) / 2)
     close(stats.clip_fraction, 0.5)
     (gradient,) = torch.autograd.grad(loss, log_probs)
-    close(gradient, [[-1.0, 0.25]])
+    close(gradient, [[-1.0, 0.75]])
 
 
 def test_sapo_by_hand() -> None:
@@ -209,12 +218,20 @@ def test_clip_cov_by_hand() -> None:
     close(stats.clip_fraction, 0.25)
     (gradient,) = torch.autograd.grad(loss, new)
     close(gradient, [[0.0, -0.25, -0.5, 1.25, 0.0]])
-    plain, _ = algo.policy_loss(new, log_probs, advantages, mask, "clip_cov", share=0.5, band=(3.0, 5.0))
-    close(plain, algo.policy_loss(new, log_probs, advantages, mask)[0].detach())
+
+
+def test_clip_cov_without_a_token_in_the_band_is_ppo() -> None:
+    new, old, advantages, mask = example()
+    bounds: dict[str, Any] = {"clip_low": 0.05, "clip_high": 0.04}
+    for either in (advantages.abs(), -advantages.abs()):  # one bound at a time
+        plain = algo.policy_loss(new, old, either, mask, **bounds)
+        left = algo.policy_loss(new, old, either, mask, "clip_cov", band=(98.0, 99.0), **bounds)
+        assert 0 < float(plain[1].clip_fraction) < 1
+        assert left == plain
 
 
 def test_clip_cov_draws_as_many_as_its_share() -> None:
-    """All of 100 tokens in the band: ten of them are drawn, others with another seed."""
+    """All of 100 tokens in the band: ten of them are drawn, by default with the seed 0, others with another one."""
     log_probs = torch.linspace(-9, -1, 100)[None]
     advantages, mask = torch.linspace(-5, 5, 100)[None], torch.ones(1, 100, dtype=torch.bool)
     drawn = [
@@ -226,9 +243,9 @@ def test_clip_cov_draws_as_many_as_its_share() -> None:
             mask,
             share=0.1,
             band=(0.0, 99.0),
-            generator=torch.Generator().manual_seed(seed),
+            generator=None if seed is None else torch.Generator().manual_seed(seed),
         ).restrained
-        for seed in (0, 0, 1)
+        for seed in (None, 0, 1)
     ]
     assert [int(each.sum()) for each in drawn] == [10, 10, 10]
     assert torch.equal(drawn[0], drawn[1])
@@ -336,11 +353,12 @@ def test_the_losses_of_trl(rule: str) -> None:
 def test_mismatch_weights_by_hand() -> None:
     """rho is 4, 1 and 1/4 of tokens that the engine drew with 1/8, and one that is not in the loss."""
     rollout = torch.full((1, 4), 1 / 8, dtype=torch.float64).log()
-    trainer = torch.tensor([[0.5, 0.125, 1 / 32, 0.9]], dtype=torch.float64).log()
+    trainer = torch.tensor([[0.5, 0.125, 1 / 32, 0.9]], dtype=torch.float64).log().requires_grad_()
     mask = torch.tensor([[True, True, True, False]])
     tis, outside = algo.mismatch_weights(trainer, rollout, mask, bounds=(0.0, 2.0))
     close(tis, [[2.0, 1.0, 0.25, 0.0]])
     assert outside.tolist() == [[True, False, False, False]]
+    assert not tis.requires_grad
     icepop, outside = algo.mismatch_weights(trainer, rollout, mask, mode="mask", bounds=(0.5, 5.0))
     close(icepop, [[4.0, 1.0, 0.0, 0.0]])
     assert outside.tolist() == [[False, False, True, False]]
@@ -351,12 +369,28 @@ def test_mismatch_weights_by_hand() -> None:
     # |p - q| is 3/8, 0 and 3/32; its mean 0.156.
     kept, _ = algo.mismatch_weights(trainer, rollout, mask, mode="mask", gating="tv", bounds=(0.0, 0.1))
     close(kept, [[0.0, 1.0, 0.25, 0.0]])
-    kept, _ = algo.mismatch_weights(trainer, rollout, mask, **row, gating="tv", bounds=(0.0, 0.15))
-    close(kept, [[0.0, 0.0, 0.0, 0.0]])
+    for bound, first in ((0.15, 0.0), (0.16, 4.0)):
+        kept, _ = algo.mismatch_weights(trainer, rollout, mask, **row, gating="tv", bounds=(0.0, bound))
+        close(kept[0, 0], first)
     kl = 1 / 8 * math.log(4) + 7 / 8 * math.log((7 / 8) / (31 / 32))  # of the third token
     for bound, weight in ((0.99 * kl, 0.0), (1.01 * kl, 0.25)):
         kept, _ = algo.mismatch_weights(trainer, rollout, mask, mode="mask", gating="binary_kl", bounds=(0.0, bound))
         close(kept[0, 2], weight)
+    # A token that the engine was sure of and the trainer is not: log 2.
+    _, outside = algo.mismatch_weights(
+        -math.log(2) * ONE, 0 * ONE, YES, mode="mask", gating="binary_kl", bounds=(0, 0.6)
+    )
+    assert outside.all()
+
+
+def test_each_row_stays_or_goes_by_its_own_mean() -> None:
+    """rho is 4, 1 and 1/4 in the first row, whose geometric mean is 1; 4 and 1 in the second, with a mean of 2."""
+    rho = torch.tensor([[4.0, 1.0, 0.25], [4.0, 1.0, 9.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True], [True, True, False], [True, True, True]])
+    for bounds, kept in (((0.9, 1.1), [1, 0, 1]), ((1.9, 2.1), [0, 1, 0])):
+        weights, outside = algo.mismatch_weights(rho.log(), 0 * rho, mask, level="sequence", mode="mask", bounds=bounds)
+        close(weights, rho * mask * torch.tensor(kept)[:, None])
+        assert torch.equal(outside, mask & (weights == 0))
 
 
 def test_weights_multiply_the_terms() -> None:

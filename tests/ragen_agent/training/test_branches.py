@@ -184,6 +184,20 @@ def test_noise_after_the_branch_is_its_own() -> None:
     assert len({boards[0] for boards in walks}) == 1, "what came before stays"
     assert walk(None) == walk(None)
     assert walk(4) == walk(4)
+    process = worker(env_options={"success_rate": 0.05}).policy.processes("train", 1)[0]
+    reply = process.chat.reply_ids("<answer>Down</answer>")
+
+    def replied() -> Trajectory:
+        while not process.done:
+            process.append_reply(reply, [0.0] * len(reply))
+        return process.trajectory()
+
+    process.begin(seed=3, options={"noise_seed": 5})
+    base, rows = replied(), set()
+    for noise in range(8):
+        process.begin_branch(base, 1, base_noise_seed=5, noise_seed=noise)
+        rows.add(tuple(replied().ids.tolist()))
+    assert len(rows) > 1
     with pytest.raises(ValueError, match="seed"):
         env.reseed_noise(-1)
     with pytest.raises(gymnasium.error.ResetNeeded):

@@ -48,7 +48,7 @@ LONG = replace(
     episode(1.0),
     ids=np.arange(6),
     sampled=np.array([False, False, True, True, True, True]),
-    log_probs=np.zeros(6, dtype=np.float32),
+    log_probs=np.array([0, 0, -1.25, -1.25, -1.25, -1.25], dtype=np.float32),  # the same mean entropy
     turn_ends=(5,),
 )
 DIFFERENT = [LONG, episode(1.0), episode(0.0), episode(1.0)]
@@ -77,6 +77,7 @@ def test_only_what_the_filter_keeps_can_teach(settings: dict[str, Any], nothing:
 def test_equal_returns_teach_nothing() -> None:
     for algo in ("grpo", "dr_grpo", "rloo", "brpo", "reinforce"):
         assert iteration([0.5] * 4, Training(group_size=2, algo=algo, filter="none")).stagnant, algo
+    assert not iteration([0.0, 1.0, 0.5, 0.5], Training(group_size=2, algo="reinforce", filter="none")).stagnant
     assert not iteration([0.5] * 4, Training(group_size=2, algo="ppo", filter="none")).stagnant
     assert iteration([0.5] * 4, Training(group_size=2, algo="ppo", filter="top")).stagnant, "there is no episode left"
 
@@ -96,6 +97,8 @@ def test_the_figures_of_an_iteration() -> None:
     std = float(torch.tensor([1.0, 0.0]).std())
     assert (figures["spread_kept"], figures["spread_dropped"]) == (pytest.approx(std), 0.0)
     assert figures["spread"] == pytest.approx(std / 2)
+    both = iteration([0.0, 1.0, 0.0, 3.0], Training(group_size=2, filter="top", keep=0.5)).figures(None)
+    assert (both["spread_kept"], both["spread_dropped"]) == (pytest.approx(3 * std), pytest.approx(std))
     assert figures["entropy_sampled"] == pytest.approx(3.75 / 3), "of the episodes that did not fail"
     assert figures["reply_tokens"] == 3.0
     assert "success/A" not in Iteration.score_and_filter(0, played, ["A", "A"], Training(group_size=2), 0).figures(None)

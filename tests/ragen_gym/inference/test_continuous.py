@@ -366,7 +366,8 @@ def test_what_cannot_be_asked_or_run_is_refused(llama: PreTrainedModel) -> None:
     "asked",
     [
         {},
-        {"repetition_penalty": 1.4, "no_repeat_ngram_size": 3},
+        {"repetition_penalty": 1.4},
+        {"no_repeat_ngram_size": 1},
         {"suppress_tokens": list(range(100, 400)), "begin_suppress_tokens": list(range(5, 100))},
         {"bad_words_ids": [[token] for token in range(200, 500)]},
     ],

@@ -45,8 +45,11 @@ def test_every_row_finds_its_own_history_in_its_slot(data: st.DataObject) -> Non
         writing, front = np.arange(len(expected)), prefixes.count
         while len(writing) and data.draw(st.booleans()):
             tokens = [data.draw(st.integers(0, 2)) for _ in writing]
+            keys = zip(prefixes.slot[writing].tolist(), prefixes.length[writing].tolist(), tokens, strict=True)
+            different = len(set(keys))
             copies, front = prefixes.split(writing, tokens, front)
             cache.copy(copies)
+            assert len(set(prefixes.slot[writing].tolist())) == different, "rows that go on alike share a slot"
             if data.draw(st.booleans()):
                 copies, front = prefixes.to_front(writing)
                 cache.copy(copies)

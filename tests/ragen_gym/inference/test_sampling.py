@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
 
-from ragen_gym.inference.sampling import Sampler, draw, draw_scored, keep_likeliest
+from ragen_gym.inference.sampling import SUPPRESSED, Sampler, draw, draw_at, draw_scored, keep_likeliest
 
 
 def small_model() -> LlamaForCausalLM:
@@ -65,6 +66,17 @@ def test_the_ends_of_the_unit_interval(number: float) -> None:
     logits[0, [300, 301, 513]] = 0.0
     expected = 300 if number == 0 else 513
     assert draw(logits, torch.tensor([number], dtype=torch.float64)).tolist() == [expected]
+
+
+@pytest.mark.parametrize("width", [700, 5000])  # one sum, and sums over blocks
+@pytest.mark.parametrize("number", [0.0, 1.0])  # what is below 1 may be rounded up to it
+def test_a_suppressed_id_is_never_drawn_at_a_temperature(width: int, number: float) -> None:
+    logits, bias = torch.zeros(1, width), torch.full((width,), SUPPRESSED)
+    bias[[300, 301, 513]] = 0.0
+    ids, log_probs = draw_at(0.5, logits, bias, torch.tensor([0]), torch.tensor([number]))
+    assert ids.item() in ([300] if number == 0 else [300, 301, 513])
+    assert log_probs.item() == pytest.approx(-math.log(3))
+    assert not logits.any(), "they are left as they were"
 
 
 def test_rows_of_all_temperatures_together() -> None:
