@@ -166,7 +166,7 @@ def _overview(name: str, runs: dict[str, Any]) -> str:
     for row, values in _rates(runs).items():
         there = [value for value in values if not isnan(value)]
         if row in SHORT:
-            of = f" (one of {len(values)} seeds)" if len(there) == 1 < len(values) else ""
+            of = f" ({len(there)} of {len(values)} seeds)" if len(there) < len(values) else ""
             cells.append(_mean(there, row, interval=row in ("after", GAIN)) + of if there else "not yet")
     return f"| {'`make train`' if name == DEFAULT else f'`{name}`'} | {len(runs)} | {' | '.join(cells)} |"
 
