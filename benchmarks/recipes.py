@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -123,16 +124,20 @@ def train(folder: Path, *arguments: str, rows: Iterable[str] = ROWS) -> dict[str
 
 
 def run(command: Sequence[str]) -> None:
-    """Runs a command that saves its work on Ctrl-C, which reaches it too: it is waited for until it has.
+    """Runs a command that saves its work on Ctrl-C and SIGTERM: it is waited for until it has.
+
+    Ctrl-C reaches it too, as a terminal sends it to all; SIGTERM is passed on. In the main thread only.
 
     Raises:
         KeyboardInterrupt: it was interrupted.
         CalledProcessError: it failed.
     """
     with subprocess.Popen(command) as process:
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         while process.returncode is None:
             with suppress(KeyboardInterrupt):
                 process.wait()
+        signal.signal(signal.SIGTERM, before)
     if process.returncode == INTERRUPTED:
         raise KeyboardInterrupt
     if process.returncode:

@@ -46,7 +46,8 @@ def test_a_stopped_run_is_written_with_what_there_is(tmp_path: Path, monkeypatch
     assert text.count("| not yet | |") == 3
 
 
-def test_a_command_that_saves_on_ctrl_c_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_saves_when_it_is_stopped_is_waited_for(stop: signal.Signals, tmp_path: Path) -> None:
     saving = """
 import pathlib, signal, sys, time
 def save(number, frame):
@@ -54,6 +55,7 @@ def save(number, frame):
     pathlib.Path(sys.argv[2]).touch()
     sys.exit(130)
 signal.signal(signal.SIGINT, save)
+signal.signal(signal.SIGTERM, save)
 pathlib.Path(sys.argv[1]).touch()
 time.sleep(60)
 """
@@ -64,6 +66,9 @@ time.sleep(60)
         while not ready.exists():
             assert process.poll() is None
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it, to both
+        if stop == signal.SIGINT:
+            os.killpg(process.pid, stop)  # as a terminal sends it, to both
+        else:
+            process.send_signal(stop)  # as a scheduler sends it, to the parent
         assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
     assert saved.exists()

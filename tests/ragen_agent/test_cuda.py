@@ -257,9 +257,9 @@ def test_memory_is_given_back() -> None:
     release_freed_memory()
     held, space = torch.cuda.memory_reserved(), torch.empty(2**28, device="cuda")
     del space
-    assert torch.cuda.memory_reserved() == held + 2**30
+    assert torch.cuda.memory_reserved() > held + 2**29  # less than 2**30 where segments can grow
     release_freed_memory()
-    assert torch.cuda.memory_reserved() == held
+    assert torch.cuda.memory_reserved() <= held
 
 
 def test_the_gpus_are_named(capsys: pytest.CaptureFixture[str]) -> None:
