@@ -27,8 +27,14 @@ __all__ = ["check_context", "load_checkpoint", "load_shape", "move", "save_check
 
 
 def move(model: PreTrainedModel, device: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The same model, on ``device`` and of ``dtype``."""
-    torch.nn.Module.to(model, torch.device(device), dtype)
+    """The same model, on ``device`` and with weights of ``dtype``.
+
+    Buffers keep the dtype that ``transformers`` gives them: every program that reads a model has the frequencies of its
+    rotary positions in float32. Rounded to bfloat16 they are up to 0.4 % off.
+    """
+    torch.nn.Module.to(model, torch.device(device))
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
     return model
 
 
