@@ -258,9 +258,10 @@ class TorchSession:
         for first, last in _parts([len(pending[readers[slot]]) for slot in range(end)]):
             rows = [readers[slot] for slot in range(first, last)]
             offsets = torch.arange(max(waiting[rows]), device=self.device)
-            positions = self._tensor(prefixes.length[rows])[:, None] + offsets
-            # Padding goes to the last column, which no row has reached yet.
-            self.cache.set_positions(slice(first, last), positions.clamp(max=self.cache.columns - 1))
+            # Padding goes no further than the first position that no row has reached yet: models with learned positions
+            # have none beyond their last.
+            positions = (self._tensor(prefixes.length[rows])[:, None] + offsets).clamp(max=needed - 1)
+            self.cache.set_positions(slice(first, last), positions)
             reached = self.reached[rows]
             logits.append(self._last([pending[row] for row in rows], positions, self.cache.columns, reached))
         prompts: dict[tuple[int, ...], list[int]] = {}

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.rollout import Instance, group, play
@@ -263,6 +264,27 @@ def test_what_all_prompts_begin_with_is_read_once(agent: Policy, monkeypatch: py
     alone = agent.engine.start(prompts, temperature=1.0, seed=0).reply([4] * 8)
     assert (8, 104) in read
     for one, other in zip(replies, alone, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.ids == other.ids
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+
+
+def test_learned_positions_are_read_up_to_the_last() -> None:
+    """A short message that is read next to a long one is padded, of a row that has few positions left too."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=32, n_layer=1, n_head=2, n_positions=32)).eval()
+    engine = TorchEngine(model, ())
+    prompts, messages = [list(range(1, 27)), [1, 2]], [[3], list(range(4, 18))]
+
+    def second_replies(rows: list[int]) -> list[Sampled | None]:
+        session = engine.start([prompts[row] for row in rows], temperature=1.0, seed=0, episodes=rows)
+        session.reply([2] * len(rows))
+        session.feed(range(len(rows)), [messages[row] for row in rows])
+        return session.reply([4] * len(rows))
+
+    for one, other in zip(second_replies([0, 1]), second_replies([0]) + second_replies([1]), strict=True):
         assert one is not None
         assert other is not None
         assert one.ids == other.ids
