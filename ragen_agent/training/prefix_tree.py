@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from ragen_agent.training.batches import common_prefix
+from ragen_agent.training.batches import common_prefix, distinct_prefixes
 from ragen_gym.inference.kv_cache import GENERAL_ATTENTION, use_attention
 from ragen_gym.inference.vision import ImageTable
 
-__all__ = ["PrefixTree", "shares_prefixes"]
+__all__ = ["PrefixTree", "parts_of", "shares_prefixes"]
 
 TREE_ATTENTION = "ragen_prefix_tree"
 
@@ -55,6 +55,20 @@ def shares_prefixes(model: nn.Module) -> bool:
         and (bool(getattr(config, "layer_types", None)) or not getattr(config, "sliding_window", None))
         and not (model.training and any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules()))
     )
+
+
+def parts_of(ids: Tensor, attention: Tensor, limit: int) -> Iterator[Tensor]:
+    """Rows, int64 (some,), of at most ``limit`` prefixes, where one row is not longer; see ``PrefixTree.parts``."""
+    padded, lengths = ids.tolist(), attention.sum(1).tolist()
+    rows = [row[:length] for row, length in zip(padded, lengths, strict=True)]
+    waiting = [sorted(range(len(rows)), key=padded.__getitem__)]
+    while waiting:
+        chosen = waiting.pop()
+        if len(chosen) == 1 or distinct_prefixes([rows[row] for row in chosen]) <= limit:
+            yield torch.tensor(chosen, device=ids.device)
+        else:
+            half = (len(chosen) + 1) // 2
+            waiting += [chosen[half:], chosen[:half]]
 
 
 @dataclass(frozen=True)
@@ -124,17 +138,9 @@ class PrefixTree:
         cls, ids: Tensor, attention: Tensor, limit: int, images: ImageTable | None = None
     ) -> Iterator[tuple[PrefixTree, Tensor]]:
         """Trees of at most ``limit`` prefixes, where one row is not longer, each with its rows, int64 (some,)."""
-        lengths, rows = attention.sum(1), ids.tolist()
-        order = sorted(range(len(rows)), key=rows.__getitem__)
-        waiting = [torch.tensor(order, device=ids.device)]
-        while waiting:
-            chosen = waiting.pop()
-            width = int(lengths[chosen].max())
-            tree = cls.of(ids[chosen, :width], attention[chosen, :width], images)
-            if len(tree.ids) <= limit or len(chosen) == 1:
-                yield tree, chosen
-            else:
-                waiting += [*chosen.tensor_split(2)][::-1]
+        for rows in parts_of(ids, attention, limit):
+            width = int(attention[rows].sum(1).max())
+            yield cls.of(ids[rows, :width], attention[rows, :width], images), rows
 
     def before(self, marked: Tensor) -> Tensor:
         """The prefixes that the marked tokens continue, int64 (marked,); ``marked`` is bool (rows, width)."""

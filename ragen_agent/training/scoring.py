@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from ragen_agent.training.batches import Batch
-from ragen_agent.training.prefix_tree import PrefixTree, shares_prefixes
+from ragen_agent.training.prefix_tree import PrefixTree, parts_of, shares_prefixes
 
 __all__ = ["TOKENS_PER_PASS", "Scores", "passes", "sampled_scores"]
 
@@ -66,7 +66,7 @@ def passes(model: PreTrainedModel, batch: Batch) -> list[Tensor]:
     """
     if not shares_prefixes(model) or batch.tokens <= TOKENS_PER_PASS:
         return [torch.arange(len(batch.ids), device=batch.ids.device)]
-    return [rows for _, rows in PrefixTree.parts(batch.ids, batch.attention, TOKENS_PER_PASS, batch.images)]
+    return list(parts_of(batch.ids, batch.attention, TOKENS_PER_PASS))
 
 
 def _by_prefixes(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float) -> tuple[Tensor, ...]:
