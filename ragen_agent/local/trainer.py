@@ -38,7 +38,16 @@ from ragen_agent.training.evaluation import (
 from ragen_agent.training.iteration import Iteration, undecided
 from ragen_agent.training.judge import Judge
 from ragen_agent.training.metrics import piece_decoder
-from ragen_agent.training.parameters import adamw, adapt, load_trained, merge, rounding_notice, save_adapter, trained
+from ragen_agent.training.parameters import (
+    adamw,
+    adapt,
+    load_trained,
+    merge,
+    restore_optimiser,
+    rounding_notice,
+    save_adapter,
+    trained,
+)
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.training.resources import release_freed_memory
@@ -227,7 +236,7 @@ class Trainer:
             for name, module in _modules(self.learner).items():
                 load_trained(module, state[name])
             for name, optimiser in _optimisers(self.learner).items():
-                optimiser.load_state_dict(state[name])
+                restore_optimiser(optimiser, state[name])
         except (KeyError, RuntimeError, ValueError) as error:
             raise ValueError(f"{self.folder.path / 'state.pt'} does not fit the run's settings: {error}") from error
 

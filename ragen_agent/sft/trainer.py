@@ -21,7 +21,7 @@ from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.training.batches import Batch, by_length, distinct_prefixes, rows_of
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
-from ragen_agent.training.parameters import adamw, clip_gradients, load_trained, trained
+from ragen_agent.training.parameters import adamw, clip_gradients, load_trained, restore_optimiser, trained
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.resources import release_freed_memory
 from ragen_agent.training.run_folder import IMITATION, RunFolder
@@ -188,7 +188,7 @@ def restore(
 ) -> int:
     """Puts back what ``snapshot`` gave, with the full learning rate; returns the steps that were taken."""
     load_trained(model, state["model"])
-    optimiser.load_state_dict(state["optimiser"])
+    restore_optimiser(optimiser, state["optimiser"])
     for group in optimiser.param_groups:
         group["lr"] = learning_rate
     return int(state["step"])

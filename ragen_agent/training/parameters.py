@@ -47,6 +47,7 @@ __all__ = [
     "merge",
     "merge_adapter",
     "peft_library",
+    "restore_optimiser",
     "rounding_notice",
     "save_adapter",
     "trained",
@@ -234,6 +235,16 @@ def adamw(module: nn.Module, learning_rate: float, **how: Any) -> torch.optim.Op
     if all(weight.dtype == torch.float32 for weight in weights):
         return torch.optim.AdamW(weights, lr=learning_rate, **how)
     return Float32AdamW(weights, learning_rate, **how)
+
+
+@torch.no_grad()
+def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Puts back what ``state_dict`` gave, once the weights are back; the run may have begun with another dtype."""
+    optimiser.load_state_dict(state)
+    if "copies" in state and not isinstance(optimiser, Float32AdamW):  # the weights were the rounding of their copies
+        weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+        for weight, saved in zip(weights, state["copies"], strict=True):
+            weight.copy_(saved)
 
 
 class Float32AdamW(torch.optim.AdamW):

@@ -25,7 +25,7 @@ from ragen_agent.rollout import group
 from ragen_agent.training import parameters
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
-from ragen_agent.training.parameters import Float32AdamW, adamw
+from ragen_agent.training.parameters import Float32AdamW, adamw, restore_optimiser
 from ragen_agent.training.policy import Policy, device_and_dtype
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.scoring import sampled_scores
@@ -267,6 +267,9 @@ def test_weights_in_bfloat16_learn_in_float32(tmp_path: Path) -> None:
     other.load_state_dict(optimiser.state_dict())
     assert isinstance(other, Float32AdamW)
     assert torch.equal(other.copies[0], optimiser.copies[0])
+    plain = torch.nn.Linear(4, 1, bias=False)
+    restore_optimiser(adamw(plain, 1e-5), optimiser.state_dict())
+    assert torch.equal(plain.weight, optimiser.copies[0]), "not their rounding"
 
 
 def test_the_steps_of_parts_are_those_of_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +306,11 @@ def test_a_run_goes_on_in_another_dtype(order: tuple[str, str], tmp_path: Path) 
     training.TrainingRun(first, folder, quiet()).warm_start()
     with pytest.raises(KeyboardInterrupt):
         training.TrainingRun(first, folder, Interrupting(1)).reinforce()
+    resumed, saved = training.TrainingRun(then, folder, quiet()), folder.load_state()
+    assert saved is not None
+    Trainer(then, resumed.policy, folder, quiet(), saved)
+    for weight, exact in zip(resumed.policy.model.parameters(), saved["optimiser"].get("copies", ()), strict=False):
+        assert torch.equal(weight, exact), "what bfloat16 has learned is kept in float32"
     training.TrainingRun(then, folder, quiet()).reinforce()
     assert len(read_json_lines(folder.metrics)) == 3
     state = folder.load_state()
