@@ -87,7 +87,7 @@ class Monitor:
             ),
             "information": (
                 settings.information_every,
-                lambda: information_figures(policy, played, self.piece, settings),
+                lambda: information_figures(policy, iteration.played, self.piece, settings),
             ),
         }
         figures: dict[str, Any] = {}
@@ -157,12 +157,13 @@ def information_figures(
 ) -> dict[str, float]:
     """``information`` of the first turns of an iteration; empty where too few prompts or no reasoning is there.
 
-    Up to ``information_prompts`` levels with distinct prompts and ``information_samples`` episodes of each.
+    Up to ``information_prompts`` levels with distinct prompts and ``information_samples`` episodes of each; the first
+    turn of an episode that branches off another one is the other's, and no sample of its own.
     """
     images = ImageTable() if any(t.images for t in played) else None
     found: dict[tuple[int, ...], list[tuple[list[int], list[int]]]] = {}
     for trajectory in played:
-        if trajectory.failure is not None:
+        if trajectory.failure is not None or trajectory.branch is not None:
             continue
         first = int(trajectory.sampled.argmax())
         start, end = reasoning_spans(trajectory, piece)[0]

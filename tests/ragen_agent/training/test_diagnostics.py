@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat, TokenMDP
+from ragen_agent.config import Config, with_settings
 from ragen_agent.training.alarm import FOLLOWS, AlarmThresholds, signs_at
-from ragen_agent.training.diagnostics import information
+from ragen_agent.training.diagnostics import MeasuredPolicy, Monitor, information
+from ragen_agent.training.iteration import Iteration, ScoredGroups
 from ragen_agent.training.metrics import piece_decoder, reasoning_spans, reply_figures, reply_parts, turn_spans
-from ragen_agent.trajectory import Trajectory, TurnInfo
+from ragen_agent.trajectory import BranchPoint, Trajectory, TurnInfo
 from ragen_gym import make_turn
+from ragen_gym.inference.vision import ImageTable
 
 # Ids are characters, so that what a span holds can be read.
 PIECES = chr
@@ -111,6 +117,30 @@ def test_spans_of_real_tokenizers(make_tokenizer: Callable[[str, str], PreTraine
         assert said == ["The goal is above.", "holes are deep"][: len(said)]
         assert said
         assert [turn.problem for turn in trajectory.turn_infos] == [""] * len(said)
+
+
+def test_the_information_is_of_first_turns_and_counts_none_twice() -> None:
+    """Of each level two episodes, and two that branch off the first one after its first turn."""
+    asked: list[tuple[list[int], list[int]]] = []
+
+    class Policy:
+        def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
+            asked.extend(rows)
+            return torch.zeros(len(rows), dtype=torch.float64)
+
+    played = []
+    for level in "AB":
+        for branch in (None, None, BranchPoint(1, 0), BranchPoint(1, 0)):
+            episode = spoken("<think>one</think>", "<think>two</think>")
+            ids = np.array([ord(level), *episode.ids[1:]])
+            played.append(replace(episode, ids=ids, branch=branch))
+    groups = ScoredGroups(torch.zeros(2, 4), torch.ones(2, 4, dtype=torch.bool), torch.zeros(2), torch.ones(2))
+    iteration = Iteration(0, played, [t.own for t in played], ["Bandit"] * 2, groups, False, {})
+    settings = {"information_every": 1, "information_prompts": 2, "information_samples": 2}
+    monitor = Monitor(with_settings(Config(), {"diagnostics": settings}), PIECES, None)
+    assert "retrieval_chance" in monitor.before_update(cast(MeasuredPolicy, Policy()), iteration)
+    texts = ["".join(map(chr, before + said)) for before, said in asked]
+    assert texts == ["A:<think>one", "B:<think>one"] * 4
 
 
 # --- replies ------------------------------------------------------------------------------------------------------
