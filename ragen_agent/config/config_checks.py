@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ragen_agent.config.algorithms import GROUPINGS
 
@@ -45,6 +45,21 @@ def _check_games(config: Config) -> None:
             )
         if not 0 < float(weight or 0) < inf:
             raise ValueError(f"games gives {row['game']} the weight {weight}; it must be above 0.")
+        _check_chat(config, row)
+
+
+def _check_chat(config: Config, row: dict[str, Any]) -> None:
+    """One ``ChatFormat`` writes the episodes of all games."""
+    chosen = ("keep_thinking", "template_options", "prompt", "think")
+    turns = row.get("turns", {})
+    theirs = type(config.turns)(**{name: turns.get(name, getattr(config.turns, name)) for name in chosen})
+    for name in ("keep_thinking", "template_options", "reply_opening"):
+        own, other = getattr(config.turns, name), getattr(theirs, name)
+        if own != other:
+            raise ValueError(
+                f"games gives {row['game']} turns whose {name} is {other!r}, and the run's is {own!r}, but the replies "
+                f"of all games are written in one way; choose {', '.join(chosen)} in turns, for all of them."
+            )
 
 
 def _check_program(config: Config) -> None:

@@ -129,6 +129,14 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
             {"training": {"loss_tokens": "reasoning"}, "turns": {"think": False}},
             r"training\.loss_tokens is 'reasoning', but with turns\.think=false",
         ),
+        (
+            {"games": [{"game": "Bandit", "turns": {"keep_thinking": False}}]},
+            r"games gives Bandit turns whose keep_thinking is False, and the run's is True",
+        ),
+        (
+            {"games": [{"game": "Bandit", "turns": {"prompt": "ragen-v1"}}]},
+            r"whose reply_opening is '<think>', and the run's is ''.* choose keep_thinking, template_options, prompt",
+        ),
         ({"games": [{"weight": 1.0}]}, r"games holds \{'weight': 1\.0\}; give tables with game"),
         ({"games": ["Sokoban"]}, r"games holds 'Sokoban'"),
         ({"training": {"overlong_buffer": 4}, "games": [{"game": "Bandit", "turns": 9}]}, r"games holds .*'turns': 9"),

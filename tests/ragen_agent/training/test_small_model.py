@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, with_settings
-from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint, tokenizer_hash
+from ragen_agent.training.checkpoint import load_checkpoint, move, save_checkpoint, tokenizer_hash
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.small_model import GameTexts, build_tokenizer, check_known, game_texts, reading_only
 from ragen_agent.training.tasks import make_env
@@ -139,6 +140,18 @@ def test_a_checkpoint_comes_back_whole(lake: Policy, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
+def test_of_a_model_in_bfloat16_the_weights_alone_are_rounded(lake: Policy, tmp_path: Path) -> None:
+    """Its rotary positions are those of every other program that reads the folder."""
+    save_checkpoint(lake.model, lake.tokenizer, tmp_path / "model")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.bfloat16)
+    expected = dict(plain.named_buffers())
+    assert {buffer.dtype for buffer in expected.values()} == {torch.float32}
+    loaded, _ = load_checkpoint(tmp_path / "model", dtype=torch.bfloat16)
+    for model in (loaded, move(copy.deepcopy(lake.model), "cpu", torch.bfloat16)):
+        assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+        torch.testing.assert_close(dict(model.named_buffers()), expected, rtol=0, atol=0)
+
+
 def test_a_tokenizer_of_another_model_is_noticed(lake: Policy, tmp_path: Path) -> None:
     other = build_tokenizer([GameTexts([], {"Zebra"})])
     save_checkpoint(lake.model, other, tmp_path / "mixed")
@@ -156,6 +169,10 @@ def test_a_context_too_small_for_the_episode_is_refused(lake: Policy, tmp_path: 
         Policy.build(lake.config, folder)
     for turns in ({"max_tokens_per_episode": 512}, {"history": 0}):
         Policy.build(with_settings(lake.config, {"turns": turns}), folder)
+    long = {"game": "Bandit", "turns": {"max_tokens_per_episode": 600}}
+    mixture = {"turns": {"max_tokens_per_episode": 512}, "games": [{"game": "FrozenLake"}, long]}
+    with pytest.raises(ValueError, match="is 600, but the model reads at most 512 tokens"):
+        Policy.build(with_settings(lake.config, mixture), folder)
 
 
 def test_a_folder_that_cannot_be_used_says_what_is_missing(lake: Policy, tmp_path: Path) -> None:
