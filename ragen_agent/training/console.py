@@ -57,7 +57,7 @@ class Display:
     """Progress of the current phase, lines of text and tables, on a rich console."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or Console(highlight=False, emoji=False)
         self._bar: ProgressBar
 
     @contextmanager
@@ -89,7 +89,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """One line."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(text, markup=False, emoji=False, soft_wrap=True)
 
     def rate(self, name: str, value: Any) -> None:
         """A rate was measured."""
