@@ -28,6 +28,7 @@ from typing import Any
 
 from benchmarks import machine, made_folder
 from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.agents.hf import fingerprint
 from ragen_gym.bench.compare import compare_results
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.benchmark_page import page
@@ -201,8 +202,10 @@ def _play(row: Row, suite: Suite, arguments: argparse.Namespace) -> None:
     wanted = {split.name: len(split.levels[: arguments.limit]) for split in suite.splits}
     wanted = {name: count for name, count in wanted.items() if not arguments.split or name in arguments.split}
     if (folder / "run.json").is_file():
-        counted = Counter(record.split for record in ResultsFolder(folder).records() if record.counted)
-        if wanted and all(counted[name] >= count for name, count in wanted.items()):
+        played = ResultsFolder(folder)
+        counted = Counter(record.split for record in played.records() if record.counted)
+        whole = wanted and all(counted[name] >= count for name, count in wanted.items())
+        if whole and _is_same(row, played.info, arguments):
             return  # without loading a model
     began, cpu = time.monotonic(), time.process_time()
     settings: dict[str, Any] = {"max_tokens": arguments.max_tokens, "timeout": 1800.0} if row.model else {}
@@ -227,6 +230,18 @@ def _play(row: Row, suite: Suite, arguments: argparse.Namespace) -> None:
         gc.collect()
     if outcome.stopped:
         raise ValueError(outcome.stopped)
+
+
+def _is_same(row: Row, info: Mapping[str, Any], arguments: argparse.Namespace) -> bool:
+    """Whether a run is of what its row names now; if not, going on with it says what differs."""
+    agent = info["agent"] if row in ROWS else row.spec()  # a model of ``ROWS`` may have to be fetched for its name
+    settings: Mapping[str, Any] = info.get("settings", {})
+    weights = fingerprint(Path(agent.removeprefix("hf:"))) if row.model and not row.server else None
+    return (
+        info["agent"] == agent
+        and (not row.model or settings.get("max_tokens") == arguments.max_tokens)
+        and weights in (None, settings.get("weights"))
+    )
 
 
 def _results(row: Row, suite: Suite, out: Path) -> BenchResults:

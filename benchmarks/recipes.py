@@ -107,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return INTERRUPTED
             finally:
                 summary = _summary(folder)
-                if "after" in summary:
+                known = recorded.get(str(seed), {})
+                if "after" in summary and known != summary | {"machine": known.get("machine")}:  # else trained before
                     recorded[str(seed)] = summary | {"machine": machine("torch")}
                 write_atomic(file, json.dumps(results, indent=1) + "\n")
                 write_atomic(arguments.out / "recipes.md", _page(results))

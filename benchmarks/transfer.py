@@ -172,12 +172,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for seed in arguments.seeds:
         for agent in arguments.only:
             folder = arguments.runs / f"{agent}-seed{seed}"
-            if _is_measured(agent, seed, results) and not folder.exists():  # on another machine
+            measured = _is_measured(agent, seed, results)
+            if measured and not folder.exists():  # on another machine
                 continue
             options = (*ALONE, *(QUICK if arguments.quick else ()))
             train(folder, *AGENTS[agent], "--seed", str(seed), *options, rows=("after",))
             _measure(agent, seed, folder, results)
-            results["machines"] = list(dict.fromkeys([*results.get("machines", ()), machine("torch")]))
+            if not measured:
+                results["machines"] = list(dict.fromkeys([*results.get("machines", ()), machine("torch")]))
             write_atomic(file, json.dumps(results, indent=1) + "\n")
             _draw(results, arguments.out / "transfer.svg")
             write_atomic(arguments.out / "transfer.md", _page(results))

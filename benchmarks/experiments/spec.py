@@ -278,8 +278,8 @@ def read(name: str) -> Experiment:
             content |= {"arms": sweep.arm_rows(), "comparisons": sweep.comparison_rows()}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path.name} has no sweep that can be read: {error}") from error
-    shared = {"looks": tuple(content.pop("looks", ())), "margin": content.pop("margin", 5) / 100}
     try:
+        shared = {"looks": tuple(content.pop("looks", ())), "margin": content.pop("margin", 5) / 100}
         made = Experiment(
             name=path.stem,
             **{
@@ -290,7 +290,7 @@ def read(name: str) -> Experiment:
             columns=tuple(content.pop("columns")),
             settings=content.pop("settings"),
             arms=tuple(Arm(**row) for row in content.pop("arms")),
-            comparisons=tuple(Comparison(**{**shared, **row}) for row in content.pop("comparisons")),
+            comparisons=tuple(Comparison(**row, **shared) for row in content.pop("comparisons")),
             looks=shared["looks"],
             evaluations=evaluations,
             sweep=sweep,
@@ -308,6 +308,9 @@ def _check(experiment: Experiment) -> None:
     twice = {name for name in arms if arms.count(name) > 1}
     if twice:
         raise ValueError(f"{experiment.name} has several arms of the name {', '.join(sorted(twice))}.")
+    for whose, settings in (("", experiment.settings), *((f" of {arm.name}", arm.settings) for arm in experiment.arms)):
+        if not isinstance(settings, dict):
+            raise ValueError(f"{experiment.name} has settings{whose} that are {settings!r}; give a table.")
     looks = experiment.looks
     if any(not isinstance(look, int) or look < 2 for look in looks) or list(looks) != sorted(set(looks)):
         raise ValueError(f"{experiment.name} has looks={list(looks)}; give rising numbers of seeds, from 2 on.")

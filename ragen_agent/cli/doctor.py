@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragen_agent.config import Config
     from ragen_agent.openrlhf.machine_checks import Check
 
 __all__ = ["add"]
@@ -37,7 +36,7 @@ def add(commands: Any) -> None:
     from ragen_agent.cli.settings import add_run_code
 
     parser = commands.add_parser("doctor", help="check this machine and say what to do", description=ABOUT)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, game=None, set=[], env_option=[])  # which ``configure`` reads
     parser.add_argument(
         "--backend",
         choices=("local", "openrlhf"),
@@ -56,15 +55,12 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from ragen_agent.cli.settings import configure
     from ragen_agent.openrlhf.doctor import examine
     from ragen_gym.core.command_line import terminal_width
 
     backend = options.backend or ("openrlhf" if find_spec("openrlhf") else "local")
-    config = _settings(options.config) if options.config is not None else None
-    if config is not None:  # whose judge is asked
-        from ragen_agent.cli.settings import check_started
-
-        check_started(config, options.run_code, options.config)
+    config = configure(options, {}) if options.config is not None else None
     model = _model(options.model or (config.model if config else ""))
     with Console(stderr=True).status("looking; imports take a while ..."):
         checks = examine(
@@ -80,18 +76,6 @@ def _run(options: argparse.Namespace) -> int:
     else:
         _print(Console(highlight=False, width=terminal_width(10_000)), checks, backend)
     return 1 if broken else 0
-
-
-def _settings(file: Path) -> Config:
-    """The settings of a run from a file, over the game's."""
-    from ragen_agent.config import Config, with_settings
-    from ragen_agent.config.io import OPENRLHF, merged
-    from ragen_agent.config.presets import default_settings, read_settings_file
-
-    settings = read_settings_file(file)
-    settings.pop(OPENRLHF, None)
-    game, model = settings.get("game", Config.game), settings.get("model", "")
-    return with_settings(Config(), merged(default_settings(game, model), settings))
 
 
 def _model(model: str) -> Path | None:

@@ -166,7 +166,7 @@ def _demonstrators(options: argparse.Namespace) -> Config:
     file = read_settings_file(options.config).get("demonstrations", {}) if options.config is not None else {}
     chosen = {*asked, *file, *settings_of(options).get("demonstrations", {})}
     plain = replace(faultless(config), thought="plan")
-    default = {name: getattr(plain, name) for name in ("moves", "mistakes", "thought") if name not in chosen}
+    default = {name: getattr(plain, name) for name in ("moves", "mistakes", "quality", "thought") if name not in chosen}
     return replace(config, demonstrations=replace(config.demonstrations, **default))
 
 

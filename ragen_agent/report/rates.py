@@ -141,21 +141,24 @@ def _against(first: SeedGroup, other: SeedGroup) -> list[str]:
 
 
 def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str, Any]], what: str) -> str:
-    """The difference by seed with its interval; of one seed whether the two intervals are apart."""
+    """The difference by seed with its interval; of one seed, or of none in both, whether the intervals are apart."""
     seeds = [seed for seed in over if seed in under]
     if len(seeds) > 1:
         found: Estimate = mean_interval([over[seed]["rate"] - under[seed]["rate"] for seed in seeds])
         ends = f"{points(found.value)} points ({points(found.low)} to {points(found.high)} over {found.n} seeds)"
         return f"{what[0].upper()}{what[1:]} is {ends}, {'significant' if found.significant else 'not significant'}."
+    if seeds:
+        over, under = ({seed: rates[seed] for seed in seeds} for rates in (over, under))
     one, two = group_rate(over), group_rate(under)
     assert one is not None
     assert two is not None
     apart = one.low > two.high or two.low > one.high
     verdict = "do not overlap" if apart else "overlap"
+    alone = one.n == two.n == 1
+    limit = "one seed says nothing of how seeds differ" if alone else "no seed is in both, so it has no interval"
     return (
-        f"{what[0].upper()}{what[1:]} is {points(one.value - two.value)} points, and the intervals over levels "
-        f"{verdict}; {'one seed says' if one.n == two.n == 1 else 'runs of different seeds say'} nothing of how seeds "
-        "differ."
+        f"{what[0].upper()}{what[1:]} is {points(one.value - two.value)} points, and the intervals"
+        f"{' over levels' * alone} {verdict}; {limit}."
     )
 
 

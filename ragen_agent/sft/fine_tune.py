@@ -107,7 +107,7 @@ def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, An
             start = deepcopy(policy.model)
         adapter = adapt(policy.model, settings.lora, derive_seed(settings.seed, SeedStream.FINE_TUNING_ADAPTER))
     optimiser = adamw(policy.model, settings.peak_learning_rate, weight_decay=0.0)
-    with resumable(out, "ragen-agent sft train --resume"):
+    with resumable(out, "ragen-agent sft train --resume", f"raise accumulate in its {SETTINGS}"):
         if not is_begun(out):
             write_atomic(out / SETTINGS, json.dumps(asdict(settings), indent=2) + "\n")
         if start is not None:
@@ -266,7 +266,8 @@ def agent_config(settings: FineTuning, lines: list[dict[str, Any]]) -> Config:
                 f"{settings.data}, line {number}, does not say its env and turns, of whose texts the small model's "
                 "tokenizer is made; give --model, or data that ragen-agent sft data wrote."
             )
-        options, thought = line.get("env_options", {}), line.get("demonstrator", {}).get("thought", "none")
+        options, how = line.get("env_options", {}), line.get("demonstrator")
+        thought = how.get("thought", "none") if isinstance(how, Mapping) else "none"
         row = {"game": line["env"], "env_options": options, "turns": line["turns"], "thought": thought}
         games.setdefault(json.dumps(row, sort_keys=True), row)
     first, *others = games.values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,7 @@ class Display:
     """Progress of the current phase, lines of text and tables, on a rich console."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or Console(highlight=False, emoji=False)
         self._bar: ProgressBar
 
     @contextmanager
@@ -88,7 +89,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """One line."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(text, markup=False, emoji=False, soft_wrap=True)
 
     def rate(self, name: str, value: Any) -> None:
         """A rate was measured."""
@@ -175,9 +176,10 @@ def _demonstrator_faults(how: Demonstrations, most: int) -> str:
 
 
 def run_code_flag(config: Config) -> str:
-    """The flag with which a command takes a run that names code of others, after a space; or nothing."""
+    """The flag with which a command takes a run that names code of others or a judge with a key, after a space."""
     games = any(own_module(each.game) for each in all_settings(config))
-    return " --run-code" if games or config.program.command else ""
+    key = config.judge.base_url and os.environ.get(config.judge.key_env)
+    return " --run-code" if games or config.program.command or key else ""
 
 
 def measured_on(split: str) -> str:

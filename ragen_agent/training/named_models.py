@@ -197,10 +197,13 @@ def fetch(name: str, out: Path | None = None) -> Path:
         _say(f"converting it to {folder}, once")
         _convert(model, file, made)
         (made / SOURCE).write_text(json.dumps(asdict(model), indent=2) + "\n", encoding="utf-8")
-        if folder.exists():
-            folder.rmdir()
-        with contextlib.suppress(FileExistsError):  # another process was first, with the same
+        try:
+            if folder.exists():
+                folder.rmdir()
             made.rename(folder)
+        except OSError:
+            if not (folder / SOURCE).is_file():  # else another process was first, with the same
+                raise
     return folder
 
 
@@ -337,7 +340,9 @@ def _from_hub(model: str) -> Path:
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
     try:
         with contextlib.suppress(LocalEntryNotFoundError):
-            return Path(snapshot_download(model, allow_patterns=patterns, local_files_only=True))
+            cached = Path(snapshot_download(model, allow_patterns=patterns, local_files_only=True))
+            if all(any(cached.glob(part)) for part in ("config.json", "tokenizer*.json", "*.safetensors")):
+                return cached  # else whoever wanted a tokenizer alone left only that there
         return Path(snapshot_download(model, allow_patterns=patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ValueError(

@@ -61,10 +61,13 @@ def runs_below(path: Path) -> str:
 
 
 @contextmanager
-def resumable(path: Path, command: str) -> Iterator[None]:
+def resumable(
+    path: Path, command: str, lower: str = "lower training.minibatch and warm_start.batch in its config.toml"
+) -> Iterator[None]:
     """Work in the folder of a run, which no other process may do meanwhile.
 
     Where the disk or a GPU's memory fills up, the error says with which command to go on: this one, and the folder.
+    ``lower`` says how fewer rows learn at once.
 
     Raises:
         DiskFullError: the disk is full.
@@ -79,9 +82,8 @@ def resumable(path: Path, command: str) -> Iterator[None]:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which this module does not import
             raise
         raise MemoryError(
-            f"{str(error).partition(' Including ')[0]} End what else runs on the GPU, or lower the rows that learn at "
-            "once: training.minibatch, warm_start.batch. What was saved before is kept; then go on with: "
-            f"{command} {path}"
+            f"{str(error).partition(' Including ')[0]} End what else runs on the GPU, or let fewer rows learn at "
+            f"once: {lower}. What was saved before is kept; then go on with: {command} {path}"
         ) from error
 
 

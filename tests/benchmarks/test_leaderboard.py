@@ -111,6 +111,21 @@ def test_a_checkpoint_of_the_same_name_does_not_mix_with_another(
     assert rows["tiny"]["episodes"] == len(rows["tiny"]["splits"]), "what was measured stays"
 
 
+@pytest.mark.parametrize("changed", ["agent", "max_tokens"])
+def test_a_whole_run_of_something_else_is_not_taken_for_what_is_asked(
+    changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(leaderboard, "machine", lambda *packages: "a machine")
+    with BadServer("good") as server:
+        words = ["--suite", "smoke", "--limit", "1", "--rows", "served"]
+        words += ["--out", str(tmp_path), "--page", str(tmp_path)]
+        assert main([*words, "--server", f"served=m@{server.url}"]) == 0
+        assert "is left out" not in capsys.readouterr().err
+        model, more = ("other", []) if changed == "agent" else ("m", ["--max-tokens", "64"])
+        assert main([*words, "--server", f"served={model}@{server.url}", *more]) == 0
+    assert f"{changed} is now" in capsys.readouterr().err
+
+
 def test_a_server_that_goes_away_costs_no_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "_FIRST", 0.001)
     words = ["--suite", "smoke", "--limit", "2", "--batch", "4", "--out", str(tmp_path), "--page", str(tmp_path)]

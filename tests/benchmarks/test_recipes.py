@@ -27,6 +27,20 @@ def test_recorded_runs_are_not_trained_again(tmp_path: Path) -> None:
         assert (tmp_path / file).read_text(encoding="utf-8") == (recipes.HERE / file).read_text(encoding="utf-8")
 
 
+def test_a_whole_run_keeps_the_machine_that_trained_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(recipes.HERE / "recipes.json", tmp_path)
+    recorded = json.loads((tmp_path / "recipes.json").read_text(encoding="utf-8"))
+    name = recipes.DEFAULT
+    folder = tmp_path / "runs" / f"{name}-seed0"
+    folder.mkdir(parents=True)
+    summary = {key: value for key, value in recorded[name]["0"].items() if key != "machine"}
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    monkeypatch.setattr(recipes, "machine", lambda *packages: "another machine")
+    arguments = ["--recipes", name, "--seeds", "0", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
+    assert recipes.main(arguments) == 0
+    assert json.loads((tmp_path / "recipes.json").read_text(encoding="utf-8")) == recorded
+
+
 def test_a_stopped_run_is_written_with_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, recorded = next(iter(json.loads((recipes.HERE / "recipes.json").read_text(encoding="utf-8")).items()))
     whole = recorded["0"]

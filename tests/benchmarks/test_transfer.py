@@ -13,6 +13,7 @@ from benchmarks import transfer
 from benchmarks.transfer import AGENTS, TARGETS, Target, settings_for
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings, read_recipe
+from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import make_game_env
 
 
@@ -63,6 +64,16 @@ def test_a_run_is_trained_and_measured_once(
     monkeypatch.setattr(transfer, "train", lambda *_: pytest.fail("trained again on another machine"))
     assert transfer.main(command) == 0
     assert json.loads((tmp_path / "transfer.json").read_text()) == first
+
+
+def test_a_machine_that_measures_nothing_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(transfer.HERE / "transfer.json", tmp_path)
+    RunFolder.create(tmp_path / "runs" / "Bandit-seed0", trained("Bandit"))
+    monkeypatch.setattr(transfer, "train", lambda *_, **__: {})
+    monkeypatch.setattr(transfer, "machine", lambda *_: "another machine")
+    places = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
+    assert transfer.main(["--only", "Bandit", "--seeds", "0", *places]) == 0
+    assert (tmp_path / "transfer.json").read_text() == (transfer.HERE / "transfer.json").read_text()
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

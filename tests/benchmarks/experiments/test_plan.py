@@ -194,6 +194,13 @@ def test_quick_makes_everything_small_and_settings_lie_over_every_arm(tmp_path: 
         (('curves = ["success"]', 'curves = ["joy"]'), "draws 'joy'; curves are success"),
         (('title = "T"', 'titel = "T"'), "not the table of an experiment: 'title'"),
         (('limits = "L"', 'limits = "L"\nmood = "good"'), "unknown keys: mood"),
+        (('limits = "L"', 'limits = "L"\nlooks = 8'), "not the table of an experiment: 'int'"),
+        (('limits = "L"', 'limits = "L"\nmargin = "5"'), "not the table of an experiment: unsupported"),
+        (('asks = "Which?"', 'asks = "Which?"\nmargin = 5'), "multiple values for keyword argument 'margin'"),
+        (
+            ('settings = {training = {clip = "higher"}}', 'settings = "higher"'),
+            "settings of two that are 'higher'",
+        ),
         (('limits = "L"', 'limits = "L"\nevaluations = 0'), "mine has evaluations=0; give a number from 1 to 10"),
         (('asks = "Which?"', 'asks = "Which?"\nclaim = "better"'), "claims 'better'; a claim is higher, lower, equal"),
     ],

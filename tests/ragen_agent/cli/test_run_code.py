@@ -11,6 +11,7 @@ import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.training.console import run_code_flag
 from ragen_agent.training.run_folder import RunFolder
 from tests.ragen_agent.cli.test_own_task import SOURCE
 
@@ -32,7 +33,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("file", ["game.toml", "mixture.toml"])
 @pytest.mark.parametrize(
     "words",
-    ["train --dry-run", "tokens", "data --out rows.jsonl", "sft data --episodes 1 --out demos.jsonl", "eval nowhere"],
+    [
+        "train --dry-run",
+        "tokens",
+        "data --out rows.jsonl",
+        "sft data --episodes 1 --out demos.jsonl",
+        "eval nowhere",
+        "doctor --backend local",
+    ],
 )
 def test_the_module_of_a_file_of_settings(
     folder: Path, words: str, file: str, capsys: pytest.CaptureFixture[str]
@@ -72,8 +80,10 @@ def test_the_program_of_a_run_or_file(folder: Path, capsys: pytest.CaptureFixtur
 def test_the_judge_of_a_run_or_file_is_sent_no_key(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RunFolder.create(folder / "run", with_settings(Config(), merged(JUDGE, {"evaluation": {"levels": 1}})))
+    config = with_settings(Config(), merged(JUDGE, {"evaluation": {"levels": 1}}))
+    RunFolder.create(folder / "run", config)
     monkeypatch.setenv("KEY", "secret")
+    assert run_code_flag(config) == " --run-code", "of the commands with which a run says how to go on"
     for words in (
         ["train", "--resume", "run"],
         ["eval", "run"],
@@ -83,6 +93,7 @@ def test_the_judge_of_a_run_or_file_is_sent_no_key(
         assert main(words) == 2
         assert "sends the key in KEY to the judge at http://127.0.0.1:9/v1" in capsys.readouterr().err
     monkeypatch.delenv("KEY")
+    assert not run_code_flag(config)
     assert main(["train", "--config", "run/config.toml", "--dry-run"]) == 0, "there is no key to send"
 
 

@@ -91,7 +91,8 @@ def test_a_full_gpu_is_said_with_what_to_lower_and_how_to_go_on(
     with pytest.raises(MemoryError) as error:
         training.train(config, RunFolder.create(tmp_path / "run", config), quiet())
     said = str(error.value)
-    assert said.startswith("CUDA out of memory. 16.38 MiB is free. End what else runs on the GPU, or lower")
+    assert said.startswith("CUDA out of memory. 16.38 MiB is free. End what else runs on the GPU, or let fewer rows")
+    assert "lower training.minibatch and warm_start.batch in its config.toml" in said
     assert said.endswith(f"ragen-agent train --resume {tmp_path / 'run'}")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ragen_agent.config import Config, merged, to_toml, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.report.rates import lanes, points
+from ragen_agent.report.rates import lanes, points, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, changed_settings, group_by_settings, load_runs
 from ragen_agent.training.metrics import format_metric
 from ragen_agent.training.run_folder import RunFolder
@@ -59,3 +59,16 @@ def test_lanes_of_many_configurations_have_colours_of_the_page_and_of_nothing_th
     (block,) = lanes([group(place, {"after": rate}) for place in range(10)])
     assert [lane["colour"] for lane in block["lanes"]] == [*range(8), 0, 1]
     assert lanes([group(0, {})]) == []
+
+
+def test_configurations_are_compared_by_the_seeds_that_both_have() -> None:
+    def group(name: str, rates: dict[int, float]) -> SeedGroup:
+        summaries = {s: {"after": {"rate": r, "low": r - 0.1, "high": r + 0.1, "n": 10}} for s, r in rates.items()}
+        runs = [RecordedRun(name, RunFolder(Path()), Config(seed=s), each, []) for s, each in summaries.items()]
+        return SeedGroup(name, 0, runs)
+
+    first = group("first", {0: 0.25, 1: 0.5, 2: 0.75})
+    one = sentences([first, group("other", {0: 0.75})])[-1]
+    assert "+50.0 points, and the intervals over levels do not overlap; one seed says nothing of" in one
+    none = sentences([first, group("other", {3: 0.5, 4: 0.75})])[-1]
+    assert "+12.5 points, and the intervals overlap; no seed is in both, so it has no interval." in none

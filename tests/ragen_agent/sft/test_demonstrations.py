@@ -177,6 +177,16 @@ def test_the_command_has_a_faultless_demonstrator_unless_told_otherwise(
     assert (tmp_path / "run.jsonl").read_bytes() == (tmp_path / "same.jsonl").read_bytes()
 
 
+def test_the_demonstrator_of_a_text_task_is_faultless_too(tmp_path: Path) -> None:
+    words = ["sft", "data", "--game", "ragen_gym.tasks:Countdown", "--episodes", "20", "--out"]
+    assert main([*words, str(tmp_path / "best.jsonl")]) == 0
+    lines = lines_of(tmp_path / "best.jsonl")
+    assert lines[0]["demonstrator"]["quality"] == 1
+    assert all(line["success"] for line in lines)
+    assert main([*words, str(tmp_path / "worse.jsonl"), "--set", "demonstrations.quality=0.3"]) == 0
+    assert not all(line["success"] for line in lines_of(tmp_path / "worse.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

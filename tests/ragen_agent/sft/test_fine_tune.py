@@ -18,6 +18,7 @@ from rich.console import Console
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, with_settings
 from ragen_agent.config.trainers import FineTuning
+from ragen_agent.sft import fine_tune as sft
 from ragen_agent.sft.demonstrations import families_of, trajectory_of
 from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, reopen
 from ragen_agent.training import policy
@@ -96,6 +97,23 @@ def test_from_data_to_reinforcement_and_measurement(
     assert main(["train", *game, "--model", str(out / "model"), *tiny]) == 0
     assert "after" in json.loads((run / "summary.json").read_text())
     assert read_seen(run) >= read_seen(out / "model"), "a run inherits what its model has seen"
+
+
+def test_a_full_gpu_is_said_with_what_to_raise(
+    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(sft, "fit", full)
+    with pytest.raises(MemoryError, match=r"raise accumulate in its sft\.json.*sft train --resume") as error:
+        fine_tune(begin(settings_of(data, model), tmp_path / "sft"), tmp_path / "sft", quiet())
+    assert "training.minibatch" not in str(error.value), "a setting of ragen-agent train"
+
+
+def test_others_may_say_in_their_own_way_who_demonstrates(data: Path) -> None:
+    lines = [{**line, "demonstrator": "a person"} for line in lines_of(data)]
+    assert agent_config(FineTuning(data=str(data)), lines).demonstrations.thought == "none"
 
 
 def test_data_of_other_splits_are_said_to_be(data: Path, model: Path, tmp_path: Path) -> None:

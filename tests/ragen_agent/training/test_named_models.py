@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
 from ragen_agent.training import named_models
-from ragen_agent.training.named_models import NAMED_MODELS, cache_folder, fetch, model_folder
+from ragen_agent.training.named_models import NAMED_MODELS, NamedModel, cache_folder, fetch, model_folder
 
 NAME = "smollm2-135m"
 WEIGHTS = bytes(2**22)
@@ -94,6 +95,49 @@ def test_what_is_there_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.
     folder.mkdir(parents=True)
     (folder / "source.json").write_text(json.dumps({"sha256": NAMED_MODELS[NAME].sha256}))
     assert model_folder(NAME) == fetch(NAME) == folder
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+@pytest.mark.parametrize("first", ["the same", "something else"])
+def test_another_process_may_be_first(
+    first: str, made_before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    if made_before:
+        folder.mkdir()
+
+    def convert(model: NamedModel, file: Path, made: Path) -> None:
+        made.mkdir()
+        folder.mkdir(exist_ok=True)
+        (folder / ("source.json" if first == "the same" else "notes.txt")).write_text("of another process")
+
+    monkeypatch.setattr(named_models, "_weights", lambda model, where: where / "weights.gguf")
+    monkeypatch.setattr(named_models, "_convert", convert)
+    if first == "the same":
+        assert fetch(NAME, folder) == folder
+    else:
+        with pytest.raises(OSError, match="not empty"):
+            fetch(NAME, folder)
+    assert [file.read_text() for file in folder.iterdir()] == ["of another process"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_tokenizer_in_the_cache_of_the_hub_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever loads a tokenizer by its name leaves a snapshot of it alone."""
+    (tmp_path / "tokenizer.json").touch()
+    only_cached = []
+
+    def snapshot_download(model: str, *, local_files_only: bool = False, **options: object) -> str:
+        only_cached.append(local_files_only)
+        for name in () if local_files_only else ("config.json", "model.safetensors"):
+            (tmp_path / name).touch()
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert model_folder("me/model") == tmp_path
+    assert (tmp_path / "model.safetensors").is_file()
+    assert model_folder("me/model") == tmp_path
+    assert only_cached == [True, False, True]
 
 
 def test_another_file_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
