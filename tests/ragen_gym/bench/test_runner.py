@@ -684,6 +684,9 @@ def test_the_record_of_what_an_agent_was_trained_on_stays_with_the_run(
 
     play(Trained(), tmp_path / "trained", limit=1)
     assert load_results(tmp_path / "trained").seen == read_seen(tmp_path / "seen.npy")
+    write_seen(tmp_path / "trained" / "seen.npy", [1, *read_seen(tmp_path / "seen.npy")])  # as --seen adds
+    play(Trained(), tmp_path / "trained", limit=2)
+    assert load_results(tmp_path / "trained").seen == read_seen(tmp_path / "seen.npy") | {1}, "nor by a later session"
     play(Scripted(), tmp_path / "new", limit=1)
     assert load_results(tmp_path / "new").seen is None
     command = ["bench", "run", "--suite", "smoke", "--agent", "random", "--out", str(tmp_path / "run")]
