@@ -267,6 +267,11 @@ def test_several_rollouts() -> None:
     assert split["pass_hat"]["2"]["rate"] == pytest.approx((0 + 1 / 6 + 1 / 2 + 1) / 8)
     assert split["clustered"]["low"] < split["success"]["low"]
     assert split["clustered"]["high"] > split["success"]["high"]
+    shown = {**split["success"], "low": split["clustered"]["low"], "high": split["clustered"]["high"]}
+    assert tables.success(split) == shown, "the interval to read"
+    assert f"| 31.2 % ({percent(shown['low'])} to {percent(shown['high'])}) |" in tables.markdown_tables([summary])
+    once = score(SMOKE, rolled_out([0, 1, 1], 1), "some")["splits"]["sokoban"]
+    assert tables.success(once) == once["success"]
     assert split["tokens"] == {"prompt": 7 * 32, "completion": 3 * 32}
     assert split["cost"] == 8
     assert split["seconds"]["median"] == 1.5
@@ -420,7 +425,8 @@ def run_command(*argv: object) -> int:
 
 def write_run(folder: Path, records: Iterable[EpisodeRecord], agent: str, suite: Suite = SMOKE) -> Path:
     run = ResultsFolder(folder)
-    run.begin({"suite": suite.name, "hash": suite.hash, "agent": agent}, {})
+    asked = {"settings": {}, "temperature": suite.temperature, "prompts": {}}
+    run.begin({"suite": suite.name, "hash": suite.hash, "agent": agent, **asked}, {})
     with EpisodeLog(run) as log:
         for record in records:
             log.append(record)
