@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks import machine, made_folder
 from ragen_gym.bench.agents import make_agent
-from ragen_gym.bench.agents.hf import fingerprint
+from ragen_gym.bench.agents.hf import weights_hash
 from ragen_gym.bench.compare import compare_results
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.benchmark_page import page
@@ -236,7 +236,7 @@ def _is_same(row: Row, info: Mapping[str, Any], arguments: argparse.Namespace) -
     """Whether a run is of what its row names now; if not, going on with it says what differs."""
     agent = info["agent"] if row in ROWS else row.spec()  # a model of ``ROWS`` may have to be fetched for its name
     settings: Mapping[str, Any] = info.get("settings", {})
-    weights = fingerprint(Path(agent.removeprefix("hf:"))) if row.model and not row.server else None
+    weights = weights_hash(Path(agent.removeprefix("hf:"))) if row.model and not row.server else None
     return (
         info["agent"] == agent
         and (not row.model or settings.get("max_tokens") == arguments.max_tokens)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task
+from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task, plain_dict
 from ragen_gym.bench.episode_plan import MAX_REPLY, PlannedEpisode, Prices, Timeouts
 from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
 from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed
@@ -89,10 +89,13 @@ async def play_episode(
         asked_of_agent=episode.agent_calls.called,
     )
     if end := getattr(agent, "end", None):
+        said, added = "", dict[str, Any]()
         try:
             await episode.agent_calls.call(end, episode.task, record)
+            added = await episode.agent_calls.call(plain_dict, record, "extra")
         except EpisodeFailed as failed:  # the outcome, which `end` was shown, stands
-            record = replace(record, detail=record.detail or f"the agent's end() failed: {failed.detail}")
+            said = f"the agent's end() failed: {failed.detail}"
+        record = replace(record, detail=record.detail or said, extra=added | dict(extra or {}))
     return record
 
 
@@ -106,6 +109,7 @@ class _Episode:
         self.replies = hasattr(agent, "reply") or isinstance(env, TaskEnv)
         self.turns: list[TurnRecord] = []
         self.success = self.terminated = self.truncated = False
+        self.earned = 0.0
         self.agent_calls = calls
         self.task = Task(
             suite=planned.suite,
@@ -139,7 +143,7 @@ class _Episode:
                 cut = answer.text[: self.max_reply], answer.reasoning and answer.reasoning[: self.max_reply]
                 answer = replace(answer, text=cut[0], reasoning=cut[1], finish_reason="max_reply")
             text, reasoning = replace_surrogates(answer.text), answer.reasoning and replace_surrogates(answer.reasoning)
-            _, reward, self.terminated, self.truncated, info = self._env_call(self.env.step, text)
+            _, reward, self.terminated, self.truncated, info = self._step(self.env.step, text)
             self.success = info["success"]
             problem = info["reply"] and info["reply"].problem
             self.turns.append(
@@ -172,7 +176,7 @@ class _Episode:
             called = time.perf_counter()
             action = _action(await self._ask(act, observation, info, self.task), len(names))
             seconds = time.perf_counter() - called
-            observation, reward, self.terminated, _, info = self._env_call(env.step, action)
+            observation, reward, self.terminated, _, info = self._step(env.step, action)
             left -= 1
             self.success = info["success"]
             self.truncated = left == 0 and not self.terminated
@@ -198,6 +202,17 @@ class _Episode:
         if self._env_call(self._place) != before:
             raise EpisodeFailed(Failure.AGENT_ERROR, "the agent changed task.env, which it may only look at")
         return answer
+
+    def _step(self, step: Any, action: Any) -> Any:
+        """What the environment does; raises ``EpisodeFailed`` for a reward, or a sum, that no record can hold."""
+        result = self._env_call(step, action)
+        self.earned += result[1]
+        if not (abs(result[1]) <= MOST and abs(self.earned) <= MOST):  # NaN is neither
+            detail = (
+                f"the reward is {result[1]:g}, and of the episode {self.earned:g}: they must be from -2**53 to 2**53"
+            )
+            raise EpisodeFailed(Failure.ENVIRONMENT_ERROR, detail)
+        return result
 
     def _place(self) -> tuple[Any, ...]:
         """Where the episode stands."""

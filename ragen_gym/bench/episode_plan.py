@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent, plain_dict
-from ragen_gym.bench.records import TurnRecord
+from ragen_gym.bench.records import MOST, TurnRecord
 from ragen_gym.bench.suites import Split, Suite, noise_seed
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.step import StepEnv
@@ -102,18 +102,18 @@ class RunOptions:
     max_reply: int = MAX_REPLY  # characters to which a longer reply is cut; its finish reason is then "max_reply"
 
     def __post_init__(self) -> None:
-        check_number("bench", "rollouts", self.rollouts, 1, whole=True)
-        check_number("bench", "concurrency", self.concurrency, 1, whole=True)
+        check_number("bench", "rollouts", self.rollouts, 1, MOST, whole=True)
+        check_number("bench", "concurrency", self.concurrency, 1, MOST, whole=True)
         check_number("bench", "max_reply", self.max_reply, 1, whole=True)
         if self.limit is not None:
-            check_number("bench", "limit", self.limit, 1, whole=True)
+            check_number("bench", "limit", self.limit, 1, MOST, whole=True)
         if self.temperature is not None:
-            check_number("bench", "temperature", self.temperature, 0)
+            check_number("bench", "temperature", self.temperature, 0, MOST)
         for name, seconds in asdict(self.timeouts).items():
             if seconds is not None:
                 check_number("bench", f"{name}_timeout", seconds, 0.001)
         for name, price in asdict(self.prices).items() if self.prices else ():
-            check_number("bench", f"price of {name} tokens", price, 0)
+            check_number("bench", f"price of {name} tokens", price, 0, MOST)
 
 
 def identity(suite: Suite, agent: ReplyAgent | StepAgent, options: RunOptions) -> dict[str, Any]:

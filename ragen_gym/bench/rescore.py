@@ -226,8 +226,8 @@ def rescore(
     replayers = rescoring.replayers(run.suite)
     records, unknown, changed, reworded = [], [], 0, 0
     for done, record in enumerate(run.records, 1):
-        if record.split not in replayers:
-            raise ValueError(f"suite {run.suite.name} has no split {record.split!r}: verify the run first.")
+        if record.split not in replayers or record.split not in identity["prompts"]:
+            raise ValueError(f"{run.path}: the suite or run.json has no split {record.split!r}: verify the run first.")
         replay = replayers[record.split].replay(record)
         if replay.diverged_at is not None and not replay.over and record.counted:
             unknown.append(_unknown(record, replay))

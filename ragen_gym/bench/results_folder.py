@@ -25,8 +25,8 @@ import json
 import os
 import reprlib
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,16 @@ def _read_attempts(path: Path) -> list[tuple[bytes, EpisodeRecord]]:
 
 
 def _read_record(line: bytes) -> tuple[bytes, EpisodeRecord]:
-    return line, EpisodeRecord.from_dict(json.loads(line))
+    return line, EpisodeRecord.from_dict(json.loads(line, object_pairs_hook=_once))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object in JSON; a ValueError where a name is there twice: readers differ in which of the values they take."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{shown(next(name for name in names if names.count(name) > 1))} is there twice")
+    return table
 
 
 def last_records(attempts: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
@@ -208,6 +217,7 @@ class EpisodeLog:
         self.folder, (self.chain, *_) = folder, folder.chain(folder.info)
         self._handle, self._started = _open_to_add(path), -1
         self._synced = time.monotonic()
+        self._failed: BaseException | None = None  # why a line could not be written
 
     def start(self, key: str, session: int) -> None:
         """Note that an episode is about to be played, so that it is known of even if this process ends at once.
@@ -215,11 +225,11 @@ class EpisodeLog:
         Raises:
             DiskFullError: there is no room.
         """
-        with name_full_disk(self.folder.started):
+        with self._writing(self.folder.started):
             if self._started < 0:
                 self._started = _open_to_add(self.folder.started)
             _write_all(self._started, json_line({"key": key, "session": session}))
-        self.chain.start(key, session)
+            self.chain.start(key, session)
 
     def append(self, record: EpisodeRecord) -> None:
         """Add one record.
@@ -227,10 +237,22 @@ class EpisodeLog:
         Raises:
             DiskFullError: there is no room; what was written of the line is cut off by the next session.
         """
-        with name_full_disk(self.folder.episodes):
+        with self._writing(self.folder.episodes):
             _write_all(self._handle, self.chain.add(record))
         if time.monotonic() - self._synced > _SYNC_SECONDS:
             self._sync()
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """After a line that could not be written no other is: the chain may be ahead of the files, and a line torn."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            with name_full_disk(path):
+                yield
+        except BaseException as error:
+            self._failed = error
+            raise
 
     def _sync(self) -> None:
         with name_full_disk(self.folder.episodes):
@@ -246,7 +268,8 @@ class EpisodeLog:
         try:
             with suppress(OSError) if kind else nullcontext():  # the earlier error is the one to raise
                 self._sync()
-                self.folder.end(self.chain)
+                if self._failed is None:
+                    self.folder.end(self.chain)
         finally:
             os.close(self._handle)
             if self._started >= 0:
@@ -301,7 +324,7 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
 
 def _check_info(info: Any) -> None:
     """Raise a ValueError where an entry of ``run.json`` has another type, or a number is out of its range."""
-    _check_entries("the run", info, RUN_ENTRIES, ("suite", "hash", "agent", "sessions"))
+    _check_entries("the run", info, RUN_ENTRIES, RUN_ENTRIES)
     if not info["agent"] or not info["agent"].isprintable():
         raise ValueError(f"the run's agent is {shown(info['agent'])}: a name is made of printable characters.")
     for number, session in enumerate(info["sessions"]):
@@ -314,8 +337,7 @@ def _check_info(info: Any) -> None:
         if "ended" in session:
             types = {"episodes": int, "chain": str}
             _check_entries(f"session {number}: ended", session["ended"], types, types)
-    if "temperature" in info:
-        check_number("the run", "temperature", info["temperature"], 0, MOST)
+    check_number("the run", "temperature", info["temperature"], 0, MOST)
 
 
 #: The types of the entries of ``run.json`` and of a session; others are let pass here, and found by ``verify``.

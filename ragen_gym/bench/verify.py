@@ -200,6 +200,8 @@ def check_episode(suite: Suite, replayer: Replayer, record: EpisodeRecord, *, me
         return [*found, Mismatch(where, "actions", "actions of the game", str(error))]
     if record.turns and messages:
         compare("system", record.system, replay.system)
+    if (moves := sum(turn.reply is None for turn in record.turns)) not in (0, len(record.turns)):
+        found.append(Mismatch(where, "turns without a reply", moves, f"none, or all {len(record.turns)}"))
     for number, (claimed, turn) in enumerate(zip(record.turns, replay.turns, strict=False), 1):
         place = f"{where} turn {number}"
         if messages:

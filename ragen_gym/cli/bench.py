@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_gym.cli import bench_leaderboard, bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, named_values, print_json
 from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
-from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
+from ragen_gym.core.seen import SEEN_FILE, add_seen, read_seen
 from ragen_gym.core.storage import DiskFullError, locked_folder
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import joined
@@ -173,8 +173,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with stops_at_sigterm():
             outcome = run_suite(suite, agent, arguments.out, request, progress)
         if seen is not None and (arguments.out / "run.json").is_file():
-            record = arguments.out / SEEN_FILE  # what is given adds to what the agent's own record says
-            write_seen(record, seen | (read_seen(record) if record.is_file() else frozenset()))
+            add_seen(arguments.out / SEEN_FILE, seen)
         return _report_outcome(suite, agent, arguments, outcome)
     except DiskFullError as error:
         raise DiskFullError(f"{error} Then the same command resumes the run.") from error

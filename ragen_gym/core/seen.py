@@ -15,7 +15,7 @@ import numpy as np
 
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["SEEN_FILE", "find_seen", "read_seen", "write_seen"]
+__all__ = ["SEEN_FILE", "add_seen", "find_seen", "read_seen", "write_seen"]
 
 SEEN_FILE = "seen.npy"
 
@@ -60,3 +60,8 @@ def write_seen(path: str | Path, families: Iterable[int]) -> None:
     file = io.BytesIO()
     np.save(file, np.array(sorted(set(families)), "<u8"), allow_pickle=False)
     write_atomic(path, file.getvalue())
+
+
+def add_seen(path: str | Path, families: Iterable[int]) -> None:
+    """Add to a record, or begin it."""
+    write_seen(path, {*families, *(read_seen(path) if Path(path).is_file() else ())})

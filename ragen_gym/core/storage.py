@@ -152,9 +152,14 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def write_atomic(path: str | Path, data: str | bytes) -> None:
-    """Write a file (text as UTF-8) under another name and rename it, so that a reader never meets half of it."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+    """Write a file (text as UTF-8) under another name and rename it, so that a reader never meets half of it.
+
+    It is flushed to the disk before it is renamed: else a power cut may leave an empty file in place of the old one.
+    """
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def check_free(path: Path, force: bool) -> None:

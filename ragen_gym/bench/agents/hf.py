@@ -43,7 +43,7 @@ from ragen_gym.core.validation import check_number
 if TYPE_CHECKING:
     from ragen_gym.inference.continuous import Request
 
-__all__ = ["HFAgent", "answer_of", "check_template", "end_tokens", "fingerprint", "reply_limit"]
+__all__ = ["HFAgent", "answer_of", "check_template", "end_tokens", "reply_limit", "weights_hash"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class HFAgent:
             "top_k": top_k,
             "template": self._template,
             "dtype": str(model.dtype).removeprefix("torch."),
-            "weights": fingerprint(Path(path)) or getattr(model.config, "_commit_hash", None) or Path(source).name,
+            "weights": weights_hash(Path(path)) or getattr(model.config, "_commit_hash", None) or Path(source).name,
         }
         self.circumstances = {"device": model.device.type, "batch": batch, "timeout": self.timeout}
 
@@ -393,7 +393,7 @@ def _source(name: str, path: str) -> str:
     return path
 
 
-def fingerprint(folder: Path) -> str | None:
+def weights_hash(folder: Path) -> str | None:
     """Hash of a folder's config and of both ends of its weights: another training gives another, in no time."""
     if not folder.is_dir():
         return None

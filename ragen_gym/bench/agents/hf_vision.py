@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.agents.hf import answer_of, check_template, end_tokens, reply_limit
+from ragen_gym.bench.agents.hf import answer_of, check_template, end_tokens, reply_limit, weights_hash
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
@@ -83,6 +83,7 @@ class HFVisionAgent:
             "max_tokens": max_tokens,
             "template": self._template,
             "dtype": str(model.dtype).removeprefix("torch."),
+            "weights": weights_hash(folder),
         }
         self.circumstances = {"device": model.device.type, "batch": batch}
 

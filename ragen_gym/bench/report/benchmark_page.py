@@ -14,7 +14,7 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS, bound_rate, bounding_split
-from ragen_gym.bench.report.tables import bounds, number, seen, sentences, thousands
+from ragen_gym.bench.report.tables import bounds, number, seen, sentences, success, thousands
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
@@ -205,7 +205,11 @@ _COLUMNS = (
 )
 
 _TERMS = (
-    ("success", "Share of the episodes that reached the goal within the budgets, with Wilson's 95 % interval."),
+    (
+        "success",
+        "Share of the episodes that reached the goal within the budgets, with its 95 % interval: Wilson's where each "
+        "level was played once and is of a family of its own, else clustered by family.",
+    ),
     (
         "random, optimal",
         "Uniformly random moves, and the exact oracle, on the same levels within the same budgets. Where agents scored "
@@ -317,7 +321,7 @@ def _standing(names: Sequence[str], summaries: Sequence[Summary]) -> list[dict[s
                 cells.append((percent(None), ""))
             else:
                 of = [f"{split['success']['n']} of {split['asked']}"] * bool(bounds(split))
-                cells.append((percent(split["success"]["rate"]), ", ".join([_interval(split["success"]), *of])))
+                cells.append((percent(split["success"]["rate"]), ", ".join([_interval(success(split)), *of])))
         score = number(summary["overall"]["normalised"])
         rows.append({"name": summary["agent"], "colour": place % COLOURS, "score": score, "cells": cells})
     return [*rows, _bound_row("random", "0.00", names, summaries)]
@@ -357,7 +361,7 @@ def _known(columns: Sequence[str], splits: Sequence[dict[str, Any]]) -> tuple[li
 
 def _cells(split: Summary) -> list[tuple[str, str]]:
     """(value, what stands below it) for each of ``_COLUMNS`` but the first."""
-    success, tokens, seconds = split["success"], split["tokens"], split["seconds"]["median"]
+    solved, tokens, seconds = success(split), split["tokens"], split["seconds"]["median"]
 
     def mean(key: str, digits: int = 2) -> tuple[str, str]:
         value = split.get(key)
@@ -367,8 +371,8 @@ def _cells(split: Summary) -> list[tuple[str, str]]:
     left = [f"{split['excluded']:,} excluded", *[f"{split['missing']:,} missing"] * bool(split["missing"])]
     met = [f"{seen(split)} levels seen in training"] * bool(split.get("seen"))
     return [
-        (percent(success["rate"]), ", ".join([*filter(None, [_interval(success)]), *met])),
-        (f"{success['n']} of {split['asked']}", ", ".join(left)),
+        (percent(solved["rate"]), ", ".join([*filter(None, [_interval(solved)]), *met])),
+        (f"{solved['n']} of {split['asked']}", ", ".join(left)),
         (bounds(split), ""),
         (number(normalised["value"] if normalised else None), ""),
         mean("return"),

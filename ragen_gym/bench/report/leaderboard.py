@@ -27,6 +27,7 @@ from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Split, Suite
 from ragen_gym.bench.verify import Verdict, verify
 from ragen_gym.core.stats import percent
+from ragen_gym.core.text import without_controls
 
 __all__ = [
     "SUBMISSION_FILE",
@@ -52,8 +53,9 @@ PAGE = """\
 Written by `ragen-gym bench leaderboard`, which replays every episode of every submission. Success in % with its 95 %
 interval, clustered by the family of the level; random and optimal play are of the same levels. `normalised` is success
 on the scale from random play (0) to optimal play (1), the mean over the splits. `ask why`: levels that the agent saw in
-training, where the run has a record of that, and what may have chosen among outcomes, such as attempts that were made
-again. What a replay cannot show, such as whether the replies are the model's, is in `ragen-gym bench verify --help`.
+training, where the run has a record of that, another temperature than the suite's, and what may have chosen among
+outcomes, such as attempts that were made again. What a replay cannot show, such as whether the replies are the
+model's, is in `ragen-gym bench verify --help`.
 """
 
 
@@ -86,6 +88,8 @@ class Submission:
                 raise ValueError(f"{SUBMISSION_FILE} has no field {name!r}: choose from {', '.join(names)}.")
             if not isinstance(value, str) or not value.strip() or len(value) > LONGEST:
                 raise ValueError(f"{SUBMISSION_FILE}: {name} must be a text of 1 to {LONGEST} characters.")
+            if without_controls(value) != value:
+                raise ValueError(f"{SUBMISSION_FILE}: {name} has a character that is not printable: leave it out.")
         for name in names[:3]:
             if name not in table:
                 raise ValueError(f"{SUBMISSION_FILE} lacks {name!r}.")
@@ -101,7 +105,7 @@ class Entry:
     suite: Suite
     summary: Summary  # see ``ragen_gym.bench.score``
     head: str  # the last hash of the run's chain
-    doubts: tuple[str, ...] = ()  # of the verdict
+    doubts: tuple[str, ...] = ()  # of the verdict, and of the temperature
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def judge(
                 raise ValueError(f"it is the run of {twin} again.")
             entries.append(entry)
         except (ValueError, OSError, RecursionError) as error:
-            refusals.append(Refusal(path, str(error)))
+            refusals.append(Refusal(path, without_controls(str(error))))
         progress(done)
     return entries, refusals
 
@@ -173,7 +177,9 @@ def _entry(path: Path) -> Entry:
                 f"it played some instances of {name} more often than others, up to {split['rollouts']:,} times: play "
                 "each as often (--rollouts without --limit)."
             )
-    return Entry(path, submission, run.suite, summary, verdict.head, tuple(verdict.doubts))
+    warmth, usual = run.info["temperature"], run.suite.temperature
+    other = [f"temperature {warmth:g}, where the suite has {usual:g}"] * (warmth != usual)
+    return Entry(path, submission, run.suite, summary, verdict.head, (*other, *verdict.doubts))
 
 
 def _why(verdict: Verdict) -> str:
@@ -191,7 +197,7 @@ def page(entries: Sequence[Entry], refusals: Sequence[Refusal]) -> str:
         if own:
             parts.append(_suite(own))
     if refusals:
-        rows = [[str(refusal.path), refusal.reason] for refusal in refusals]
+        rows = [[without_controls(str(refusal.path)), refusal.reason] for refusal in refusals]
         parts.append("## Refused\n\n" + _table(["submission", "reason"], rows))
     return "\n".join(parts)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from ragen_gym.bench.report.tables import success
 from ragen_gym.core.stats import percent
 
 __all__ = ["COLOURS", "bound_marks", "bound_rate", "bounding_split", "ladders", "lane", "strips"]
@@ -62,9 +63,10 @@ def _split(name: str, summaries: Sequence[tuple[int, Summary]]) -> dict[str, Any
     lanes = []
     for place, summary in summaries:
         split = summary["splits"][name]
-        rate, low, high = (percent(split["success"][end]) for end in ("rate", "low", "high"))
+        solved = success(split)
+        rate, low, high = (percent(solved[end]) for end in ("rate", "low", "high"))
         label = f"{summary['agent']} on {name}: {rate}, {low} to {high}"
-        lanes.append(lane(summary["agent"], place % COLOURS, split["success"], label))
+        lanes.append(lane(summary["agent"], place % COLOURS, solved, label))
     random, optimal = (bound_rate(kind, name, [summary for _, summary in summaries]) for kind in ("random", "optimal"))
     marks, bounds = None, ""
     if random is not None and optimal is not None:
@@ -100,10 +102,10 @@ def _ladder(ladder: str, names: Sequence[str], summaries: Sequence[Summary]) -> 
         aside = (place - (len(summaries) - 1) / 2) * min(2.5, step / 3 / len(summaries))
         points: list[tuple[Any, ...]] = []
         for name, x in at.items():
-            success = summary["splits"].get(name, {}).get("success")
-            if success and success["rate"] is not None:
-                said = f"{summary['agent']}, {name}: {percent(success['rate'])}"
-                heights = [_height(success[end]) for end in ("rate", "low", "high")]
+            solved = success(summary["splits"][name]) if name in summary["splits"] else None
+            if solved and solved["rate"] is not None:
+                said = f"{summary['agent']}, {name}: {percent(solved['rate'])}"
+                heights = [_height(solved[end]) for end in ("rate", "low", "high")]
                 points.append((round(x + aside, 2), *heights, said))
         line = _segments([(x, y) for x, y, *_ in points])
         series.append({"colour": place % COLOURS, "points": points, "segments": line})

@@ -23,6 +23,7 @@ __all__ = [
     "seen",
     "seen_in_training",
     "sentences",
+    "success",
     "thousands",
     "uneven",
 ]
@@ -72,6 +73,14 @@ _NONE = "\N{EN DASH}"
 def number(value: float | None, digits: int = 2) -> str:
     """A number with that many digits after the point and a true minus; a dash for None."""
     return _NONE if value is None else f"{value:z.{digits}f}".replace("-", "\N{MINUS SIGN}")
+
+
+def success(split: Summary) -> Summary:
+    """The success of a split with the interval to read, Wilson's or the clustered; see ``ragen_gym.bench.score``."""
+    plain: Summary = split["success"]
+    if plain["n"] <= split["families"]:
+        return plain
+    return {**plain, **{end: split["clustered"][end] for end in ("low", "high")}}
 
 
 def thousands(value: float | None) -> str:
@@ -215,18 +224,18 @@ def markdown_tables(summaries: Sequence[Summary]) -> str:
 
 
 def _cells(name: str, agent: str, split: Summary) -> list[str]:
-    success, malformed, normalised = split["success"], split["malformed"], split.get("normalised")
-    interval = f" ({percent(success['low'])} to {percent(success['high'])})" if success["n"] else ""
+    solved, malformed, normalised = success(split), split["malformed"], split.get("normalised")
+    interval = f" ({percent(solved['low'])} to {percent(solved['high'])})" if solved["n"] else ""
     return [
         name,
         agent,
-        percent(success["rate"]) + interval,
+        percent(solved["rate"]) + interval,
         percent(split["random"]["rate"]) if "random" in split else _NONE,
         percent(split["optimal"]["rate"]) if "optimal" in split else _NONE,
         number(normalised["value"] if normalised else None),
         percent(malformed["rate"] if malformed else None),
         number(split["turns"], 1),
-        f"{success['n']} of {split['asked']}",
+        f"{solved['n']} of {split['asked']}",
         str(split["excluded"]),
         bounds(split),
     ]

@@ -18,6 +18,7 @@ from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
+from ragen_gym.envs.step import StepEnv
 
 SMOKE = load_suite("smoke")
 HUGE = 10**4000
@@ -76,6 +77,26 @@ def test_of_a_run(field: str, value: Any, run: Path, capsys: pytest.CaptureFixtu
     assert field.rstrip("s") in said
 
 
+@pytest.mark.parametrize("field", ["settings", "temperature", "prompts", "agent"])
+def test_a_run_that_lacks_what_was_asked(field: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    info = json.loads((run / "run.json").read_text())
+    del info[field]
+    (run / "run.json").write_text(json.dumps(info))
+    assert f"run.json: the run lacks its '{field}'" in commands_fail(run, capsys)
+    assert main(["bench", "rescore", str(run), "--lenient"]) == 2
+    with pytest.raises(ValueError, match=f"run.json: the run lacks its '{field}'"):
+        run_suite(SMOKE, ImperfectAgent("some", 0.8, 0.9), run)
+
+
+def test_prompts_that_lack_a_split(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    info = json.loads((run / "run.json").read_text())
+    del info["prompts"]["sokoban"]
+    (run / "run.json").write_text(json.dumps(info))
+    assert main(["bench", "verify", str(run)]) == 1
+    assert main(["bench", "rescore", str(run), "--lenient"]) == 2
+    assert "no split 'sokoban': verify the run first" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -132,6 +153,22 @@ def test_of_an_answer(answer: dict[str, Any], tmp_path: Path, capsys: pytest.Cap
     assert len(record.detail) < 300
     for command in ("verify", "report"):
         assert main(["bench", command, str(tmp_path / "run")]) in (0, 3), capsys.readouterr()
+
+
+@pytest.mark.parametrize("reward", [1e17, float("nan"), float("-inf"), 2.0**53])
+def test_of_a_reward(reward: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A game of one's own may pay it; a record of it would make the run one that nobody can read."""
+    step = StepEnv.step
+
+    def paying(env: StepEnv, action: int) -> Any:
+        board, _, *rest = step(env, action)
+        return board, reward, *rest
+
+    monkeypatch.setattr(StepEnv, "step", paying)
+    run_suite(SMOKE, ImperfectAgent("some", 0.8, 1), tmp_path / "run", RunOptions(limit=1, splits=("sokoban",)))
+    (record,) = read_records(ResultsFolder(tmp_path / "run").episodes)
+    assert record.failure is Failure.ENVIRONMENT_ERROR
+    assert "must be from -2**53 to 2**53" in record.detail
 
 
 @pytest.mark.parametrize("half", ["\ud800", "x\ud83d"])

@@ -289,6 +289,39 @@ def test_what_is_raised_at_the_end_of_an_episode_changes_no_outcome(tmp_path: Pa
     assert (len(run.records), verify(run).differences) == (8, [])
 
 
+class Mute:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("left", "kept", "detail"),
+    [
+        ({"note": [1, "x"]}, {"note": [1, "x"], "session": 0}, ""),
+        (
+            {"note": object()},
+            {"session": 0},
+            "the agent's end() failed: ValueError: the agent's extra are {'session': 0",
+        ),
+        ({"note": float("nan")}, {"session": 0}, "the agent's end() failed: ValueError: the agent's extra are"),
+        ({"note": Mute()}, {"session": 0}, "the agent's end() failed: RuntimeError: no text"),
+        ({"session": 7}, {"session": 0}, ""),
+    ],
+)
+def test_what_is_left_in_a_record_at_its_end_is_kept_if_a_record_can_hold_it(
+    left: dict[str, Any], kept: dict[str, Any], detail: str, tmp_path: Path
+) -> None:
+    class Notes(Bandit):
+        def end(self, task: Task, record: EpisodeRecord) -> None:
+            record.extra.update(left)
+
+    assert play(Notes(lambda: 0), tmp_path).failures == {}
+    run = load_results(tmp_path)
+    assert [record.extra for record in run.records] == [kept] * 8
+    assert all(record.detail.startswith(detail) and bool(record.detail) == bool(detail) for record in run.records)
+    assert verify(run).differences == []
+
+
 class Meddler:
     """Replies as asked, and in every odd instance plays on the environment that it is shown."""
 

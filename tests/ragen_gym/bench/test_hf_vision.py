@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,17 @@ def test_what_is_drawn_depends_on_the_picture_and_not_on_the_batch(model: Path) 
     assert [answer.text for answer in together[::2]] == [alone.text] * 3
     assert together[1].text != alone.text, "the same words around another picture"
     assert {answer.prompt_tokens for answer in together} == {alone.prompt_tokens}
+
+
+def test_other_weights_are_another_agent(model: Path, tmp_path: Path) -> None:
+    same, other = (shutil.copytree(model, tmp_path / name) for name in ("same", "other"))
+    weights = next(other.glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    agents: list[Any] = [make_agent(f"hf-vision:{path}") for path in (model, same, other)]
+    hashes = [agent.settings["weights"] for agent in agents]
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_a_conversation_that_is_too_long(model: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,7 @@ def own_suite(folder: Path) -> None:
         (text_of("who = "), "cannot be read"),
         (text_of("who = " + "[" * 10_000), "maximum recursion depth"),
         (text_of(TEXT.replace("Ada", "A" * 301)), "who must be a text"),
+        (text_of(TEXT.replace("Ada", r"\u001b[2J")), "who has a character that is not printable"),
     ],
 )
 def test_what_is_refused_is_listed_with_the_reason(
@@ -142,6 +144,35 @@ def test_what_is_refused_is_listed_with_the_reason(
     text = page(entries, refusals)
     assert "## Refused" in text
     assert str(tmp_path / "bad") in text
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "\ud800"])
+def test_nothing_in_a_submission_reaches_the_terminal_or_ends_the_page(
+    name: str, submissions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, worse = (shutil.copytree(submissions / "c-lake", tmp_path / "all" / which) for which in ("bad", "worse"))
+    info = json.loads((bad / "run.json").read_text(encoding="utf-8"))
+    (bad / "run.json").write_text(json.dumps(info | {"suite": name}), encoding="utf-8")
+    lines = (worse / "episodes.jsonl").read_text(encoding="utf-8").splitlines()
+    lines[0] = json.dumps(json.loads(lines[0]) | {"split": name})
+    (worse / "episodes.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "all" / os.fsdecode(b"\xff\x1b[2J")).mkdir()
+    (tmp_path / "all" / os.fsdecode(b"\xff\x1b[2J") / SUBMISSION_FILE).touch()
+    out = tmp_path / "page.md"
+    assert main(["bench", "leaderboard", str(tmp_path / "all"), "--out", str(out)]) == 1
+    said, text = capsys.readouterr().out, out.read_text(encoding="utf-8")
+    assert "0 accepted, 3 refused" in said
+    for shown in (said, text):
+        assert "\x1b" not in shown
+        assert "\N{REPLACEMENT CHARACTER}" in shown
+
+
+def test_another_temperature_than_the_suites_stands_next_to_the_score(submissions: Path, tmp_path: Path) -> None:
+    submit(tmp_path / "cold", "greedy", RunOptions(splits=("frozen_lake",), temperature=0.0))
+    rows = [
+        line for line in page(*judge([tmp_path / "cold", submissions / "c-lake"])).splitlines() if "greedy |" in line
+    ]
+    assert len([row for row in rows if row.endswith("| temperature 0, where the suite has 0.5 |")]) == 1
 
 
 def test_what_to_ask_of_a_verified_run_stands_next_to_its_score(submissions: Path, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -37,7 +37,7 @@ from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seen import read_seen, write_seen
-from ragen_gym.core.storage import locked_folder
+from ragen_gym.core.storage import DiskFullError, locked_folder
 from ragen_gym.core.turn_config import TurnConfig
 
 SMOKE = load_suite("smoke")
@@ -223,6 +223,12 @@ def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         {"timeouts": Timeouts(0)},
         {"prices": Prices(math.nan, 0)},
         {"prices": Prices(0, -1)},
+        # What no run.json may say: the run could not be read.
+        {"rollouts": 2**54},
+        {"limit": 2**54},
+        {"concurrency": 2**54},
+        {"temperature": 1e300},
+        {"prices": Prices(1e300, 0)},
     ):
         with pytest.raises(ValueError, match=r"must be"):
             RunOptions(**wrong)
@@ -455,7 +461,8 @@ def test_half_a_character_is_replaced(tmp_path: Path) -> None:
 def begun(path: Path) -> ResultsFolder:
     """A folder with a run in which nothing has been played yet."""
     folder = ResultsFolder(path)
-    folder.begin({"suite": "s", "hash": "0", "agent": "a"}, {})
+    asked = {"settings": {}, "temperature": 0.5, "prompts": {}}
+    folder.begin({"suite": "s", "hash": "0", "agent": "a", **asked}, {})
     return folder
 
 
@@ -558,6 +565,18 @@ def test_a_broken_line_in_the_middle_is_an_error(line: str, tmp_path: Path) -> N
         read_records(path)
 
 
+@pytest.mark.parametrize("field", [b'"success": true', b'"turns": []'])
+def test_a_record_with_a_field_twice_is_none(field: bytes, tmp_path: Path) -> None:
+    """Readers differ in which of the two they take."""
+    folder = begun(tmp_path)
+    with EpisodeLog(folder) as log:
+        log.append(record("a"))
+    whole = folder.episodes.read_bytes()
+    folder.episodes.write_bytes(whole.replace(b"{", b"{" + field + b", ", 1) + whole)
+    with pytest.raises(ValueError, match=r"episodes.jsonl, line 1, .* is there twice; remove that line"):
+        read_records(folder.episodes)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_ends_the_run_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     play(make_agent("random"), tmp_path / "run", limit=1)
@@ -568,6 +587,44 @@ def test_a_full_disk_ends_the_run_and_says_so(tmp_path: Path, capsys: pytest.Cap
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{tmp_path / 'run' / 'episodes.jsonl'} cannot be written: no space left on device" in said
     assert re.search(r"[0-9.]+ MiB are free in .*\. Make room there\. Then the same command resumes the run\.$", said)
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_run_that_found_no_room_for_a_record_goes_on_with_its_chain(tmp_path: Path) -> None:
+    with files_of_at_most(9000), pytest.raises(DiskFullError, match=r"episodes.jsonl cannot be written"):
+        play(make_agent("random"), tmp_path)
+    (session,) = ResultsFolder(tmp_path).info["sessions"]
+    assert "ended" not in session, "the chain is ahead of the file"
+    kept = len(records_in(tmp_path))
+    assert kept
+    assert play(make_agent("random"), tmp_path).kept == kept
+    verdict = verify(load_results(tmp_path))
+    assert (verdict.episodes, verdict.missing, verdict.differences) == (48, 0, [])
+
+
+def test_no_line_follows_one_that_found_no_room(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run")
+    with EpisodeLog(folder) as log:
+        log.append(record("a"))
+        with files_of_at_most(folder.episodes.stat().st_size + 100), pytest.raises(DiskFullError):
+            log.append(record("b"))
+        with pytest.raises(DiskFullError, match="file too large"):
+            log.append(record("c"))
+        with pytest.raises(DiskFullError, match="file too large"):
+            log.start("d", 0)
+    with EpisodeLog(folder) as log:
+        log.append(record("e"))
+    assert [each.key for each in read_records(folder.episodes)] == ["a", "e"]
 
 
 # The process
@@ -684,6 +741,9 @@ def test_the_record_of_what_an_agent_was_trained_on_stays_with_the_run(
 
     play(Trained(), tmp_path / "trained", limit=1)
     assert load_results(tmp_path / "trained").seen == read_seen(tmp_path / "seen.npy")
+    write_seen(tmp_path / "trained" / "seen.npy", [1, *read_seen(tmp_path / "seen.npy")])  # as --seen adds
+    play(Trained(), tmp_path / "trained", limit=2)
+    assert load_results(tmp_path / "trained").seen == read_seen(tmp_path / "seen.npy") | {1}, "nor by a later session"
     play(Scripted(), tmp_path / "new", limit=1)
     assert load_results(tmp_path / "new").seen is None
     command = ["bench", "run", "--suite", "smoke", "--agent", "random", "--out", str(tmp_path / "run")]

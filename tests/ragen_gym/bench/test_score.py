@@ -18,6 +18,7 @@ from ragen_gym.bench import compare as compare_module
 from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.compare import compare
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
+from ragen_gym.bench.report import tables
 from ragen_gym.bench.results import load_results
 from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import score, score_results
@@ -27,7 +28,7 @@ from ragen_gym.cli import bench_scores, main
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seen import write_seen
-from ragen_gym.core.stats import Difference, wilson
+from ragen_gym.core.stats import Difference, percent, wilson
 from ragen_gym.core.storage import locked_folder
 from ragen_gym.envs.turn import TurnEnv
 
@@ -254,7 +255,8 @@ def rolled_out(successes: Iterable[int], rollouts: int) -> list[EpisodeRecord]:
 
 
 def test_several_rollouts() -> None:
-    split = score(SMOKE, rolled_out([0, 0, 0, 0, 1, 2, 3, 4], 4), "some")["splits"]["sokoban"]
+    summary = score(SMOKE, rolled_out([0, 0, 0, 0, 1, 2, 3, 4], 4), "some")
+    split = summary["splits"]["sokoban"]
     assert split["rollouts"] == 4
     assert split["success"]["n"] == 32
     assert split["success"]["rate"] == split["clustered"]["rate"] == split["pass_at"]["1"]["rate"] == 10 / 32
@@ -265,6 +267,11 @@ def test_several_rollouts() -> None:
     assert split["pass_hat"]["2"]["rate"] == pytest.approx((0 + 1 / 6 + 1 / 2 + 1) / 8)
     assert split["clustered"]["low"] < split["success"]["low"]
     assert split["clustered"]["high"] > split["success"]["high"]
+    shown = {**split["success"], "low": split["clustered"]["low"], "high": split["clustered"]["high"]}
+    assert tables.success(split) == shown, "the interval to read"
+    assert f"| 31.2 % ({percent(shown['low'])} to {percent(shown['high'])}) |" in tables.markdown_tables([summary])
+    once = score(SMOKE, rolled_out([0, 1, 1], 1), "some")["splits"]["sokoban"]
+    assert tables.success(once) == once["success"]
     assert split["tokens"] == {"prompt": 7 * 32, "completion": 3 * 32}
     assert split["cost"] == 8
     assert split["seconds"]["median"] == 1.5
@@ -418,7 +425,8 @@ def run_command(*argv: object) -> int:
 
 def write_run(folder: Path, records: Iterable[EpisodeRecord], agent: str, suite: Suite = SMOKE) -> Path:
     run = ResultsFolder(folder)
-    run.begin({"suite": suite.name, "hash": suite.hash, "agent": agent}, {})
+    asked = {"settings": {}, "temperature": suite.temperature, "prompts": {}}
+    run.begin({"suite": suite.name, "hash": suite.hash, "agent": agent, **asked}, {})
     with EpisodeLog(run) as log:
         for record in records:
             log.append(record)

@@ -419,6 +419,21 @@ def test_whatever_is_changed_breaks_the_chain(
         assert run.verify(capsys)[0] == FALSE
 
 
+def test_turns_without_a_reply_among_turns_with_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Moves that no reply names: an agent replies, or moves, through a whole episode."""
+    lines = run.lines
+    changed = [line for line in lines if len(line["turns"]) > 1 and line["turns"][-1]["problem"] is None]
+    for line in changed:
+        line["turns"][-1]["reply"] = None
+    run.lines = lines
+    run.rechain()
+    run.score_again()
+    code, found = run.verify(capsys)
+    assert code == FALSE
+    whats = [each["what"] for each in found["differences"]]
+    assert whats.count("turns without a reply") == len(changed) > 0
+
+
 def settings(info: dict[str, Any]) -> None:
     info["settings"] = {**info["settings"], "max_tokens": 9}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 from collections.abc import Iterator
@@ -48,6 +49,25 @@ def test_a_file_is_replaced_whole(tmp_path: Path, data: str | bytes) -> None:
     assert path.read_bytes() == (data.encode() if isinstance(data, str) else data)
     assert other.read_text() == "old", "a link in the way is not followed"
     assert sorted(tmp_path.iterdir()) == [path, other], "nothing else is left"
+
+
+def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system may else keep the new name and lose what was written."""
+    done: list[object] = []
+    fsync, rename = os.fsync, os.replace
+
+    def flushed(handle: int) -> None:
+        done.append(os.fstat(handle).st_size)
+        fsync(handle)
+
+    def renamed(source: Path, target: Path) -> None:
+        done.append(target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_atomic(tmp_path / "run.json", "four")
+    assert done == [4, tmp_path / "run.json"]
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
