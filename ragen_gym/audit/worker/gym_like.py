@@ -311,7 +311,7 @@ def accepts_seed(reset: Callable[..., Any]) -> str:
         owner = getattr(owner, "env", None)
         if "seed" in parameters:
             return "named"
-        if not takes_any or not hasattr(owner, "reset"):
+        if not takes_any or owner is None or not hasattr(owner, "reset"):
             return "any" if takes_any else ""
         reset = owner.reset
 
