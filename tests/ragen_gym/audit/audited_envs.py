@@ -135,7 +135,7 @@ class OwnRandom(OwnGenerator):
         return Maze.reset(self, seed=seed)
 
     def direction(self, action: int) -> int:
-        return (action + self.slips.randrange(2)) % 4
+        return (action + int(self.slips.randrange(2))) % 4
 
 
 class TakesAny(Maze):
@@ -150,6 +150,17 @@ class Swallows(Maze):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
+
+
+class Falls(Maze):
+    """Pays 1 for each step until the walker falls at the goal, as CartPole does: sound, and nobody wins."""
+
+    def info(self) -> dict[str, Any]:
+        return {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, fallen, truncated, _ = super().step(action)
+        return observation, 1.0, fallen, truncated, {}
 
 
 class Switches(gymnasium.Env[Any, Any]):
