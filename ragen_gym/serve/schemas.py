@@ -60,7 +60,9 @@ class BatchResetRequest(_Request):
         json_schema_extra={"examples": [{"seed": 0}, {"seed": [4, 9]}, {"reset_mask": [True, False]}]}
     )
 
-    seed: Seed | list[Seed] | None = Field(None, description="One seed s gives environment i the seed s + i.")
+    seed: Seed | list[Seed | None] | None = Field(
+        None, description="One seed s gives environment i the seed s + i; one that is null in a list goes on."
+    )
     level: BoardText | list[BoardText] | None = None
     noise_seed: Seed | list[Seed] | None = None
     reset_mask: list[bool] | None = Field(None, description="The environments to reset; all where it is left out.")
