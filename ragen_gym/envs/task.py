@@ -256,10 +256,10 @@ class TaskEnv(InnerGenerator, ReplyEnv):
             raise ValueError(f"{self._name} gave {shown(message)} as a message, which must be a string.")
         try:
             number = float(reward)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not math.isfinite(number):
-            raise ValueError(f"{self._name} gave the reward {reward}, which must be a finite number.")
+            raise ValueError(f"{self._name} gave the reward {shown(reward)}, which must be a finite number.")
         return number
 
     def _report(self, info: dict[str, Any], rewards: tuple[float, ...], *, success: bool) -> dict[str, Any]:

@@ -109,11 +109,20 @@ def _explore(
                     count += 1
                 after[node, step] = slots[slot]
             if count > limit:
-                return boards[:0], states[:0], reach[:0], after[:0], rewards[:0], outcomes[:0]
-        if count == last:
+                break
+        if count == last or count > limit:
             break
         first = last
-    return boards[:count], states[:count], reach[:count], after[:count], rewards[:count], outcomes[:count]
+    count = count if count <= limit else 0
+    # Copies: who keeps a part of an array keeps all of it.
+    return (
+        boards[:count].copy(),
+        states[:count].copy(),
+        reach[:count].copy(),
+        after[:count].copy(),
+        rewards[:count].copy(),
+        outcomes[:count].copy(),
+    )
 
 
 def _explore_plain(

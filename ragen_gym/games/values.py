@@ -112,17 +112,27 @@ class LevelValues:
         moves: of the episode.
         may_stop: whether an episode may end with moves left, at no cost: V* is then at least 0. A turn environment is
             so, as a reply may name few moves; the environment of single moves is not.
+        max_entries: values that its tables hold at most, states x actions x moves; None for those of the module.
 
     Raises:
         ValueError: the chances of what a move does cannot be known; see ``Game.noise_intervals``.
     """
 
-    def __init__(self, game: Game, start: tuple[Board, Sequence[int]], moves: int, *, may_stop: bool = False) -> None:
+    def __init__(
+        self,
+        game: Game,
+        start: tuple[Board, Sequence[int]],
+        moves: int,
+        *,
+        may_stop: bool = False,
+        max_entries: int | None = None,
+    ) -> None:
         self.game, self.start, self.moves, self.may_stop = game, start, moves, may_stop
+        self.max_entries = _MAX_ENTRIES if max_entries is None else max_entries
         chances, draws = zip(*game.noise_intervals(), strict=True)
         self._chances, self._draws, actions = np.array(chances), np.array(draws), len(game.Action)
         begin, numbers = np.frombuffer(bytes(start[0]), np.uint8), np.array(start[1], np.int32)
-        limit = min(MAX_STATES, _MAX_ENTRIES // (actions * max(1, moves)))
+        limit = min(MAX_STATES, self.max_entries // (actions * max(1, moves)))
         question = begin, numbers, moves, compiled_params(game.params), self._draws, actions, limit
         self._reached = reached = Reached(*explorer(game.rule)(*question))
         steps = reached.after, reached.rewards, reached.outcomes
@@ -141,7 +151,8 @@ class LevelValues:
         self.nbytes = _OF_A_STATE * (1 + len(self._rows)) + sum(array.nbytes for array in arrays)
 
     def __reduce__(self) -> Any:
-        return partial(LevelValues, may_stop=self.may_stop), (self.game, self.start, self.moves)  # soon made again
+        made = partial(LevelValues, may_stop=self.may_stop, max_entries=self.max_entries)  # soon made again
+        return made, (self.game, self.start, self.moves)
 
     def value(self, board: Board, state: Sequence[int], moves_left: int) -> Value:
         """V* of a state in which the game goes on: the highest expected return, the highest probability of success."""
@@ -241,7 +252,7 @@ class LevelValues:
         return None if row is None or self._reached.reach[row] < moves_left else row
 
 
-_Level = tuple[Game, bytes, int, bool]
+_Level = tuple[Game, bytes, int, bool, int | None]
 
 
 class _Cache:
@@ -270,15 +281,17 @@ class _Cache:
 _kept = _Cache()
 
 
-def level_values(game: Game, board: Board, moves: int, *, may_stop: bool = False) -> LevelValues:
-    """The values of an episode of so many moves on the level that starts with this board.
+def level_values(
+    game: Game, board: Board, moves: int, *, may_stop: bool = False, max_entries: int | None = None
+) -> LevelValues:
+    """The values of an episode of so many moves on the level that starts with this board; see ``LevelValues``.
 
     Those of the last levels are kept, 256 MiB of them.
 
     Raises:
         ValueError: see ``LevelValues``.
     """
-    level = game, bytes(board), moves, may_stop
+    level = game, bytes(board), moves, may_stop, max_entries
     try:
         values = _kept.get(level)
     except TypeError:  # an option that cannot be hashed, such as a list
@@ -289,9 +302,9 @@ def level_values(game: Game, board: Board, moves: int, *, may_stop: bool = False
     return values
 
 
-def _of_level(game: Game, board: bytes, moves: int, may_stop: bool) -> LevelValues:
+def _of_level(game: Game, board: bytes, moves: int, may_stop: bool, max_entries: int | None) -> LevelValues:
     state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    return LevelValues(game, (board, state), moves, may_stop=may_stop)
+    return LevelValues(game, (board, state), moves, may_stop=may_stop, max_entries=max_entries)
 
 
 def pivot(moves: Sequence[tuple[float, float]]) -> int | None:

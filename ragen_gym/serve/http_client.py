@@ -1,6 +1,7 @@
 """The HTTP client of the remote environments: requests with a token, and the server's errors as Python's.
 
-A server is not trusted: its answers are bounded in bytes and seconds, never unpacked, and its words are printable.
+A server is not trusted: its answers are bounded in bytes and, once their header is there, in seconds; they are never
+unpacked, and its words are printable.
 """
 
 from __future__ import annotations

@@ -15,7 +15,15 @@ from ragen_gym.serve.errors import RequestError
 if TYPE_CHECKING:
     from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["LARGEST_NUMBER", "TURN_LIMITS", "Limits", "check_boards", "check_images", "check_options"]
+__all__ = [
+    "LARGEST_NUMBER",
+    "REGRET_ENTRIES",
+    "TURN_LIMITS",
+    "Limits",
+    "check_boards",
+    "check_images",
+    "check_options",
+]
 
 #: The most that each of these options of games may be; the games themselves allow more.
 OPTION_LIMITS = {
@@ -37,6 +45,8 @@ TURN_LIMITS = {
 }
 #: Pixels of all pictures of an episode, which the session keeps: three bytes each.
 EPISODE_PIXELS = 2**21
+#: Values in the tables of ``regret`` that a session keeps, states x actions x moves: some 25 bytes each.
+REGRET_ENTRIES = 2**18
 #: The bound of every other number.
 LARGEST_NUMBER = 1_000_000
 #: Characters of a text in an option.

@@ -10,7 +10,7 @@ from ragen_gym.core.settings import Setting, declared
 from ragen_gym.core.text import TextFormat
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem
-from ragen_gym.serve.limits import LARGEST_NUMBER, TURN_LIMITS
+from ragen_gym.serve.limits import LARGEST_NUMBER, REGRET_ENTRIES, TURN_LIMITS
 
 __all__ = [
     "BatchReset",
@@ -60,7 +60,9 @@ class BatchResetRequest(_Request):
         json_schema_extra={"examples": [{"seed": 0}, {"seed": [4, 9]}, {"reset_mask": [True, False]}]}
     )
 
-    seed: Seed | list[Seed] | None = Field(None, description="One seed s gives environment i the seed s + i.")
+    seed: Seed | list[Seed | None] | None = Field(
+        None, description="One seed s gives environment i the seed s + i; one that is null in a list goes on."
+    )
     level: BoardText | list[BoardText] | None = None
     noise_seed: Seed | list[Seed] | None = None
     reset_mask: list[bool] | None = Field(None, description="The environments to reset; all where it is left out.")
@@ -162,7 +164,8 @@ class CreateRequest(_Request):
         False,
         description="Whether infos say what each move or turn gave away of what was still possible. What is possible "
         "depends on the moves that are left: true counts them from `max_episode_steps` or the budgets, a number is how "
-        "many an episode has. Not for batches.",
+        f"many an episode has. Of a level whose states x actions x moves are more than {REGRET_ENTRIES} it is unknown, "
+        "null. Not for batches.",
     )
     max_episode_steps: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="Moves after which an episode is truncated; the id's own where it is left out."

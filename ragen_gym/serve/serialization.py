@@ -6,7 +6,7 @@ import io
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from math import isnan, nan
+from math import isnan, nan, prod
 from typing import Any
 
 import gymnasium
@@ -40,6 +40,9 @@ __all__ = [
 
 Json = dict[str, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+#: Numbers of an observation, at most; pictures of a server have fewer, by ``ragen_gym.serve.limits.EPISODE_PIXELS``.
+_LARGEST_BOX = 2**24
 
 #: Arguments of ``ragen_gym.StepEnv`` that the server takes as fields of their own; all others are options of the game.
 _FIELDS = ("split", "preset", "levels", "observation", "text_format", "vocabulary", "tile_size", "regret")
@@ -97,10 +100,30 @@ def space_json(space: Any) -> Json:
     }
 
 
-def space_of(about: Json) -> Any:
-    """The space that ``space_json`` describes."""
+def space_of(about: Any) -> Any:
+    """The space that ``space_json`` describes.
+
+    Raises:
+        ValueError: what a server sent is none, or one of more numbers than any picture has.
+    """
+    try:
+        if _numbers(about) > _LARGEST_BOX:
+            raise ValueError("too large")
+        return _space_of(about)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise ValueError(f"the server described a space that cannot be made: {shown(about)}.") from None
+
+
+def _numbers(about: Any) -> int:
+    """How many numbers an observation of a space has."""
     if about["type"] == "Dict":
-        return spaces.Dict({name: space_of(each) for name, each in about["spaces"].items()})
+        return sum(map(_numbers, about["spaces"].values()))
+    return abs(int(prod(about.get("shape", ()))))
+
+
+def _space_of(about: Any) -> Any:
+    if about["type"] == "Dict":
+        return spaces.Dict({name: _space_of(each) for name, each in about["spaces"].items()})
     if about["type"] == "Discrete":
         return spaces.Discrete(about["n"])
     if about["type"] == "Text":

@@ -13,7 +13,7 @@ from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import GameSpec, build_game
 from ragen_gym.serve.errors import RequestError, library_errors
-from ragen_gym.serve.limits import check_images
+from ragen_gym.serve.limits import REGRET_ENTRIES, check_images
 from ragen_gym.serve.schemas import BatchResetRequest, CreateRequest, ResetRequest
 from ragen_gym.serve.serialization import (
     Json,
@@ -313,12 +313,19 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
             options = request.budgets.model_dump() if request.budgets else {}
             env = make_turn(spec.name, **options, **arguments)
             check_images(env)
-            return ServedTurn(env, max_reply)
+            return ServedTurn(_bounded(env), max_reply)
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps
             if request.regret is True:  # the environment knows nothing of the wrapper that ends its episodes
                 arguments["regret"] = request.max_episode_steps
         if request.num_envs is None:
-            return ServedStep(gymnasium.make(spec.id, disable_env_checker=True, **arguments))
+            return ServedStep(_bounded(gymnasium.make(spec.id, disable_env_checker=True, **arguments)))
         mode = request.autoreset or "NextStep"
         return ServedBatch(gymnasium.make_vec(spec.id, request.num_envs, autoreset_mode=mode, **arguments))
+
+
+def _bounded(env: Any) -> Any:
+    """The environment, with a bound on the tables of ``regret`` that it keeps."""
+    if env.unwrapped._regret is not None:
+        env.unwrapped._regret.max_entries = REGRET_ENTRIES
+    return env

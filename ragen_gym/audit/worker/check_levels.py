@@ -101,6 +101,7 @@ def _searched(context: Context) -> tuple[dict[int, list[Any]], list[tuple[int, i
     if "searched" in context.facts:
         found: tuple[dict[int, list[Any]], list[tuple[int, int]], int] = context.facts["searched"]
         return found
+    context.need_success()
     context.need_repeats()
     if not context.shared.actions():
         raise NotApplicable("the actions are not a short list, so that they cannot be searched")

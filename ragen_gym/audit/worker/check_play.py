@@ -217,6 +217,7 @@ def reward_constant(context: Context) -> Outcome:
     menu: list[Any] = [action for action in env.actions()[:12] if action not in known]
     if not menu:
         raise NotApplicable("the actions are not a short list")
+    context.need_success()
     rates: dict[Any, float] = {}
     numbers: dict[Any, int] = {}
     lows: dict[Any, float] = {}
@@ -263,6 +264,7 @@ _GOOD = 0.5  # what a text answer must earn to count as right
 
 def reward_random(context: Context) -> Outcome:
     """Random play does not solve most levels; its rate stands here beside whatever an agent reaches."""
+    context.need_success()
     played = [(seed, steps) for seed, _, steps in context.played if steps]
     rate = context.wins / max(len(played), 1)
     mean = sum(sum(float(step.reward) for step in steps) for _, steps in played) / max(len(played), 1)

@@ -233,6 +233,7 @@ def global_random_read(context: Context) -> Outcome:
 
 def global_random_moved(context: Context) -> Outcome:
     """Playing leaves the global generators as they were."""
+    actions = context.actions(3)  # to find them resets an environment
     with _restored():
         moved: dict[str, str] = {}
         for name, seed_it, state in _generators():
@@ -244,7 +245,7 @@ def global_random_moved(context: Context) -> Outcome:
                 if what == "reset":
                     env.reset(4)
                 else:
-                    context.play(env, context.actions(3))
+                    context.play(env, actions)
                 if key(state()) != before:
                     env.reset(5)
                     after = key(state())
@@ -256,7 +257,6 @@ def global_random_moved(context: Context) -> Outcome:
                     )
         if moved:
             what = "; ".join(f"{name}: {how}" for name, how in moved.items())
-            actions = context.actions(3)
             raise Fault(
                 f"global random state is changed ({what})",
                 context.code(

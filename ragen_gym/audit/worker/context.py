@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .protocol import FINDING, NOT_APPLICABLE, PASSED, AuditedEnv, NotApplicable, Outcome, RenewedEnv, Step, Target, key
+from .protocol import (
+    FINDING,
+    NOT_APPLICABLE,
+    PASSED,
+    AuditedEnv,
+    NotApplicable,
+    Outcome,
+    RenewedEnv,
+    Step,
+    Target,
+    key,
+    said_success,
+)
 
 __all__ = ["Context", "Fault", "comparable", "first_difference", "not_applicable", "passed"]
 
@@ -184,6 +196,24 @@ class Context:
         """Raises NotApplicable where the beginning of an episode does not tell its level."""
         if self.stochastic and not self.target.separate_noise:
             raise NotApplicable("the dynamics are stochastic, so that a beginning does not tell its level from others")
+
+    def need_success(self) -> None:
+        """Raises NotApplicable where nothing tells a success from another end."""
+        if not self.tells_success:
+            raise NotApplicable(
+                "info has no word of success, and steps that end no episode earn as much as those that do"
+            )
+
+    @cached_property
+    def tells_success(self) -> bool:
+        """Whether ``won`` can be believed; where it goes by the last reward, that must be more than other steps earn."""
+        if getattr(self.shared.won, "__func__", None) is not AuditedEnv.won:
+            return True
+        steps = [step for _, _, steps in self.played for step in steps]
+        if any(said_success(step.info) is not None for step in steps):
+            return True
+        ends = [float(step.reward) for step in steps if step.terminated and float(step.reward) > 0]
+        return not ends or all(float(step.reward) < min(ends) for step in steps if not step.done)
 
     def code(self, *lines: str) -> str:
         """Evidence: the target's definitions, then these lines."""

@@ -12,6 +12,7 @@ import inspect
 import random  # noqa: TID251  # a generator of its own; the global one is audited, not used
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pkgutil import resolve_name
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = ["CallableTarget", "GymnasiumTarget", "ServerTarget"]
 
 _IDLE = ("noop", "no-op", "no_op", "do nothing", "idle", "wait")
 _TRIED = 5  # seeds until one resets the environment
+_MOST_ACTIONS = 10_000  # that are listed; of more, some are drawn
 _MASKS = ("action_mask", "legal_actions_mask", "mask")
 
 
@@ -39,13 +41,13 @@ class GymEnv(AuditedEnv):
         self.observation_space = getattr(env, "observation_space", None)
         self.action_space = getattr(env, "action_space", None) or getattr(env, "ACTION_SPACE", None)
         self._menu, self._noise = menu, noise
-        self._accepts = accepted(env.reset)
+        self._seeded_by = seeded_by(env)
 
     def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
         arguments: dict[str, Any] = {}
-        if "seed" in self._accepts:
+        if self._seeded_by == "reset":
             arguments["seed"] = seed
-        elif seed is not None and callable(getattr(self.env, "seed", None)):
+        elif self._seeded_by and seed is not None:
             self.env.seed(seed)
         if noise is not None:
             arguments["options"] = {"noise_seed": noise}
@@ -73,9 +75,11 @@ class GymEnv(AuditedEnv):
             return self._menu
         if hasattr(self.core, "get_all_actions"):
             return [each.item() if hasattr(each, "item") else each for each in self.core.get_all_actions()]
-        if hasattr(self.action_space, "n"):
-            start = int(getattr(self.action_space, "start", 0))
-            return list(range(start, start + int(self.action_space.n)))
+        space = self.action_space
+        # MultiBinary has an n, too, and a shape besides.
+        if hasattr(space, "n") and not getattr(space, "shape", ()) and int(space.n) <= _MOST_ACTIONS:
+            start = int(getattr(space, "start", 0))
+            return list(range(start, start + int(space.n)))
         return []
 
     def sample(self, seed: int) -> Any:
@@ -114,14 +118,16 @@ class GymEnv(AuditedEnv):
         return GymEnv(copied(self.env), self._menu, self._noise)
 
     def reseed(self, seed: int) -> bool:
-        try:
-            from gymnasium.utils import seeding
-        except ImportError:
-            return False
-        if getattr(self.core, "_np_random", None) is None:
-            return False
-        self.core.np_random = seeding.np_random(seed)[0]
-        return True
+        found = False
+        for value in getattr(self.core, "__dict__", {}).values():
+            if hasattr(value, "bit_generator"):  # Gymnasium's np_random, or a numpy.random.Generator of another name
+                value.bit_generator.state = type(value.bit_generator)(seed).state
+            elif isinstance(value, random.Random) or type(value).__name__ == "RandomState":
+                value.seed(seed)
+            else:
+                continue
+            found = True
+        return found
 
 
 class CallableTarget(Target):
@@ -146,19 +152,15 @@ class CallableTarget(Target):
         core = env.env
         if hasattr(core, "num_envs"):
             raise ValueError(f"{self.name} makes {core.num_envs} environments in one: name what makes a single one.")
-        self.takes_seed = bool({"seed", "kwargs"} & accepted(core.reset)) or callable(getattr(core, "seed", None))
+        self.takes_seed = bool(seeded_by(core))
         self.separate_noise = self._separate(core)
         module, _, attribute = self.name.partition(":")
         plain = _first_reset(core)
         result = "[0]" if isinstance(plain, tuple) else ""
-        seed = "seed=s" if "seed" in accepted(core.reset) else ""
-        first = f"e.seed(s); e.reset(){result}" if not seed and self.takes_seed else f"e.reset({seed}){result}"
+        seed = "seed=s" if seeded_by(core) == "reset" else ""
+        first = f"(e.seed(s), e.reset(){result})[1]" if seeded_by(core) == "seed" else f"e.reset({seed}){result}"
         if inspect.iscoroutinefunction(core.reset):
             self.code = _ASYNC_CODE.format(make=self.make_code(module, attribute), seed=seed, result=result)
-        elif ";" in first:
-            self.code = (
-                f"{self.make_code(module, attribute)}; start = lambda e, s: (e.seed(s), e.reset(){result})[1]; {_ACT}"
-            )
         else:
             self.code = f"{self.make_code(module, attribute)}; start = lambda e, s: {first}; {_ACT}"
         if _has_array(plain):  # repr shows all of it, so that it can be compared
@@ -174,6 +176,8 @@ class CallableTarget(Target):
         return GymEnv(env, self.menu, self.separate_noise)
 
     def splits(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        if not self._reads_split():
+            return None
         for training, test in (("train", "test"), ("train", "validation"), ("train", "eval")):
             try:
                 self.make(split=training).close()
@@ -182,6 +186,20 @@ class CallableTarget(Target):
                 continue
             return {"split": training}, {"split": test}
         return None
+
+    def _reads_split(self) -> bool:
+        """Whether there is an argument ``split``, or one of no meaning is refused: what takes any may read none."""
+        env = self.make()
+        env.close()
+        for made_by in (self.factory, type(env.core)):
+            with suppress(TypeError, ValueError):  # what is not written in Python
+                if "split" in inspect.signature(made_by).parameters:
+                    return True
+        try:
+            self.make(split="no such split").close()
+        except Exception:  # whatever a constructor raises
+            return True
+        return False
 
     @staticmethod
     def _separate(core: Any) -> bool:
@@ -253,13 +271,13 @@ _LOCAL = threading.local()  # an event loop for each thread
 
 def _first_reset(env: Any) -> Any:
     """What ``reset`` returns for the first of some seeds that does not raise; a check says which do."""
-    takes_seed = "seed" in accepted(env.reset)
+    given = seeded_by(env) == "reset"
     for seed in range(1, _TRIED):
         try:
-            return settled(env.reset(**({"seed": seed} if takes_seed else {})))
+            return settled(env.reset(**({"seed": seed} if given else {})))
         except Exception:  # the last seed tells
             continue
-    return settled(env.reset(**({"seed": _TRIED} if takes_seed else {})))
+    return settled(env.reset(**({"seed": _TRIED} if given else {})))
 
 
 def _has_array(value: Any) -> bool:
@@ -281,16 +299,29 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def accepted(function: Callable[..., Any]) -> set[str]:
-    """The names of a function's arguments; through wrappers that pass everything on, those of the inner function."""
-    names: set[str] = set()
-    owner = getattr(function, "__self__", None)
+def accepts_seed(reset: Callable[..., Any]) -> str:
+    """Whether a ``reset`` takes a seed: "named", "any" where it takes arguments of any name, "" where it does not.
+
+    Of a wrapper's that passes everything on, what the inner one does.
+    """
+    owner = getattr(reset, "__self__", None)
     while True:
-        names |= set(inspect.signature(function).parameters)
+        parameters = inspect.signature(reset).parameters
+        takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
         owner = getattr(owner, "env", None)
-        if "kwargs" not in names or owner is None or not hasattr(owner, function.__name__):
-            return names
-        function = getattr(owner, function.__name__)
+        if "seed" in parameters:
+            return "named"
+        if not takes_any or owner is None or not hasattr(owner, "reset"):
+            return "any" if takes_any else ""
+        reset = owner.reset
+
+
+def seeded_by(env: Any) -> str:
+    """The method that gives an environment its seed: "reset", "seed", or "" where there is none."""
+    accepts = accepts_seed(env.reset)
+    if accepts != "named" and callable(getattr(env, "seed", None)):
+        return "seed"
+    return "reset" if accepts else ""
 
 
 def load(name: str) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from .gym_like import accepted, load, settled
+from .gym_like import accepts_seed, load, settled
 from .protocol import AuditedEnv, NotApplicable, Step, Target, copied, keywords
 from .text_libraries import TextEnv, bracketed
 
@@ -107,7 +107,7 @@ class OpenEnvTarget(Target):
             )
         else:
             self.factory = load(name)
-            self.takes_seed = bool({"seed", "kwargs"} & accepted_of(self.factory))
+            self.takes_seed = bool(accepts_seed(getattr(self.factory, "reset", None) or self.factory().reset))
             self.action_model = _action_model(self.factory)
             schema = self.action_model.model_json_schema() if self.action_model else {}
             module, _, attribute = name.partition(":")
@@ -135,11 +135,6 @@ class OpenEnvTarget(Target):
         client = GenericEnvClient(base_url=self.name).sync()
         client.connect()
         return OpenEnvEnv(client, self)
-
-
-def accepted_of(factory: Any) -> set[str]:
-    """The names of the arguments of a class's ``reset``."""
-    return set(inspect.signature(factory.reset).parameters) if hasattr(factory, "reset") else accepted(factory().reset)
 
 
 def _action_model(factory: Any) -> Any:

@@ -26,6 +26,7 @@ __all__ = [
     "key",
     "keywords",
     "literal",
+    "said_success",
 ]
 
 FINDING, PASSED, NOT_APPLICABLE = "finding", "passed", "not applicable"
@@ -115,7 +116,7 @@ class AuditedEnv:
         """Whether a step ends the episode with success; None while it goes on."""
         if not step.done:
             return None
-        said = _said_success(step.info)
+        said = said_success(step.info)
         if said is not None:
             return said
         return bool(step.terminated and float(step.reward) > 0)
@@ -185,14 +186,14 @@ def copied(env: Any) -> Any:
         raise NotApplicable(f"the environment cannot be copied: {type(error).__name__}: {error}") from error
 
 
-def _said_success(info: Mapping[str, Any], depth: int = 0) -> bool | None:
+def said_success(info: Mapping[str, Any], depth: int = 0) -> bool | None:
     """What ``info``, or a mapping in it, says of success."""
     for name in SUCCESS:
         said = info.get(name)
         if isinstance(said, (bool, int, float)) or getattr(said, "size", 0) == 1:  # NumPy's numbers have a size
             return bool(said)
     inner = [each for each in info.values() if isinstance(each, Mapping)] if depth < _DEEPEST else []
-    return next((said for each in inner if (said := _said_success(each, depth + 1)) is not None), None)
+    return next((said for each in inner if (said := said_success(each, depth + 1)) is not None), None)
 
 
 def literal(value: Any) -> str:

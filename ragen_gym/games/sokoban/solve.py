@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from ragen_gym.core.validation import check_number
 from ragen_gym.games._jit import in_time
 from ragen_gym.games.game import Solution
 from ragen_gym.games.sokoban.rules import BOXES, Tile, legal, step
@@ -74,7 +75,7 @@ def find_plan(
 
     Raises:
         NotSolvedError: the search took more than ``max_nodes`` nodes.
-        ValueError: an unknown metric.
+        ValueError: an unknown metric, or a limit that is no integer from 1 on.
     """
     if metric not in ("moves", "pushes"):
         raise ValueError(f"metric={metric!r} is not known: choose 'moves' or 'pushes'.")
@@ -89,6 +90,7 @@ def _search(
     board: Board, width: int, by_moves: bool, within: int | None, goal: int, max_nodes: int
 ) -> tuple[int, int, Memory]:
     """Search with little memory first, then with more: (how it ended, last node, memory)."""
+    check_number("Sokoban", "max_nodes", max_nodes, 1, whole=True)
     cells = np.frombuffer(bytes(board), np.uint8)
     boxes = int(((cells == Tile.BOX) | (cells == Tile.BOX_ON_TARGET)).sum())
     nodes, bound = min(_FIRST_NODES, max_nodes), -1 if within is None else min(within, _FARTHEST)

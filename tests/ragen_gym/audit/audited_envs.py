@@ -111,6 +111,75 @@ class SlipperyMaze(Maze):
         return int(self.noise.choice([action, (action + 1) % 4]))
 
 
+class OwnGenerator(Maze):
+    """Slips by a generator of its own, beside the one that Gymnasium seeds: sound, but for what its members share."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.slips = np.random.default_rng(seed)
+        return super().reset(seed=seed)
+
+    def direction(self, action: int) -> int:
+        return int(self.slips.choice([action, (action + 1) % 4]))
+
+    def info(self) -> dict[str, Any]:
+        moves = [self.moved(self.player, move) != self.player for move in MOVES]
+        mask = [int(moves[action] or moves[(action + 1) % 4]) for action in range(4)]
+        return {"success": self.player == self.goal, "action_mask": mask}
+
+
+class OwnRandom(OwnGenerator):
+    """The same by a generator of Python's."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.slips: Any = random.Random(seed)
+        return Maze.reset(self, seed=seed)
+
+    def direction(self, action: int) -> int:
+        return (action + int(self.slips.randrange(2))) % 4
+
+
+class TakesAny(Maze):
+    """Takes its seed among arguments of any name: sound."""
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        return super().reset(**arguments)
+
+
+class Swallows(Maze):
+    """Takes options of any name, and reads none: sound, and without splits."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+
+
+class Falls(Maze):
+    """Pays 1 for each step until the walker falls at the goal, as CartPole does: sound, and nobody wins."""
+
+    def info(self) -> dict[str, Any]:
+        return {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, fallen, truncated, _ = super().step(action)
+        return observation, 1.0, fallen, truncated, {}
+
+
+class Switches(gymnasium.Env[Any, Any]):
+    """An action sets every switch at once: sound."""
+
+    observation_space: Any = spaces.MultiBinary(5)
+    action_space: Any = spaces.MultiBinary(5)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.wanted = self.np_random.integers(2, size=5).astype(np.int8)
+        return self.wanted.copy(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if not self.action_space.contains(action):
+            raise ValueError(f"action={action!r} is not in {self.action_space}.")
+        return self.wanted.copy(), float((action == self.wanted).all()), True, False, {}
+
+
 class UnsplitMaze(Maze):
     """Declares no split: sound."""
 
@@ -299,6 +368,12 @@ class MovesGlobal(Maze):
     def direction(self, action: int) -> int:
         random.random()
         return action
+
+
+class MovesGlobalAtReset(Maze):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        random.seed(seed)
+        return super().reset(seed=seed)
 
 
 class CountsMembers(Maze):

@@ -16,10 +16,11 @@ from typing import Any, Generic, TypeVar
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from ragen_gym.audit.worker import check_play, check_splits
 from ragen_gym.audit.worker.context import Context
-from ragen_gym.audit.worker.gym_like import CallableTarget, GymnasiumTarget
+from ragen_gym.audit.worker.gym_like import CallableTarget, GymEnv, GymnasiumTarget
 from ragen_gym.audit.worker.hubs import VerifiersTarget
 from ragen_gym.audit.worker.protocol import Outcome, key, literal
 from ragen_gym.audit.worker.table import CHECKS
@@ -116,6 +117,12 @@ def test_memory_that_another_thread_allocates_meanwhile_is_no_leak() -> None:
     assert found.status == "passed", found.detail
 
 
+def test_what_moves_the_global_generators_is_said() -> None:
+    assert "(random by step: moved)" in outcome("MovesGlobal", "global_random_moved").detail
+    found = outcome("MovesGlobalAtReset", "global_random_moved")
+    assert "(random by reset: set to the same state by every reset of a seed)" in found.detail
+
+
 @pytest.mark.parametrize("check", ["reward_random", "reward_after_end"])
 def test_actions_of_arrays_are_in_the_evidence_bit_for_bit(check: str) -> None:
     found = outcome("Vectors", check)
@@ -132,6 +139,42 @@ def test_actions_of_arrays_are_in_the_evidence_bit_for_bit(check: str) -> None:
 def test_an_action_is_written_as_python(action: object) -> None:
     again = eval(literal(action), {"numpy": np})
     assert (key(again), repr(type(again))) == (key(action), repr(type(action)))
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "status"),
+    [
+        ("TakesAny", "seed_repeats", "passed"),
+        ("TakesAny", "group_level", "passed"),
+        ("Switches", "plays", "passed"),
+        ("Switches", "action_in_space", "passed"),
+        ("Swallows", "split_exact", "not applicable"),
+        ("Falls", "reward_random", "not applicable"),
+        ("Falls", "reward_constant", "not applicable"),
+        ("Falls", "levels_solvable", "not applicable"),
+        ("OwnGenerator", "mask_matches", "passed"),
+        ("OwnRandom", "mask_matches", "passed"),
+        ("OwnGenerator", "group_noise", "finding"),
+        ("OwnRandom", "group_noise", "finding"),
+    ],
+)
+def test_a_sound_environment_of_another_form_is_read_rightly(name: str, check: str, status: str) -> None:
+    found = outcome(name, check)
+    assert found.status == status, found
+
+
+def test_a_seed_among_arguments_of_any_name_is_in_the_evidence() -> None:
+    names: dict[str, Any] = {}
+    exec(context("TakesAny").target.code, names)
+    new, start = names["new"], names["start"]
+    assert start(new(), 3) == start(new(), 3) != start(new(), 4)
+
+
+def test_actions_are_listed_where_they_are_few() -> None:
+    for space, few in ((spaces.Discrete(3, start=1), [1, 2, 3]), (spaces.Discrete(2**40), [])):
+        env = GymEnv(SimpleNamespace(action_space=space, reset=lambda seed: None), [])
+        assert env.actions() == few
+        assert space.contains(env.sample(0))
 
 
 class Made:

@@ -90,6 +90,11 @@ class Unpaid(Echo):
         return "Again.", None, False, False, {}
 
 
+class Rich(Echo):
+    def step(self, action: str) -> Any:
+        return "Again.", 10**5000, False, False, {}
+
+
 class Configured(Echo):
     def __init__(self, name: str, config: str) -> None:
         super().__init__()
@@ -117,7 +122,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
     vars(made).update(
         {
             each.__name__: each
-            for each in (Echo, Whole, Mute, Numbers, Endless, Spaceless, Unpaid, Configured, Optimizer, constant)
+            for each in (Echo, Whole, Mute, Numbers, Endless, Spaceless, Unpaid, Rich, Configured, Optimizer, constant)
         },
         number=3,
     )
@@ -253,6 +258,10 @@ def test_what_a_task_gives_is_checked() -> None:
     endless.reset(seed=0)
     with pytest.raises(ValueError, match="the reward nan"):
         endless.step("")
+    rich = TaskEnv("own_tasks:Rich")
+    rich.reset(seed=0)
+    with pytest.raises(ValueError, match="the reward int of very many digits, which must be a finite number"):
+        rich.step("")
     unpaid = TaskEnv("own_tasks:Unpaid")
     unpaid.reset(seed=0)
     with pytest.raises(ValueError, match="the reward None, which must be a finite number"):

@@ -183,3 +183,6 @@ def test_an_unknown_metric_is_refused() -> None:
     board = bytes(game.generate(episode_keys(1, 0, 1), None)[0])
     with pytest.raises(ValueError, match="metric='steps'"):
         find_plan(board, 6, metric="steps")  # type: ignore[arg-type]
+    for nodes in (0, -1, 1.5, None):
+        with pytest.raises(ValueError, match=r"max_nodes=.* must be an integer from 1"):
+            find_plan(board, 6, max_nodes=nodes)  # type: ignore[arg-type]

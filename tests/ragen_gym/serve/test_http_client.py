@@ -142,6 +142,26 @@ def test_an_answer_that_is_none(body: bytes, status: int) -> None:
         RemoteEnv(url, "FrozenLake")
 
 
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"type": "Box", "low": 0, "high": 5, "shape": [2**13, 2**13], "dtype": "uint8"},
+        {"type": "Dict", "spaces": {name: {"type": "Box", "shape": [2**23]} for name in "abc"}},
+        {"type": "Box", "low": 0, "high": 5, "shape": [4], "dtype": "U9"},
+        {"type": "Text"},
+        {"type": "Discrete", "n": 10**400},
+        3,
+    ],
+    ids=str,
+)
+def test_a_space_that_no_game_has_is_not_made(space: Any) -> None:
+    about = dict.fromkeys(("action_names", "grain", "instructions", "max_episode_steps"))
+    about |= {"session": "a", "env": "ragen/FrozenLake-v0", "action_space": {"type": "Discrete", "n": 4}}
+    body = json.dumps({**about, "observation_space": space}).encode()
+    with hostile(reply(body)) as url, pytest.raises(ValueError, match="described a space that cannot be made"):
+        RemoteEnv(url, "FrozenLake")
+
+
 @pytest.mark.parametrize("wait", ["1e9", "nan", "-3", "soon", "inf", "0"])
 def test_how_long_a_client_waits_is_its_own_decision(wait: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []

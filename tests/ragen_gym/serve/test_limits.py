@@ -22,7 +22,8 @@ from ragen_gym.serve import Limits, RemoteEnv, ServerError, level_cost, serving
 from ragen_gym.serve.errors import RequestError
 from ragen_gym.serve.level_cost import LevelCosts
 from ragen_gym.serve.middleware import RateLimiter, is_loopback
-from ragen_gym.serve.served_envs import ServedBatch, ServedSingle
+from ragen_gym.serve.schemas import Budgets, CreateRequest, ResetRequest
+from ragen_gym.serve.served_envs import ServedBatch, ServedSingle, ServedStep, ServedTurn, make_env
 from ragen_gym.serve.server import check_token
 from ragen_gym.serve.service import Service
 from ragen_gym.serve.sessions import Session, SessionStore
@@ -258,6 +259,25 @@ def test_large_levels_may_be_sent(http: httpx.Client) -> None:
     answer = http.post("/sessions", json=body)
     assert answer.status_code == 201, answer.text
     assert answer.json()["start"]["observation"] == text
+
+
+@pytest.mark.parametrize(
+    ("grain", "limits"),
+    [
+        ("step", {"max_episode_steps": 1000}),
+        ("turn", {"budgets": Budgets(max_turns=100, max_actions_per_turn=100, max_actions=1000)}),
+    ],
+)
+def test_a_session_keeps_no_large_tables_of_regret(grain: str, limits: dict[str, Any]) -> None:
+    for size in (4, 32):
+        options = {"size": size, "frozen_prob": 1.0}
+        request = CreateRequest(**LAKE, grain=grain, regret=True, env_options=options, **limits)  # type: ignore[arg-type]
+        served = make_env(find("FrozenLake"), request, 1000)
+        served.reset(ResetRequest.model_validate({"seed": 0}))
+        assert served.env.unwrapped._regret._values.nbytes < 2**23
+        assert isinstance(served, ServedStep | ServedTurn)
+        answer = served.step(1) if isinstance(served, ServedStep) else served.turn("Down")
+        assert (answer["info"]["regret"] is None) == (size == 32)
 
 
 def test_bodies_and_replies_that_are_too_long() -> None:

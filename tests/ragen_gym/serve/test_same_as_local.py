@@ -154,7 +154,12 @@ def test_batches(server: str, mode: str, name: str, arguments: dict[str, Any]) -
     local = gymnasium.make_vec(TABLE[name].id, 3, autoreset_mode=mode, render_mode="ansi", **arguments)
     assert remote.observation_space == local.observation_space
     assert remote.action_space == local.action_space
-    for reset in ({"seed": 5}, {"seed": [3, 1, 9], "options": {"noise_seed": [1, 2, 2]}}, {}):
+    for reset in (
+        {"seed": 5},
+        {"seed": [3, 1, 9], "options": {"noise_seed": [1, 2, 2]}},
+        {},
+        {"seed": [None, 4, None]},
+    ):
         assert equal_batches(remote.reset(**reset), local.reset(**reset))
         rng = np.random.default_rng(2)
         for _ in range(12):
