@@ -203,7 +203,11 @@ class _Child:
                     self._late = True
                     return
                 chunk = os.read(self._answers, 1 << 16)
-                if not chunk:
+                if not chunk:  # it ends, or has closed the pipe and goes on
+                    try:
+                        self.process.wait(max(min(until - time.monotonic(), _LONGEST_WAIT), 0))
+                    except subprocess.TimeoutExpired:
+                        self._late = True
                     return
                 *lines, waiting = (waiting + chunk).split(b"\n")
                 for line in lines:

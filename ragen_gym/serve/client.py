@@ -62,7 +62,13 @@ class _RemoteSingle(gymnasium.Env[Any, Any]):
             order_enforce=False,
             disable_env_checker=True,
             max_episode_steps=self.about["max_episode_steps"],
-            kwargs={"url": remote.url, "env": env_id, "timeout": remote.timeout, **arguments},  # never the token
+            kwargs={
+                "url": remote.url,  # never the token
+                "env": env_id,
+                "render_mode": render_mode,
+                "timeout": remote.timeout,
+                **arguments,
+            },
         )
 
     @property
@@ -129,7 +135,8 @@ class RemoteEnv(_RemoteSingle):
         **arguments: Any,
     ) -> None:
         body = create_body(env, arguments, max_episode_steps=max_episode_steps)
-        super().__init__(_opened(url, body, render_mode, token, timeout), render_mode, arguments)
+        again = {**arguments, "max_episode_steps": max_episode_steps}
+        super().__init__(_opened(url, body, render_mode, token, timeout), render_mode, again)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode, as the local environment does."""

@@ -633,6 +633,14 @@ class EndsProcess(Maze):
         return action
 
 
+class HangsUnheard(Maze):
+    """Hangs, and has closed all files before, as what makes a daemon of itself does."""
+
+    def step(self, action: int) -> Any:
+        os.closerange(3, 256)
+        time.sleep(600)
+
+
 class Hangs(Maze):
     def direction(self, action: int) -> int:
         if self.steps > 2:

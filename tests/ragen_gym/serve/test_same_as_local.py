@@ -254,6 +254,19 @@ def test_gymnasium_accepts_the_clients(server: str) -> None:
         env.close()
 
 
+def test_a_client_made_again_from_its_spec_is_the_same(server: str) -> None:
+    for env in (
+        RemoteEnv(server, "FrozenLake", max_episode_steps=50, render_mode="ansi"),
+        RemoteTurnEnv(server, "FrozenLake", max_turns=50, render_mode="ansi"),
+    ):
+        assert env.spec is not None
+        again: Any = env.spec.make().unwrapped
+        assert again.render_mode == "ansi"
+        assert again.about["max_episode_steps"] == 50
+        again.close()
+        env.close()
+
+
 def test_files_stay_here(server: str) -> None:
     given: tuple[Any, ...] = ("levels.txt", Path("levels.txt"), [], 3)
     for levels in given:
