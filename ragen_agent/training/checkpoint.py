@@ -22,20 +22,9 @@ from transformers.utils import logging
 from ragen_agent.config import Turns
 from ragen_gym.core.storage import atomic_folder
 from ragen_gym.inference.vision import FAMILIES, Vision, attach, vision_of
+from ragen_gym.inference.weights import move
 
-__all__ = ["check_context", "load_checkpoint", "load_shape", "move", "save_checkpoint", "tokenizer_hash"]
-
-
-def move(model: PreTrainedModel, device: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The same model, on ``device`` and with weights of ``dtype``.
-
-    Buffers keep the dtype that ``transformers`` gives them: every program that reads a model has the frequencies of its
-    rotary positions in float32. Rounded to bfloat16 they are up to 0.4 % off.
-    """
-    for weight in model.parameters():  # first, so that a GPU never holds them in float32
-        weight.data = weight.data.to(device, dtype)
-    torch.nn.Module.to(model, torch.device(device))
-    return model
+__all__ = ["check_context", "load_checkpoint", "load_shape", "save_checkpoint", "tokenizer_hash"]
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:

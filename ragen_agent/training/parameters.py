@@ -30,8 +30,9 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from ragen_agent.config import Lora
-from ragen_agent.training.checkpoint import load_checkpoint, move, save_checkpoint
+from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_gym.core.storage import atomic_folder
+from ragen_gym.inference.weights import move
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -18,7 +18,7 @@ from ragen_agent.config.settings import pretrained
 from ragen_agent.programs.rollout import play_programs
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.checkpoint import check_context, load_checkpoint, move
+from ragen_agent.training.checkpoint import check_context, load_checkpoint
 from ragen_agent.training.named_models import model_folder
 from ragen_agent.training.parameters import check_targets
 from ragen_agent.training.resources import cpu_threads
@@ -29,6 +29,7 @@ from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.inference.torch_engine import TorchEngine
 from ragen_gym.inference.vision import vision_of
+from ragen_gym.inference.weights import move
 
 __all__ = ["Policy", "device_and_dtype"]
 

@@ -331,6 +331,7 @@ def _load(name: str, path: str, device: str, dtype: str) -> tuple[str, Any, Any]
         import transformers
 
         from ragen_gym.inference.vision import FAMILIES
+        from ragen_gym.inference.weights import move
     except ImportError as error:
         raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -341,7 +342,7 @@ def _load(name: str, path: str, device: str, dtype: str) -> tuple[str, Any, Any]
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto")
         if device == "cpu" and not dtype:
             fast = bfloat16_units() and model.num_parameters() >= LARGE
-            model.to(torch.bfloat16 if fast else torch.float32)
+            move(model, device, torch.bfloat16 if fast else torch.float32)
         model.to(device).eval()
     except Exception as error:  # whatever a folder that is no model leads to
         raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error

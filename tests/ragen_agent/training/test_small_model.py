@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, with_settings
-from ragen_agent.training.checkpoint import load_checkpoint, move, save_checkpoint, tokenizer_hash
+from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint, tokenizer_hash
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.small_model import GameTexts, build_tokenizer, check_known, game_texts, reading_only
 from ragen_agent.training.tasks import make_env
@@ -25,6 +25,7 @@ from ragen_gym.envs.policies import random_reply
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import make_turn
 from ragen_gym.games.registry import find
+from ragen_gym.inference.weights import move
 
 LAKE = with_settings(Config(), {"demonstrations": {"thought": "direction"}})
 BANDIT = with_settings(Config(), {"game": "Bandit", "demonstrations": {"thought": "choose"}})

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Task
-from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.agents import hf, make_agent
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.results_folder import ResultsFolder
 from ragen_gym.bench.runner import run_suite
@@ -253,6 +253,18 @@ def test_settings_that_work_are_not_complained_of(model: Path, caplog: pytest.Lo
     assert not [record for record in caplog.records if record.name.startswith("ragen_gym")]
 
 
+def test_a_large_model_takes_the_cpu_s_bfloat16_for_its_weights_alone(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(hf, "bfloat16_units", lambda: "AVX-512")
+    monkeypatch.setattr(hf, "LARGE", 1)
+    _, _, net = hf._load("hf", str(model), "cpu", "")
+    assert {weight.dtype for weight in net.parameters()} == {torch.bfloat16}
+    assert {buffer.dtype for buffer in net.buffers()} == {torch.float32}
+
+
 @pytest.mark.parametrize("settings", [{"device": "foo"}, {"device": "cuda:99"}, {"dtype": "foo"}])
 def test_what_cannot_be_loaded_is_refused(model: Path, settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="cannot be loaded"):
@@ -316,7 +328,7 @@ def test_a_program_that_forgets_to_close_its_agent_ends(model: Path) -> None:
     source = """
 import asyncio
 from ragen_gym.bench.agent import Task
-from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.agents import hf, make_agent
 from ragen_gym.bench.episode_plan import make_env
 from ragen_gym.bench.suites import load_suite
 agent = make_agent(sys.argv[1], max_tokens=100_000, timeout=36000)
