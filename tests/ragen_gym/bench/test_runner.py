@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -39,6 +39,7 @@ from ragen_gym.core.failures import Failure
 from ragen_gym.core.seen import read_seen, write_seen
 from ragen_gym.core.storage import DiskFullError, locked_folder
 from ragen_gym.core.turn_config import TurnConfig
+from tests.ragen_gym.core.test_storage import limited_files
 
 SMOKE = load_suite("smoke")
 REPLY = "<think>On we go.</think><answer>Up || Left</answer>"
@@ -589,19 +590,8 @@ def test_a_full_disk_ends_the_run_and_says_so(tmp_path: Path, capsys: pytest.Cap
     assert re.search(r"[0-9.]+ MiB are free in .*\. Make room there\. Then the same command resumes the run\.$", said)
 
 
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_a_run_that_found_no_room_for_a_record_goes_on_with_its_chain(tmp_path: Path) -> None:
-    with files_of_at_most(9000), pytest.raises(DiskFullError, match=r"episodes.jsonl cannot be written"):
+    with limited_files(9000), pytest.raises(DiskFullError, match=r"episodes.jsonl cannot be written"):
         play(make_agent("random"), tmp_path)
     (session,) = ResultsFolder(tmp_path).info["sessions"]
     assert "ended" not in session, "the chain is ahead of the file"
@@ -616,7 +606,7 @@ def test_no_line_follows_one_that_found_no_room(tmp_path: Path) -> None:
     folder = begun(tmp_path / "run")
     with EpisodeLog(folder) as log:
         log.append(record("a"))
-        with files_of_at_most(folder.episodes.stat().st_size + 100), pytest.raises(DiskFullError):
+        with limited_files(folder.episodes.stat().st_size + 100), pytest.raises(DiskFullError):
             log.append(record("b"))
         with pytest.raises(DiskFullError, match="file too large"):
             log.append(record("c"))
