@@ -67,8 +67,8 @@ and no earlier turn in the prompt). A suite shows boards as grids, with all earl
 that of `smollm2-135m-bandit`, seed 0, before its reinforcement. Rows named vLLM and llama-server are the same
 checkpoint behind a server that was killed, or crashed, on the way. llama-server has `--samplers temperature`, as by
 default it drops unlikely tokens; vLLM on a CPU has room for all prompts of a step (`--max-num-batched-tokens`),
-as it crashes where it reads a prompt in pieces and the request has a seed. The models of this process and those trained
-had the frequencies of their rotary positions rounded to bfloat16.
+as it crashes where it reads a prompt in pieces and the request has a seed. Until November 2026 models were trained, and
+on a CPU played in this process, with the frequencies of their rotary positions rounded to bfloat16.
 
 Machine: {machine}.
 {suites}"""

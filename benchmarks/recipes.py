@@ -59,8 +59,8 @@ Written by `python -m benchmarks.recipes`: `ragen-agent train`, without a recipe
 imitates scripted demonstrations and goes on by reinforcement (StarPO-S); what reinforcement is worth is its distance
 from more imitation of the same demonstrations at the same cost. Success in %, a column for each seed; in the last
 column the mean over seeds, with Student's 95 % interval where seeds differ, which few seeds make wide. Minutes are by
-the clock, whatever else ran on the machine, whose number stands in the row above them. These runs of SmolLM2 had the
-frequencies of their rotary positions rounded to bfloat16; later ones have them in float32.
+the clock, whatever else ran on the machine, whose number stands in the row above them. Until November 2026
+SmolLM2 was trained with the frequencies of its rotary positions rounded to bfloat16.
 
 {overview}
 

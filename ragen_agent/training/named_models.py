@@ -342,7 +342,7 @@ def _from_hub(model: str) -> Path:
         with contextlib.suppress(LocalEntryNotFoundError):
             cached = Path(snapshot_download(model, allow_patterns=patterns, local_files_only=True))
             if all(any(cached.glob(part)) for part in ("config.json", "tokenizer*.json", "*.safetensors")):
-                return cached  # else whoever wanted a tokenizer alone left only that there
+                return cached  # else it may hold a tokenizer alone
         return Path(snapshot_download(model, allow_patterns=patterns))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ValueError(

@@ -279,7 +279,7 @@ def score_lines(summary: dict[str, Any]) -> list[str]:
     spent += [f"cost {cost:.4f}"] if cost is not None else []
     legend = [
         "by level: the interval clustered by level, where levels, or several of a family, were played more than once",
-        "detects: points by which another agent must differ to be told apart four times of five; pairs may show less",
+        "detects: the difference in points that is found with a power of 80 %; paired levels may show a smaller one",
     ]
     if overall["episodes"] < overall["asked"]:
         legend.append("bounds: success of all episodes asked for if those missing or excluded had failed, or succeeded")

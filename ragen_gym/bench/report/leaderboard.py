@@ -177,8 +177,8 @@ def _entry(path: Path) -> Entry:
                 f"it played some instances of {name} more often than others, up to {split['rollouts']:,} times: play "
                 "each as often (--rollouts without --limit)."
             )
-    warmth, usual = run.info["temperature"], run.suite.temperature
-    other = [f"temperature {warmth:g}, where the suite has {usual:g}"] * (warmth != usual)
+    temperature, asked = run.info["temperature"], run.suite.temperature
+    other = [f"temperature {temperature:g}, where the suite has {asked:g}"] * (temperature != asked)
     return Entry(path, submission, run.suite, summary, verdict.head, (*other, *verdict.doubts))
 
 

@@ -123,7 +123,7 @@ def test_another_process_may_be_first(
 
 
 def test_a_tokenizer_in_the_cache_of_the_hub_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever loads a tokenizer by its name leaves a snapshot of it alone."""
+    """A tokenizer that was loaded by the model's name leaves a snapshot with nothing else."""
     (tmp_path / "tokenizer.json").touch()
     only_cached = []
 

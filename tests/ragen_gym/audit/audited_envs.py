@@ -153,7 +153,7 @@ class Swallows(Maze):
 
 
 class Falls(Maze):
-    """Pays 1 for each step until the walker falls at the goal, as CartPole does: sound, and nobody wins."""
+    """Pays 1 for each step until the walker falls at the goal, as CartPole does: sound, without success."""
 
     def info(self) -> dict[str, Any]:
         return {}

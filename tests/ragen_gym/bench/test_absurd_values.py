@@ -157,7 +157,7 @@ def test_of_an_answer(answer: dict[str, Any], tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize("reward", [1e17, float("nan"), float("-inf"), 2.0**53])
 def test_of_a_reward(reward: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A game of one's own may pay it; a record of it would make the run one that nobody can read."""
+    """A custom game may pay it, and a run with a record of it could not be read."""
     step = StepEnv.step
 
     def paying(env: StepEnv, action: int) -> Any:

@@ -328,7 +328,7 @@ def test_a_program_that_forgets_to_close_its_agent_ends(model: Path) -> None:
     source = """
 import asyncio
 from ragen_gym.bench.agent import Task
-from ragen_gym.bench.agents import hf, make_agent
+from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode_plan import make_env
 from ragen_gym.bench.suites import load_suite
 agent = make_agent(sys.argv[1], max_tokens=100_000, timeout=36000)
