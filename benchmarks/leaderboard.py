@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, made_folder
+from benchmarks import machine, made_folder, numbered
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.agents.hf import weights_hash
 from ragen_gym.bench.compare import compare_results
@@ -60,6 +60,7 @@ in % with its 95 % interval; `normalised` is success on the scale from random pl
 levels; `well-formed` is the share of replies that could be parsed. `failed` episodes had an error of the machine or a
 conversation too long for the model. Minutes are wall-clock time, CPU minutes of all cores together: where the first are
 more than the second divided by the number of cores, other programs held the machine, or the model is behind a server.
+Machines are given by number; a model played where there is a GPU is on it.
 
 The models named (Sokoban) are those of the recipe `smollm2-135m-sokoban`, seed 0, before and after its reinforcement
 ([recipes](recipes.md) has what they reach on held-out levels as they were trained: boards as coordinates, three turns,
@@ -70,7 +71,7 @@ default it drops unlikely tokens; vLLM on a CPU has room for all prompts of a st
 as it crashes where it reads a prompt in pieces and the request has a seed. Until November 2026 models were trained, and
 on a CPU played in this process, with the frequencies of their rotary positions rounded to bfloat16.
 
-Machine: {machine}.
+Machines: {machines}.
 {suites}"""
 
 SUITE = """
@@ -78,8 +79,8 @@ SUITE = """
 
 {about}
 
-| agent | success | normalised | well-formed | episodes | failed | read | written | minutes | CPU minutes |
-|---|---|---|---|---|---|---|---|---|---|
+| agent | success | normalised | well-formed | episodes | failed | read | written | minutes | CPU minutes | machine |
+|---|---|---|---|---|---|---|---|---|---|---|
 {overall}
 {said}
 {splits}{published}{differences}{viewer}"""
@@ -132,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     suites = [load_suite(name) for name in arguments.suite]
     file = arguments.page / "leaderboard.json"
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"suites": {}}
-    results |= {"machine": machine("torch", "transformers"), "max_tokens": arguments.max_tokens}
+    results["max_tokens"] = arguments.max_tokens
     for row in chosen:
         for suite in suites:
             entry = results["suites"].setdefault(suite.name, {"rows": {}})
@@ -225,6 +226,7 @@ def _play(row: Row, suite: Suite, arguments: argparse.Namespace) -> None:
     finally:
         cost["seconds"] += time.monotonic() - began
         cost["cpu_seconds"] += time.process_time() - cpu
+        cost["machine"] = machine("torch", "transformers")
         if folder.is_dir():
             write_atomic(file, json.dumps(cost) + "\n")
         del agent
@@ -328,11 +330,14 @@ def _ten(runs: Sequence[BenchResults]) -> list[BenchResults]:
 
 def _page(results: Mapping[str, Any]) -> str:
     """The Markdown page of these results."""
-    suites = "".join(_suite(load_suite(name), entry) for name, entry in results["suites"].items() if entry["rows"])
-    return PAGE.format(machine=results["machine"], max_tokens=results["max_tokens"], suites=suites)
+    shown = [(load_suite(name), entry) for name, entry in results["suites"].items() if entry["rows"]]
+    rows = [row for _, entry in shown for row in entry["rows"].values()]
+    machines = list(dict.fromkeys(row["machine"] for row in rows if "machine" in row))
+    suites = "".join(_suite(suite, entry, machines) for suite, entry in shown)
+    return PAGE.format(machines=numbered(machines), max_tokens=results["max_tokens"], suites=suites)
 
 
-def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
+def _suite(suite: Suite, entry: Mapping[str, Any], machines: Sequence[str]) -> str:
     measured = {name: row for name, row in entry["rows"].items() if "left_out" not in row}
     left_out = {name: row["left_out"] for name, row in entry["rows"].items() if "left_out" in row}
     shown = [split for split in suite.splits if any(split.name in row["splits"] for row in measured.values())]
@@ -359,7 +364,7 @@ def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
     return SUITE.format(
         name=suite.name,
         about=suite.about,
-        overall="\n".join(_overall(name, row, instances) for name, row in measured.items()),
+        overall="\n".join(_overall(name, row, instances, machines) for name, row in measured.items()),
         said=said,
         splits=splits,
         published=published,
@@ -368,7 +373,7 @@ def _suite(suite: Suite, entry: Mapping[str, Any]) -> str:
     )
 
 
-def _overall(name: str, row: Mapping[str, Any], instances: int) -> str:
+def _overall(name: str, row: Mapping[str, Any], instances: int, machines: Sequence[str]) -> str:
     replies = sum(split["replies"] for split in row["splits"].values())
     malformed = sum(split["malformed"] * split["replies"] for split in row["splits"].values())
     failed = sum(count for split in row["splits"].values() for count in split["failures"].values())
@@ -383,6 +388,7 @@ def _overall(name: str, row: Mapping[str, Any], instances: int) -> str:
         *(f"{tokens[kind]:,}" if tokens else "" for kind in ("prompt", "completion")),
         f"{row['seconds'] / 60:.1f}",
         f"{row['cpu_seconds'] / 60:.1f}",
+        str(1 + machines.index(row["machine"])),
     ]
     return f"| {' | '.join(cells)} |"
 
