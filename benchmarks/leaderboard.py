@@ -134,9 +134,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     file = arguments.page / "leaderboard.json"
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"suites": {}}
     results["max_tokens"] = arguments.max_tokens
+    for suite in suites:
+        results["suites"].setdefault(suite.name, {"rows": {}})
     for row in chosen:
         for suite in suites:
-            entry = results["suites"].setdefault(suite.name, {"rows": {}})
+            entry = results["suites"][suite.name]
             try:
                 with stops_at_sigterm():
                     _play(row, suite, arguments)

@@ -80,6 +80,15 @@ def test_a_leaderboard_is_played_once_and_written(
     assert "same and tiny do not differ" in (page / "leaderboard.md").read_text(), "runs that are not at hand"
 
 
+def test_a_page_of_two_suites_begins_with_the_first(tmp_path: Path) -> None:
+    words = ["--suite", "smoke", "ragen-v1", "--rows", "random", "--limit", "1", "--out", str(tmp_path / "runs")]
+    assert main([*words, "--page", str(tmp_path)]) == 0
+    suites = json.loads((tmp_path / "leaderboard.json").read_text())["suites"]
+    assert [suites[name]["rows"]["random"]["episodes"] > 0 for name in ("smoke", "ragen-v1")] == [True, True]
+    machine = suites["smoke"]["rows"]["random"]["machine"]
+    assert f"Machines: (1) {machine}." in (tmp_path / "leaderboard.md").read_text()
+
+
 def test_a_row_that_is_stopped_keeps_its_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
