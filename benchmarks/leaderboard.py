@@ -60,7 +60,8 @@ in % with its 95 % interval; `normalised` is success on the scale from random pl
 levels; `well-formed` is the share of replies that could be parsed. `failed` episodes had an error of the machine or a
 conversation too long for the model. Minutes are wall-clock time, CPU minutes of all cores together: where the first are
 more than the second divided by the number of cores, other programs held the machine, or the model is behind a server.
-Machines are given by number; a model played where there is a GPU is on it.
+Machines are given by number; a model played where there is a GPU is on it. A row of fewer episodes is of the first
+levels of each split.
 
 The models named (Sokoban) are those of the recipe `smollm2-135m-sokoban`, seed 0, before and after its reinforcement
 ([recipes](recipes.md) has what they reach on held-out levels as they were trained: boards as coordinates, three turns,
