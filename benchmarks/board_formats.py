@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.board_formats``: each pair of a text format and a thought is a warm start of the recipe from the
 same model, on the same number of demonstrations of the same levels, measured on the same held-out levels. Pairs that
-``board_formats.json`` holds already are not run again, unless it is of other levels, so the command may be stopped and
-repeated, and two may share the pairs, as by ``--thoughts``. ``board_formats.json`` and ``board_formats.md`` are written
-after each pair.
+``board_formats.json`` holds already are not run again, so the command may be stopped and repeated, and two may share
+the pairs, as by ``--thoughts``; one of other levels is left as it is. ``board_formats.json`` and ``board_formats.md``
+are written after each pair.
 """
 
 from __future__ import annotations
@@ -88,8 +88,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _results(file: Path, about: dict[str, Any]) -> dict[str, Any]:
     """What is measured so far of the levels that it is ``about``; read anew, since another process may add to it."""
-    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    return results if about.items() <= results.items() else {**about, "pairs": []}
+    if not file.exists():
+        return {**about, "pairs": []}
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if differing := [
+        f"{name} {results.get(name)}, not {about[name]}" for name in about if results.get(name) != about[name]
+    ]:
+        raise SystemExit(f"{file} is of something else ({'; '.join(differing)}): choose another --out.")
+    return results
 
 
 def _pair(config: Config, text_format: str, thought: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from ragen_agent.training.checkpoint import check_context, load_shape
 from ragen_agent.training.policy import device_and_dtype
 from ragen_agent.training.resources import cpu_threads
 from ragen_agent.training.small_vision_model import small_tokenizer, small_vision
-from ragen_agent.training.tasks import all_settings, games_at, make_env
+from ragen_agent.training.tasks import games_at, make_env
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.turn import TurnEnv
@@ -74,9 +74,7 @@ def dry_run(
     """
     command = command_line(config, settings, folder, extra) if settings else []
     if config.model and Path(config.model).is_dir():
-        shape, _ = load_shape(Path(config.model))
-        for game in all_settings(config):
-            check_context(shape, game.turns)
+        check_context(load_shape(Path(config.model))[0], config)
     _title(console, "Configuration")
     _say(
         console,

@@ -19,7 +19,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from ragen_agent.config import Turns
+from ragen_agent.config import Config
+from ragen_agent.training.tasks import all_settings
 from ragen_gym.core.storage import atomic_folder
 from ragen_gym.inference.vision import FAMILIES, Vision, attach, vision_of
 from ragen_gym.inference.weights import move
@@ -107,12 +108,13 @@ def load_checkpoint(
     return move(model, device, dtype), tokenizer
 
 
-def check_context(config: PreTrainedConfig, turns: Turns) -> None:
+def check_context(model: PreTrainedConfig, config: Config) -> None:
     """Raises a ValueError if a conversation may grow beyond what a model reads; one with a ``history`` is cut."""
-    most = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if most is not None and turns.history < 0 and turns.max_tokens_per_episode > most:
-        raise ValueError(
-            f"turns.max_tokens_per_episode is {turns.max_tokens_per_episode}, but the model reads at most {most} "
-            f"tokens; give --set turns.max_tokens_per_episode={most}, or --set turns.history=0 for prompts that hold "
-            "the current turn alone."
-        )
+    most = getattr(model.get_text_config(), "max_position_embeddings", None)
+    for turns in (game.turns for game in all_settings(config)):
+        if most is not None and turns.history < 0 and turns.max_tokens_per_episode > most:
+            raise ValueError(
+                f"turns.max_tokens_per_episode is {turns.max_tokens_per_episode}, but the model reads at most {most} "
+                f"tokens; give --set turns.max_tokens_per_episode={most}, or --set turns.history=0 for prompts that "
+                "hold the current turn alone."
+            )

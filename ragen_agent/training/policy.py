@@ -109,8 +109,7 @@ class Policy:
             build = build_vision_model if config.small_model.kind == "vision" else build_model
             seed = derive_seed(config.seed, SeedStream.MODEL)
             model = move(build(config.small_model, tokenizer, seed), device, dtype)
-        for game in all_settings(config):
-            check_context(model.config, game.turns)
+        check_context(model.config, config)
         check_targets(model, config.lora)
         chat = ChatFormat.from_settings(tokenizer, config.turns, vision_of(model))
         if chat.image_refusal and any(game.turns.sees for game in all_settings(config)):

@@ -32,8 +32,8 @@ class Tracker(Protocol):
         """One iteration, to be seen at once."""
         ...
 
-    def close(self) -> None:
-        """No more will follow."""
+    def close(self, failed: bool = False) -> None:
+        """No more will follow; ``failed`` if the run did not end but broke, or was stopped."""
         ...
 
 
@@ -46,21 +46,23 @@ def check_installed(diagnostics: Diagnostics) -> None:
 
 @contextmanager
 def track(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
-    """What the settings ask for, with the iterations so far; closed at the end of the block.
+    """What the settings ask for, with the iterations so far; closed at the end of the block, as failed if it raised.
 
     Raises:
         ValueError: a library is missing, or Weights & Biases refuses to begin.
     """
     trackers: list[Tracker] = []
+    failed = True
     try:
         if config.diagnostics.tensorboard:
             trackers.append(TensorBoard(_write_events(folder)))
         if config.diagnostics.wandb:
             trackers.append(WeightsAndBiases(config, folder))
         yield trackers
+        failed = False
     finally:
         for tracker in trackers:
-            tracker.close()
+            tracker.close(failed)
 
 
 def write_events(folder: RunFolder) -> Path:
@@ -113,7 +115,7 @@ class TensorBoard:
             self._records.write(Event(wall_time=time.time(), **event).SerializeToString())
             self._file.flush()
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """See ``Tracker``."""
         with suppress(OSError):  # of a full disk, which was said
             self._file.close()
@@ -151,9 +153,9 @@ class WeightsAndBiases:
         """See ``Tracker``."""
         self._run.log(_scalars(record), step=record["iteration"] + 1)
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """See ``Tracker``."""
-        self._run.finish()
+        self._run.finish(exit_code=int(failed))
 
 
 def _check_library(name: str) -> None:

@@ -63,7 +63,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     score = add_command(commands, "score", "score the episodes of a run", _score, _SCORE_EXAMPLES)
     score.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     score.add_argument("--write", action="store_true", help="write the score as the run's summary.json")
-    score.add_argument("--seen", type=Path, metavar="FILE", help=SEEN_HELP)
+    score.add_argument("--seen", type=Path, metavar="FILE", help=f"{SEEN_HELP}; added to what the run says")
     compare = add_command(
         commands, "compare", "compare two runs of one suite, level by level", _compare, _COMPARE_EXAMPLES
     )
@@ -201,7 +201,7 @@ def _score(arguments: argparse.Namespace) -> int:
     with locked_folder(folder.path) if writing else nullcontext():  # a summary amid a session would be of a part
         run = load_results(folder.path, arguments.suite)
         if arguments.seen is not None:
-            run = replace(run, seen=read_seen(arguments.seen))
+            run = replace(run, seen=read_seen(arguments.seen) | (run.seen or frozenset()))
         summary = score_results(run)
         if arguments.write:
             if arguments.seen is not None and run.seen is not None:

@@ -133,6 +133,8 @@ class PackedCache(Cache):
                 new[:, :, : old.shape[2]] = old
                 grown.append(new)
             self.buffers[layer] = (grown[0], grown[1])
+        if self.buffers:
+            torch.cuda.empty_cache()  # of the smaller buffers, which fit nothing later; nothing where CUDA was not used
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any

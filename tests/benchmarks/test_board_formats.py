@@ -29,10 +29,9 @@ def test_measured_pairs_are_not_run_again_and_name_their_machines(tmp_path: Path
     assert "Machines: (1) one; (2) another." in page
 
 
-def test_pairs_of_other_levels_are_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_of_other_levels_are_left_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = json.loads((HERE / "board_formats.json").read_text(encoding="utf-8"))
     first: dict[str, Any] = results["pairs"][0]
-    (tmp_path / "board_formats.json").write_text(json.dumps(results | {"demonstrator": 0.99}), encoding="utf-8")
     run: list[tuple[str, str]] = []
 
     def measured(_: Config, text_format: str, thought: str) -> dict[str, Any]:
@@ -40,7 +39,17 @@ def test_pairs_of_other_levels_are_not_reported(tmp_path: Path, monkeypatch: pyt
         return first
 
     monkeypatch.setattr(board_formats, "_pair", measured)
-    assert main(["--formats", first["format"], "--thoughts", first["thought"], "--out", str(tmp_path)]) == 0
+    file = tmp_path / "board_formats.json"
+    chosen = ["--formats", first["format"], "--thoughts", first["thought"], "--out", str(tmp_path)]
+    file.write_text(other := json.dumps(results | {"demonstrator": 0.99}), encoding="utf-8")
+    with pytest.raises(
+        SystemExit, match=r"is of something else \(demonstrator 0\.99, not 0\.\d+\): choose another --out"
+    ):
+        main(chosen)
+    assert file.read_text(encoding="utf-8") == other
+    assert run == []
+
+    file.unlink()
+    assert main(chosen) == 0
     assert run == [(first["format"], first["thought"])]
-    written = json.loads((tmp_path / "board_formats.json").read_text(encoding="utf-8"))
-    assert written == results | {"pairs": [first]}
+    assert json.loads(file.read_text(encoding="utf-8")) == results | {"pairs": [first]}

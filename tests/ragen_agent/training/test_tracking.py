@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,3 +137,16 @@ def test_a_resumed_run_sends_all_that_the_server_does_not_have(tmp_path: Path, m
     append_json_lines(folder.metrics, [{"iteration": iteration, "success": 0.5} for iteration in range(3)])
     tracking.WeightsAndBiases(config, folder)
     assert sent == [2, 3]
+
+
+@needs_wandb
+def test_a_run_that_broke_is_not_shown_as_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    server = SimpleNamespace(step=0, finish=lambda **ending: ended.append(ending["exit_code"]))
+    monkeypatch.setattr("wandb.init", lambda **options: server)
+    folder = RunFolder.create(tmp_path / "run", config := configure(merged(TINY, {"diagnostics": {"wandb": "games"}})))
+    with tracking.track(config, folder):
+        pass
+    with pytest.raises(KeyboardInterrupt), tracking.track(config, folder):
+        raise KeyboardInterrupt
+    assert ended == [0, 1]

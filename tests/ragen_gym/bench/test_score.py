@@ -340,9 +340,18 @@ def test_the_command_takes_a_record_and_keeps_it(tmp_path: Path, capsys: pytest.
     assert json.loads((folder / "summary.json").read_text())["splits"]["sokoban"]["seen"] == 3
     assert load_results(folder).seen == frozenset(met)
     assert verify(load_results(folder)).summary == []
+    families = SMOKE.splits[0].families
+    both = sum(family in families[:5] for family in families)
+    assert both > 3
+    write_seen(tmp_path / "trained" / "seen.npy", families[2:5])
+    assert run_command("score", folder, "--seen", tmp_path / "trained", "--write", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["splits"]["sokoban"]["seen"] == both, (
+        "nothing that is known is forgotten"
+    )
+    assert load_results(folder).seen == frozenset(families[:5])
     (folder / "seen.npy").unlink()
     found = verify(load_results(folder)).summary or []
-    assert [each.found for each in found if (each.where, each.claimed) == ("summary.splits.sokoban", 3)] == [None]
+    assert [each.found for each in found if (each.where, each.claimed) == ("summary.splits.sokoban", both)] == [None]
     with pytest.raises(ValueError, match="holds no record of the levels seen"):
         run_command("score", folder, "--seen", tmp_path)
 
