@@ -43,7 +43,6 @@ from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_pr
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.training.checkpoint import check_context, load_shape
 from ragen_agent.training.console import Display, plot_curve, run_code_flag
 from ragen_agent.training.early_stopping import History
 from ragen_agent.training.evaluation import baseline_notices, baselines, evaluated_levels
@@ -81,13 +80,11 @@ def check_run(config: Config, settings: OpenRLHF, extra: Sequence[str] = ()) -> 
     """Checks a run before anything of it is made; returns whether it does without CUDA.
 
     Raises:
-        ValueError: settings or further flags for OpenRLHF that do not fit each other, the model or this machine.
+        ValueError: settings or further flags for OpenRLHF that do not fit each other or this machine.
     """
     _check_installed()
     check_extra_flags(extra)
     check_supported(config, settings)
-    if config.model:
-        check_context(load_shape(Path(config.model))[0], config)
     on_cpu = cpu_patches.needed(settings.accelerator)
     if on_cpu:
         cpu_patches.check_flags(extra)
