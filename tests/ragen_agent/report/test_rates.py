@@ -78,7 +78,9 @@ def test_configurations_are_compared_by_the_seeds_that_both_have() -> None:
 
 def test_rates_differ_by_100_points_at_most() -> None:
     def run(seed: int, after: float) -> RecordedRun:
-        summary = {name: {"rate": r, "low": 0.0, "high": 1.0, "n": 10} for name, r in (("before", 0.1), ("after", after))}
+        summary = {
+            name: {"rate": r, "low": 0.0, "high": 1.0, "n": 10} for name, r in (("before", 0.1), ("after", after))
+        }
         return RecordedRun(f"seed{seed}", RunFolder(Path()), Config(seed=seed), summary, [])
 
     said = sentences([SeedGroup("two", 0, [run(0, 0.2), run(1, 0.9)])])[0]
