@@ -91,6 +91,8 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "--resume", ".", "--seed", "3"], "leave out --seed"),
         (["train", "--set", "small_model.layers=-1"], "small_model.layers is -1"),
         (["train", "--out", "/proc/nope/x"], "/proc/nope"),
+        (["train", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed trainer"),
+        (["train", "--dry-run", "--openrlhf.colocate"], "openrlhf.colocate is a setting of the distributed trainer"),
         (["report", "nope"], "nope holds no run"),
         (["report", "/proc/self"], "/proc/self holds no run"),
         (["sft", "data", "--out", "nope/demos.jsonl"], "there is no folder nope: make it, or choose another path."),
