@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -247,6 +248,14 @@ def test_options_of_a_game_are_laid_over_those_of_the_run(tmp_path: Path, monkey
     for flags in (["--env-option", "size=5"], ["--set", "threads=1"]):
         assert main(["eval", str(tmp_path / "run"), *flags]) == 0
     assert played == [{**options, "size": 5}, options]
+
+
+def test_eval_says_that_a_run_is_measured_as_it_was_before(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for flag, default in (("--levels N", 256), ("--temperature T", 0.5)):
+        assert re.search(rf"{flag} [^()]*\(default: the run's, or {default}\)", said)
 
 
 def test_the_game_is_a_setting_too() -> None:
