@@ -72,9 +72,10 @@ def missing_runs(planned: Sequence[PlannedRun], folder: Path) -> list[PlannedRun
 def recorded_seeds(folder: Path) -> int:
     """How many seeds the records go up to; raises a ValueError if the folder's file of records is damaged."""
     try:
-        return max((row["seed"] + 1 for row in read_json_lines(folder / RECORDS)[1:]), default=0)
+        ends: list[int] = [row["seed"] + 1 for row in read_json_lines(folder / RECORDS)[1:]]
     except (KeyError, TypeError) as error:
         raise _damaged(folder, error) from error
+    return max(ends, default=0)
 
 
 def write_records(planned: Sequence[PlannedRun], runs: Runs, figures: Iterable[str], folder: Path) -> None:
