@@ -70,8 +70,12 @@ def missing_runs(planned: Sequence[PlannedRun], folder: Path) -> list[PlannedRun
 
 
 def recorded_seeds(folder: Path) -> int:
-    """How many seeds the records go up to."""
-    return max((int(row["seed"]) + 1 for row in read_json_lines(folder / RECORDS)[1:]), default=0)
+    """How many seeds the records go up to; raises a ValueError if the folder's file of records is damaged."""
+    try:
+        ends: list[int] = [row["seed"] + 1 for row in read_json_lines(folder / RECORDS)[1:]]
+    except (KeyError, TypeError) as error:
+        raise _damaged(folder, error) from error
+    return max(ends, default=0)
 
 
 def write_records(planned: Sequence[PlannedRun], runs: Runs, figures: Iterable[str], folder: Path) -> None:
@@ -126,11 +130,15 @@ def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, Recorded
                 )
             path = RunFolder(run.folder)
             found[run.name] = RecordedRun(run.name, path, run.config, row["summary"], _metrics(row["metrics"]))
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{folder / RECORDS} does not hold records of runs ({error!r}): restore it, or remove it to play anew."
-        ) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(folder, error) from error
     return found
+
+
+def _damaged(folder: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"{folder / RECORDS} does not hold records of runs ({error!r}): restore it, or remove it to play anew."
+    )
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]], planned: Sequence[PlannedRun], file: Path) -> None:

@@ -41,10 +41,10 @@ def add(commands: Any) -> None:
         "--split",
         choices=SPLIT_NAMES,
         metavar="SPLIT",
-        help=f"whose levels: {', '.join(SPLIT_NAMES)} (default: the run's, test)",
+        help=f"whose levels: {', '.join(SPLIT_NAMES)} (default: the run's, or test; of a bandit train)",
     )
-    evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default 256)")
-    evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default 0.5)")
+    evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default: the run's, or 256)")
+    evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default: the run's, or 0.5)")
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the rates here")
     add_settings(evaluate, both_trainers=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def _report(options: argparse.Namespace) -> int:
     from ragen_gym.core.storage import check_free, write_atomic
 
     out = options.out or options.runs[0] / "report.html"
-    if options.megabytes <= 0:
+    if not options.megabytes > 0:
         raise ValueError(f"--megabytes is {options.megabytes:g}; it must be above 0.")
     if options.tensorboard:
         return _events(options.runs)
@@ -139,8 +140,8 @@ def _watch(options: argparse.Namespace) -> int:
 
     from ragen_agent.report.watch import FINISHED, RunTail, dashboard
 
-    if options.every <= 0:
-        raise ValueError(f"--every is {options.every:g}; it must be above 0.")
+    if not 0 < options.every < inf:
+        raise ValueError(f"--every is {options.every:g}; it must be above 0, and finite.")
     console, tail = Console(highlight=False), RunTail(options.run_folder)
     if (options.once or options.json) and not options.run_folder.is_dir():
         raise ValueError(f"there is no folder {options.run_folder}.")

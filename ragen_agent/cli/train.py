@@ -8,9 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.settings import add_settings, check_code, check_started, configure, distributed, given
+from ragen_agent.cli.settings import (
+    add_settings,
+    check_code,
+    check_started,
+    configure,
+    distributed,
+    given,
+    settings_of,
+)
 from ragen_agent.config import Config, Settings, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
+from ragen_agent.config.io import OPENRLHF
 from ragen_gym.core.command_line import stops_at_sigterm
 
 if TYPE_CHECKING:
@@ -139,6 +148,12 @@ def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | N
                 f"openrlhf.staleness is {staleness}, but the local trainer plays with the very weights that it trains, "
                 "in turn, so its episodes are never behind: use --backend openrlhf, or openrlhf.staleness=0."
             )
+        for name in settings_of(options).get(OPENRLHF, {}):  # a file may hold both trainers' settings
+            if name != "staleness":
+                raise ValueError(
+                    f"openrlhf.{name} is a setting of the distributed trainer alone: give --backend openrlhf, or leave "
+                    "it out."
+                )
         return None
     from ragen_agent.config.io import read_openrlhf
     from ragen_agent.config.trainers import OpenRLHF

@@ -229,8 +229,12 @@ class Judge:
         check_settings(self, "judge.")
         if not self.base_url:
             return
-        place = urlsplit(self.base_url)
-        if place.scheme not in ("http", "https") or not place.hostname:
+        try:
+            place = urlsplit(self.base_url)
+            is_address = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+        except ValueError:  # half an IPv6 address, or a port that is none
+            is_address = False
+        if not is_address:
             raise ValueError(f"judge.base_url is {self.base_url!r}; write it as http://127.0.0.1:8000/v1.")
         if place.username is not None or place.query:
             raise ValueError(

@@ -145,7 +145,8 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
     seeds = [seed for seed in over if seed in under]
     if len(seeds) > 1:
         found: Estimate = mean_interval([over[seed]["rate"] - under[seed]["rate"] for seed in seeds])
-        ends = f"{points(found.value)} points ({points(found.low)} to {points(found.high)} over {found.n} seeds)"
+        low, high = max(-1.0, found.low), min(1.0, found.high)  # rates differ by no more
+        ends = f"{points(found.value)} points ({points(low)} to {points(high)} over {found.n} seeds)"
         return f"{what[0].upper()}{what[1:]} is {ends}, {'significant' if found.significant else 'not significant'}."
     if seeds:
         over, under = ({seed: rates[seed] for seed in seeds} for rates in (over, under))
@@ -154,7 +155,7 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
     assert two is not None
     apart = one.low > two.high or two.low > one.high
     verdict = "do not overlap" if apart else "overlap"
-    alone = one.n == two.n == 1
+    alone = len(over) == len(under) == 1
     limit = "one seed says nothing of how seeds differ" if alone else "no seed is in both, so it has no interval"
     return (
         f"{what[0].upper()}{what[1:]} is {points(one.value - two.value)} points, and the intervals"

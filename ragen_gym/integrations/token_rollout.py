@@ -67,7 +67,8 @@ class TokenRollout:
         """The ids between two replies: the end of the first, if it was not sampled, and the next user message."""
         turns = [{"role": "user", "content": "."}, {"role": "assistant", "content": _MARK}]
         text = self._text([*turns, {"role": "user", "content": message}]).partition(_MARK)[2]
-        return self._encode(text.removeprefix(self._tokenizer.decode(sampled[-1:])))
+        ids = self._encode(text)
+        return ids[1:] if ids[:1] == list(sampled[-1:]) else ids
 
     def _text(self, messages: list[dict[str, str]]) -> str:
         template = {**self._template, "add_generation_prompt": True, "tokenize": False}

@@ -48,6 +48,11 @@ def test_runs_of_different_games_are_read_as_they_were_written(tmp_path: Path) -
             "holds 7.0 as 'after' of FrozenLake, PPO, x1 seed 0",
         ),
         (lambda rows: rows[1]["summary"]["after"].update(rate=float("nan")), "holds nan as 'after'"),
+        (
+            lambda rows: rows[1].pop("seed"),
+            r"does not hold records of runs \(KeyError\('seed'\)\): restore",
+        ),
+        (lambda rows: rows[1].update(summary=[]), r"does not hold records of runs \(AttributeError"),
         (lambda rows: rows[0].update(evaluations=1), "holds runs with 1 evaluations of their ends; 4 are asked for"),
     ],
 )
@@ -64,3 +69,9 @@ def test_records_that_no_experiment_writes_are_refused(
     (tmp_path / RECORDS).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with pytest.raises(ValueError, match=says):
         complete_runs(planned, tmp_path)
+
+
+def test_the_seeds_of_damaged_records_are_not_counted(tmp_path: Path) -> None:
+    (tmp_path / RECORDS).write_text('{"settings": {}}\n{"arm": "vanilla"}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="does not hold records of runs"):
+        recorded_seeds(tmp_path)

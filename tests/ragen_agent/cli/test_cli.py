@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -91,7 +92,12 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "--resume", ".", "--seed", "3"], "leave out --seed"),
         (["train", "--set", "small_model.layers=-1"], "small_model.layers is -1"),
         (["train", "--out", "/proc/nope/x"], "/proc/nope"),
+        (["train", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed trainer"),
+        (["train", "--dry-run", "--openrlhf.colocate"], "openrlhf.colocate is a setting of the distributed trainer"),
         (["report", "nope"], "nope holds no run"),
+        (["report", "nope", "--megabytes", "nan"], "--megabytes is nan; it must be above 0"),
+        (["watch", "nope", "--every", "nan"], "--every is nan; it must be above 0"),
+        (["watch", "nope", "--every", "inf"], "--every is inf; it must be above 0, and finite"),
         (["report", "/proc/self"], "/proc/self holds no run"),
         (["sft", "data", "--out", "nope/demos.jsonl"], "there is no folder nope: make it, or choose another path."),
         (["sft", "data", "--out", "/proc/version"], "--out /proc/version exists already; choose another name"),
@@ -245,6 +251,14 @@ def test_options_of_a_game_are_laid_over_those_of_the_run(tmp_path: Path, monkey
     for flags in (["--env-option", "size=5"], ["--set", "threads=1"]):
         assert main(["eval", str(tmp_path / "run"), *flags]) == 0
     assert played == [{**options, "size": 5}, options]
+
+
+def test_eval_says_that_a_run_is_measured_as_it_was_before(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for flag, default in (("--levels N", 256), ("--temperature T", 0.5)):
+        assert re.search(rf"{flag} [^()]*\(default: the run's, or {default}\)", said)
 
 
 def test_the_game_is_a_setting_too() -> None:

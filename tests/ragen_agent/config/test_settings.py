@@ -156,6 +156,8 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"lora": {"alpha": 8.0}}, r"no effect without lora\.rank; give that too"),
         ({"lora": {"targets": ["q_proj"]}}, r"no effect without lora\.rank; give that too"),
         ({"judge": {"base_url": "127.0.0.1:8000", "model": "m"}}, r"judge\.base_url is '127.*write it as http"),
+        ({"judge": {"base_url": "http://[::1/v1", "model": "m"}}, r"judge\.base_url is 'http://.*write it as http"),
+        ({"judge": {"base_url": "http://host:99999/v1", "model": "m"}}, r"judge\.base_url is 'http://host:99999/v1'"),
         ({"judge": {"base_url": "http://127.0.0.1/v1"}}, r"judge\.model is not; name the model"),
         (
             {"judge": {"base_url": "http://me:secret@host/v1", "model": "m"}},

@@ -72,3 +72,16 @@ def test_configurations_are_compared_by_the_seeds_that_both_have() -> None:
     assert "+50.0 points, and the intervals over levels do not overlap; one seed says nothing of" in one
     none = sentences([first, group("other", {3: 0.5, 4: 0.75})])[-1]
     assert "+12.5 points, and the intervals overlap; no seed is in both, so it has no interval." in none
+    equal = sentences([group("first", {0: 0.25, 1: 0.25}), group("other", {2: 0.75, 3: 0.75})])[-1]
+    assert "+50.0 points, and the intervals do not overlap; no seed is in both, so it has no interval." in equal
+
+
+def test_rates_differ_by_100_points_at_most() -> None:
+    def run(seed: int, after: float) -> RecordedRun:
+        summary = {
+            name: {"rate": r, "low": 0.0, "high": 1.0, "n": 10} for name, r in (("before", 0.1), ("after", after))
+        }
+        return RecordedRun(f"seed{seed}", RunFolder(Path()), Config(seed=seed), summary, [])
+
+    said = sentences([SeedGroup("two", 0, [run(0, 0.2), run(1, 0.9)])])[0]
+    assert "The gain is +45.0 points (\N{MINUS SIGN}100.0 to +100.0 over 2 seeds), not significant." in said

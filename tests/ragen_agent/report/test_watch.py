@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ragen_agent.cli import main
+from ragen_agent.config import Config
 from ragen_agent.report.watch import (
     BLOCKS,
     FINISHED,
@@ -164,6 +165,15 @@ def test_every_state_of_a_young_run(runs: dict[str, Path], tmp_path: Path) -> No
     status = tail.read()
     assert (status.phase, len(status.metrics), status.left) == ("reinforcement", 1, 9.0)
     assert "9 s left" in picture(path)
+
+
+def test_a_run_of_an_experiment_ends_without_the_comparison_with_imitation(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Config())
+    rate = {"rate": 0.5, "low": 0.4, "high": 0.6, "n": 10}
+    folder.write_summary({"after": rate})
+    assert RunTail(folder.path).read().phase == "imitation, for comparison"
+    folder.write_summary({"after": rate, "finished": True})
+    assert RunTail(folder.path).read().phase == FINISHED
 
 
 def test_as_json(runs: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

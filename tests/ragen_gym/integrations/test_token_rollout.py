@@ -46,16 +46,17 @@ def test_ids_that_no_encoding_gives_stay_as_they_were_sampled() -> None:
     assert tokens.ids[: len(sampled)] == sampled
 
 
+@pytest.mark.parametrize("cut", ["Up?", "Up it is: <"])
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_turn_ends_once_whether_or_not_its_end_was_sampled(ended: bool) -> None:
+def test_a_turn_ends_once_whether_or_not_its_end_was_sampled(ended: bool, cut: str) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.eos_token = "<|pad|>"  # as of models whose turns end with another token than their texts
     tokens = TokenRollout(begun(), tokenizer)
-    assert tokens.reply(tokenizer("Up?" + "<|im_end|>" * ended)["input_ids"])
+    assert tokens.reply(tokenizer(cut + "<|im_end|>" * ended)["input_ids"])
     text = tokenizer.decode(tokens.ids)
-    assert text.startswith("Up?<|im_end|>\n<|im_start|>user\nReward: -0.1.\nTurn 2 of 3")
+    assert text.startswith(f"{cut}<|im_end|>\n<|im_start|>user\nReward: -0.1.\nTurn 2 of 3")
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
-    assert sum(tokens.mask) == len("Up?") + ended
+    assert sum(tokens.mask) == len(cut) + ended
 
 
 def test_thinking_that_the_template_opens_belongs_to_the_reply() -> None:
