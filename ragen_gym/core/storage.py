@@ -166,6 +166,8 @@ def check_free(path: Path, force: bool) -> None:
     """Raise a ValueError if there is something at ``path`` that may not be replaced."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give a file's path.")
+    if path.exists() and not path.is_file():  # a file would be put in its place, for every program of the machine
+        raise ValueError(f"{path} is a device or a pipe, which may not be replaced: give a file's path.")
     if path.exists() and not force:
         raise ValueError(f"{path} exists: choose another path, or add --force to replace it.")
     check_parent(path)

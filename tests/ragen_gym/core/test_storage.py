@@ -87,12 +87,15 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_where_a_command_may_write(tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
+    taken, pipe = tmp_path / "taken", tmp_path / "pipe"
     taken.touch()
+    os.mkfifo(pipe)
     check_free(tmp_path / "new", force=False)
     check_free(taken, force=True)
     for path, force, message in (
         (taken, False, "exists: choose another path, or add --force"),
+        (pipe, True, "is a device or a pipe, which may not be replaced"),
+        (Path(os.devnull), True, "is a device or a pipe, which may not be replaced"),
         (tmp_path, True, "is a folder"),
         (tmp_path / "no" / "file", False, "there is no folder"),
     ):
