@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import re
@@ -237,3 +239,32 @@ def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
         (folder / "kept").touch()
     with locked_folder(folder):
         assert (folder / "kept").exists()
+
+
+def test_a_folder_that_another_process_locks_next_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, close = tmp_path / "run", os.close
+    other = locked_folder(folder)
+
+    def closed_and_taken_at_once(handle: int) -> None:
+        close(handle)
+        monkeypatch.setattr(os, "close", close)
+        other.__enter__()
+
+    monkeypatch.setattr(os, "close", closed_and_taken_at_once)
+    with locked_folder(folder):
+        pass
+    (folder / "kept").touch()
+    other.__exit__(None, None, None)
+    assert (folder / "kept").exists()
+
+
+def test_a_file_system_that_locks_no_folder_is_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(handle: int, operation: int) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # NFS, of a folder
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with locked_folder(tmp_path / "run"):
+        (tmp_path / "run" / "kept").touch()
+    assert (tmp_path / "run" / "kept").exists()
