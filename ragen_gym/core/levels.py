@@ -162,9 +162,9 @@ def _text_of(path: Path) -> str:
 
 
 def _read_records(path: Path, text: str) -> list[str]:
-    try:
-        boards = [str(json.loads(line)["text"]) for line in text.splitlines() if line.strip()]
-    except (ValueError, KeyError, TypeError) as error:
+    try:  # a text in JSON may hold what str.splitlines takes for the end of a line
+        boards = [str(json.loads(line)["text"]) for line in text.split("\n") if line.strip()]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path}: each line must be a JSON object with the board as its 'text' ({error!r})."
         ) from error
