@@ -17,7 +17,7 @@ import gymnasium
 
 from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
-from ragen_gym.core.levels import Level
+from ragen_gym.core.levels import Level, text_of_levels
 from ragen_gym.core.progress import track
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.episode_stream import distinct_boards
@@ -154,12 +154,11 @@ def file_bytes(suffix: str, levels: list[LevelRecord]) -> bytes:
     """A level file of the form that its suffix names.
 
     Raises:
-        ValueError: an unknown suffix.
+        ValueError: an unknown suffix, or a level that the form cannot hold.
         gymnasium.error.DependencyNotInstalled: the form needs pyarrow.
     """
     if suffix == ".txt":
-        blocks = [f"; {level.id}\n{level.text}" for level in levels]
-        return ("\n\n".join(blocks) + "\n").encode()
+        return text_of_levels(Level(level.game, level.text) for level in levels).encode()
     if suffix == ".jsonl":
         return "".join(json.dumps(asdict(level), ensure_ascii=False) + "\n" for level in levels).encode()
     if suffix != ".parquet":

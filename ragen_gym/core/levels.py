@@ -38,6 +38,7 @@ __all__ = [
     "same_version",
     "split_of_hash",
     "text_hash",
+    "text_of_levels",
     "version_of",
     "write_levels",
 ]
@@ -173,7 +174,23 @@ def _read_records(path: Path, text: str) -> list[str]:
     return boards
 
 
+def text_of_levels(levels: Iterable[Level]) -> str:
+    """The text file from which ``read_levels`` reads these levels: each under a comment with its id.
+
+    Raises:
+        ValueError: a row begins as a comment does, and would be left out when the file is read.
+    """
+    blocks = []
+    for level in levels:
+        if "\n;" in f"\n{level.text}":
+            raise ValueError(
+                f"level {level.id} of {level.game} has a row that begins with ';', which is a comment in a text file: "
+                "choose another symbol, or a .jsonl file."
+            )
+        blocks.append(f"; {level.id}\n{level.text}")
+    return "\n\n".join(blocks) + "\n"
+
+
 def write_levels(path: str | Path, levels: Iterable[Level]) -> None:
-    """Write levels as a file that ``read_levels`` reads, each under a comment with its id; the write is atomic."""
-    text = "\n\n".join(f"; {level.id}\n{level.text}" for level in levels)
-    write_atomic(path, text + "\n")
+    """Write ``text_of_levels`` as a file; the write is atomic."""
+    write_atomic(path, text_of_levels(levels))

@@ -263,6 +263,13 @@ def test_bad_level_files(tmp_path: Path) -> None:
         FrozenLake().fixed_boards(["P__G\n____\n____\n____"], "dev")
 
 
+def test_a_row_that_would_be_read_as_a_comment_is_not_written(tmp_path: Path) -> None:
+    for text in (";G\nP.", "P.\n;G"):
+        with pytest.raises(ValueError, match=r"of Maze has a row that begins with ';'.* or a .jsonl file"):
+            write_levels(tmp_path / "levels.txt", [Level("Maze", text)])
+    assert not list(tmp_path.iterdir())
+
+
 def test_levels_that_cannot_be_played() -> None:
     game = FrozenLake()
     for level, message in (
