@@ -252,12 +252,15 @@ def _boards(spec: GameSpec, file: str) -> list[str]:
     with TemporaryDirectory() as folder:
         path = Path(folder, "standard-input")
         path.write_text(sys.stdin.read(), encoding="utf-8")
-        return spec.game_class.level_texts(path)
+        try:
+            return spec.game_class.level_texts(path)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), "the standard input")) from None
 
 
 def _sized(spec: GameSpec, chosen: dict[str, Any], text: str) -> dict[str, Any]:
     """The arguments, with the height and width of the board where the game has these options and none was given."""
-    rows = text.split("\n")
+    rows = text.strip("\n").split("\n")
     size = {"height": len(rows), "width": max(map(len, rows))}
     own = spec.game_class.options()
     if {"height", "width", "size"} & set(chosen) or not set(size) <= set(own):
@@ -275,7 +278,7 @@ def _print(record: LevelRecord, pushes: dict[str, Any] | None) -> None:
     print(f"  optimal success {100 * record.optimal_success:.2f} % within {within}")
     print(f"  optimal return  {record.optimal_return:g}")
     if record.plan is not None:
-        print(f"  plan            {' '.join(record.plan) or 'none within the actions'}")
+        print(f"  plan            {' '.join(record.plan)}")
     else:
         print(f"  first action    {record.first_action}")
     if pushes:
