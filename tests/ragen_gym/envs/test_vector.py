@@ -362,6 +362,10 @@ def test_bad_actions_change_nothing(actions: Any, complaint: str) -> None:
         (0, {"level": "P"}, "rows|board"),
         (0, {"level": ["P__G"]}, "1 values for 2"),
         (0, {"noise_seed": -3}, "-3"),
+        (0, {"noise_seed": np.array(3)}, r"noise_seed=array\(3\) is not a seed"),
+        (0, {"noise_seed": [[1], 2]}, r"noise_seed=\[1\] is not a seed"),
+        (0, {"noise_seed": [1, True]}, "noise_seed=True is not a seed"),
+        (0, {"level": np.array(3)}, r"level=array\(3\) is not a level"),
     ],
     ids=str,
 )
