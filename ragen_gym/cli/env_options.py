@@ -177,7 +177,7 @@ def _read(spec: GameSpec, name: str, declared: str, text: str) -> Any:
         return None
     readers = [_READERS.get(kind, (json_or_text, declared)) for kind in kinds if kind != "None"]
     for reader, _ in readers:
-        with suppress(ValueError, ZeroDivisionError):
+        with suppress(ValueError, ArithmeticError):
             return reader(text)
     raise ValueError(f"--option {name}={text}: {spec.name} reads {name} as {readers[0][1]}.")
 
@@ -200,7 +200,7 @@ def _pairs(text: str) -> tuple[tuple[str, str], ...]:
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "str": (str, "text"),
     "int": (int, "a whole number"),
-    "float": (lambda text: float(Fraction(text)), "a number, such as 0.8 or 1/3"),
+    "float": (lambda text: float(Fraction(text) if "/" in text else text), "a number, such as 0.8 or 1/3"),
     "bool": (_boolean, "true or false"),
     "tuple[tuple[str, str], ...]": (_pairs, "pairs of names, such as Baker/Pirate,Nurse/Gambler"),
 }

@@ -17,7 +17,7 @@ import gymnasium
 
 from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
-from ragen_gym.core.levels import Level
+from ragen_gym.core.levels import Level, text_of_levels
 from ragen_gym.core.progress import track
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.episode_stream import distinct_boards
@@ -154,12 +154,11 @@ def file_bytes(suffix: str, levels: list[LevelRecord]) -> bytes:
     """A level file of the form that its suffix names.
 
     Raises:
-        ValueError: an unknown suffix.
+        ValueError: an unknown suffix, or a level that the form cannot hold.
         gymnasium.error.DependencyNotInstalled: the form needs pyarrow.
     """
     if suffix == ".txt":
-        blocks = [f"; {level.id}\n{level.text}" for level in levels]
-        return ("\n\n".join(blocks) + "\n").encode()
+        return text_of_levels(Level(level.game, level.text) for level in levels).encode()
     if suffix == ".jsonl":
         return "".join(json.dumps(asdict(level), ensure_ascii=False) + "\n" for level in levels).encode()
     if suffix != ".parquet":
@@ -253,12 +252,15 @@ def _boards(spec: GameSpec, file: str) -> list[str]:
     with TemporaryDirectory() as folder:
         path = Path(folder, "standard-input")
         path.write_text(sys.stdin.read(), encoding="utf-8")
-        return spec.game_class.level_texts(path)
+        try:
+            return spec.game_class.level_texts(path)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), "the standard input")) from None
 
 
 def _sized(spec: GameSpec, chosen: dict[str, Any], text: str) -> dict[str, Any]:
     """The arguments, with the height and width of the board where the game has these options and none was given."""
-    rows = text.split("\n")
+    rows = text.strip("\n").split("\n")
     size = {"height": len(rows), "width": max(map(len, rows))}
     own = spec.game_class.options()
     if {"height", "width", "size"} & set(chosen) or not set(size) <= set(own):
@@ -276,7 +278,7 @@ def _print(record: LevelRecord, pushes: dict[str, Any] | None) -> None:
     print(f"  optimal success {100 * record.optimal_success:.2f} % within {within}")
     print(f"  optimal return  {record.optimal_return:g}")
     if record.plan is not None:
-        print(f"  plan            {' '.join(record.plan) or 'none within the actions'}")
+        print(f"  plan            {' '.join(record.plan)}")
     else:
         print(f"  first action    {record.first_action}")
     if pushes:

@@ -38,6 +38,7 @@ __all__ = [
     "same_version",
     "split_of_hash",
     "text_hash",
+    "text_of_levels",
     "version_of",
     "write_levels",
 ]
@@ -162,9 +163,9 @@ def _text_of(path: Path) -> str:
 
 
 def _read_records(path: Path, text: str) -> list[str]:
-    try:
-        boards = [str(json.loads(line)["text"]) for line in text.splitlines() if line.strip()]
-    except (ValueError, KeyError, TypeError) as error:
+    try:  # a text in JSON may hold what str.splitlines takes for the end of a line
+        boards = [str(json.loads(line)["text"]) for line in text.split("\n") if line.strip()]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(
             f"{path}: each line must be a JSON object with the board as its 'text' ({error!r})."
         ) from error
@@ -173,7 +174,23 @@ def _read_records(path: Path, text: str) -> list[str]:
     return boards
 
 
+def text_of_levels(levels: Iterable[Level]) -> str:
+    """The text file from which ``read_levels`` reads these levels: each under a comment with its id.
+
+    Raises:
+        ValueError: a row begins as a comment does, and would be left out when the file is read.
+    """
+    blocks = []
+    for level in levels:
+        if "\n;" in f"\n{level.text}":
+            raise ValueError(
+                f"level {level.id} of {level.game} has a row that begins with ';', which is a comment in a text file: "
+                "choose another symbol, or a .jsonl file."
+            )
+        blocks.append(f"; {level.id}\n{level.text}")
+    return "\n\n".join(blocks) + "\n"
+
+
 def write_levels(path: str | Path, levels: Iterable[Level]) -> None:
-    """Write levels as a file that ``read_levels`` reads, each under a comment with its id; the write is atomic."""
-    text = "\n\n".join(f"; {level.id}\n{level.text}" for level in levels)
-    write_atomic(path, text + "\n")
+    """Write ``text_of_levels`` as a file; the write is atomic."""
+    write_atomic(path, text_of_levels(levels))

@@ -8,6 +8,7 @@ a family, and is read with ``numpy.load``. A record is complete or is not there 
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,8 +46,9 @@ def read_seen(path: str | Path) -> frozenset[int]:
             )
         file = found
     try:
-        families = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError):  # the text of which advises to unpickle the file
+        with file.open("rb") as opened:
+            families = np.load(opened, allow_pickle=False)
+    except (ValueError, EOFError, zipfile.BadZipFile):  # the text of the first advises to unpickle the file
         families = None
     except OSError as error:
         raise ValueError(f"{file} is no record of the levels seen in training ({SEEN_FILE}): {error}") from error

@@ -339,7 +339,9 @@ def _by_cluster(
     values: npt.NDArray[np.float64], clusters: Sequence[Any]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Sum and number of the values of each cluster, both floats (clusters,)."""
-    _, which = np.unique(np.asarray(list(clusters)), return_inverse=True)
+    # Not by an array of them: numpy rounds whole numbers of 64 bits to floats, and flattens tuples.
+    places = {cluster: place for place, cluster in enumerate(sorted(set(clusters)))}
+    which = np.array([places[cluster] for cluster in clusters])
     sums: npt.NDArray[np.float64] = np.bincount(which, values).astype(np.float64)
     return sums, np.bincount(which).astype(np.float64)
 

@@ -72,9 +72,10 @@ def _no_room(error: BaseException | None) -> int:
 
 @contextmanager
 def locked_folder(path: Path) -> Iterator[None]:
-    """Keeps other processes from working in the folder during the block, where the system can (not on Windows).
+    """Keeps other processes from working in the folder during the block, where the system can.
 
-    Makes the folder; it is removed again if the block leaves it empty.
+    It cannot on Windows, nor on file systems that lock no folders, such as NFS. Makes the folder; it is removed again
+    if the block leaves it empty.
 
     Raises:
         ValueError: another process is working in it.
@@ -89,17 +90,21 @@ def locked_folder(path: Path) -> Iterator[None]:
     handle = os.open(path, os.O_RDONLY)  # a lock on the folder itself leaves no file behind
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(handle)
         raise ValueError(
             f"another process is working in {path}: wait for it or end it, or use another folder."
         ) from error
+    except OSError:  # the file system locks no folders
+        pass
     try:
         yield
     finally:
-        os.close(handle)
-        if made and path.is_dir() and not any(path.iterdir()):  # the work could not begin
-            path.rmdir()
+        try:  # before the lock is given back: who takes it next must not lose the folder
+            if made and path.is_dir() and not any(path.iterdir()):  # the work could not begin
+                path.rmdir()
+        finally:
+            os.close(handle)
 
 
 @contextmanager
@@ -166,6 +171,8 @@ def check_free(path: Path, force: bool) -> None:
     """Raise a ValueError if there is something at ``path`` that may not be replaced."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give a file's path.")
+    if path.exists() and not path.is_file():  # a file would be put in its place, for every program of the machine
+        raise ValueError(f"{path} is a device or a pipe, which may not be replaced: give a file's path.")
     if path.exists() and not force:
         raise ValueError(f"{path} exists: choose another path, or add --force to replace it.")
     check_parent(path)

@@ -57,7 +57,7 @@ def json_or_text(text: str) -> Any:
     """A value as JSON reads it (3, 1e-3, true, {"a": 1}), or else the text itself."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second where it is nested too deeply
         return text
 
 

@@ -219,6 +219,8 @@ class Infos(dict[str, Any]):
     def __eq__(self, other: object) -> bool:
         return super(Infos, self._settled()).__eq__(other)
 
+    __ne__ = object.__ne__  # which asks ``__eq__``; that of dict would compare what stands for the values
+
     def __repr__(self) -> str:
         return super(Infos, self._settled()).__repr__()
 

@@ -115,7 +115,7 @@ class PlayedEpisode:
 
 
 def action_budget(env: StepEnv) -> int:
-    """Actions in an episode: the id's horizon, the rules' own limit where it has none, at most 1,000."""
+    """Actions in an episode: the id's horizon, the rules' own limit where it has none, 1,000 where they set none."""
     return env.game_spec.horizon or env.game.longest or _UNBOUNDED
 
 

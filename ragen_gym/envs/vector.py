@@ -358,7 +358,8 @@ def _one_for_each(option: str, value: Any, which: npt.NDArray[np.intp], n: int) 
     """What an option gives to each environment of ``which``: one for all or a sequence of ``n``; None for None."""
     if value is None:
         return None
-    if isinstance(value, str | Level) or not isinstance(value, Sequence | np.ndarray):
+    single = isinstance(value, str | Level) or (isinstance(value, np.ndarray) and not value.ndim)
+    if single or not isinstance(value, Sequence | np.ndarray):
         return [value] * len(which)
     if len(value) != n:
         raise ValueError(
@@ -371,5 +372,8 @@ def _noise_of(seeds: list[int] | None, stream: Stream) -> Keys | None:
     """The key of the first episode's noise of each seed."""
     if seeds is None:
         return None
+    for seed in seeds:
+        if not _is_seed(seed):
+            stream_key(seed, stream, "noise_seed")  # which says what is wrong with it
     keys = {seed: episode_keys(stream_key(seed, stream, "noise_seed"), 0, 1)[0] for seed in dict.fromkeys(seeds)}
     return np.array([keys[seed] for seed in seeds], np.uint64)

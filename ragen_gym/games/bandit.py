@@ -260,9 +260,9 @@ class Bandit(Game):
 
     def vocabulary(self, choice: str | Vocabulary | None) -> Vocabulary:
         """The arms' names: a bandit has no symbols to choose."""
-        if isinstance(choice, Vocabulary) and choice is not self.own_vocabulary:
+        if isinstance(choice, Vocabulary) and choice != self.own_vocabulary:
             raise ValueError(f"{self.name}: arms are written by name; leave out vocabulary {choice.name!r}.")
-        return super().vocabulary(None if choice is self.own_vocabulary else choice)
+        return super().vocabulary(None if choice == self.own_vocabulary else choice)
 
     def conserved(self, board: Board) -> tuple[int, ...]:
         """The arms."""

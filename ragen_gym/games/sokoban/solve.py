@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from ragen_gym.core.validation import check_number
+from ragen_gym.core.validation import check_number, plain_number
 from ragen_gym.games._jit import in_time
 from ragen_gym.games.game import Solution
 from ragen_gym.games.sokoban.rules import BOXES, Tile, legal, step
@@ -70,15 +70,17 @@ def find_plan(
         width: columns of the board.
         metric: ``"moves"``: as few actions as can be. ``"pushes"``: as few pushes as can be, with walks between them as
             short as can be.
-        within: the most moves or pushes that are of interest.
+        within: the most moves or pushes that are of interest, from 0 on; None for any number.
         max_nodes: limit of the search.
 
     Raises:
         NotSolvedError: the search took more than ``max_nodes`` nodes.
-        ValueError: an unknown metric, or a limit that is no integer from 1 on.
+        ValueError: an unknown metric, ``within`` that is no integer from 0 on, or ``max_nodes`` that is none from 1 on.
     """
     if metric not in ("moves", "pushes"):
         raise ValueError(f"metric={metric!r} is not known: choose 'moves' or 'pushes'.")
+    within = plain_number(within)
+    check_number("Sokoban", "within", within, 0, whole=True, none=True)  # the search takes a bound below 0 for none
     end, last, memory = _search(board, width, metric == "moves", within, 0, max_nodes)
     if end != SOLVED:
         return None

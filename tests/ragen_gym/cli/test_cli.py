@@ -100,6 +100,9 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("play FrozenLake --option size=big", "reads size as a whole number"),
         ("play FrozenLake --option random_start=perhaps", "true or false"),
         ("play FrozenLake --option success_rate=1/0", "a number"),
+        (f"play FrozenLake --option success_rate={10**400}/1", "a number"),
+        ("play FrozenLake --option success_rate=1e400", "success_rate=inf must be a number from 0 to 1"),
+        ("play FrozenLake --option success_rate=1e999999999", "success_rate=inf must be a number from 0 to 1"),
         ("play FrozenLake --option size=1", "from 2 to 64"),
         ("play FrozenLake --levels nowhere.txt", "not a file"),
         ("play FrozenLake --text-format prose", "choose one of"),
@@ -121,7 +124,7 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("levels export Bandit --out x.txt -n 0", "one level or more"),
         ("levels export Bandit --split test --out x.txt -n 17", "only 16 different levels"),
         ("levels export Bandit --out x.txt -n 1000000000", "only 40 different levels"),
-        ("solve FrozenLake -", "holds no board"),
+        ("solve FrozenLake -", "error: the standard input holds no board"),
         ("solve FrozenLake nowhere.txt", "not a file"),
         ("solve FrozenLake - --pushes", "--pushes is for Sokoban's games"),
         ("solve Bandit - --max-nodes 9", "--max-nodes is for Sokoban's games"),
@@ -425,6 +428,13 @@ def test_solve_takes_any_size_from_the_standard_input(run: Run) -> None:
     assert re.findall("plan            (.*)", out) == ["Right", "Right Right"]
     out = run("solve", "FrozenLake", "-", "--actions", 1, "--json", typed="PG\nOO\n")[1]
     assert json.loads(out)[0]["optimal_success"] == pytest.approx(1 / 3)
+
+
+def test_solve_takes_a_board_with_an_empty_last_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "lakes.jsonl").write_text(json.dumps({"text": "PG\n__\n"}) + "\n")
+    code, out, _ = run("solve", "FrozenLake", tmp_path / "lakes.jsonl", "--option", "success_rate=1")
+    assert code == 0
+    assert "plan            Right\n" in out
 
 
 def test_solve_knows_the_fewest_pushes_and_its_own_limit(run: Run) -> None:

@@ -235,6 +235,8 @@ def test_level_files(tmp_path: Path) -> None:
     records = path.with_suffix(".jsonl")
     records.write_text('{"text": "PG\\n__"}\n \n{"id": 3, "text": "_P\\nG_"}\n', encoding="utf-8-sig")
     assert read_levels(records) == ["PG\n__", "_P\nG_"]
+    records.write_bytes('{"text": "PG\\n__", "title": "one\u2028two"}\r\n'.encode())
+    assert read_levels(records) == ["PG\n__"]
 
 
 def test_bad_level_files(tmp_path: Path) -> None:
@@ -246,9 +248,10 @@ def test_bad_level_files(tmp_path: Path) -> None:
     (tmp_path / "picture.txt").write_bytes(b"\x89PNG\r\n\xff\xfe")
     with pytest.raises(ValueError, match=r"picture.txt is not text in UTF-8: save it in that encoding"):
         read_levels(tmp_path / "picture.txt")
-    (tmp_path / "other.jsonl").write_text("{}\n")
-    with pytest.raises(ValueError, match="as its 'text'"):
-        read_levels(tmp_path / "other.jsonl")
+    for text in ("{}\n", "[" * 100_000):
+        (tmp_path / "other.jsonl").write_text(text)
+        with pytest.raises(ValueError, match="as its 'text'"):
+            read_levels(tmp_path / "other.jsonl")
     nothings: list[Any] = [[], 3, None]
     for nothing in nothings:
         with pytest.raises(ValueError, match="holds no level: give a path to a level file, or a list of boards"):
@@ -258,6 +261,13 @@ def test_bad_level_files(tmp_path: Path) -> None:
         FrozenLake().fixed_boards([FrozenLake().level(lake)], "test")
     with pytest.raises(ValueError, match="split='dev' is not a split: choose one of train, validation, test, train-v1"):
         FrozenLake().fixed_boards(["P__G\n____\n____\n____"], "dev")
+
+
+def test_a_row_that_would_be_read_as_a_comment_is_not_written(tmp_path: Path) -> None:
+    for text in (";G\nP.", "P.\n;G"):
+        with pytest.raises(ValueError, match=r"of Maze has a row that begins with ';'.* or a .jsonl file"):
+            write_levels(tmp_path / "levels.txt", [Level("Maze", text)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_levels_that_cannot_be_played() -> None:

@@ -37,7 +37,7 @@ def test_a_record_is_found_in_the_models_folder_or_next_to_it(tmp_path: Path, mo
 def test_another_file_is_no_record(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no record of the levels seen in training"):
         read_seen(tmp_path)
-    for name, content in (("text.npy", b"no array"), ("empty.npy", b"")):
+    for name, content in (("text.npy", b"no array"), ("empty.npy", b""), ("cut.npy", b"PK\x03\x04")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=rf"{name} is no record of .*: it must hold uint64"):
             read_seen(tmp_path / name)

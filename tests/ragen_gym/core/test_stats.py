@@ -265,3 +265,15 @@ def test_what_cannot_be_estimated_is_refused() -> None:
     for successes, n in ((2, 1), (-1, 4), (0, 0)):
         with pytest.raises(ValueError, match="give n from 1 on"):
             wilson(successes, n)
+
+
+def test_clusters_of_any_kind_are_told_apart() -> None:
+    """Families are whole numbers of 64 bits, which an array of them would round."""
+    values = [1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    expected = clustered_mean(values, [1, 1, 2, 2, 0, 3])
+    large = 2**63
+    for clusters in (
+        [large + 1, large + 1, large + 2, large + 2, 0, 2**64 - 1],
+        [(1, 1), (1, 1), (1, 2), (1, 2), (0, 0), (2, 0)],
+    ):
+        assert clustered_mean(values, clusters) == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import re
@@ -87,12 +89,15 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_where_a_command_may_write(tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
+    taken, pipe = tmp_path / "taken", tmp_path / "pipe"
     taken.touch()
+    os.mkfifo(pipe)
     check_free(tmp_path / "new", force=False)
     check_free(taken, force=True)
     for path, force, message in (
         (taken, False, "exists: choose another path, or add --force"),
+        (pipe, True, "is a device or a pipe, which may not be replaced"),
+        (Path(os.devnull), True, "is a device or a pipe, which may not be replaced"),
         (tmp_path, True, "is a folder"),
         (tmp_path / "no" / "file", False, "there is no folder"),
     ):
@@ -234,3 +239,32 @@ def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
         (folder / "kept").touch()
     with locked_folder(folder):
         assert (folder / "kept").exists()
+
+
+def test_a_folder_that_another_process_locks_next_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, close = tmp_path / "run", os.close
+    other = locked_folder(folder)
+
+    def closed_and_taken_at_once(handle: int) -> None:
+        close(handle)
+        monkeypatch.setattr(os, "close", close)
+        other.__enter__()
+
+    monkeypatch.setattr(os, "close", closed_and_taken_at_once)
+    with locked_folder(folder):
+        pass
+    (folder / "kept").touch()
+    other.__exit__(None, None, None)
+    assert (folder / "kept").exists()
+
+
+def test_a_file_system_that_locks_no_folder_is_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(handle: int, operation: int) -> None:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # NFS, of a folder
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with locked_folder(tmp_path / "run"):
+        (tmp_path / "run" / "kept").touch()
+    assert (tmp_path / "run" / "kept").exists()

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ragen_gym.core.validation import check_choice, check_number, did_you_mean, joined
+from ragen_gym.core.validation import check_choice, check_number, did_you_mean, joined, json_or_text
 
 
 @pytest.mark.parametrize("check", [
@@ -56,3 +56,8 @@ def test_two_tables_of_options_give_each_one_value() -> None:
     assert one == {"a": 1, "b": {"c": 2}}
     with pytest.raises(ValueError, match=r"^top\.b\.c is given as 2 and as 5: give one of them\.$"):
         joined(one, {"b": {"c": 5}}, "top.")
+
+
+def test_a_value_is_json_or_a_text() -> None:
+    deep = "[" * 100_000
+    assert [json_or_text(text) for text in ("3", "true", "[1]", "easy", deep)] == [3, True, [1], "easy", deep]

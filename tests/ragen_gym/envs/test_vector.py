@@ -220,6 +220,15 @@ def test_infos_have_the_manners_of_a_dictionary() -> None:
     assert infos != {}
 
 
+def test_infos_that_are_equal_do_not_differ() -> None:
+    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 1)
+    unread, same = batch.reset(seed=0)[1], dict(batch.reset(seed=0)[1])
+    for infos in (unread, same):
+        del infos["action_mask"]  # numpy has no truth value for arrays of several numbers
+    assert (unread != same) is False
+    assert unread == same
+
+
 def test_wrappers_see_no_difference() -> None:
     def wrapped(envs: Any) -> Any:
         space = gymnasium.spaces.Box(0, 1, (4, 4), np.float32)
@@ -353,6 +362,10 @@ def test_bad_actions_change_nothing(actions: Any, complaint: str) -> None:
         (0, {"level": "P"}, "rows|board"),
         (0, {"level": ["P__G"]}, "1 values for 2"),
         (0, {"noise_seed": -3}, "-3"),
+        (0, {"noise_seed": np.array(3)}, r"noise_seed=array\(3\) is not a seed"),
+        (0, {"noise_seed": [[1], 2]}, r"noise_seed=\[1\] is not a seed"),
+        (0, {"noise_seed": [1, True]}, "noise_seed=True is not a seed"),
+        (0, {"level": np.array(3)}, r"level=array\(3\) is not a level"),
     ],
     ids=str,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
@@ -174,6 +175,13 @@ def test_what_a_bandit_has_no_use_for() -> None:
 
     with pytest.raises(ValueError, match="arms are written by name; leave out vocabulary 'mine'"):
         StepEnv("Bandit", vocabulary=Vocabulary("mine", "ab"))
+
+
+def test_an_environment_with_its_own_vocabulary_can_be_made_again() -> None:
+    """Gymnasium copies the arguments of an environment that is made anew from its ``spec``."""
+    made: Any = gymnasium.make("ragen/Bandit-v0", vocabulary=Bandit().own_vocabulary)
+    again: Any = gymnasium.make(made.spec)
+    assert again.unwrapped.vocabulary == Bandit().own_vocabulary
 
 
 @pytest.mark.parametrize(

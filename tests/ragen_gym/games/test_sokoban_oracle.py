@@ -178,7 +178,7 @@ def test_more_nodes_are_taken_until_they_suffice() -> None:
     assert slow
 
 
-def test_an_unknown_metric_is_refused() -> None:
+def test_an_unknown_metric_and_other_limits_are_refused() -> None:
     game = Sokoban()
     board = bytes(game.generate(episode_keys(1, 0, 1), None)[0])
     with pytest.raises(ValueError, match="metric='steps'"):
@@ -186,3 +186,6 @@ def test_an_unknown_metric_is_refused() -> None:
     for nodes in (0, -1, 1.5, None):
         with pytest.raises(ValueError, match=r"max_nodes=.* must be an integer from 1"):
             find_plan(board, 6, max_nodes=nodes)  # type: ignore[arg-type]
+    for within in (-1, 1.5):
+        with pytest.raises(ValueError, match=r"within=.* must be None or an integer from 0"):
+            find_plan(board, 6, within=within)  # type: ignore[arg-type]
