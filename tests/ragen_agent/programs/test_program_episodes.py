@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import shlex
@@ -22,7 +23,7 @@ import pytest
 from ragen_agent.config import Config, Program, with_settings
 from ragen_agent.local.run import train
 from ragen_agent.programs.conversation import Conversation
-from ragen_agent.programs.endpoint import Endpoint
+from ragen_agent.programs.endpoint import Endpoint, RequestError
 from ragen_agent.programs.process import ProgramProcess
 from ragen_agent.programs.rollout import _Rollout, play_programs
 from ragen_agent.programs.worker import Worker
@@ -260,6 +261,22 @@ def test_a_level_that_cannot_be_made_fails_its_episode_alone(
     first, second = play_programs(agent.engine, processes, instances, program, temperature=1.0, seed=5)
     assert (first.failure, first.seed) == ("environment_error: RuntimeError: no such level", 3)
     assert second.failure is None
+
+
+def test_a_reward_that_is_no_number_fails_its_episode_alone(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a record of the episode the rollout would wait for it for ever."""
+    [process] = agent.processes("train", 1)
+    step = process.env.step
+    monkeypatch.setattr(process.env, "step", lambda reply: (*step(reply)[:1], math.nan, False, False, {}))
+    rollout = _Rollout(agent.engine, [Instance(3, 3)], Program("none"), 1.0, 0)
+    monkeypatch.setattr(rollout, "sample", lambda *_: Sampled([process.chat.end_id], [-1.0]))
+    worker = Worker(Program("none"), process, rollout, lambda ids: None)
+    worker.begin()
+    worker.complete({"messages": [{"role": "user", "content": "hello"}]})
+    with pytest.raises(RequestError, match="the turn's reward is nan"):
+        worker.turn({"reply": "<answer>Up</answer>"})
+    worker.end()
+    assert rollout.played[0].failure == "environment_error: ValueError: the turn's reward is nan"
 
 
 def test_messages_that_do_not_fit_are_said_and_truncate_the_episode(agent: Policy, helpers: Path) -> None:
