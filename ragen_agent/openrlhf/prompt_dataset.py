@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,7 @@ def adopt_rows(path: Path, config: Config) -> list[PromptRow]:
 
     Raises:
         ValueError: too few rows, rows that are not in the run's order of iterations and prompts, a split other than
-            train, or an environment that cannot be made (see ``env_of``).
+            train, or see ``check_rows``.
     """
     rows, groups = read_rows(path), config.training.groups
     needed = config.training.iterations * groups
@@ -200,6 +200,19 @@ def adopt_rows(path: Path, config: Config) -> list[PromptRow]:
 
 
 def check_rows(rows: Sequence[PromptRow], config: Config) -> None:
-    """Raises a ValueError if the environment of a row cannot be made; equal environments are made once."""
+    """Checks the environments of rows, equal ones once.
+
+    Raises:
+        ValueError: one cannot be made (see ``env_of``), or its turns are not those of a game of the settings, which say
+            how prompts are written, what fits into a row, and which evaluation the training is for.
+    """
+    known = [game.turns for game in all_settings(config)]
     for row in {row.environment: row for row in rows}.values():
         env_of(row, config).reset(seed=row.seed)
+        if (turns := turns_of(row, config)) not in known:
+            pairs = ((each.name, getattr(turns, each.name), getattr(known[0], each.name)) for each in fields(turns))
+            name, theirs, own = next((name, theirs, own) for name, theirs, own in pairs if theirs != own)
+            raise ValueError(
+                f"a row of the prompt dataset has turns.{name}={theirs!r}, and the run's settings have {own!r}: write "
+                "the dataset with the settings of the run (ragen-agent data --config FILE), or change these."
+            )

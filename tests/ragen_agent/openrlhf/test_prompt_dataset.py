@@ -167,6 +167,24 @@ def test_a_given_list_must_be_one_that_the_run_can_play(tmp_path: Path) -> None:
         adopt_rows(path, CONFIG)
 
 
+def test_a_list_of_other_turns_than_the_settings_is_refused(tmp_path: Path) -> None:
+    """Training was by the turns of the list, the evaluation and all checks by those of the settings."""
+    path = tmp_path / "given.jsonl"
+    write_rows(path, train_rows(CONFIG))
+    for turns, named in (
+        ({"max_tokens_per_turn": 256}, "max_tokens_per_turn=24, and the run's settings have 256"),
+        ({"keep_thinking": False}, "keep_thinking=True, and the run's settings have False"),
+    ):
+        with pytest.raises(ValueError, match=rf"turns\.{named}"):
+            adopt_rows(path, with_settings(CONFIG, {"turns": turns}))
+    games = [{"game": "FrozenLake"}, {"game": "Bandit", "turns": {"max_turns": 1}}]
+    mixed = with_settings(CONFIG, {"games": games})
+    write_rows(path, train_rows(mixed))
+    assert len(adopt_rows(path, mixed)) == 30
+    write_rows(path, [replace(row, turns={}) for row in train_rows(CONFIG)])
+    assert len(adopt_rows(path, CONFIG)) == 30, "what a row leaves out is as in the settings"
+
+
 def test_a_list_imports_no_module_that_the_settings_do_not_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
