@@ -29,6 +29,7 @@ from ragen_agent.training.tasks import (
     make_env,
 )
 from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.validation import check_number, shown
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.games.registry import own_module
 
@@ -69,9 +70,16 @@ class PromptRow:
     def from_label(cls, label: str) -> PromptRow:
         """The row of a label; raises a ValueError if it is not one."""
         try:
-            return cls(**json.loads(label))
+            row = cls(**json.loads(label))
+            for name, low in (("iteration", -1), ("prompt", 0), ("seed", 0), ("noise_seed", 0)):
+                check_number("row", name, getattr(row, name), low, whole=True, none=name == "noise_seed")
+            for name in ("env_options", "turns"):
+                if not isinstance(table := getattr(row, name), dict):
+                    raise TypeError(f"{name}={shown(table)} must be a table")
         except (TypeError, ValueError) as error:
-            raise ValueError(f"the label {label!r} is not a row of a prompt dataset: {error}.") from error
+            reason = str(error).rstrip(".")
+            raise ValueError(f"the label {label!r} is not a row of a prompt dataset: {reason}.") from error
+        return row
 
     @property
     def environment(self) -> str:
@@ -166,7 +174,7 @@ def read_rows(path: Path) -> list[PromptRow]:
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             rows.append(PromptRow.from_label(json.loads(line)["label"]))
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(
             f"{path} is not a prompt dataset ({error!r}); make one with: ragen-agent data --out {path}"
         ) from error
