@@ -14,12 +14,14 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, Program, with_settings
 from ragen_agent.local.run import train
 from ragen_agent.programs.conversation import Conversation
@@ -177,6 +179,19 @@ def test_messages_hold_each_reply_once_after_what_it_answers(agent: Policy) -> N
     trajectory = conversation.trajectory([0.0] * 3, [], truncated=True)
     assert len(trajectory.contexts) == 3
     assert trajectory.messages == (system, said[0], texts[0], said[1], texts[1], said[2], texts[2])
+
+
+def test_what_the_template_refuses_is_no_error_of_the_server(agent: Policy) -> None:
+    """Clients send a request again that is answered with 500."""
+    tokenizer = deepcopy(agent.tokenizer)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if not loop.first and loop.previtem.role == m.role %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    conversation = Conversation(ChatFormat.from_tokenizer(tokenizer), 8, 512)
+    with pytest.raises(ValueError, match="cannot write these messages: roles must alternate"):
+        conversation.request([{"role": "user", "content": "Up"}, {"role": "user", "content": "Down"}])
 
 
 def test_rewards_go_to_the_last_reply_before_them(agent: Policy, helpers: Path) -> None:
