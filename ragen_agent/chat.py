@@ -257,6 +257,8 @@ class ChatFormat:
             system, first, *others = said
             instructions, content = f"{system['content']}\n\n", first["content"]
             folded = instructions + content if isinstance(content, str) else [*parts_of(instructions), *content]
+            if first["role"] == "assistant":  # whose message does not become the user's
+                folded, others = system["content"], [first, *others]
             said = [{"role": "user", "content": folded}, *others]
         ids = encode(self.tokenizer, self._render(said, True))
         wordless = [{**message, "content": _without_words(message["content"])} for message in said]

@@ -3,8 +3,8 @@
 The rollouts of a group share a level, and each has its own transition noise (`group`), so that the std of a group's
 returns measures the policy and the game, not a slip that all its rollouts had in common.
 
-An engine that breaks costs the episodes that it was playing, never the run: they end as failures
-(``"engine_error: ..."``), which training leaves out.
+An engine that breaks costs the episodes that it was playing, and a game that raises its own, never the run: they end as
+failures (``"engine_error: ..."``, ``"environment_error: ..."``), which training leaves out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.trajectory import Trajectory, failed
 from ragen_gym.core.failures import Failure
 from ragen_gym.inference import Engine, GenerationSession, Sampled
 
@@ -125,6 +125,7 @@ class _Rollout:
         self.session: GenerationSession | None = None
         self.slots: list[tuple[int, TokenMDP]] = []
         self.moved: list[tuple[int, TokenMDP]] = []  # the last of the slots: they begin a new prefix in a new row
+        self.broken: list[tuple[int, TokenMDP, Trajectory]] = []  # their resets raised
 
     def play(self, processes: Sequence[TokenMDP], report: Callable[[int], None]) -> list[Trajectory]:
         played: dict[int, Trajectory] = {}
@@ -138,21 +139,31 @@ class _Rollout:
             self.slots = [slot for slot in self.slots if not slot[1].done]
             played.update((episode, process.trajectory()) for episode, process in over)
             free += [process for _, process in over]
+            played.update((episode, trajectory) for episode, _, trajectory in self.broken)
+            free += [process for _, process, _ in self.broken]
+            self.broken = []
             report(len(played))
         return [played[episode] for episode in range(len(self.instances))]
 
     def _begin(self, new: list[tuple[int, TokenMDP]]) -> bool:
-        """Begins episodes; False if the engine broke."""
+        """Begins episodes; False if the engine broke, or none is in play."""
+        begun = []
         for episode, process in new:
             instance = self.instances[episode]
-            if instance.prefix is None:
-                process.begin(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-            else:
-                base, turns, noise_seed = instance.prefix.base, instance.prefix.turns, instance.prefix.noise_seed
-                process.begin_branch(base, turns, base_noise_seed=noise_seed, noise_seed=instance.noise_seed)
+            try:
+                _reset(process, instance)
+            except ValueError:  # of the settings, which are the same in every episode
+                raise
+            except Exception as error:  # of the game
+                reason = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
+                self.broken.append((episode, process, failed([], reason, instance.seed)))
+                continue
             self.check(process.ids)
-        self.slots += new
-        joining, self.moved = [*self.moved, *new], []
+            begun.append((episode, process))
+        self.slots += begun
+        if not self.slots:
+            return False
+        joining, self.moved = [*self.moved, *begun], []
         prompts = [process.ids for _, process in joining]
         images = [process.images for _, process in joining]
         # A row's number decides its draws, so every prefix of an episode has one of its own.
@@ -207,6 +218,14 @@ class _Rollout:
     def _break(self, error: Exception) -> None:
         _fail([process for _, process in self.slots], error)
         self.session, self.moved = None, []
+
+
+def _reset(process: TokenMDP, instance: Instance) -> None:
+    if instance.prefix is None:
+        process.begin(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+    else:
+        base, turns, noise_seed = instance.prefix.base, instance.prefix.turns, instance.prefix.noise_seed
+        process.begin_branch(base, turns, base_noise_seed=noise_seed, noise_seed=instance.noise_seed)
 
 
 def append_or_fail(process: TokenMDP, reply: Sampled) -> list[int]:

@@ -16,7 +16,7 @@ from ragen_gym.games.values import TurnValue, pivot
 from ragen_gym.inference import ImageSpan
 from ragen_gym.render.png import decode_png, encode_png
 
-__all__ = ["BranchPoint", "Trajectory", "TurnInfo"]
+__all__ = ["BranchPoint", "Trajectory", "TurnInfo", "failed"]
 
 
 @dataclass(frozen=True)
@@ -246,6 +246,24 @@ class TurnInfo:
             state,
             _is_pivot(info["turn_value"]) if state is not None and "turn_value" in info else None,
         )
+
+
+def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajectory:
+    """A trajectory that training leaves out: none of its tokens counts as sampled.
+
+    ``reason`` is ``"kind: details"``, the kind one of ``Failure``. Two zeros stand for an empty row, since no consumer
+    takes rows without tokens.
+    """
+    row = np.array(ids if len(ids) > 1 else [0, 0], dtype=np.int64)
+    return Trajectory(
+        ids=row,
+        sampled=np.zeros(len(row), dtype=np.bool_),
+        log_probs=np.zeros(len(row), dtype=np.float32),
+        turn_ends=(),
+        turn_rewards=(),
+        failure=reason,
+        seed=seed,
+    )
 
 
 _ON_REQUEST = ("value", "state", "pivot", "advantage")

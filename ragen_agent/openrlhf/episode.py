@@ -13,11 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
-import numpy as np
-
 from ragen_agent.rollout import append_or_fail
 from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.trajectory import Trajectory, failed
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.threads import in_thread
 from ragen_gym.inference import ImageSpan, Sampled
@@ -143,24 +141,6 @@ def response_of(
         "truncated": trajectory.truncated,
         "extra_logs": {},
     }
-
-
-def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajectory:
-    """A trajectory that training leaves out: none of its tokens counts as sampled.
-
-    ``reason`` is ``"kind: details"``, the kind one of ``Failure``. Two zeros stand for an empty row, since no consumer
-    takes rows without tokens.
-    """
-    row = np.array(ids if len(ids) > 1 else [0, 0], dtype=np.int64)
-    return Trajectory(
-        ids=row,
-        sampled=np.zeros(len(row), dtype=np.bool_),
-        log_probs=np.zeros(len(row), dtype=np.float32),
-        turn_ends=(),
-        turn_rewards=(),
-        failure=reason,
-        seed=seed,
-    )
 
 
 def check_failures(played: Sequence[Trajectory], budget: float) -> None:

@@ -36,7 +36,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
-from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
+from ragen_agent.openrlhf.cli_flags import added_flags, check_extra_flags, command_flags
 from ragen_agent.openrlhf.memory import CPU_CACHE, check_cpu_model
 from ragen_agent.openrlhf.plan import check_supported, devices_needed
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_process
@@ -95,11 +95,16 @@ def check_run(config: Config, settings: OpenRLHF, extra: Sequence[str] = ()) -> 
 def train_distributed(
     config: Config, settings: OpenRLHF, folder: RunFolder, display: Display, extra: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Starts the run of a folder, or resumes it, and returns its summary; ``extra`` are further flags for OpenRLHF.
+    """Starts the run of a folder, or resumes it, and returns its summary.
+
+    ``extra`` are further flags for OpenRLHF; where there are none, a run that is resumed keeps those of its last start.
 
     Raises:
         ValueError: see ``check_run``; ``RunStoppedError`` if the run was interrupted.
     """
+    last_start = folder.path / "openrlhf.json"
+    if not extra and last_start.is_file():
+        extra = added_flags(json.loads(last_start.read_text(encoding="utf-8"))["flags"])
     on_cpu = check_run(config, settings, extra)
     if on_cpu:
         os.environ.update(CPU_ENVIRONMENT)  # libraries of the stack are imported here too
@@ -130,7 +135,7 @@ def train_distributed(
             ),
         }
         if "after" not in folder.read_summary():
-            write_atomic(folder.path / "openrlhf.json", json.dumps(start, indent=2) + "\n")
+            write_atomic(last_start, json.dumps(start, indent=2) + "\n")
             _run(folder, log, config, state.iteration, display)
         new = folder.path / "checkpoint.new"
         if new.is_dir():  # the final model is complete

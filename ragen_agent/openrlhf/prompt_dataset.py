@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from ragen_agent.training.tasks import (
     make_env,
 )
 from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.validation import check_number, shown
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.games.registry import own_module
 
@@ -69,9 +70,16 @@ class PromptRow:
     def from_label(cls, label: str) -> PromptRow:
         """The row of a label; raises a ValueError if it is not one."""
         try:
-            return cls(**json.loads(label))
+            row = cls(**json.loads(label))
+            for name, low in (("iteration", -1), ("prompt", 0), ("seed", 0), ("noise_seed", 0)):
+                check_number("row", name, getattr(row, name), low, whole=True, none=name == "noise_seed")
+            for name in ("env_options", "turns"):
+                if not isinstance(table := getattr(row, name), dict):
+                    raise TypeError(f"{name}={shown(table)} must be a table")
         except (TypeError, ValueError) as error:
-            raise ValueError(f"the label {label!r} is not a row of a prompt dataset: {error}.") from error
+            reason = str(error).rstrip(".")
+            raise ValueError(f"the label {label!r} is not a row of a prompt dataset: {reason}.") from error
+        return row
 
     @property
     def environment(self) -> str:
@@ -166,7 +174,7 @@ def read_rows(path: Path) -> list[PromptRow]:
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             rows.append(PromptRow.from_label(json.loads(line)["label"]))
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(
             f"{path} is not a prompt dataset ({error!r}); make one with: ragen-agent data --out {path}"
         ) from error
@@ -178,7 +186,7 @@ def adopt_rows(path: Path, config: Config) -> list[PromptRow]:
 
     Raises:
         ValueError: too few rows, rows that are not in the run's order of iterations and prompts, a split other than
-            train, or an environment that cannot be made (see ``env_of``).
+            train, or see ``check_rows``.
     """
     rows, groups = read_rows(path), config.training.groups
     needed = config.training.iterations * groups
@@ -200,6 +208,19 @@ def adopt_rows(path: Path, config: Config) -> list[PromptRow]:
 
 
 def check_rows(rows: Sequence[PromptRow], config: Config) -> None:
-    """Raises a ValueError if the environment of a row cannot be made; equal environments are made once."""
+    """Checks the environments of rows, equal ones once.
+
+    Raises:
+        ValueError: one cannot be made (see ``env_of``), or its turns are not those of a game of the settings, which say
+            how prompts are written, what fits into a row, and which evaluation the training is for.
+    """
+    known = [game.turns for game in all_settings(config)]
     for row in {row.environment: row for row in rows}.values():
         env_of(row, config).reset(seed=row.seed)
+        if (turns := turns_of(row, config)) not in known:
+            pairs = ((each.name, getattr(turns, each.name), getattr(known[0], each.name)) for each in fields(turns))
+            name, theirs, own = next((name, theirs, own) for name, theirs, own in pairs if theirs != own)
+            raise ValueError(
+                f"a row of the prompt dataset has turns.{name}={theirs!r}, and the run's settings have {own!r}: write "
+                "the dataset with the settings of the run (ragen-agent data --config FILE), or change these."
+            )

@@ -162,7 +162,12 @@ class Conversation:
         if roles in (["system", "user"], ["user"]):
             system = messages[0]["content"] if len(messages) == 2 else ""
             return self.chat.prompt_ids(system, messages[-1]["content"])
-        return self.chat.conversation_ids(messages)
+        try:
+            return self.chat.conversation_ids(messages)
+        except ValueError:
+            raise
+        except Exception as error:  # a template may raise anything, as for messages that do not alternate
+            raise ValueError(f"the chat template cannot write these messages: {error}") from error
 
 
 def read_messages(value: Any) -> list[Message]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -212,6 +213,8 @@ class Worker:
             state = self._text("state_id") if self.mdp.record_states else None
             try:
                 observation, reward, terminated, truncated, info = self.env.step(reply)
+                if not math.isfinite(reward):
+                    raise ValueError(f"the turn's reward is {reward}")
             except Exception as error:  # whatever a game raises fails its own episode, never the run
                 episode.failure = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
                 raise RequestError(500, "environment_error", str(error)) from None

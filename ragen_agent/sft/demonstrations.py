@@ -68,8 +68,8 @@ CHUNK = 500  # demonstrations from one generator, and between two reports of pro
 
 
 def faultless(config: Config) -> Demonstrations:
-    """The demonstrator without its faults: as many moves as a reply may hold, none of them drawn at random."""
-    most = config.turns.max_actions_per_turn
+    """The demonstrator without its faults: as many moves as a reply may hold in each game, none drawn at random."""
+    most = max(game.turns.max_actions_per_turn for game in all_settings(config))
     return replace(config.demonstrations, moves=[0.0] * (most - 1) + [1.0], mistakes=0.0, quality=1.0)
 
 

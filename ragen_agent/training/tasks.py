@@ -77,8 +77,8 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
     A split is of the same version as ``evaluation.split``: what is trained on and what is measured on never meet.
 
     Raises:
-        ValueError: an unknown game or option, a value out of range, or a credit, groups or branches that need exact
-            values or states of what has none.
+        ValueError: an unknown game or option, a value out of range, or a credit, groups, branches or a format reward
+            that need exact values, states or well-formed replies of what has none.
     """
     for name in config.env_options:
         if name in Turns.__dataclass_fields__:
@@ -87,16 +87,7 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
             raise ValueError("split is no option of the game; give --set evaluation.split=...")
     training = config.training
     if load_task(config.game) is not None:
-        if CREDITS[training.credit].shaped:
-            raise ValueError(
-                f"training.credit is {training.credit!r}, which needs the exact values of a game; {config.game} is a "
-                "text task, so use another credit."
-            )
-        if GROUPINGS[training.groups_by].states:
-            raise ValueError(
-                f"training.groups_by is {training.groups_by!r}, which compares turns by the state of a game; "
-                f"{config.game} is a text task, so use training.groups_by=level."
-            )
+        _check_text_task(config)
     branches = records_states(config, split) and GROUPINGS[training.groups_by].branches
     if split in SPLITS:
         split = same_version(split, version_of(config.evaluation.split))
@@ -124,6 +115,27 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
             'or give names = "ragen-v1".'
         )
     return env
+
+
+def _check_text_task(config: Config) -> None:
+    """Raises a ValueError for what training asks of a game and a text task does not say."""
+    training = config.training
+    if CREDITS[training.credit].shaped:
+        raise ValueError(
+            f"training.credit is {training.credit!r}, which needs the exact values of a game; {config.game} is a "
+            "text task, so use another credit."
+        )
+    if GROUPINGS[training.groups_by].states:
+        raise ValueError(
+            f"training.groups_by is {training.groups_by!r}, which compares turns by the state of a game; "
+            f"{config.game} is a text task, so use training.groups_by=level."
+        )
+    if training.format_reward != "none":
+        raise ValueError(
+            f"training.format_reward is {training.format_reward!r}, which needs an environment that says which "
+            f"replies are well formed; {config.game} is a text task, which alone reads replies, so use "
+            "training.format_reward=none."
+        )
 
 
 def make_game_env(config: Config, split: str | None) -> TurnEnv:

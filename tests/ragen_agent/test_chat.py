@@ -147,6 +147,9 @@ def test_system_message_is_folded_into_the_first_user_message(make_tokenizer: Ma
     text = "<|begin_of_text|><|im_start|>user\nS\n\nU<|im_end|>\n<|im_start|>assistant\n"
     assert chat.tokenizer.decode(chat.prompt_ids(" S", "U\n")) == text
     assert "system message" in chat.deviations[0]
+    talk = [{"role": "system", "content": "S"}, {"role": "assistant", "content": "A"}, {"role": "user", "content": "U"}]
+    said = chat.tokenizer.decode(chat.conversation_ids(talk))
+    assert said.count("<|im_start|>user\nS<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>user\nU") == 1
 
 
 def test_template_that_writes_no_end_token_is_ended_by_the_end_of_sequence(make_tokenizer: MakeTokenizer) -> None:

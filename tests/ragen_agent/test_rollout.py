@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,28 @@ def test_an_engine_that_breaks_every_episode_of_a_part_leaves_the_run_to_the_oth
     assert [t.failure for t in played] == ["engine_error: OSError: device lost"] * 4
     with pytest.raises(ValueError, match=r"all 4 episodes failed.*device lost"):
         without_failed(played)
+
+
+@pytest.mark.parametrize("broken", [[3], [1, 2], [1, 2, 3, 4]])
+def test_a_reset_that_raises_costs_its_own_episode(
+    agent: Policy, broken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in episodes that programs or vLLM play."""
+    processes = agent.processes("train", 2)
+    for process in processes:
+        reset = process.env.reset
+
+        def breaks(*, seed: int, options: dict[str, Any], reset: Callable[..., Any] = reset) -> Any:
+            if seed in broken:
+                raise OSError("no such level")
+            return reset(seed=seed, options=options)
+
+        monkeypatch.setattr(process.env, "reset", breaks)
+    played = play(agent.engine, processes, INSTANCES, temperature=1.0, seed=0)
+    reason = "environment_error: OSError: no such level"
+    assert [t.failure for t in played] == [reason if each.seed in broken else None for each in INSTANCES]
+    assert [t.seed for t in played] == [1, 2, 3, 4]
+    assert [len(t.turn_ends) for t in played] == [0 if each.seed in broken else 3 for each in INSTANCES]
 
 
 def test_an_interruption_and_the_check_go_through(agent: Policy) -> None:

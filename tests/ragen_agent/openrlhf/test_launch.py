@@ -98,6 +98,30 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
     assert [each.get("python") for each in folder.read_versions()][-2:] == ["1", "2"]
 
 
+def test_a_resumed_run_keeps_the_flags_that_it_was_started_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that an interrupted run names to go on with does not hold them."""
+    small = {"small_model": {"hidden": 32, "layers": 1, "feed_forward": 32}, "warm_start": {"epochs": 0}}
+    config = with_settings(Config(), small | {"training": {"iterations": 2}, "evaluation": {"levels": 2}})
+    folder = RunFolder.create(tmp_path / "run", config)
+
+    def run(*_: Any) -> None:
+        raise launch.RunStoppedError("the run stopped")
+
+    monkeypatch.setattr(launch, "_check_installed", lambda: None)
+    monkeypatch.setattr(launch, "_run", run)
+    monkeypatch.setattr(launch, "atexit", SimpleNamespace(register=lambda *_: None))
+    monkeypatch.setattr(cpu_patches, "needed", lambda accelerator: False)
+    added = ["--train.agent_func_path", "mine.py", "--ds.param_dtype=fp16"]
+    for given, kept in ((added, added), ([], added), (["--ds.overlap_comm"], ["--ds.overlap_comm"])):
+        with pytest.raises(launch.RunStoppedError):
+            launch.train_distributed(config, OpenRLHF(), folder, Display(Console(file=StringIO())), given)
+        flags = json.loads((folder.path / "openrlhf.json").read_text())["flags"]
+        assert flags[-len(kept) :] == kept
+        assert flags[-len(kept) - 1] != kept[0]
+
+
 # As a driver: it meets a port that is in use at each start but the last, or plays an iteration first.
 COLLIDING = """
 import json, pathlib, socket, sys

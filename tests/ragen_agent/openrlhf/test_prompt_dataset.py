@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,9 +163,41 @@ def test_a_given_list_must_be_one_that_the_run_can_play(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('\\"split\\": \\"train\\"', '\\"split\\": \\"test\\"'))
     with pytest.raises(ValueError, match="line 1, is of the split 'test'"):
         adopt_rows(path, CONFIG)
-    path.write_text("{}\n")
-    with pytest.raises(ValueError, match="is not a prompt dataset"):
-        adopt_rows(path, CONFIG)
+    for content in (b"{}\n", b"\xff\n"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is not a prompt dataset"):
+            adopt_rows(path, CONFIG)
+
+
+def test_a_list_of_other_turns_than_the_settings_is_refused(tmp_path: Path) -> None:
+    """Training was by the turns of the list, the evaluation and all checks by those of the settings."""
+    path = tmp_path / "given.jsonl"
+    write_rows(path, train_rows(CONFIG))
+    for turns, named in (
+        ({"max_tokens_per_turn": 256}, "max_tokens_per_turn=24, and the run's settings have 256"),
+        ({"keep_thinking": False}, "keep_thinking=True, and the run's settings have False"),
+    ):
+        with pytest.raises(ValueError, match=rf"turns\.{named}"):
+            adopt_rows(path, with_settings(CONFIG, {"turns": turns}))
+    games = [{"game": "FrozenLake"}, {"game": "Bandit", "turns": {"max_turns": 1}}]
+    mixed = with_settings(CONFIG, {"games": games})
+    write_rows(path, train_rows(mixed))
+    assert len(adopt_rows(path, mixed)) == 30
+    write_rows(path, [replace(row, turns={}) for row in train_rows(CONFIG)])
+    assert len(adopt_rows(path, CONFIG)) == 30, "what a row leaves out is as in the settings"
+
+
+@pytest.mark.parametrize(
+    "field", [{"seed": "3"}, {"seed": -1}, {"seed": None}, {"noise_seed": 1.5}, {"turns": []}, {"env_options": 5}]
+)
+def test_a_row_whose_fields_are_of_another_type_is_refused_before_it_is_played(
+    field: dict[str, Any], tmp_path: Path
+) -> None:
+    [name] = field
+    rows = list(train_rows(CONFIG))
+    write_rows(tmp_path / "given.jsonl", [rows[0], replace(rows[1], **field), *rows[2:]])
+    with pytest.raises(ValueError, match=f"is not a row of a prompt dataset: .*{name}="):
+        adopt_rows(tmp_path / "given.jsonl", CONFIG)
 
 
 def test_a_list_imports_no_module_that_the_settings_do_not_name(

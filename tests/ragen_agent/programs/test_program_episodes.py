@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import shlex
@@ -13,16 +14,18 @@ import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, Program, with_settings
 from ragen_agent.local.run import train
 from ragen_agent.programs.conversation import Conversation
-from ragen_agent.programs.endpoint import Endpoint
+from ragen_agent.programs.endpoint import Endpoint, RequestError
 from ragen_agent.programs.process import ProgramProcess
 from ragen_agent.programs.rollout import _Rollout, play_programs
 from ragen_agent.programs.worker import Worker
@@ -178,6 +181,19 @@ def test_messages_hold_each_reply_once_after_what_it_answers(agent: Policy) -> N
     assert trajectory.messages == (system, said[0], texts[0], said[1], texts[1], said[2], texts[2])
 
 
+def test_what_the_template_refuses_is_no_error_of_the_server(agent: Policy) -> None:
+    """Clients send a request again that is answered with 500."""
+    tokenizer = deepcopy(agent.tokenizer)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if not loop.first and loop.previtem.role == m.role %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    conversation = Conversation(ChatFormat.from_tokenizer(tokenizer), 8, 512)
+    with pytest.raises(ValueError, match="cannot write these messages: roles must alternate"):
+        conversation.request([{"role": "user", "content": "Up"}, {"role": "user", "content": "Down"}])
+
+
 def test_rewards_go_to_the_last_reply_before_them(agent: Policy, helpers: Path) -> None:
     twice = """
 session = post(URL + "/sessions", {})
@@ -260,6 +276,22 @@ def test_a_level_that_cannot_be_made_fails_its_episode_alone(
     first, second = play_programs(agent.engine, processes, instances, program, temperature=1.0, seed=5)
     assert (first.failure, first.seed) == ("environment_error: RuntimeError: no such level", 3)
     assert second.failure is None
+
+
+def test_a_reward_that_is_no_number_fails_its_episode_alone(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a record of the episode the rollout would wait for it for ever."""
+    [process] = agent.processes("train", 1)
+    step = process.env.step
+    monkeypatch.setattr(process.env, "step", lambda reply: (*step(reply)[:1], math.nan, False, False, {}))
+    rollout = _Rollout(agent.engine, [Instance(3, 3)], Program("none"), 1.0, 0)
+    monkeypatch.setattr(rollout, "sample", lambda *_: Sampled([process.chat.end_id], [-1.0]))
+    worker = Worker(Program("none"), process, rollout, lambda ids: None)
+    worker.begin()
+    worker.complete({"messages": [{"role": "user", "content": "hello"}]})
+    with pytest.raises(RequestError, match="the turn's reward is nan"):
+        worker.turn({"reply": "<answer>Up</answer>"})
+    worker.end()
+    assert rollout.played[0].failure == "environment_error: ValueError: the turn's reward is nan"
 
 
 def test_messages_that_do_not_fit_are_said_and_truncate_the_episode(agent: Policy, helpers: Path) -> None:

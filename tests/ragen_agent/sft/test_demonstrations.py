@@ -20,12 +20,14 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS, read_recipe
 from ragen_agent.config.trainers import FineTuning
-from ragen_agent.rollout import group
+from ragen_agent.rollout import Instance, group
 from ragen_agent.sft import demonstrations
 from ragen_agent.sft.demonstrations import (
     demonstrate,
     demonstrated_families,
+    demonstrator_rate,
     families_of,
+    faultless,
     generate_demonstrations,
     partial_file,
     read_conversations,
@@ -37,6 +39,7 @@ from ragen_agent.sft.fine_tune import agent_config
 from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.console import Display
 from ragen_agent.training.policy import Policy
+from ragen_agent.training.tasks import all_settings, make_env
 from ragen_agent.trajectory import Trajectory
 from ragen_gym import make_turn
 from ragen_gym.core.turn_config import TurnConfig
@@ -48,6 +51,7 @@ LAKE = with_settings(
         {**GAME_DEFAULTS["FrozenLake"], "game": "FrozenLake"}, {"demonstrations": {"episodes": 40, "mistakes": 0.2}}
     ),
 )
+_OF_A_GAME = ("env_options", "turns")
 MIXED = replace(LAKE, games=[{"game": "FrozenLake"}, {"game": "Bandit", "thought": "choose"}])
 
 
@@ -175,6 +179,16 @@ def test_the_command_has_a_faultless_demonstrator_unless_told_otherwise(
     assert line["demonstrator"]["moves"] == read_recipe("small-sokoban").settings["demonstrations"]["moves"]
     write_conversations(LAKE, tmp_path / "same.jsonl", quiet())
     assert (tmp_path / "run.jsonl").read_bytes() == (tmp_path / "same.jsonl").read_bytes()
+
+
+def test_a_faultless_demonstrator_is_that_in_every_game_of_a_mixture() -> None:
+    """It played as many moves a reply as the run's own game allows, one in a bandit, and solved no lake."""
+    games = [{"game": "Bandit"}, {"game": "FrozenLake", **{k: GAME_DEFAULTS["FrozenLake"][k] for k in _OF_A_GAME}}]
+    mixed = with_settings(Config(), {**GAME_DEFAULTS["Bandit"], "game": "Bandit", "games": games})
+    lake = all_settings(mixed)[-1]
+    instances = [Instance(seed, seed) for seed in range(8)]
+    assert demonstrator_rate(faultless(mixed), make_env(lake, "train"), instances).rate == 1.0
+    assert faultless(LAKE).moves == [0.0] * 4 + [1.0]
 
 
 def test_the_demonstrator_of_a_text_task_is_faultless_too(tmp_path: Path) -> None:
