@@ -17,7 +17,7 @@ from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.plan import is_visual, most_pictures, rows_of_step
 
-__all__ = ["DECIDED", "MODULE", "added_flags", "check_extra_flags", "command_flags"]
+__all__ = ["DECIDED", "MODULE", "check_extra_flags", "command_flags"]
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 """What ``python -m`` runs with these flags."""
@@ -243,18 +243,6 @@ def command_flags(
             given = [] if value is True else value if isinstance(value, list) else [value]
             words += [f"--{name}", *map(str, given)]
     return [*words, *extra]
-
-
-def added_flags(flags: Sequence[str]) -> list[str]:
-    """The ``extra`` of ``command_flags`` in what it returned: they come last, and no setting decides them."""
-    before: set[str] = set()
-    for place, word in enumerate(flags):
-        if word.startswith("--"):
-            name = word[2:].split("=")[0]
-            if name not in DECIDED or name in before:  # the latter of those that are replaceable
-                return list(flags[place:])
-            before.add(name)
-    return []
 
 
 def check_extra_flags(extra: Sequence[str]) -> None:

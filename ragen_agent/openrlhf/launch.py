@@ -36,7 +36,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
-from ragen_agent.openrlhf.cli_flags import added_flags, check_extra_flags, command_flags
+from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
 from ragen_agent.openrlhf.memory import CPU_CACHE, check_cpu_model
 from ragen_agent.openrlhf.plan import check_supported, devices_needed
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_process
@@ -104,7 +104,7 @@ def train_distributed(
     """
     last_start = folder.path / "openrlhf.json"
     if not extra and last_start.is_file():
-        extra = added_flags(json.loads(last_start.read_text(encoding="utf-8"))["flags"])
+        extra = json.loads(last_start.read_text(encoding="utf-8")).get("extra", ())
     on_cpu = check_run(config, settings, extra)
     if on_cpu:
         os.environ.update(CPU_ENVIRONMENT)  # libraries of the stack are imported here too
@@ -133,6 +133,7 @@ def train_distributed(
             "flags": command_flags(
                 config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration), extra=extra
             ),
+            "extra": list(extra),
         }
         if "after" not in folder.read_summary():
             write_atomic(last_start, json.dumps(start, indent=2) + "\n")
