@@ -229,13 +229,14 @@ class Judge:
         check_settings(self, "judge.")
         if not self.base_url:
             return
+        said = f"judge.base_url is {self.base_url!r}; write it as http://127.0.0.1:8000/v1."
         try:
             place = urlsplit(self.base_url)
             is_address = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
-        except ValueError:  # half an IPv6 address, or a port that is none
-            is_address = False
+        except ValueError as error:  # half an IPv6 address, or a port that is none
+            raise ValueError(said) from error
         if not is_address:
-            raise ValueError(f"judge.base_url is {self.base_url!r}; write it as http://127.0.0.1:8000/v1.")
+            raise ValueError(said)
         if place.username is not None or place.query:
             raise ValueError(
                 "judge.base_url holds a user or a query, which run folders would keep; give the address alone, and the "
