@@ -61,7 +61,7 @@ levels; `well-formed` is the share of replies that could be parsed. `failed` epi
 conversation too long for the model. Minutes are wall-clock time, CPU minutes of all cores together: where the first are
 more than the second divided by the number of cores, other programs held the machine, or the model is behind a server.
 Machines are given by number; a model played where there is a GPU is on it. A row of fewer episodes is of the first
-levels of each split.
+levels of each split, or of some splits.
 
 The models named (Sokoban) are those of the recipe `smollm2-135m-sokoban`, seed 0, before and after its reinforcement
 ([recipes](recipes.md) has what they reach on held-out levels as they were trained: boards as coordinates, three turns,
@@ -393,7 +393,7 @@ def _overall(name: str, row: Mapping[str, Any], instances: int, machines: Sequen
         *(f"{tokens[kind]:,}" if tokens else "" for kind in ("prompt", "completion")),
         f"{row['seconds'] / 60:.1f}",
         f"{row['cpu_seconds'] / 60:.1f}",
-        str(1 + machines.index(row["machine"])),
+        str(1 + machines.index(row["machine"])) if "machine" in row else "",  # a run of an earlier checkout lacks it
     ]
     return f"| {' | '.join(cells)} |"
 

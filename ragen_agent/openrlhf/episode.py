@@ -25,7 +25,6 @@ __all__ = [
     "Generate",
     "TooManyFailuresError",
     "check_failures",
-    "failed",
     "play_episode",
     "response_of",
 ]

@@ -19,14 +19,13 @@ from ragen_agent.openrlhf.episode import (
     ContractError,
     TooManyFailuresError,
     check_failures,
-    failed,
     play_episode,
 )
 from ragen_agent.rollout import Instance, play
 from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.tasks import make_env
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.trajectory import Trajectory, failed
 from ragen_gym.inference import ImageSpan, RowImages, Sampled
 
 CONFIG = with_settings(

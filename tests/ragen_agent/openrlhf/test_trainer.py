@@ -16,7 +16,7 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import experience
-from ragen_agent.openrlhf.episode import TooManyFailuresError, failed
+from ragen_agent.openrlhf.episode import TooManyFailuresError
 from ragen_agent.openrlhf.experience import (
     AdvantageInputs,
     EpisodeGenerator,
@@ -29,7 +29,7 @@ from ragen_agent.openrlhf.prompt_dataset import PromptRow, rows_of_iteration, tr
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.training.iteration import Iteration
 from ragen_agent.training.replay import ReplayBuffer
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.trajectory import Trajectory, failed
 
 pytestmark = pytest.mark.filterwarnings("default")
 
