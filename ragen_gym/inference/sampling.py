@@ -40,7 +40,7 @@ LARGE_VOCABULARY = 4096
 """From here on ``draw_at`` sums over blocks of ids: for fewer ids one sum is faster."""
 
 LOGITS_AT_ONCE = 2**20
-"""Logits of a large vocabulary that ``draw_at`` takes at a time: they stay in the processor's cache."""
+"""Logits of a large vocabulary that are taken at a time: they stay in the processor's cache."""
 
 LOGITS_ON_GPU = 2**25
 """The same on a GPU, which has to be waited for twice each time: 128 MiB."""
@@ -137,7 +137,21 @@ class Sampler:
         Returns:
             int64 (rows,) on the CPU.
         """
-        logits = logits.float()
+        size = max(1, (LOGITS_AT_ONCE if logits.is_cpu else LOGITS_ON_GPU) // logits.shape[1])
+        parts = [slice(first, first + size) for first in range(0, len(logits), size)]
+        drawn = [self._draw(logits[p], histories[p], begins[p], temperatures[p], numbers[p]) for p in parts]
+        return torch.cat(drawn).cpu()
+
+    def _draw(
+        self,
+        logits: Tensor,
+        histories: Sequence[Sequence[int]],
+        begins: Sequence[bool],
+        temperatures: Tensor,
+        numbers: Tensor,
+    ) -> Tensor:
+        """An id for each of some rows, int64 (rows,); arguments as of a call."""
+        logits = logits.to(torch.float32, copy=True)
         if self.processors:
             logits = torch.cat([self._processed(history, logits[i, None]) for i, history in enumerate(histories)])
         if self.suppressed is not None:
@@ -145,14 +159,14 @@ class Sampler:
         if self.suppressed_first is not None:
             for row in (row for row, begin in enumerate(begins) if begin):
                 logits[row, self.suppressed_first] = -torch.inf
+        temperatures, numbers = temperatures.to(logits.device), numbers.to(logits.device)
         chosen = logits.argmax(-1)
         warm = torch.nonzero(temperatures > 0).squeeze(1)
         if len(warm):
-            scaled = logits if len(warm) == len(logits) else logits[warm.to(logits.device)]
-            scaled = scaled / temperatures[warm].to(logits.device)[:, None]
-            drawn = draw(keep_likeliest(scaled, self.top_p, self.top_k), numbers[warm].to(logits.device))
-            chosen[warm.to(logits.device)] = drawn
-        return chosen.cpu()
+            scaled = logits if len(warm) == len(logits) else logits[warm]
+            scaled.div_(temperatures[warm, None])
+            chosen[warm] = draw(keep_likeliest(scaled, self.top_p, self.top_k), numbers[warm])
+        return chosen
 
     @property
     def reads_histories(self) -> bool:

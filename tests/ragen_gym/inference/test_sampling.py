@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
 
-from ragen_gym.inference.sampling import SUPPRESSED, Sampler, draw, draw_at, draw_scored, keep_likeliest
+from ragen_gym.inference.sampling import (
+    LARGE_VOCABULARY,
+    LOGITS_AT_ONCE,
+    SUPPRESSED,
+    Sampler,
+    draw,
+    draw_at,
+    draw_scored,
+    keep_likeliest,
+)
 
 
 def small_model() -> LlamaForCausalLM:
@@ -89,6 +98,21 @@ def test_rows_of_all_temperatures_together() -> None:
     assert set(drawn[::4].tolist()) == {int(logits[0].argmax())}
     spread = [len(set(drawn[start::4].tolist())) for start in range(4)]
     assert spread[0] < spread[1] < spread[2] < spread[3]
+
+
+def test_a_row_among_many_of_a_large_vocabulary_draws_as_it_would_alone() -> None:
+    sampler = Sampler(small_model(), 0.9, 50, [])
+    rows = 2 * LOGITS_AT_ONCE // LARGE_VOCABULARY + 3  # more than are taken at a time
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(rows, LARGE_VOCABULARY, generator=generator)
+    temperatures = torch.tensor([0.0, 0.5, 1.0])[torch.arange(rows) % 3]
+    numbers = torch.rand(rows, generator=generator, dtype=torch.float64)
+    given = logits.clone()
+    drawn = sampler(logits, (), [False] * rows, temperatures, numbers).tolist()
+    assert torch.equal(logits, given), "they are left as they were"
+    for row in range(0, rows, 17):
+        one = slice(row, row + 1)
+        assert sampler(logits[one], (), [False], temperatures[one], numbers[one]).item() == drawn[row]
 
 
 def test_what_a_generation_config_asks_for_in_vain_is_said(caplog: pytest.LogCaptureFixture) -> None:
