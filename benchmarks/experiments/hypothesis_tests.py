@@ -111,11 +111,12 @@ def judge(comparison: Comparison, measured: Callable[[str, str], Mapping[int, fl
             result = OPEN
         if result != OPEN:
             break
+    missed = found.half_width if found is not None else inf
     if found is not None and isfinite(found.low) and kind.rate and not kind.signed:
         found = replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0))  # shares differ by no more
     if comparison.measure in ("random", "optimal") and found is not None:  # which no run decides, and no seed changes
         result = FIXED
-    sentence = _sentence(comparison, found, result, _mostly_equal([differences[seed] for seed in seeds]))
+    sentence = _sentence(comparison, found, result, _mostly_equal([differences[seed] for seed in seeds]), missed)
     ends = {arm: [value for seed, value in measured(arm, "normalised").items() if seed in seeds] for arm in arms}
     at_random = found is not None and isfinite(found.low) and end_at_random(comparison, ends)
     if at_random and result in TESTED:
@@ -268,7 +269,8 @@ def _asked(comparison: Comparison) -> str:
     return f'"{comparison.asks}" ({comparison.measure} of {comparison.first}{versus})'
 
 
-def _sentence(comparison: Comparison, found: Estimate | None, result: str, mostly_equal: bool) -> str:
+def _sentence(comparison: Comparison, found: Estimate | None, result: str, mostly_equal: bool, missed: float) -> str:
+    """What was found; a true difference of the size ``missed`` would be significant half the time."""
     if found is None:
         return "No seed has both."
     name, unit = comparison.measure, " points" if MEASURES[comparison.measure].rate else ""
@@ -279,11 +281,12 @@ def _sentence(comparison: Comparison, found: Estimate | None, result: str, mostl
         return _without_interval(f"{mean}{unit}", found, comparison.looks)
     ends = f"{format_measure(found.low, name, signed=True)} to {format_measure(found.high, name, signed=True)}"
     look = f", look {comparison.looks.index(found.n) + 1} of {len(comparison.looks)}" if comparison.looks else ""
-    half, margin = (
-        format_measure(size, name, signed=True).removeprefix("+") for size in (found.half_width, comparison.margin)
-    )
+    half, margin = (format_measure(size, name, signed=True).removeprefix("+") for size in (missed, comparison.margin))
     which_way = "higher" if found.value > 0 else "lower"
+    kind = MEASURES[name]
     undecided = f"not significant; a difference of {half}{unit} would be missed half the time"
+    if kind.rate and not kind.signed and missed >= 1:
+        undecided = "not significant; even the largest difference would be missed half the time or more"
     if found.significant:
         undecided = f"{which_way}, but perhaps by less than {margin}{unit}"
     if mostly_equal:

@@ -166,10 +166,8 @@ MEASURES = {
     "early": Measure("training success, iterations 6 to 15", _early, rate=True),
     "peak": Measure("the best training success", _window("success", max), rate=True),
     "final": Measure("the last training success", _window("success", lambda m: m[-1]), rate=True),
-    "drop": Measure("peak \N{MINUS SIGN} final", _window("success", lambda m: max(m) - m[-1]), rate=True, signed=True),
-    "lost": Measure(
-        "share of the best training success that is lost at the end", _window("success", _lost), rate=True, signed=True
-    ),
+    "drop": Measure("peak \N{MINUS SIGN} final", _window("success", lambda m: max(m) - m[-1]), rate=True),
+    "lost": Measure("share of the best training success that is lost at the end", _window("success", _lost), rate=True),
     "survived": Measure("runs that end at half of their best success or more", _survived, rate=True),
     "entropy_start": Measure("entropy at the start", _window("entropy", lambda m: m[0])),
     "entropy_end": Measure("entropy at the end", _window("entropy", lambda m: m[-1])),

@@ -211,6 +211,29 @@ def test_the_interval_of_a_difference_of_shares_ends_at_one_hundred_points() -> 
     assert "to +100.0]" in found.sentence
 
 
+def test_the_difference_that_would_be_missed_is_of_the_whole_interval() -> None:
+    claim = Comparison("new", "after", "Better?", "old", "higher")
+    old = {seed: run(0.5) for seed in range(3)}
+    close = compare({"new": {0: run(0.5), 1: run(0.7), 2: run(0.9)}, "old": old}, claim)
+    assert close.interval is not None
+    half = 0.2 * stats.t.ppf(0.975, 2) / math.sqrt(3)
+    assert f"; a difference of {100 * half:.1f} points would be missed half the time." in close.sentence
+    cut = compare({"new": {0: run(0.9), 1: run(0.5), 2: run(1.0)}, "old": {**old, 1: run(0.7)}}, claim)
+    assert cut.interval is not None
+    half = np.std([0.4, -0.2, 0.5], ddof=1) * stats.t.ppf(0.975, 2) / math.sqrt(3)
+    assert 1 - np.mean([0.4, -0.2, 0.5]) < half < 1, "the interval is cut at 100 points"
+    assert f"; a difference of {100 * half:.1f} points would be missed half the time." in cut.sentence
+    wide = compare({"new": {0: run(0.0), 1: run(1.0), 2: run(0.9)}, "old": old}, claim)
+    assert "; even the largest difference would be missed half the time or more." in wide.sentence
+
+
+def test_no_run_loses_more_than_its_best_success() -> None:
+    runs = {"new": {seed: run(success=[0.8] * 5 + [end] * 5) for seed, end in enumerate((0.0, 0.8, 0.3))}}
+    found = compare(runs, Comparison("new", "lost", "Does it lose?", "", "higher"))
+    assert found.interval is not None
+    assert -1.0 <= found.interval.low < found.interval.high <= 1.0
+
+
 def test_before_the_first_look_nothing_is_said() -> None:
     runs = {"new": {seed: run(0.9) for seed in range(3)}, "old": {seed: run(0.1 * seed) for seed in range(3)}}
     claim = Comparison("new", "end", "Better?", "old", "higher", looks=(8, 16))
