@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import re
 import shutil
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, overload
 
@@ -35,6 +38,10 @@ _NO_ROOM = {
     errno.EDQUOT: "Make room there, or have the quota raised.",
     errno.EFBIG: "Raise the limit of file sizes (ulimit -f).",
 }
+
+
+#: Seconds since the last byte after which a temporary file counts as that of a process that was killed.
+_LEFT_OVER = 3600.0
 
 
 class DiskFullError(OSError):
@@ -111,19 +118,34 @@ def locked_folder(path: Path) -> Iterator[None]:
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path next to ``path``, renamed to it if the block ends well and removed if it does not.
 
+    Each call has a name of its own: of several writers of one file the last one's whole file stays. What a killed
+    process left is removed once it is an hour old.
+
     Raises:
         DiskFullError: there was no room for the file.
+        OSError: it cannot be written; the error names ``path``.
     """
     path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     with name_full_disk(path):
         try:
-            temporary.unlink(missing_ok=True)  # a leftover; or a link, and what it names would be written over
+            _remove_leftovers(path)
             yield temporary
             os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
+        except BaseException as error:
+            if isinstance(error, OSError) and str(error.filename) == str(temporary):
+                error.filename = str(path)
+            with suppress(OSError):  # it was not made
+                temporary.unlink()
             raise
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of ``path`` that no process writes any more."""
+    for left in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 12}.tmp"):
+        with suppress(OSError):  # another process removes it too
+            if time.time() - left.lstat().st_mtime > _LEFT_OVER:
+                left.unlink()
 
 
 @contextmanager
