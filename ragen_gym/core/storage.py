@@ -8,8 +8,6 @@ import json
 import os
 import re
 import shutil
-import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -126,26 +124,38 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         OSError: it cannot be written; the error names ``path``.
     """
     path = Path(path)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     with name_full_disk(path):
+        temporary = _new_file(path)
         try:
-            _remove_leftovers(path)
             yield temporary
             os.replace(temporary, path)
         except BaseException as error:
             if isinstance(error, OSError) and str(error.filename) == str(temporary):
                 error.filename = str(path)
-            with suppress(OSError):  # it was not made
+            with suppress(OSError):
                 temporary.unlink()
             raise
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of ``path`` that no process writes any more."""
-    for left in path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 12}.tmp"):
+def _new_file(path: Path) -> Path:
+    """A temporary file of ``path`` that no other call has; removes those that no process writes any more."""
+    number = 0
+    while True:
+        temporary = path.with_name(f"{path.name}.writing{number}.tmp")
+        try:
+            temporary.open("xb").close()
+            break
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            error.filename = str(path)
+            raise
+    now = temporary.stat().st_mtime  # by the clock of the file system
+    for left in path.parent.glob(f"{glob.escape(path.name)}.writing*.tmp"):
         with suppress(OSError):  # another process removes it too
-            if time.time() - left.lstat().st_mtime > _LEFT_OVER:
+            if now - left.lstat().st_mtime > _LEFT_OVER:
                 left.unlink()
+    return temporary
 
 
 @contextmanager

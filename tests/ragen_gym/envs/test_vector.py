@@ -322,7 +322,7 @@ def test_an_episode_without_a_level_ends_a_batch_when_it_begins(
     monkeypatch.setattr(FrozenLake, "generate", without_one)
     batch, loop = pair("ragen/FrozenLake-v0", 3, mode)
     rng = np.random.default_rng(0)
-    ended = 0
+    ended, actions = 0, np.zeros(3, np.int64)
     assert_same(batch.reset(seed=seed), loop.reset(seed=seed))
     for _ in range(200):
         actions = rng.integers(4, size=3)
