@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
 from ragen_gym.audit import CHECKS, SEVERITIES, AuditSettings, audit
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.games.registry import TABLE
@@ -382,7 +381,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"differ each time. {len(alarms)} of these are false alarms all the same, and marked so. A question "
         "that was not asked again keeps its last answer.",
         "",
-        f"{machine()}. {_REVISIONS}",
+        f"The sources: {_REVISIONS}",
         "",
         "| library | version | target | errors | warnings | notes | passed | not applicable |",
         "|---|---|---|---|---|---|---|---|",

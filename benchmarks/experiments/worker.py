@@ -138,7 +138,7 @@ def _opened(config: Config, path: Path) -> RunFolder:
         ValueError: it holds a run with others.
     """
     if not (path / "config.toml").is_file():
-        for left in path.glob("config.toml.tmp"):
+        for left in path.glob("config.toml.writing*.tmp"):
             left.unlink()
         return RunFolder.create(path, config)
     if with_settings(Config(), read_toml(path / "config.toml")) != config:

@@ -220,11 +220,15 @@ def _play(arguments: argparse.Namespace) -> int:
                 raise ValueError(f"--{name.replace('_', '-')} is for moves: leave it out, or --turn.")
         env = make_turn(spec.name, think=not arguments.no_think, **chosen)
         return play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "))
+    if arguments.window and arguments.lines:
+        raise ValueError("--lines is for the terminal: leave it out, or --window.")
     by_itself = not arguments.terminal and not arguments.lines and sys.stdin.isatty() and has_display()
     if arguments.window and not has_screen():
         raise ValueError("there is no display to open a window on; leave out --window to play in the terminal.")
     if arguments.window or by_itself:
         return play_in_window(spec, chosen, arguments.seed, arguments.tile_size)
+    if arguments.tile_size is not None:
+        raise ValueError("--tile-size is for a window, and this game is played in the terminal: leave it out.")
     if arguments.lines or not can_read_keys(sys.stdin):
         return play_moves(HumanPlay(spec, chosen, arguments.seed), read_lines(sys.stdin, "> "))
     with single_keys(sys.stdin) as keys:

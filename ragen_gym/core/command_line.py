@@ -121,11 +121,11 @@ class _PrintCompletion(argparse.Action):
 def error_line(error: BaseException) -> str:
     """What a person is told of an error and its notes, in one line and without control characters.
 
-    Of one that the system raised: the path (for a temporary file that of the file it stands for) and what is wrong.
+    Of one that the system raised: the path and what is wrong.
     """
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        text = f"{str(error.filename).removesuffix('.tmp')}: {error.strerror[:1].lower()}{error.strerror[1:]}."
+        text = f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}."
     return without_controls(" ".join(" ".join([text, *getattr(error, "__notes__", ())]).split()))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, overload
 
@@ -35,6 +36,10 @@ _NO_ROOM = {
     errno.EDQUOT: "Make room there, or have the quota raised.",
     errno.EFBIG: "Raise the limit of file sizes (ulimit -f).",
 }
+
+
+#: Seconds since the last byte after which a temporary file counts as that of a process that was killed.
+_LEFT_OVER = 3600.0
 
 
 class DiskFullError(OSError):
@@ -111,19 +116,46 @@ def locked_folder(path: Path) -> Iterator[None]:
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path next to ``path``, renamed to it if the block ends well and removed if it does not.
 
+    Each call has a name of its own: of several writers of one file the last one's whole file stays. What a killed
+    process left is removed once it is an hour old.
+
     Raises:
         DiskFullError: there was no room for the file.
+        OSError: it cannot be written; the error names ``path``.
     """
     path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
     with name_full_disk(path):
+        temporary = _new_file(path)
         try:
-            temporary.unlink(missing_ok=True)  # a leftover; or a link, and what it names would be written over
             yield temporary
             os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
+        except BaseException as error:
+            if isinstance(error, OSError) and str(error.filename) == str(temporary):
+                error.filename = str(path)
+            with suppress(OSError):
+                temporary.unlink()
             raise
+
+
+def _new_file(path: Path) -> Path:
+    """A temporary file of ``path`` that no other call has; removes those that no process writes any more."""
+    number = 0
+    while True:
+        temporary = path.with_name(f"{path.name}.writing{number}.tmp")
+        try:
+            temporary.open("xb").close()
+            break
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            error.filename = str(path)
+            raise
+    now = temporary.stat().st_mtime  # by the clock of the file system
+    for left in path.parent.glob(f"{glob.escape(path.name)}.writing*.tmp"):
+        with suppress(OSError):  # another process removes it too
+            if now - left.lstat().st_mtime > _LEFT_OVER:
+                left.unlink()
+    return temporary
 
 
 @contextmanager

@@ -94,12 +94,15 @@ class LevelPrefetch:
     generates little. A refill puts its episodes into copies of the two arrays: whoever holds the old ones, as infos
     do, can still look up the level of an episode that is over.
 
+    Where the game cannot generate one of them, each is prepared only when it is needed.
+
     Attributes:
         boards: uint8 (num_envs, ring, cells). Episode e of an environment lies in its slot ``e % ring``.
         states: int32 (num_envs, ring, integers).
         block: the episodes in play, uint8; see ``BatchBuffers``.
         buffers: the arrays in the block. An environment's episode in play is number ``taken - 1``.
         part: what infos keep of the block.
+        short: whether there was an episode that could not be prepared.
     """
 
     @compiling()
@@ -116,7 +119,7 @@ class LevelPrefetch:
         self.block = np.zeros(size_of(*self.sizes), np.uint8)
         self._take_apart()
         self._level_keys = np.zeros(num_envs, np.uint64)
-        self._ahead = 0
+        self._ahead, self.short = 0, False
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("buffers", "part")}
@@ -138,21 +141,42 @@ class LevelPrefetch:
         noise_keys = np.array([stream_key(seed, self._game.noise) for seed in seeds], np.uint64)
         self._level_keys[which], self.buffers.noise_keys[which] = level_keys, noise_keys
         self.buffers.taken[which] = self.buffers.filled[which] = self._ahead = 0
+        self.short = False
 
     @compiling()
-    def refill(self) -> None:
+    def refill(self, needed: npt.NDArray[np.intp]) -> None:
         """Prepare episodes for every environment; to be called when one has none left.
 
+        Args:
+            needed: int64 (m,), the environments that begin an episode now. The levels of the others may fail.
+
         Raises:
-            ValueError: the game cannot generate levels with these options.
+            ValueError: the game cannot generate such a level with these options.
         """
-        ring, taken, filled = self.boards.shape[1], self.buffers.taken, self.buffers.filled
-        self._ahead = min(max(1, 2 * self._ahead), ring - 1)
-        keys, slots = _missing(self._level_keys, filled, taken + self._ahead, ring)
+        taken = self.buffers.taken
+        if not self.short:
+            self._ahead = min(max(1, 2 * self._ahead), self.boards.shape[1] - 1)
+            try:
+                self._prepare(taken + self._ahead)
+            except ValueError:  # some episode has no level, and perhaps none of those that are needed
+                if self._ahead == 1 and len(needed) == len(taken):
+                    raise
+                self.short = True
+        if self.short:
+            wanted = taken.copy()
+            wanted[needed] += 1
+            self._prepare(wanted)
+
+    def _prepare(self, wanted: Integers) -> None:
+        """Prepare the episodes of each environment before number ``wanted``, int64 (n,), or none of them."""
+        ring, filled = self.boards.shape[1], self.buffers.filled
+        keys, slots = _missing(self._level_keys, filled, wanted, ring)
+        if not len(keys):
+            return
         boards = level_boards(self._game, keys, self._split, self._levels)
         self.boards, self.states = self.boards.copy(), self.states.copy()
         _place(np.ascontiguousarray(boards), self._game.starts(boards), slots, self.boards, self.states)
-        np.maximum(filled, taken + self._ahead, out=filled)
+        np.maximum(filled, wanted, out=filled)
 
     @compiling()
     def put(self, which: npt.NDArray[np.intp], boards: Boards) -> None:

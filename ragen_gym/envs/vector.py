@@ -160,7 +160,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         if isinstance(seed, int | np.integer):
             super().reset(seed=int(seed))
         if self._dry:
-            self._prefetch.refill()
+            self._prefetch.refill(which)
         if boards:
             self._prefetch.put(which, stacked(boards))
         self._dry = self._begin(which)
@@ -192,15 +192,16 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
                 'call reset(options={"reset_mask": terminated | truncated}) before step().'
             )
         if self._dry:
-            prefetch.refill()
+            prefetch.refill(np.flatnonzero(prefetch.buffers.done))
         rewards, terminated = np.empty(n), np.empty(n, np.bool_)
         truncated, success = np.empty(n, np.bool_), np.empty(n, np.bool_)
         moves = given.astype(np.int64, copy=False)
         results = rewards, terminated, truncated, success
         before = self._before_moves() if self._regret else None
-        count, self._dry = self._advance(
+        count, dry = self._advance(
             moves, self._settings, self._params, prefetch.block, prefetch.boards, prefetch.states, *results
         )
+        self._dry = dry or prefetch.short
         if count < 0:
             raise ValueError(self._bad_actions(given))
         regret, last = self._regret_of(before, moves, results) if before else (None, None)
@@ -242,7 +243,8 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
 
     def _begin(self, which: npt.NDArray[np.int64]) -> bool:
         """Begin the next episodes of the environments ``which``; whether one of them was the last prepared."""
-        return kernel.begin(which, self._prefetch.block, self._prefetch.boards, self._prefetch.states)
+        dry = kernel.begin(which, self._prefetch.block, self._prefetch.boards, self._prefetch.states)
+        return dry or self._prefetch.short
 
     def _finish(
         self, which: npt.NDArray[np.int64], success: npt.NDArray[np.bool_], regret: LazyRegret | None
@@ -251,6 +253,8 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         last_success = np.zeros_like(success)
         last_success[which], success[which] = success[which], False
         snapshot = self._snapshot(which)
+        if self._prefetch.short:
+            self._prefetch.refill(which)
         self._dry = self._begin(which)
         final = _infos(snapshot, last_success, regret)
         return {"final_obs": snapshot, "_final_obs": snapshot, "final_info": final, "_final_info": snapshot}

@@ -49,14 +49,19 @@ LOGITS_ON_GPU = 2**25
 IGNORED: Mapping[str, Any] = {
     "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
     "exponential_decay_length_penalty": None,
     "forced_bos_token_id": None,
     "forced_eos_token_id": None,
     "guidance_scale": 1.0,
     "min_length": 0,
     "min_new_tokens": 0,
+    "min_p": 0.0,
     "num_beams": 1,
     "sequence_bias": None,
+    "top_h": None,
+    "typical_p": 1.0,
     "watermarking_config": None,
 }
 

@@ -6,6 +6,7 @@ import string
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
+from math import gcd
 from typing import Any
 
 import gymnasium
@@ -16,6 +17,8 @@ from ragen_gym.core.validation import check_number
 from ragen_gym.tasks.arithmetic import OPERATORS, answer_of, evaluate
 
 __all__ = ["Countdown"]
+
+_CACHED = 256  # sets of numbers: five of them and all their parts are 31, and take up to 7 MB
 
 
 class Countdown(gymnasium.Env[str, str]):
@@ -52,10 +55,12 @@ class Countdown(gymnasium.Env[str, str]):
         for _ in range(1000):
             drawn = self.np_random.integers(1, self.highest + 1, size=self.count).tolist()
             self.numbers = tuple(sorted(drawn))
-            self.reached = expressions(self.numbers, self.signs)
-            targets = sorted(value for value in self.reached if value > 0 and value.denominator == 1)
+            self._reached = _reached(self.numbers, self.signs)
+            targets = sorted(
+                numerator for numerator, denominator in self._reached if numerator > 0 and denominator == 1
+            )
             if targets:
-                self.target = targets[int(self.np_random.integers(len(targets)))]
+                self.target = Fraction(targets[int(self.np_random.integers(len(targets)))])
                 self.left = self.attempts
                 return self._ask(), {}
         raise ValueError(f"Countdown: no numbers up to {self.highest} reach a whole number above 0 by {self.signs!r}.")
@@ -70,7 +75,7 @@ class Countdown(gymnasium.Env[str, str]):
 
     def optimal_reply(self) -> str:
         """An expression of the target."""
-        return f"<answer>{self.reached[self.target]}</answer>"
+        return f"<answer>{self._reached[self.target.as_integer_ratio()]}</answer>"
 
     def random_reply(self, rng: np.random.Generator) -> str:
         """The numbers in random order, with random signs and brackets."""
@@ -97,22 +102,36 @@ class Countdown(gymnasium.Env[str, str]):
         return f"That is {value}.", float(value == self.target)
 
 
-@lru_cache(4096)
 def expressions(numbers: tuple[int, ...], signs: str) -> dict[Fraction, str]:
     """Every value that the numbers can be combined into, each with the first expression found."""
+    return {Fraction(*ratio): expression for ratio, expression in _reached(numbers, signs).items()}
+
+
+@lru_cache(_CACHED)
+def _reached(numbers: tuple[int, ...], signs: str) -> dict[tuple[int, int], str]:
+    """``expressions`` by numerator and denominator, which is several times as fast as with ``Fraction``."""
     if len(numbers) == 1:
-        return {Fraction(numbers[0]): str(numbers[0])}
-    found: dict[Fraction, str] = {}
+        return {(numbers[0], 1): str(numbers[0])}
+    found: dict[tuple[int, int], str] = {}
     places = range(len(numbers))
     for size in places[1:]:
         for chosen in combinations(places, size):
-            left = expressions(tuple(numbers[i] for i in chosen), signs)
-            right = expressions(tuple(numbers[i] for i in places if i not in chosen), signs)
-            for a, x in left.items():
-                for b, y in right.items():
+            left = _reached(tuple(numbers[i] for i in chosen), signs)
+            right = _reached(tuple(numbers[i] for i in places if i not in chosen), signs)
+            for (a, b), x in left.items():
+                for (c, d), y in right.items():
                     for sign in signs:
-                        if sign != "/" or b:
-                            found.setdefault(OPERATORS[sign](a, b), f"{_bracketed(x)} {sign} {_bracketed(y)}")
+                        if sign == "*":
+                            over, under = a * c, b * d
+                        elif sign == "/":
+                            over, under = (a * d, b * c) if c > 0 else (-a * d, -b * c)
+                        else:
+                            over, under = (a * d + b * c if sign == "+" else a * d - b * c), b * d
+                        if under:
+                            shared = gcd(over, under)
+                            value = over // shared, under // shared
+                            if value not in found:
+                                found[value] = f"{_bracketed(x)} {sign} {_bracketed(y)}"
     return found
 
 

@@ -33,9 +33,11 @@ def test_findings_that_are_not_reproduced_are_listed_and_fail(
 ) -> None:
     rows = json.loads(audit.OUT.read_text(encoding="utf-8"))
     monkeypatch.setattr(audit, "OUT", tmp_path / "audit.json")
-    monkeypatch.setattr(audit, "PAGE", tmp_path / "audit.md")
     audit.OUT.write_text(json.dumps(rows))
+    published = audit.PAGE.read_text(encoding="utf-8")
+    monkeypatch.setattr(audit, "PAGE", tmp_path / "audit.md")
     assert audit.main(["--page-only"]) == 0
+    assert audit.PAGE.read_text(encoding="utf-8") == published, "of the JSON alone, on whatever machine"
     assert capsys.readouterr().err == ""
     row = next(row for row in rows if row["target"] == "Taxi-v4")
     check = next(check for check in row["checks"] if check["status"] == "finding" and check["severity"] != "note")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ragen_agent import ChatFormat
+from ragen_agent import ChatFormat, message_encoding
+from ragen_agent.message_encoding import MessageEncoder
 
 MakeTokenizer = Callable[[str, str], PreTrainedTokenizerFast]
 
@@ -336,3 +338,27 @@ def test_cut_does_not_begin_a_text(make_tokenizer: MakeTokenizer) -> None:
     chat = ChatFormat.from_tokenizer(tokenizer)
     assert space in encode(chat, "x")
     assert space not in chat.glue_ids("<|im_end|>")
+
+
+def test_the_cache_of_encodings_is_bounded_by_their_ids(
+    make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least recently used ones go first; what alone exceeds the bound is encoded, and not kept."""
+    tokenizer = make_tokenizer("bpe", "chatml")
+    encoder = MessageEncoder(tokenizer, tokenizer.eos_token_id, {})
+    encoded: list[str] = []
+
+    def counted(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+        encoded.append(text)
+        return [*text.encode()]
+
+    monkeypatch.setattr(message_encoding, "encode", counted)
+    monkeypatch.setattr(message_encoding, "_CACHED", 30)
+    for letter in "abc":
+        encoder.ids(["", letter * 10, ""])
+    encoded.clear()
+    for letters in ("a" * 10, "d" * 10, "a" * 10, "c" * 10, "b" * 10, "e" * 31, "f" * 10):
+        assert encoder.ids(["", letters, ""]) == [*letters.encode()]
+    assert [text[0] for text in encoded if text != "x"] == ["d", "b", "e", "f"]
+    kept = pickle.loads(pickle.dumps(encoder._recent))
+    assert kept._count == sum(map(len, kept._ids.values())) == 10

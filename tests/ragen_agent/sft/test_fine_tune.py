@@ -182,7 +182,7 @@ def test_a_resumed_fine_tuning_equals_an_unbroken_one(
         fine_tune(reopen(broken), broken, Stopped(quiet().console))
     assert losses(broken) == losses(whole)[: len(losses(broken))]
     assert len(losses(broken)) in (3, 4), "the step is finished, or the next"
-    (broken / "state.pt.tmp").write_bytes(b"torn")  # of a process that was killed while it wrote
+    (broken / "state.pt.writing0.tmp").write_bytes(b"torn")  # of a process that was killed while it wrote
     with (broken / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "loss": 9.9}\n{"step": 6, "lo')
     again = fine_tune(reopen(broken), broken, quiet())

@@ -145,6 +145,10 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("play FrozenLake --turn --window", "--window is for moves: leave it out, or --turn"),
         ("play FrozenLake --turn --lines", "--lines is for moves"),
         ("play FrozenLake --turn --tile-size 32", "--tile-size is for moves"),
+        ("play FrozenLake --terminal --tile-size 32", "--tile-size is for a window"),
+        ("play FrozenLake --lines --tile-size 32", "--tile-size is for a window"),
+        ("play FrozenLake --tile-size 32", "--tile-size is for a window"),
+        ("play FrozenLake --window --lines", "--lines is for the terminal: leave it out, or --window"),
         ("render FrozenLake --tile-size 0", "tile_size=0 must be a whole number of pixels from 8 to 128"),
     ],
 )

@@ -21,6 +21,7 @@ from ragen_gym.core.command_line import (
     stops_at_sigterm,
     wrap,
 )
+from ragen_gym.core.storage import write_atomic
 
 WORDS = st.lists(st.text("abc-,.", min_size=1, max_size=12), max_size=40)
 
@@ -136,8 +137,8 @@ def test_bash_completes(typed: str, completed: str) -> None:
 
 
 def test_an_error_is_one_line_that_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="tmp") as caught:
-        (tmp_path / "nope" / "x.json.tmp").write_text("")
+    with pytest.raises(FileNotFoundError) as caught:
+        write_atomic(tmp_path / "nope" / "x.json", "")
     assert error_line(caught.value) == f"{tmp_path}/nope/x.json: no such file or directory."
     assert error_line(ValueError("two\nlines \x1b[2J")) == "two lines \N{REPLACEMENT CHARACTER}[2J"
 

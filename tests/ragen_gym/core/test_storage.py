@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -46,11 +47,51 @@ def test_a_file_is_replaced_whole(tmp_path: Path, data: str | bytes) -> None:
     path, other = tmp_path / "file", tmp_path / "other"
     for each in (path, other):
         each.write_text("old")
-    (tmp_path / "file.tmp").symlink_to(other)
-    write_atomic(path, data)
-    assert path.read_bytes() == (data.encode() if isinstance(data, str) else data)
+    link, kept = tmp_path / "link", tmp_path / "file.tmp"
+    link.symlink_to(other)
+    kept.write_text("a file of that name is nobody's temporary file")
+    for target in (path, link):
+        write_atomic(target, data)
+        assert target.read_bytes() == (data.encode() if isinstance(data, str) else data)
     assert other.read_text() == "old", "a link in the way is not followed"
-    assert sorted(tmp_path.iterdir()) == [path, other], "nothing else is left"
+    assert sorted(tmp_path.iterdir()) == [path, kept, link, other], "nothing else is left"
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with atomic_path(path) as first, first.open("w") as file:
+        file.write("first, ")
+        file.flush()
+        write_atomic(path, "second")
+        assert path.read_text() == "second"
+        with pytest.raises(RuntimeError), atomic_path(path):
+            raise RuntimeError
+        file.write("whole")
+    assert path.read_text() == "first, whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_writer_left_is_removed_later(tmp_path: Path) -> None:
+    path = tmp_path / "file[1]"
+    living, killed = atomic_path(path), atomic_path(path)
+    for writer, age in ((living, 60), (killed, 7200)):
+        temporary = writer.__enter__()
+        temporary.write_text("half")
+        os.utime(temporary, (time.time() - age,) * 2)
+    write_atomic(path, "whole")
+    assert len(list(tmp_path.iterdir())) == 2
+    living.__exit__(None, None, None)
+    assert path.read_text() == "half"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_of_the_system_names_the_file_and_not_the_temporary_one(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "missing" / "file", tmp_path / "file" / "part", tmp_path):
+        with pytest.raises(OSError, match=rf"'{re.escape(str(path))}'") as caught:
+            write_atomic(path, "text")
+        assert caught.value.filename == str(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
 
 from ragen_gym.inference.sampling import (
     LARGE_VOCABULARY,
@@ -124,7 +124,21 @@ def test_what_a_generation_config_asks_for_in_vain_is_said(caplog: pytest.LogCap
         model.generation_config.num_beams = 4
         model.generation_config.guidance_scale = 2.0
         Sampler(model, 1.0, 0, [])
-    assert "asks for guidance_scale, num_beams, which is not done here" in caplog.text
+        assert "asks for guidance_scale, num_beams, which is not done here" in caplog.text
+        for name, none, value in (
+            ("min_p", 0.0, 0.05),
+            ("typical_p", 1.0, 0.9),
+            ("epsilon_cutoff", 0.0, 1e-3),
+            ("eta_cutoff", 0.0, 1e-3),
+            ("top_h", None, 0.4),
+        ):
+            model.generation_config = GenerationConfig(**{name: none})
+            caplog.clear()
+            Sampler(model, 1.0, 0, [])
+            assert not caplog.records
+            model.generation_config = GenerationConfig(**{name: value})
+            Sampler(model, 1.0, 0, [])
+            assert f"asks for {name}, which is not done here" in caplog.text
 
 
 def test_rows_that_share_logits_draw_as_each_would_alone() -> None:
