@@ -8,8 +8,6 @@ before every text, as those of the first Llama models do, shows one at the cut.)
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,29 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageEncoder", "decode", "encode"]
 
-_CACHED = 2**20  # ids of recent parts of conversations; 36 bytes each, and their texts
-_LOCK = threading.Lock()  # of all caches: one of each encoder could not be pickled
-
-
-class _RecentIds:
-    """The ids of the parts of conversations that were used last, at most ``_CACHED`` in all; threads may share it."""
-
-    def __init__(self) -> None:
-        self._ids: OrderedDict[tuple[str, ...], list[int]] = OrderedDict()
-        self._count = 0
-
-    def get(self, pieces: tuple[str, ...]) -> list[int] | None:
-        with _LOCK:
-            if pieces in self._ids:
-                self._ids.move_to_end(pieces)
-            return self._ids.get(pieces)
-
-    def put(self, pieces: tuple[str, ...], ids: list[int]) -> None:
-        with _LOCK:
-            self._count += len(ids) - len(self._ids.pop(pieces, ()))
-            self._ids[pieces] = ids
-            while self._count > _CACHED:
-                self._count -= len(self._ids.popitem(last=False)[1])
+_CACHED = 2**20  # ids of parts of conversations, each 8 bytes or a few more; they are forgotten all together
 
 
 @dataclass(frozen=True)
@@ -59,7 +35,7 @@ class MessageEncoder:
     end_id: int
     control: Mapping[str, int]
     _expected: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False, compare=False)
-    _recent: _RecentIds = field(default_factory=_RecentIds, repr=False, compare=False)
+    _encoded: dict[tuple[str, ...], list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def ids(self, pieces: Sequence[str]) -> list[int]:
         """Ids of template texts and messages in turn, a template text first and last.
@@ -70,10 +46,12 @@ class MessageEncoder:
             ValueError: a message holds a special token that cannot be spelled in another way.
         """
         key = tuple(pieces)
-        ids = self._recent.get(key)
+        ids = self._encoded.get(key)
         if ids is None:
             ids = self._encode(key)
-            self._recent.put(key, ids)
+            if len(ids) + sum(map(len, [*self._encoded.values()])) > _CACHED:
+                self._encoded.clear()
+            self._encoded[key] = ids
         return ids.copy()
 
     def control_ids(self, ids: Sequence[int]) -> list[int]:
