@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_agent.cli.settings import (
     add_settings,
     check_code,
+    check_not_distributed,
     check_started,
     configure,
     distributed,
@@ -19,7 +20,6 @@ from ragen_agent.cli.settings import (
 )
 from ragen_agent.config import Config, Settings, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
-from ragen_agent.config.io import OPENRLHF
 from ragen_gym.core.command_line import stops_at_sigterm
 
 if TYPE_CHECKING:
@@ -143,17 +143,12 @@ def _train(options: argparse.Namespace) -> int:
 def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | None:
     """The settings of the distributed trainer: a resumed run's own, or those asked for; None for the local one."""
     if options.resume is None and options.backend != "openrlhf":
+        check_not_distributed(options, "give --backend openrlhf, or leave it out", but=["staleness"])
         if staleness := distributed(options).get("staleness"):
             raise ValueError(
                 f"openrlhf.staleness is {staleness}, but the local trainer plays with the very weights that it trains, "
                 "in turn, so its episodes are never behind: use --backend openrlhf, or openrlhf.staleness=0."
             )
-        for name in settings_of(options).get(OPENRLHF, {}):  # a file may hold both trainers' settings
-            if name != "staleness":
-                raise ValueError(
-                    f"openrlhf.{name} is a setting of the distributed trainer alone: give --backend openrlhf, or leave "
-                    "it out."
-                )
         return None
     from ragen_agent.config.io import read_openrlhf
     from ragen_agent.config.trainers import OpenRLHF
