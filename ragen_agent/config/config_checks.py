@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from math import inf
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ragen_agent.config.algorithms import GROUPINGS
+from ragen_gym.core.validation import shown
 
 if TYPE_CHECKING:
     from ragen_agent.config.settings import Config
@@ -43,9 +44,13 @@ def _check_games(config: Config) -> None:
             raise ValueError(
                 f'games holds {row!r}; give tables with {", ".join(known)}, such as {{game = "Sokoban", weight = 2.0}}.'
             )
-        if not 0 < float(weight or 0) < inf:
-            raise ValueError(f"games gives {row['game']} the weight {weight}; it must be above 0.")
+        if not 0 < (weight or 0) <= sys.float_info.max:
+            raise ValueError(
+                f"games gives {row['game']} the weight {shown(weight)}; it must be above 0, and fit into a float."
+            )
         _check_chat(config, row)
+    if not sum(float(row.get("weight", 1.0)) for row in config.games) <= sys.float_info.max:
+        raise ValueError("the weights of games sum to more than fits into a float; make them smaller, such as 2.0.")
 
 
 def _check_chat(config: Config, row: dict[str, Any]) -> None:
