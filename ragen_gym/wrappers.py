@@ -12,6 +12,7 @@ The last two take ``observation="grid"``, or text by way of the first. A batch's
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -197,7 +198,7 @@ class Curriculum(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         envs: environments from easy to hard, with equal spaces and ``info["success"]`` at each step, such as
             ``[gymnasium.make("ragen/FrozenLake-v0", preset=p, split="train") for p in ("easy", "medium", "hard")]``.
-        window: number of episodes looked back on, an integer from 1 on.
+        window: number of episodes looked back on, an integer from 1 to ``sys.maxsize``.
         up: share of successes, in [0, 1], from which it moves on.
         down: share of successes, below ``up``, at which it moves back; a negative one never moves back.
 
@@ -218,7 +219,7 @@ class Curriculum(gymnasium.Wrapper[Any, Any, Any, Any]):
                 )
         if len(stages) < 2:
             raise ValueError(f"a curriculum needs two environments or more, from easy to hard; got {len(stages)}.")
-        check_number("Curriculum", "window", window := plain_number(window), 1, whole=True)
+        check_number("Curriculum", "window", window := plain_number(window), 1, sys.maxsize, whole=True)
         check_number("Curriculum", "up", up, 0, 1)
         check_number("Curriculum", "down", down)
         if not down < up:

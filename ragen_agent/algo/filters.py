@@ -9,6 +9,7 @@ all zero. Any number of each episode can be filtered by, such as its entropy or 
 
 from __future__ import annotations
 
+import math
 from pkgutil import resolve_name
 
 import torch
@@ -205,8 +206,12 @@ def uncertainty_weights(uncertainty: Tensor, power: float = 1.0) -> Tensor:
     if not power >= 0:
         raise ValueError(f"power is {power}; it must be at least 0, for example 1")
     _check_uncertainty(uncertainty)
+    if not bool((uncertainty > 0).any()):
+        return torch.zeros_like(uncertainty)
     weights = torch.where(uncertainty > 0, uncertainty**power, torch.zeros_like(uncertainty))
-    return weights / weights.mean().clamp(min=torch.finfo(uncertainty.dtype).tiny)
+    if not torch.finfo(uncertainty.dtype).tiny <= float(weights.mean()) < math.inf:  # the powers over- or underflow
+        weights = (uncertainty / uncertainty.max()) ** power
+    return weights / weights.mean()
 
 
 def _mask(uncertainty: Tensor, chosen: Tensor) -> Tensor:

@@ -38,14 +38,15 @@ def add(commands: Any) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="of the levels (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
-    add_settings(parser)
+    add_settings(parser, both_trainers=False)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ragen_agent.cli.settings import configure, given
+    from ragen_agent.cli.settings import check_not_distributed, configure, given
     from ragen_agent.openrlhf.prompt_dataset import check_rows, train_rows, write_rows
     from ragen_gym.core.storage import check_parent
 
+    check_not_distributed(options)
     flags = {**given(options, "seed"), "training": given(options, "iterations", "groups")}
     if options.mix:
         flags["games"] = _games(options.mix)

@@ -10,7 +10,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.settings import add_settings, check_code, check_started, configure, given, settings_of
+from ragen_agent.cli.settings import (
+    add_settings,
+    check_code,
+    check_not_distributed,
+    check_started,
+    configure,
+    given,
+    settings_of,
+)
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_gym.core.levels import SPLIT_NAMES
 
@@ -54,6 +62,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.training.run_folder import RunFolder
     from ragen_gym.core.storage import write_atomic
 
+    check_not_distributed(options)
     if options.json is not None:
         _check_writable(options.json)
     display = Display()

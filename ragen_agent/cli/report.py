@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +104,7 @@ def _report(options: argparse.Namespace) -> int:
             "differences": dict(differing_settings(groups)),
             "alarms": [{"run": r.name, **vars(sign)} for r in runs for sign in r.signs],
         }
-        print(json.dumps(content, indent=2, ensure_ascii=False))
+        print(_json(content))
         return 0
     from ragen_agent.report.run_page import page
     from ragen_gym.bench.report.html_page import is_page
@@ -121,6 +121,19 @@ def _report(options: argparse.Namespace) -> int:
     write_atomic(out, text)
     Console(highlight=False).print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", markup=False, soft_wrap=True)
     return 0
+
+
+def _json(content: Any) -> str:
+    """Content as JSON, which has no not-a-number and no infinity: null instead of these."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(each) for each in value]
+        return None if isinstance(value, float) and not isfinite(value) else value
+
+    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _events(paths: list[Path]) -> int:
@@ -147,7 +160,7 @@ def _watch(options: argparse.Namespace) -> int:
         raise ValueError(f"there is no folder {options.run_folder}.")
     status = tail.read()
     if options.json:
-        print(json.dumps(_status_json(status), indent=2, ensure_ascii=False))
+        print(_json(_status_json(status)))
         return 0
     if not options.once and console.is_terminal and status.phase != FINISHED:
         try:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ __all__ = [
     "add_set",
     "add_settings",
     "check_code",
+    "check_not_distributed",
     "check_started",
     "configure",
     "distributed",
@@ -253,7 +254,30 @@ def given(options: argparse.Namespace, *names: str) -> Settings:
 
 def distributed(options: argparse.Namespace) -> Settings:
     """The settings of the distributed trainer that the recipe, the file and the flags name."""
-    return merged(_files(options).get(OPENRLHF, {}), settings_of(options).get(OPENRLHF, {}))
+    return merged(_table(_files(options)), _table(settings_of(options)))
+
+
+def _table(settings: Settings) -> Settings:
+    """The settings of the distributed trainer among these; raises a ValueError if they are no table."""
+    table = settings.get(OPENRLHF, {})
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{OPENRLHF} is {table!r}; it must be a table, such as [{OPENRLHF}] in TOML.")
+    return dict(table)
+
+
+def check_not_distributed(options: argparse.Namespace, advice: str = "leave it out", but: Sequence[str] = ()) -> None:
+    """Raises a ValueError if flags give a setting of the distributed trainer, which would have no effect.
+
+    A file may hold the settings of both trainers.
+
+    Args:
+        options: of a parser with ``add_settings``.
+        advice: what to do, which ends the message.
+        but: names of settings that may be given.
+    """
+    for name in _table(settings_of(options)):
+        if name not in but:
+            raise ValueError(f"{OPENRLHF}.{name} is a setting of the distributed trainer alone: {advice}.")
 
 
 def settings_of(options: argparse.Namespace, flags: Settings | None = None) -> Settings:

@@ -133,8 +133,10 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 
 
 def _data(options: argparse.Namespace) -> int:
+    from ragen_agent.cli.settings import check_not_distributed
     from ragen_gym.core.storage import check_parent
 
+    check_not_distributed(options)
     check_parent(options.out)
     if options.out.exists():
         raise ValueError(f"--out {options.out} exists already; choose another name, or remove it.")

@@ -39,11 +39,12 @@ def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from ragen_agent.cli.settings import configure, given
+    from ragen_agent.cli.settings import check_not_distributed, configure, given
     from ragen_agent.training.console import Display
 
     if options.levels < 1:
         raise ValueError(f"--levels {options.levels} must be 1 or more.")
+    check_not_distributed(options)
     config = configure(options, given(options, "model"), fetch=True)
     with Display(Console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
         from ragen_agent.board_tokens import board_tokens, formats_of

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_agent.cli.settings import (
     add_settings,
     check_code,
+    check_not_distributed,
     check_started,
     configure,
     distributed,
@@ -19,7 +20,7 @@ from ragen_agent.cli.settings import (
 )
 from ragen_agent.config import Config, Settings, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
-from ragen_agent.config.io import OPENRLHF
+from ragen_agent.config.settings import pretrained
 from ragen_gym.core.command_line import stops_at_sigterm
 
 if TYPE_CHECKING:
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
     from ragen_agent.training.run_folder import RunFolder
 
 __all__ = ["add", "fresh_folder"]
+
+#: Settings that the distributed trainer does not read, and what to do instead.
+UNREAD = {
+    "device": "use openrlhf.accelerator",
+    "dtype": "OpenRLHF plays in bfloat16, and its own flag says what it trains in, after --: --ds.param_dtype",
+    "evaluation.batch": "vLLM plays as many episodes at a time as fit into openrlhf.vllm_memory",
+}
 
 TRAIN = """\
 Warm-starts a small language model on demonstrations, trains it further by reinforcement learning (StarPO-S, arXiv
@@ -106,7 +114,7 @@ def _train(options: argparse.Namespace) -> int:
         check_started(config, options.run_code, options.resume)
         if options.dry_run:
             return _dry_run(options, config, folder)
-        settings = _distributed(options, folder)
+        settings = _distributed(options, config, folder)
     else:
         without: Settings = {} if options.model is None else {"warm_start": {"epochs": 0}}
         config = configure(options, _flags(options), assumed=without, fetch=not options.dry_run)
@@ -114,15 +122,18 @@ def _train(options: argparse.Namespace) -> int:
             return _dry_run(options, config, RunFolder(options.out or fresh_folder(config)))
         folder = RunFolder(options.out or fresh_folder(config))
         folder.check_new()
-        settings = _distributed(options, folder)
+        settings = _distributed(options, config, folder)
     doing = "training on" if options.resume is None else "going on with"
     display.say(f"{doing} {config.game} by {config.training.algo}, seed {config.seed}, in {folder.path}")
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
         from ragen_agent.local.run import train
         from ragen_agent.openrlhf.launch import check_run, train_distributed
+        from ragen_agent.openrlhf.prompt_dataset import adopt_rows
 
         if settings is not None:
             check_run(config, settings, options.extra)
+            if settings.prompts and options.resume is None:  # a resumed run has its own copy
+                adopt_rows(Path(settings.prompts), config)
         policy = _usable(config) if options.resume is None else None
     if options.resume is None:
         folder = RunFolder.create(folder.path, config)
@@ -140,20 +151,15 @@ def _train(options: argparse.Namespace) -> int:
     return 0
 
 
-def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | None:
+def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder) -> OpenRLHF | None:
     """The settings of the distributed trainer: a resumed run's own, or those asked for; None for the local one."""
     if options.resume is None and options.backend != "openrlhf":
+        check_not_distributed(options, "give --backend openrlhf, or leave it out", but=["staleness"])
         if staleness := distributed(options).get("staleness"):
             raise ValueError(
                 f"openrlhf.staleness is {staleness}, but the local trainer plays with the very weights that it trains, "
                 "in turn, so its episodes are never behind: use --backend openrlhf, or openrlhf.staleness=0."
             )
-        for name in settings_of(options).get(OPENRLHF, {}):  # a file may hold both trainers' settings
-            if name != "staleness":
-                raise ValueError(
-                    f"openrlhf.{name} is a setting of the distributed trainer alone: give --backend openrlhf, or leave "
-                    "it out."
-                )
         return None
     from ragen_agent.config.io import read_openrlhf
     from ragen_agent.config.trainers import OpenRLHF
@@ -167,7 +173,21 @@ def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | N
                 "leave --backend out."
             )
         return settings
+    _check_read(options, config)
     return with_settings(OpenRLHF(), distributed(options), "openrlhf.")
+
+
+def _check_read(options: argparse.Namespace, config: Config) -> None:
+    """Raises a ValueError if flags give a setting that the distributed trainer does not read; a file may hold it.
+
+    The device and the dtype are also those of a warm start, and of the making of the small model.
+    """
+    asked = settings_of(options, _flags(options))
+    prepared = config.warm_start.epochs or not pretrained(config.model)
+    for name, instead in UNREAD.items():
+        table, _, key = name.rpartition(".")
+        if key in (asked.get(table, {}) if table else asked) and (table or not prepared):
+            raise ValueError(f"{name} has no effect with --backend openrlhf: leave it out. Instead {instead}.")
 
 
 def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> int:
@@ -183,7 +203,7 @@ def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> 
         config = replace(config, model=str(cached_folder(config.model)))
     name = options.recipe or (base_of(options.config) if options.config is not None else "")
     recipe = read_recipe(name) if name else None
-    settings = _distributed(options, folder)
+    settings = _distributed(options, config, folder)
     dry_run(config, settings, folder.path, options.extra, Console(highlight=False), recipe)
     return 0
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from math import inf
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ragen_agent.config.algorithms import GROUPINGS
+from ragen_gym.core.validation import shown
 
 if TYPE_CHECKING:
     from ragen_agent.config.settings import Config
@@ -20,6 +21,7 @@ def check_config(config: Config) -> None:
     _check_overlong(config)
     _check_program(config)
     _check_judge(config)
+    _check_information(config)
     for name in ("loss_tokens", "advantage_tokens"):
         if getattr(config.training, name) == "reasoning" and not config.turns.think:
             raise ValueError(
@@ -43,9 +45,13 @@ def _check_games(config: Config) -> None:
             raise ValueError(
                 f'games holds {row!r}; give tables with {", ".join(known)}, such as {{game = "Sokoban", weight = 2.0}}.'
             )
-        if not 0 < float(weight or 0) < inf:
-            raise ValueError(f"games gives {row['game']} the weight {weight}; it must be above 0.")
+        if not 0 < (weight or 0) <= sys.float_info.max:
+            raise ValueError(
+                f"games gives {row['game']} the weight {shown(weight)}; it must be above 0, and fit into a float."
+            )
         _check_chat(config, row)
+    if not sum(float(row.get("weight", 1.0)) for row in config.games) <= sys.float_info.max:
+        raise ValueError("the weights of games sum to more than fits into a float; make them smaller, such as 2.0.")
 
 
 def _check_chat(config: Config, row: dict[str, Any]) -> None:
@@ -90,6 +96,24 @@ def _check_judge(config: Config) -> None:
             "judge.base_url: replies are played again to see the boards that they are about, which is done for "
             "whole episodes of the policy alone; leave program.command out, and use training.groups_by=level or "
             "state."
+        )
+
+
+def _check_information(config: Config) -> None:
+    training, wanted = config.training, config.diagnostics.information_samples
+    if not config.diagnostics.information_every:
+        return
+    played = training.group_size // (1 + training.branches * GROUPINGS[training.groups_by].branches)
+    if played < wanted:
+        raise ValueError(
+            f"diagnostics.information_every needs {wanted} episodes of a level that begin at its start "
+            f"(diagnostics.information_samples), but {played} do (training.group_size={training.group_size}): raise "
+            f"training.group_size, or use diagnostics.information_samples={played}."
+        )
+    if training.groups < 2:
+        raise ValueError(
+            "diagnostics.information_every compares the prompts of levels, and training.groups=1 plays one: raise it, "
+            "or use diagnostics.information_every=0."
         )
 
 

@@ -116,10 +116,10 @@ def train_distributed(
         write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
         folder.note_versions()
         state = repair(folder)
-        model = _model(config, folder, display)
         if not (folder.path / "prompts.jsonl").is_file():
             given = settings.prompts
             write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))
+        model = _model(config, folder, display)
         _measure_baselines(config, folder, display)
         path = folder.path.resolve()
         context = RunContext(config, settings, str(path), *_suppressed_ids(model), str(model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -50,24 +51,29 @@ def sentences(groups: Sequence[SeedGroup]) -> list[str]:
 def lanes(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     """Blocks of lanes as ``plots.html`` of the benchmark's report draws them.
 
-    Of one group a block of its rows; of several a block for each row, where the groups stand side by side.
+    Of one group a block of its rows, for each game of a mixture; of several a block for each row, where the groups
+    stand side by side.
     """
+    parts = [part for group in groups for part in _games(group)]
     if len(groups) == 1:
-        (group,) = groups
-        found = [_lane(group, row, row.replace("_", " "), group.colour if row == "after" else "x") for row in SHOWN]
-        return [_block(group.name, [each for each in found if each])] if any(found) else []
-    blocks = []
-    for row in SHOWN:
-        found = [_lane(group, row, group.name, group.colour % COLOURS) for group in groups]
-        if any(found):
-            blocks.append(_block(row.replace("_", " "), [each for each in found if each]))
-    return blocks
+        found = {
+            part.name: [
+                _lane(part, row, row.replace("_", " "), part.colour if row == "after" else "x") for row in SHOWN
+            ]
+            for part in parts
+        }
+    else:
+        found = {
+            row.replace("_", " "): [_lane(part, row, part.name, part.colour % COLOURS) for part in parts]
+            for row in SHOWN
+        }
+    return [_block(name, [each for each in of_block if each]) for name, of_block in found.items() if any(of_block)]
 
 
 def rates_table(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
-    """For each group its rows: name, what it is, mean, interval, and the rates of the seeds."""
+    """For each group, for each game of a mixture, its rows: name, what it is, mean, interval, rates of the seeds."""
     made = []
-    for group in groups:
+    for group in [part for each in groups for part in _games(each)]:
         rows = []
         for row, about in ROWS.items():
             rates = group.rates(row)
@@ -100,6 +106,23 @@ def rates_table(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
         if rows:
             made.append({"name": group.name, "colour": group.colour, "about": about, "rows": rows})
     return made
+
+
+def _games(group: SeedGroup) -> list[SeedGroup]:
+    """The group, or of a mixture one for each game with its rates, the run's own game first."""
+    own = group.runs[0].config.game
+    others = dict.fromkeys(game for run in group.runs for game in run.summary.get("games", {}))
+    if not others:
+        return [group]
+
+    def part(game: str) -> SeedGroup:
+        summaries = (
+            (run, run.summary if game == own else run.summary.get("games", {}).get(game, {})) for run in group.runs
+        )
+        runs = [replace(run, summary=summary) for run, summary in summaries]
+        return SeedGroup(game if group.name == own else f"{group.name}, {game}", group.colour, runs)
+
+    return [part(game) for game in (own, *others)]
 
 
 def _of_group(group: SeedGroup, whose: str) -> list[str]:

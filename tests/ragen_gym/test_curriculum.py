@@ -74,7 +74,15 @@ def test_bad_arguments_are_refused() -> None:
         Curriculum([StepEnv("FrozenLake"), StepEnv("FrozenLake", size=5)])
     with pytest.raises(ValueError, match="below up"):
         Curriculum(stages(), up=0.2, down=0.5)
-    for wrong in ({"window": 0}, {"window": 1.5}, {"window": "3"}, {"up": "x"}, {"up": 2}, {"down": float("nan")}):
+    for wrong in (
+        {"window": 0},
+        {"window": 10**20},
+        {"window": 1.5},
+        {"window": "3"},
+        {"up": "x"},
+        {"up": 2},
+        {"down": float("nan")},
+    ):
         (name,) = wrong
         with pytest.raises(ValueError, match=f"Curriculum: {name}=.* must be an? (integer|number)"):
             Curriculum(stages(), **wrong)

@@ -152,6 +152,14 @@ def test_uncertainty_weights_reference(spread: list[float], power: float) -> Non
     assert weights == pytest.approx([r / mean if mean else 0.0 for r in raw])
 
 
+@pytest.mark.parametrize("largest", [0.1, 1.0, 30.0])
+def test_uncertainty_weights_of_a_large_power_keep_the_largest(largest: float) -> None:
+    """Whether its power is too small or too large for a float."""
+    spread = torch.tensor([largest / 2, largest, 0.0, largest])
+    assert algo.uncertainty_weights(spread, 200.0).tolist() == [0.0, 2.0, 0.0, 2.0]
+    assert algo.uncertainty_weights(spread, 1e4).tolist() == [0.0, 2.0, 0.0, 2.0]
+
+
 @given(data=st.data(), shape=GROUPS)
 def test_weights_by_spread_turn_grpo_into_dr_grpo(data: st.DataObject, shape: tuple[int, int]) -> None:
     returns = data.draw(tensors(shape, RETURNS))

@@ -94,6 +94,13 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["train", "--out", "/proc/nope/x"], "/proc/nope"),
         (["train", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed trainer"),
         (["train", "--dry-run", "--openrlhf.colocate"], "openrlhf.colocate is a setting of the distributed trainer"),
+        (["train", "--set", "openrlhf=3"], "openrlhf is 3; it must be a table"),
+        (["train", "--backend", "openrlhf", "--set", "openrlhf=3"], "openrlhf is 3; it must be a table"),
+        (["train", "--backend", "openrlhf", "--set", "evaluation.batch=8"], "evaluation.batch has no effect with"),
+        (["eval", "x", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed"),
+        (["tokens", "--set", "openrlhf.micro_batch=4"], "distributed trainer alone: leave it out."),
+        (["data", "--out", "x", "--set", "openrlhf.prompts=y"], "distributed trainer alone: leave it out."),
+        (["sft", "data", "--out", "x", "--set", "openrlhf.wandb=y"], "distributed trainer alone: leave it out."),
         (["report", "nope"], "nope holds no run"),
         (["report", "nope", "--megabytes", "nan"], "--megabytes is nan; it must be above 0"),
         (["watch", "nope", "--every", "nan"], "--every is nan; it must be above 0"),
@@ -136,6 +143,31 @@ def test_a_run_goes_on_with_its_own_trainer(
         (folder / "openrlhf.toml").write_text("")
     assert main(["train", "--resume", str(folder), "--backend", other]) == 2
     assert f"--backend {other}: {folder} is a run of the trainer {own}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--device cuda:1", "device has no effect with --backend openrlhf: leave it out. Instead use openrlhf.acc"),
+        ("--set dtype=float32", "dtype has no effect with --backend openrlhf"),
+        ("--evaluation.batch 8", "evaluation.batch has no effect with --backend openrlhf"),
+        ("--device cpu --dtype float32 --set warm_start.epochs=1", ""),  # of the warm start, which is done here
+        ("--config both.toml", ""),
+        ("--recipe qwen2.5-0.5b-sokoban", ""),
+    ],
+)
+def test_what_the_distributed_trainer_does_not_read_is_refused(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("both.toml").write_text('device = "cuda:1"\n[evaluation]\nbatch = 8\n[openrlhf]\nmicro_batch = 4\n')
+    options = build_parser().parse_args(["train", "--backend", "openrlhf", "--model", "large", *words.split()])
+    config = configure(options, {"model": "large"}, assumed={"warm_start": {"epochs": 0}})
+    if said:
+        with pytest.raises(ValueError, match=re.escape(said)):
+            train_command._distributed(options, config, RunFolder(tmp_path))
+    else:
+        assert train_command._distributed(options, config, RunFolder(tmp_path)) is not None
 
 
 def test_refusals_of_the_libraries_are_one_line(
@@ -367,7 +399,7 @@ def test_set_alone_lists_the_settings(words: list[str], alone: list[str], capsys
     lines = capsys.readouterr().out.splitlines()
     assert "training.groups  int, default 32 levels (Bandit, BanditRev: 16); at least 1" in lines
     assert "    levels played in an iteration" in lines
-    assert any(line.startswith("openrlhf.zero_stage") for line in lines) == (words[0] in ("train", "data"))
+    assert any(line.startswith("openrlhf.zero_stage") for line in lines) == (words[0] == "train")
 
 
 def test_every_flag_of_fine_tuning_says_its_default_and_range(capsys: pytest.CaptureFixture[str]) -> None:

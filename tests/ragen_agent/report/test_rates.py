@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ragen_agent.config import Config, merged, to_toml, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.report.rates import lanes, points, sentences
+from ragen_agent.report.rates import lanes, points, rates_table, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, changed_settings, group_by_settings, load_runs
 from ragen_agent.training.metrics import format_metric
 from ragen_agent.training.run_folder import RunFolder
@@ -59,6 +59,30 @@ def test_lanes_of_many_configurations_have_colours_of_the_page_and_of_nothing_th
     (block,) = lanes([group(place, {"after": rate}) for place in range(10)])
     assert [lane["colour"] for lane in block["lanes"]] == [*range(8), 0, 1]
     assert lanes([group(0, {})]) == []
+
+
+def test_every_game_of_a_mixture_has_its_rates() -> None:
+    def rate(value: float) -> dict[str, float]:
+        return {"rate": value, "low": value - 0.1, "high": value + 0.1, "n": 10}
+
+    def run(name: str) -> RecordedRun:
+        other = {"before": rate(0.3), "after": rate(0.4), "random": rate(0.2), "optimal": rate(0.8)}
+        summary = {"before": rate(0.5), "after": rate(0.6), "games": {"Sokoban": other}}
+        config = with_settings(Config(), {"games": [{"game": "FrozenLake"}, {"game": "Sokoban"}]})
+        return RecordedRun(name, RunFolder(Path()), config, summary, [])
+
+    alone = [SeedGroup("FrozenLake", 0, [run("run")])]
+    shown = [(table["name"], [(row["name"], row["rate"]) for row in table["rows"]]) for table in rates_table(alone)]
+    bounds = [("random", "20.0 %"), ("optimal", "80.0 %")]
+    assert shown == [
+        ("FrozenLake", [("before", "50.0 %"), ("after", "60.0 %")]),
+        ("Sokoban", [("before", "30.0 %"), ("after", "40.0 %"), *bounds]),
+    ]
+    assert [(block["name"], len(block["lanes"])) for block in lanes(alone)] == [("FrozenLake", 2), ("Sokoban", 2)]
+    two = [SeedGroup(name, place, [run(name)]) for place, name in enumerate(("one", "two"))]
+    names = ["one, FrozenLake", "one, Sokoban", "two, FrozenLake", "two, Sokoban"]
+    assert [table["name"] for table in rates_table(two)] == names
+    assert [[lane["name"] for lane in block["lanes"]] for block in lanes(two)] == [names, names]
 
 
 def test_configurations_are_compared_by_the_seeds_that_both_have() -> None:

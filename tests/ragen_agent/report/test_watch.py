@@ -79,6 +79,25 @@ def test_a_file_that_is_written_anew_is_read_anew(runs: dict[str, Path], tmp_pat
         tail.read()
 
 
+def test_json_holds_no_figure_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = RunFolder.create(tmp_path / "run", Config())
+    folder.write_summary({"after": {"rate": float("nan"), "low": 0.0, "high": 1.0, "n": 8}})
+    records = [{"iteration": number, "success": 0.5, "grad_norm": 1.0, "entropy": 1.0} for number in range(5)]
+    records.append({"iteration": 5, "success": 0.5, "entropy": float("nan"), "grad_norm": float("inf")})
+    append_json_lines(folder.metrics, records)
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    shown = []
+    for command in ("watch", "report"):
+        assert main([command, str(folder.path), "--json"]) == 0
+        shown.append(json.loads(capsys.readouterr().out, parse_constant=refuse))
+    assert shown[0]["rates"]["after"] == {"rate": None, "low": 0.0, "high": 1.0, "n": 8}
+    assert (shown[0]["last"]["entropy"], shown[0]["last"]["grad_norm"]) == (None, None)
+    assert shown[1]["configurations"][0]["runs"][0]["rates"] == shown[0]["rates"]
+
+
 def test_the_last_record_is_found_however_long_it_is(tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
     long = {"text": "x" * 300_000}
