@@ -39,6 +39,7 @@ from ragen_gym.core.storage import (
     json_line,
     locked_folder,
     read_json_lines,
+    remove_temporary,
     write_atomic,
 )
 
@@ -75,6 +76,7 @@ def resumable(
     """
     try:
         with locked_folder(path):
+            remove_temporary(path)  # half of a state may be as large as the room that the next one needs
             yield
     except DiskFullError as error:
         raise DiskFullError(f"{error} What was saved before is kept; then go on with: {command} {path}") from error

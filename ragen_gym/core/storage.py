@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import glob
 import json
 import os
 import re
@@ -24,6 +23,7 @@ __all__ = [
     "locked_folder",
     "name_full_disk",
     "read_json_lines",
+    "remove_temporary",
     "repair_json_lines",
     "write_atomic",
 ]
@@ -40,6 +40,10 @@ _NO_ROOM = {
 
 #: Seconds since the last byte after which a temporary file counts as that of a process that was killed.
 _LEFT_OVER = 3600.0
+#: Numbers looked at beyond that of a new temporary file: what was left may have a higher one.
+_GAP = 8
+#: Bytes of the name of a file whose temporary file begins with all of it; systems take 255.
+_LONGEST = 230
 
 
 class DiskFullError(OSError):
@@ -137,11 +141,18 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             raise
 
 
+def _temporary(path: Path, number: int) -> Path:
+    name = (
+        path.name if len(os.fsencode(path.name)) <= _LONGEST else path.name[: _LONGEST // 4]
+    )  # UTF-8: 4 bytes at most
+    return path.with_name(f"{name}.writing{number}.tmp")
+
+
 def _new_file(path: Path) -> Path:
     """A temporary file of ``path`` that no other call has; removes those that no process writes any more."""
     number = 0
     while True:
-        temporary = path.with_name(f"{path.name}.writing{number}.tmp")
+        temporary = _temporary(path, number)
         try:
             temporary.open("xb").close()
             break
@@ -151,11 +162,19 @@ def _new_file(path: Path) -> Path:
             error.filename = str(path)
             raise
     now = temporary.stat().st_mtime  # by the clock of the file system
-    for left in path.parent.glob(f"{glob.escape(path.name)}.writing*.tmp"):
-        with suppress(OSError):  # another process removes it too
+    for other in range(number + _GAP):  # looking through the whole folder takes long where it holds thousands
+        with suppress(OSError):  # there is none, or another process removes it too
+            left = _temporary(path, other)
             if now - left.lstat().st_mtime > _LEFT_OVER:
                 left.unlink()
     return temporary
+
+
+def remove_temporary(folder: Path) -> None:
+    """Removes the temporary files of ``atomic_path`` in a folder that no other process works in, however new."""
+    for left in folder.glob("*.tmp"):
+        if re.search(r"\.writing[0-9]+\.tmp$", left.name):
+            left.unlink()
 
 
 @contextmanager

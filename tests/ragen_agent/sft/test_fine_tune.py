@@ -186,6 +186,7 @@ def test_a_resumed_fine_tuning_equals_an_unbroken_one(
     with (broken / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "loss": 9.9}\n{"step": 6, "lo')
     again = fine_tune(reopen(broken), broken, quiet())
+    assert not list(broken.glob("*.tmp")), "as large as a state"
     assert losses(broken) == losses(whole)
     assert again["loss"] == done["loss"]
     name = "adapter/adapter_model.safetensors" if rank else "model/model.safetensors"

@@ -26,6 +26,7 @@ from ragen_gym.core.storage import (
     json_line,
     locked_folder,
     read_json_lines,
+    remove_temporary,
     repair_json_lines,
     write_atomic,
 )
@@ -83,6 +84,24 @@ def test_what_a_killed_writer_left_is_removed_later(tmp_path: Path) -> None:
     living.__exit__(None, None, None)
     assert path.read_text() == "half"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_of_the_longest_name_is_written_and_those_of_others_are_left_alone(tmp_path: Path) -> None:
+    others = tmp_path / "file.writing tips.tmp"
+    others.write_text("mine")
+    os.utime(others, (0, 0))
+    paths = [tmp_path / name for name in ("file", 243 * "a", 255 * "a", 127 * "\N{LATIN SMALL LETTER E WITH ACUTE}")]
+    for path in paths:
+        write_atomic(path, "text")
+    assert sorted(tmp_path.iterdir()) == sorted([others, *paths])
+
+
+def test_temporary_files_of_a_folder_are_removed(tmp_path: Path) -> None:
+    kept = tmp_path / "file.writing tips.tmp"
+    for path in (kept, tmp_path / "state.pt.writing0.tmp", tmp_path / "a.writing12.tmp"):
+        path.touch()
+    remove_temporary(tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]
 
 
 def test_an_error_of_the_system_names_the_file_and_not_the_temporary_one(tmp_path: Path) -> None:
