@@ -143,7 +143,7 @@ class Sampler:
             int64 (rows,) on the CPU.
         """
         size = max(1, (LOGITS_AT_ONCE if logits.is_cpu else LOGITS_ON_GPU) // logits.shape[1])
-        parts = [slice(first, first + size) for first in range(0, len(logits), size)]
+        parts = [slice(first, first + size) for first in range(0, max(1, len(logits)), size)]
         drawn = [self._draw(logits[p], histories[p], begins[p], temperatures[p], numbers[p]) for p in parts]
         return torch.cat(drawn).cpu()
 

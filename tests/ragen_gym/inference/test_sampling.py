@@ -115,6 +115,11 @@ def test_a_row_among_many_of_a_large_vocabulary_draws_as_it_would_alone() -> Non
         assert sampler(logits[one], (), [False], temperatures[one], numbers[one]).item() == drawn[row]
 
 
+def test_no_rows_draw_nothing() -> None:
+    nothing = torch.zeros(0)
+    assert Sampler(small_model(), 0.9, 50, [])(torch.zeros(0, 8), (), [], nothing, nothing).shape == (0,)
+
+
 def test_what_a_generation_config_asks_for_in_vain_is_said(caplog: pytest.LogCaptureFixture) -> None:
     model = small_model()
     assert model.generation_config is not None
