@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageEncoder", "decode", "encode"]
 
-_CACHED = 2**20  # ids of parts of conversations, each 8 bytes or a few more; they are forgotten all together
+_CACHED = 2**20  # ids of parts of conversations; they are forgotten all together
+_ENTRIES = 4096  # such parts: all are counted for a new one
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class MessageEncoder:
         ids = self._encoded.get(key)
         if ids is None:
             ids = self._encode(key)
-            if len(ids) + sum(map(len, [*self._encoded.values()])) > _CACHED:
+            kept = [*self._encoded.values()]
+            if len(kept) >= _ENTRIES or len(ids) + sum(map(len, kept)) > _CACHED:
                 self._encoded.clear()
             self._encoded[key] = ids
         return ids.copy()

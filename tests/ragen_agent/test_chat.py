@@ -356,3 +356,12 @@ def test_the_cache_of_encodings_is_bounded_by_their_ids(
         assert encoder.ids(["", letters, ""]) == [*letters.encode()]
         assert sum(map(len, encoder._encoded.values())) <= max(30, len(letters))
     assert [text[0] for text in encoded if text != "x"] == ["a", "b", "c", "d", "e", "d"]
+
+
+def test_the_cache_of_encodings_is_bounded_by_their_number_too(make_tokenizer: MakeTokenizer) -> None:
+    """All are counted for each new one, which took tens of milliseconds with a hundred thousand short ones."""
+    tokenizer = make_tokenizer("bpe", "chatml")
+    encoder = MessageEncoder(tokenizer, tokenizer.eos_token_id, {})
+    encoder._encoded.update({(str(number),): [] for number in range(4096)})
+    encoder.ids(["", "x", ""])
+    assert len(encoder._encoded) == 1
