@@ -21,7 +21,6 @@ def check_config(config: Config) -> None:
     _check_overlong(config)
     _check_program(config)
     _check_judge(config)
-    _check_information(config)
     for name in ("loss_tokens", "advantage_tokens"):
         if getattr(config.training, name) == "reasoning" and not config.turns.think:
             raise ValueError(
@@ -96,24 +95,6 @@ def _check_judge(config: Config) -> None:
             "judge.base_url: replies are played again to see the boards that they are about, which is done for "
             "whole episodes of the policy alone; leave program.command out, and use training.groups_by=level or "
             "state."
-        )
-
-
-def _check_information(config: Config) -> None:
-    training, wanted = config.training, config.diagnostics.information_samples
-    if not config.diagnostics.information_every:
-        return
-    played = training.group_size // (1 + training.branches * GROUPINGS[training.groups_by].branches)
-    if played < wanted:
-        raise ValueError(
-            f"diagnostics.information_every needs {wanted} episodes of a level that begin at its start "
-            f"(diagnostics.information_samples), but {played} do (training.group_size={training.group_size}): raise "
-            f"training.group_size, or use diagnostics.information_samples={played}."
-        )
-    if training.groups < 2:
-        raise ValueError(
-            "diagnostics.information_every compares the prompts of levels, and training.groups=1 plays one: raise it, "
-            "or use diagnostics.information_every=0."
         )
 
 

@@ -147,18 +147,6 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ),
         ({"games": [{"game": "Sokoban", "weight": inf}]}, r"the weight inf; it must be above 0, and fit into a float"),
         ({"games": [{"game": "Bandit", "weight": 1e308}] * 2}, r"weights of games sum to more than fits into a float"),
-        (
-            {"training": {"group_size": 2}, "diagnostics": {"information_every": 5}},
-            r"but 2 do \(training\.group_size=2\): .* use diagnostics\.information_samples=2",
-        ),
-        (
-            {"training": {"group_size": 8, "groups_by": "branch"}, "diagnostics": {"information_every": 5}},
-            r"but 2 do \(training\.group_size=8\): .* use diagnostics\.information_samples=2",
-        ),
-        (
-            {"training": {"groups": 1}, "diagnostics": {"information_every": 5}},
-            r"compares the prompts of levels, and training\.groups=1 plays one",
-        ),
         ({"curriculum": [{"iteration": 3, "env_options": {}}] * 2}, r"curriculum holds.*ascending"),
         ({"curriculum": [{"env_options": {}}]}, r"curriculum holds"),
         ({"training": {"group_size": 1}}, r"training\.group_size is 1; it must be at least 2"),
