@@ -142,9 +142,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 def _temporary(path: Path, number: int) -> Path:
-    name = (
-        path.name if len(os.fsencode(path.name)) <= _LONGEST else path.name[: _LONGEST // 4]
-    )  # UTF-8: 4 bytes at most
+    long = len(os.fsencode(path.name)) > _LONGEST
+    name = path.name[: _LONGEST // 4] if long else path.name  # a character has four bytes at most
     return path.with_name(f"{name}.writing{number}.tmp")
 
 
