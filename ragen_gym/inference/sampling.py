@@ -143,19 +143,9 @@ class Sampler:
             int64 (rows,) on the CPU.
         """
         size = max(1, (LOGITS_AT_ONCE if logits.is_cpu else LOGITS_ON_GPU) // logits.shape[1])
-        parts = [slice(first, first + size) for first in range(0, max(1, len(logits)), size)]
-        drawn = [self._draw(logits[p], histories[p], begins[p], temperatures[p], numbers[p]) for p in parts]
-        return torch.cat(drawn).cpu()
-
-    def _draw(
-        self,
-        logits: Tensor,
-        histories: Sequence[Sequence[int]],
-        begins: Sequence[bool],
-        temperatures: Tensor,
-        numbers: Tensor,
-    ) -> Tensor:
-        """An id for each of some rows, int64 (rows,); arguments as of a call."""
+        if len(logits) > size:
+            parts = [slice(first, first + size) for first in range(0, len(logits), size)]
+            return torch.cat([self(logits[p], histories[p], begins[p], temperatures[p], numbers[p]) for p in parts])
         logits = logits.to(torch.float32, copy=True)
         if self.processors:
             logits = torch.cat([self._processed(history, logits[i, None]) for i, history in enumerate(histories)])
@@ -171,7 +161,7 @@ class Sampler:
             scaled = logits if len(warm) == len(logits) else logits[warm]
             scaled.div_(temperatures[warm, None])
             chosen[warm] = draw(keep_likeliest(scaled, self.top_p, self.top_k), numbers[warm])
-        return chosen
+        return chosen.cpu()
 
     @property
     def reads_histories(self) -> bool:

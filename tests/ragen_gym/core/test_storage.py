@@ -50,7 +50,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path, data: str | bytes) -> None:
         each.write_text("old")
     link, kept = tmp_path / "link", tmp_path / "file.tmp"
     link.symlink_to(other)
-    kept.write_text("a file of that name is nobody's temporary file")
+    kept.write_text("not a temporary file")
     for target in (path, link):
         write_atomic(target, data)
         assert target.read_bytes() == (data.encode() if isinstance(data, str) else data)
