@@ -60,13 +60,9 @@ test-newest: ## Run the tests with the newest version of every library but torch
 	@build/newest/bin/python -m pip $(QUIET) install "$$(grep '^torch==' constraints.txt)" -e '.[test]'
 	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg build/newest/bin/python -m pytest -n 2 $(ARGS)
 
-# What `pip install ragen-gym` gives: the wheel, what it needs, and nothing of the repository.
-test-wheel: ## Build the wheel, install it where nothing else is, and try every command there
-	@echo 'test-wheel: building the wheel and trying it in build/wheel'
-	@$(FIND_PYTHON); rm -rf build/wheel && "$$python" -m venv build/wheel/env
-	@build/wheel/env/bin/python -m pip $(QUIET) wheel --no-deps --wheel-dir build/wheel .
-	@build/wheel/env/bin/python -m pip $(QUIET) install -c constraints.txt build/wheel/*.whl
-	@build/wheel/env/bin/python -P tests/try_wheel.py
+test-wheel: ## Try the wheel, each extra and each page in an environment with nothing else
+	@echo 'test-wheel: building the wheel and trying it in environments below build/wheel (some ten minutes)'
+	@$(FIND_PYTHON); RAGEN_CACHE=$(CURDIR)/build/models "$$python" tests/try_wheel.py $(ARGS)
 
 # Two files at a time, in the order that the tests' conftest gives: most of a run is the start of its processes, one
 # after the other. Warnings of the libraries in that environment are shown and fail nothing: they are not ours to fix.

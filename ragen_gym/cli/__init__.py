@@ -29,7 +29,6 @@ examples:
   ragen-gym solve Sokoban board.txt                optimal play of your boards
   ragen-gym check FrozenLake                       test a game's contract
   ragen-gym audit FrozenLake-v1                    test anyone's environment
-  ragen-gym bench-speed                            steps a second
   ragen-gym bench run --suite smoke --agent random --out runs/random
   ragen-gym export-env verifiers DIR               for a hub
   ragen-gym new-game TreasureHunt                  a game to begin with
