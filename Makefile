@@ -115,9 +115,11 @@ lint: $(VENV)/.dev.installed ## Check style and formatting, changing nothing
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 
-types: $(VENV)/.test.installed $(VENV)/.dev.installed ## Check the types, strictly
+# Without the libraries of the extras what comes from them has no types.
+types: $(VENV)/.dev.installed ## Check the types, strictly where the tests' libraries are installed too
 	@echo 'types: checking the types with mypy'
-	@$(BIN)/mypy
+	@$(BIN)/mypy $(if $(wildcard $(VENV)/.test.installed),,--ignore-missing-imports --allow-subclassing-any \
+	    --allow-untyped-decorators --no-warn-unused-ignores --no-warn-return-any)
 
 format: $(VENV)/.dev.installed ## Rewrite the code in the project's format and fix what can be fixed
 	@echo 'format: formatting with ruff'

@@ -25,7 +25,7 @@ from time import monotonic
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.pages import PAGES, ROOT, blocks, commands, installs, run_blocks, run_commands
+from tests.pages import PAGES, ROOT, blocks, installs, run_blocks, run_commands
 
 BUILD = ROOT / "build" / "wheel"
 PIP = ["--disable-pip-version-check", "-qq"]
@@ -175,11 +175,11 @@ def faults(trial: Trial, python: Path, folder: Path) -> Iterator[str]:
     if trial.needs and (left := set(folder.iterdir()) - before):
         yield f"commands without their extras left {left}"
     for page in trial.pages:
-        for run in (run_blocks, run_commands) if commands(page) else (run_blocks,):
-            try:
-                run(page, *(("python", folder) if run is run_blocks else (folder,)), python=str(python))
-            except AssertionError as error:
-                yield str(error)
+        try:
+            run_blocks(page, "python", folder, python=str(python))
+            run_commands(page, folder, str(python))
+        except AssertionError as error:
+            yield str(error)
 
 
 def attempt(name: str, wheel: Path) -> list[str]:
@@ -188,7 +188,7 @@ def attempt(name: str, wheel: Path) -> list[str]:
     venv.create(place, with_pip=True, clear=True)
     python = place / "bin" / "python"
     asked = [re.sub(r"^\.(?=\[|$)", str(wheel), word) for word in trial.installs or (".",)]
-    pip = [python, "-P", "-m", "pip", "install", *PIP, "-c", ROOT / "constraints.txt", *asked]
+    pip = [str(python), "-P", "-m", "pip", "install", *PIP, "-c", str(ROOT / "constraints.txt"), *asked]
     done = subprocess.run(pip, capture_output=True, text=True, check=False)
     with tempfile.TemporaryDirectory() as folder:
         found = [done.stderr] if done.returncode else list(faults(trial, python, Path(folder)))

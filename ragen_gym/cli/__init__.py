@@ -63,11 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without the board's symbols still shows the rest
     try:
-        parser = build_parser()
-        arguments, rest = parser.parse_known_args(argv)
-        if rest and arguments.run is not bench.run_speed:  # which has the options of another program
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        arguments.rest = rest
+        arguments = build_parser().parse_args(argv)
         with json_alone(getattr(arguments, "json", False)):
             code: int = arguments.run(arguments)
         sys.stdout.flush()
