@@ -17,7 +17,7 @@ from ragen_agent import algo
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.openrlhf import loss
-from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_ROWS, EPISODE_TOKENS
+from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_SHARE, EPISODE_TOKENS
 
 #: What ``loss.install`` replaces in OpenRLHF's module.
 INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm")
@@ -83,7 +83,7 @@ def test_every_term_of_the_loss_is_aggregated_alike(
         advantages=advantages,
         info={
             EPISODE_TOKENS: torch.tensor([3.0, 1.0]),
-            EPISODE_ROWS: torch.ones(2),
+            EPISODE_SHARE: torch.ones(2),
             AVERAGE_ENTROPY: torch.full((2,), 1.0),
             ENTROPY_PHASE: torch.full((2,), 0.5),
         },
@@ -121,7 +121,7 @@ def test_a_sequence_is_an_episode_of_several_rows(how: str) -> None:
     mask = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]])
     tokens, rows = torch.tensor([3.0, 3.0, 3.0, 1.0]), torch.tensor([2.0, 2.0, 1.0, 1.0])
     batches = [
-        Experience(action_mask=mask[part], info={EPISODE_TOKENS: list(tokens[part]), EPISODE_ROWS: list(rows[part])})
+        Experience(action_mask=mask[part], info={EPISODE_TOKENS: list(tokens[part]), EPISODE_SHARE: list(rows[part])})
         for part in (slice(0, 2), slice(2, 4))
     ]
     assert [loss.count_episodes(batch) for batch in batches] == [1.0, 1.0]
@@ -312,7 +312,7 @@ def steps_of(trainer: Any, model: Weighed, masks: list[list[int]]) -> tuple[Any,
             advantages=numbers + 1,
             values=numbers,
             returns=numbers + 1,
-            info={EPISODE_TOKENS: torch.ones(1), EPISODE_ROWS: torch.ones(1)},
+            info={EPISODE_TOKENS: torch.ones(1), EPISODE_SHARE: torch.ones(1)},
         )
         trainer.replay_buffer.append(row)
     return trainer, gradients
