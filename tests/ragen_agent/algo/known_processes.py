@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from statistics import fmean, stdev
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ragen_agent import algo
+from ragen_agent.config import Training
+from ragen_agent.config.algorithms import CREDITS
+from ragen_agent.trajectory import Trajectory
 
 Discount = Callable[[int, int, int], float]
 """By which a reward is discounted: from the token that the return is of, the token that it stands at, and the turns
@@ -115,6 +120,60 @@ class Known:
                     sampled[row, place] = True
                     values[row, place] = self.value(episode.ids, place)
         return values, sampled
+
+
+def trajectory_of(episode: Episode) -> Trajectory:
+    """The record of an episode, as a rollout makes it."""
+    sampled = np.array(episode.sampled)
+    return Trajectory(
+        ids=np.array(episode.ids, np.int64),
+        sampled=sampled,
+        log_probs=np.where(sampled, -0.5, 0).astype(np.float32),
+        turn_ends=tuple(episode.ends),
+        turn_rewards=episode.rewards,
+        terminated=True,
+        seed=0,
+    )
+
+
+def whitened_credit(credit: str, lam: float) -> tuple[list[Episode], Known, list[list[float]]]:
+    """Good and bad replies in two turns, evenly: episodes as ``credit`` has them, a perfect critic of them, and right.
+
+    What is right stands at each sampled token, whitened as the trainers whiten: over turns, where their tokens share
+    an advantage, and over tokens otherwise. With lambda 1 it is the return less V; with lambda 0, of whole turns,
+    1/2 for a good reply and -1/2 for a bad one. By single tokens with lambda 0 there is no such number.
+    """
+    plain = Known(two_turns())
+    by_turn = CREDITS[credit].recursion == "turns"
+    assert lam == 1 or by_turn
+    right: list[list[float]] = []
+    compared: list[float] = []
+    for episode in plain.episodes:
+        row = [0.0] * len(episode.ids)
+        for turn, (start, end) in enumerate(zip(episode.starts, episode.ends, strict=True)):
+            for place in range(start, end + 1):
+                row[place] = sum(episode.rewards[turn:]) - plain.value(episode.ids, start if by_turn else place)
+                if not lam:
+                    row[place] = 0.5 if episode.ids[start] == GOOD else -0.5
+            compared += [row[end]] if by_turn else row[start : end + 1]
+        right.append(row)
+    mean, std = fmean(compared), stdev(compared)
+    white = [
+        [(x - mean) / std if flag else 0.0 for x, flag in zip(row, episode.sampled, strict=True)]
+        for row, episode in zip(right, plain.episodes, strict=True)
+    ]
+    episodes = shaped(plain.episodes) if CREDITS[credit].shaped else plain.episodes
+    return episodes, Known(episodes), white
+
+
+KNOWN_CREDIT = [*((credit, 1.0) for credit in CREDITS), ("turn", 0.0), ("regret", 0.0)]
+"""The credits and lambdas of ``whitened_credit``."""
+
+
+def credit_settings(credit: str, lam: float) -> Training:
+    """Without any discount."""
+    by_turn = {} if CREDITS[credit].recursion == "tokens" else {"gamma_turn": 1.0}
+    return Training(algo="ppo", credit=credit, gae_lambda=lam, **by_turn)
 
 
 def shaped(episodes: Sequence[Episode], gamma_turn: float = 1.0) -> list[Episode]:
