@@ -24,6 +24,7 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.state import StateScore, StateText
 from ragen_gym.envs.step import InnerGenerator, StepEnv
 from ragen_gym.games.game import Game, Solution
+from ragen_gym.games.values import Replies
 
 if TYPE_CHECKING:
     from ragen_gym.render.images import BoardImages, Pixels
@@ -92,7 +93,9 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     With ``regret`` (an argument of the ``StepEnv``): ``regret``, what the turn gave away of the highest expected return
     of the game's own rewards, penalties and state rewards left out, and ``turn_value``, a
     ``ragen_gym.games.values.TurnValue`` with all else; NaN where unknown. The moves that are left are those that the
-    budgets allow, also where ``regret`` is a number.
+    budgets allow, also where ``regret`` is a number. On slippery ice part of a turn's regret cannot be avoided by any
+    reply, which fixes its moves before it has seen what they do: ``turn_value.attainable`` is the optimum of whole
+    replies, and ``turn_value.avoidable`` what this one gave away of it.
 
     With pictures the ``content`` of every message is a list of parts, ``{"type": "text", "text": …}`` or ``{"type":
     "image"}``, the shape that the chat templates of Hugging Face and the API of OpenAI share.
@@ -236,7 +239,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self._add("system", self.instructions)
         said, info = self._say(None), self._report(None, (), ())
         if self._regret:
-            info |= self._regret.begin(self.env.state, self.action_budget)
+            replies = Replies(self.max_turns, self.max_actions_per_turn)
+            info |= self._regret.begin(self.env.state, self.action_budget, replies)
         return said, info
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
