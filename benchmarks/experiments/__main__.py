@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from ragen_agent.cli.settings import add_run_code, add_set, check_code, check_started
+from ragen_agent.cli.settings import add_run_code, add_set, check_consent
 
 if TYPE_CHECKING:
     from benchmarks.experiments.plan import Cost, PlannedRun
@@ -136,9 +136,9 @@ def _check_code(own: Sequence[Experiment], options: argparse.Namespace) -> None:
         for arm in experiment.arms:
             settings = merged(arm_settings(experiment, arm), asked)
             games: dict[str, Any] = {name: settings[name] for name in ("game", "games") if name in settings}
-            check_code(with_settings(Config(), games), options.run_code, path, asked)
+            check_consent(path, options.run_code, with_settings(Config(), games), asked=asked)
         for run in plan(experiment, Path(), 1, overrides=asked):
-            check_started(run.config, options.run_code, path, asked)
+            check_consent(path, options.run_code, run.config, asked=asked)
 
 
 def _seed_cost(planned: Sequence[PlannedRun]) -> float:

@@ -8,7 +8,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.settings import add_run_code, check_code
+from ragen_agent.cli.settings import add_run_code, check_consent
 
 if TYPE_CHECKING:
     from ragen_agent.report.watch import RunStatus
@@ -89,7 +89,7 @@ def _report(options: argparse.Namespace) -> int:
         return _events(options.runs)
     runs = load_runs(options.runs)
     for run in runs:
-        check_code(run.config, options.run_code, run.folder.path)
+        check_consent(run.folder.path, options.run_code, run.config, kinds=("module",))
     if options.json:
         groups = group_by_settings(runs)
         content = {

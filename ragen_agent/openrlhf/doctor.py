@@ -32,6 +32,7 @@ from ragen_agent.openrlhf.machine_checks import (
     warn,
 )
 from ragen_agent.openrlhf.memory import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
+from ragen_gym.core.child_python import child_python
 from ragen_gym.inference import torchvision_ops
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def import_check(name: str, statement: str) -> Check:
     """Whether an import works, tried in a separate process."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", statement], capture_output=True, text=True, timeout=IMPORT_TIMEOUT, check=False
+            child_python("-c", statement), capture_output=True, text=True, timeout=IMPORT_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
         return fail(f"import of {name}", f"took over {IMPORT_TIMEOUT} s", "check the load and the disk of this machine")

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from ragen_gym.inference.vision import Vision
 
 __all__ = [
+    "START",
     "VARIABLE",
     "RunContext",
     "RunState",
+    "kept_flags",
     "kill_after_exit",
     "read_replay",
     "repair",
@@ -37,6 +39,9 @@ __all__ = [
     "stop_without_parent",
     "write_replay",
 ]
+
+START = "openrlhf.json"
+"""The file in a run's folder that says how its driver was last started."""
 
 VARIABLE = "RAGEN_AGENT_RUN"
 """The environment variable in which every process of a run finds its ``RunContext``."""
@@ -114,6 +119,13 @@ class RunState:
     def write(self, folder: Path) -> None:
         """Replaces the state; the iteration counts as saved from here on."""
         write_atomic(folder / "state.json", json.dumps(asdict(self)) + "\n")
+
+
+def kept_flags(folder: Path) -> list[str]:
+    """The flags of OpenRLHF with which a run was last started, beyond those of its settings."""
+    path = folder / START
+    start = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return [str(word) for word in start.get("extra", ())]
 
 
 def write_replay(folder: Path, state: RunState, episodes: Sequence[Mapping[str, Any]]) -> None:

