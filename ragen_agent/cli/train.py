@@ -60,7 +60,7 @@ def add(commands: Any) -> None:
         "--model",
         metavar="MODEL",
         help="start from this Hugging Face causal LM instead of the small model, without a warm start: a folder, "
-        "owner/name on the Hub, or a name of ragen-agent model --list",
+        "owner/name or owner/name@revision on the Hub, or a name of ragen-agent model --list",
     )
     train.add_argument(
         "--algo",

@@ -21,6 +21,7 @@ from typing import Any
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["explanation", "main"]
@@ -62,7 +63,7 @@ def explanation(error: BaseException) -> str:
         error = error.cause
     if isinstance(error, OutOfMemoryError):
         return _memory_ran_out(str(error))
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"{type(error).__name__}: {load_problem(error)}" if str(error) else type(error).__name__
 
 
 def _memory_ran_out(text: str) -> str:

@@ -120,6 +120,7 @@ def train_distributed(
             given = settings.prompts
             write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))
         model = _model(config, folder, display)
+        _check_no_code(model)
         _measure_baselines(config, folder, display)
         path = folder.path.resolve()
         context = RunContext(config, settings, str(path), *_suppressed_ids(model), str(model))
@@ -182,13 +183,28 @@ def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     return model
 
 
+def _check_no_code(model: Path) -> None:
+    """Raises a ValueError if a model's folder names code of its own: OpenRLHF and vLLM would run it."""
+    for path in model.glob("*config.json"):
+        keys: set[str] = set()
+        with suppress(ValueError):  # damaged: the loader says so
+            json.loads(path.read_text(encoding="utf-8"), object_hook=keys.update)
+        if "auto_map" in keys:
+            raise ValueError(
+                f"{path} names code of the model's own (auto_map), which OpenRLHF would run: use a model that "
+                "transformers knows, and remove auto_map from its files."
+            )
+
+
 def _check_sees(config: Config, model: Path, context: RunContext) -> None:
     """Raises a ValueError if there are pictures, and the model or its chat template takes none."""
     if not any(each.turns.sees for each in all_settings(config)):
         return
     from transformers import AutoTokenizer
 
-    chat = ChatFormat.from_settings(AutoTokenizer.from_pretrained(model), config.turns, context.vision)
+    chat = ChatFormat.from_settings(
+        AutoTokenizer.from_pretrained(model, trust_remote_code=False), config.turns, context.vision
+    )
     if chat.image_refusal:
         raise ValueError(chat.image_refusal)
 
@@ -202,9 +218,9 @@ def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
 
     from ragen_gym.inference.vision import reserved_ids
 
-    config = AutoConfig.from_pretrained(model)
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     width = int(config.get_text_config().vocab_size)
-    known = len(AutoTokenizer.from_pretrained(model))
+    known = len(AutoTokenizer.from_pretrained(model, trust_remote_code=False))
     suppressed: Sequence[int] = ()
     if (model / "generation_config.json").is_file():
         suppressed = GenerationConfig.from_pretrained(model).suppress_tokens or ()
@@ -240,6 +256,7 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",  # DeepSpeed would unpickle, and so run, whatever a saved state holds
         "OMP_NUM_THREADS": str(cpu_threads(context.config)),
         **{name: value for name, value in os.environ.items() if name.startswith(PASSED_PREFIXES) or name in WAITING},
         **(CPU_ENVIRONMENT if on_cpu else {}),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import atomic_path, write_atomic
 
 if TYPE_CHECKING:
@@ -89,7 +91,9 @@ class RunContext:
 
         from ragen_gym.inference.vision import SAME_PROCESSOR, Vision
 
-        return Vision.from_folder(AutoConfig.from_pretrained(self.model), Path(self.model), SAME_PROCESSOR)
+        return Vision.from_folder(
+            AutoConfig.from_pretrained(self.model, trust_remote_code=False), Path(self.model), SAME_PROCESSOR
+        )
 
     @classmethod
     def from_environment(cls) -> RunContext:
@@ -149,7 +153,10 @@ def read_replay(folder: Path, state: RunState) -> list[dict[str, Any]]:
     import torch
 
     path = folder / "deepspeed" / "_replay" / state.tag / "episodes.pt"
-    episodes: list[dict[str, Any]] = torch.load(path, weights_only=True) if path.is_file() else []
+    try:
+        episodes: list[dict[str, Any]] = torch.load(path, weights_only=True) if path.is_file() else []
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ValueError(f"{path} is damaged: {load_problem(error)}.") from error
     return episodes
 
 
