@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ragen_agent.cli.settings import add_run_code, add_set, check_consent
+from ragen_gym.core.console import rich_console
 
 if TYPE_CHECKING:
     from benchmarks.experiments.plan import Cost, PlannedRun
@@ -86,7 +87,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from benchmarks.experiments.spec import names, read
 
-    console = Console(highlight=False)
+    console = rich_console(highlight=False)
     if options.list or not options.names:
         return _list(console, options.json)
     for name in ("seeds", "jobs"):
@@ -209,7 +210,7 @@ def _play_and_write(
                 failed += len(failures)
                 _report(written, folder, options.json, console)
             else:
-                Console(stderr=True, highlight=False).print(
+                rich_console(stderr=True, highlight=False).print(
                     f"{each.name}: after {looks[number]} seeds {len(wanted)} arms get more: {', '.join(wanted)}.",
                     markup=False,
                 )
@@ -237,7 +238,7 @@ def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int, ends
     from benchmarks.experiments.records import missing_runs
     from benchmarks.experiments.runner import run_all
 
-    log = Console(stderr=True, highlight=False)
+    log = rich_console(stderr=True, highlight=False)
     left = missing_runs(planned, pages)
     log.print(f"{name}: {len(planned)} runs, {len(planned) - len(left)} complete, {len(left)} to play.", markup=False)
     try:

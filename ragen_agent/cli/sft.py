@@ -238,11 +238,10 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _display() -> Any:
-    from rich.console import Console
-
     from ragen_agent.training.console import Display
+    from ragen_gym.core.console import rich_console
 
-    return Display(Console(stderr=True, highlight=False))
+    return Display(rich_console(stderr=True, highlight=False))
 
 
 def _print(options: argparse.Namespace, record: Mapping[str, Any], text: str) -> None:

@@ -20,7 +20,7 @@ from ragen_agent.cli.settings import (
 from ragen_agent.config import Config, Settings, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.config.settings import pretrained
-from ragen_gym.core.command_line import stops_at_sigterm
+from ragen_gym.core.command_line import OnOff, stops_at_sigterm
 
 if TYPE_CHECKING:
     from ragen_agent.config.trainers import OpenRLHF
@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
         help="how returns become advantages: grpo (default), ppo, ...: see ragen-agent settings training.algo",
     )
     train.add_argument(
-        "--starpo-s", action=argparse.BooleanOptionalAction, default=None, help="StarPO-S (default) or vanilla StarPO"
+        "--starpo-s", action=OnOff, default=None, help="StarPO-S (default) or vanilla StarPO"
     )
     train.add_argument(
         "--iterations", type=int, metavar="N", help="iterations of reinforcement (default: the game's or the recipe's)"
@@ -224,20 +224,19 @@ def _check_read(options: argparse.Namespace, config: Config) -> None:
 
 
 def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> int:
-    from rich.console import Console
-
     from ragen_agent.config.presets import base_of, read_recipe
     from ragen_agent.training.console import Display
     from ragen_agent.training.named_models import cached_folder
+    from ragen_gym.core.console import rich_console
 
-    with Display(Console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
+    with Display(rich_console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
         from ragen_agent.cli.dry_run import dry_run
     if config.model:
         config = replace(config, model=str(cached_folder(config.model)))
     name = options.recipe or (base_of(options.config) if options.config is not None else "")
     recipe = read_recipe(name) if name else None
     settings = _distributed(options, config, folder)
-    dry_run(config, settings, folder.path, options.extra, Console(highlight=False), recipe)
+    dry_run(config, settings, folder.path, options.extra, rich_console(highlight=False), recipe)
     return 0
 
 

@@ -18,6 +18,7 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.metrics import METRICS
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import all_settings
+from ragen_gym.core.console import rich_console
 from ragen_gym.core.levels import is_training_split
 from ragen_gym.core.progress import SECONDS_A_LINE, ProgressBar
 from ragen_gym.core.stats import Rate
@@ -58,7 +59,7 @@ class Display:
     """Progress of the current phase, lines of text and tables, on a rich console."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, emoji=False)
+        self.console: Console = console or rich_console(highlight=False, emoji=False)
         self._bar: ProgressBar
 
     @contextmanager

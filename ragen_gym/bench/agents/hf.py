@@ -338,7 +338,8 @@ def _load(name: str, path: str, device: str, dtype: str) -> tuple[str, Any, Any]
         raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        if transformers.AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False).model_type in FAMILIES:
+        config = transformers.AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+        if config.model_type in FAMILIES:
             raise ValueError(f"it is a visual model: give hf-vision:{path}")
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
