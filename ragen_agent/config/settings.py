@@ -104,9 +104,7 @@ class Demonstrations:
 
     episodes: int = setting(4096, "how many are generated", low=1, unit="episodes")
     moves: list[float] = setting(
-        [0.7, 0.2, 0.1],
-        "weights of replies of 1, 2, 3, ... moves; a reply stops early where the episode ends",
-        opens="nothing",
+        [0.7, 0.2, 0.1], "weights of replies of 1, 2, 3, ... moves; a reply stops early where the episode ends"
     )
     mistakes: float = setting(
         0.0, "chance that a move is drawn uniformly instead of taken from the oracle", low=0, high=1
