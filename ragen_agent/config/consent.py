@@ -12,6 +12,9 @@ from ragen_gym.games.registry import TABLE, own_module, task_of
 
 __all__ = ["effects"]
 
+HERE = ("auto", "local")
+"""Addresses of a Ray cluster that runs on this machine."""
+
 
 def effects(settings: Any, asked: Mapping[str, Any] | None = None, table: str = "") -> Iterator[tuple[str, str]]:
     """Effects of settings that need consent: the kind, of ``ragen_gym.core.settings.OPENS``, and a sentence on each.
@@ -56,6 +59,8 @@ def _connection(settings: Any, name: str, asked: Mapping[str, Any], table: str) 
     url = getattr(settings, name)
     secrets = {key: each for key, each in declared(type(settings)).items() if each.opens == "secret"}
     if not secrets:
+        if url in HERE:
+            return ""
         sent = f"connects to {url} ({table}.{name}), whose machines run the run's code and read its environment"
         return "" if name in asked else sent
     for key, each in secrets.items():

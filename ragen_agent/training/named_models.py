@@ -340,14 +340,14 @@ def _from_hub(model: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     name, _, revision = model.partition("@")
-    wanted: dict[str, Any] = {"repo_id": name, "revision": revision or None}
-    patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+    wanted: dict[str, Any] = {"revision": revision or None}
+    wanted["allow_patterns"] = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
     try:
         with contextlib.suppress(LocalEntryNotFoundError):
-            cached = Path(snapshot_download(**wanted, allow_patterns=patterns, local_files_only=True))
+            cached = Path(snapshot_download(name, **wanted, local_files_only=True))
             if all(any(cached.glob(part)) for part in ("config.json", "tokenizer*.json", "*.safetensors")):
                 return cached  # else it may hold a tokenizer alone
-        return Path(snapshot_download(**wanted, allow_patterns=patterns))
+        return Path(snapshot_download(name, **wanted))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ValueError(
             f"model {model}: there is no such folder, and the Hugging Face Hub did not give a model of that name: "

@@ -75,7 +75,8 @@ def test_each_setting_of_such_a_kind_has_its_effect(monkeypatch: pytest.MonkeyPa
         assert str(value if name != "games" else value[0]["game"]) in found[0][1]
         assert not typed, "the user's own flag is the consent"
     assert not [*effects(Config())]
-    assert not [*effects(OpenRLHF(), table=OPENRLHF)]
+    for address in ("", "auto"):
+        assert not [*effects(OpenRLHF(ray_address=address), table=OPENRLHF)], "a cluster on this machine"
 
 
 def test_the_secret_of_a_file_is_not_sent_to_an_address_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
