@@ -21,6 +21,7 @@ from typing import Any
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
+from ragen_agent.training.tracking import check_wandb_address
 from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import write_atomic
 
@@ -84,6 +85,8 @@ def _check_wandb(project: str) -> None:
         raise ValueError(
             f"openrlhf.wandb is {project!r}, but wandb is not installed: pip install 'ragen-gym[tracking]'"
         )
+    if project:
+        check_wandb_address()
 
 
 def _start_ray(address: str, start: dict[str, Any], *, tracked: bool = False) -> None:
