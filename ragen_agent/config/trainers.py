@@ -73,7 +73,7 @@ class FineTuning:
 
     data: str = setting("", "file of conversations, as ragen-agent sft data writes them", opens="data")
     model: str = setting(
-        "", "folder of a Hugging Face causal LM; without one, the small model from scratch", opens="data"
+        "", "a model as train --model takes it; without one, the small model from scratch", opens="data"
     )
     epochs: int = setting(1, "passes over the data", low=1)
     batch: int = setting(32, "conversations a step", low=1)
