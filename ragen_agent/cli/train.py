@@ -68,9 +68,7 @@ def add(commands: Any) -> None:
         metavar="NAME",
         help="how returns become advantages: grpo (default), ppo, ...: see ragen-agent settings training.algo",
     )
-    train.add_argument(
-        "--starpo-s", action=OnOff, default=None, help="StarPO-S (default) or vanilla StarPO"
-    )
+    train.add_argument("--starpo-s", action=OnOff, default=None, help="StarPO-S (default) or vanilla StarPO")
     train.add_argument(
         "--iterations", type=int, metavar="N", help="iterations of reinforcement (default: the game's or the recipe's)"
     )
