@@ -48,7 +48,9 @@ class Turns(TurnConfig):
         -1, "how many earlier turns a prompt keeps; -1 keeps all, 0 shows the current turn alone", low=-1, unit="turns"
     )
     keep_thinking: bool = setting(True, "whether earlier replies keep their thinking in later prompts")
-    template_options: dict[str, Any] = setting({}, "keyword arguments of the tokenizer's chat template")
+    template_options: dict[str, Any] = setting(
+        {}, "keyword arguments of the tokenizer's chat template", opens="nothing"
+    )
 
     def of_environment(self, *, states_limit: bool) -> TurnConfig:
         """The environment's part; ``states_limit``: whether its messages state the length limit of a reply."""
@@ -65,7 +67,10 @@ class Program:
     """An agent program of one's own that plays the episodes, in any language: see ``ragen_agent.programs``."""
 
     command: str = setting(
-        "", "starts it; it finds OPENAI_BASE_URL and RAGEN_GYM_URL in its environment", empty="replies go to the game"
+        "",
+        "starts it; it finds OPENAI_BASE_URL and RAGEN_GYM_URL in its environment",
+        empty="replies go to the game",
+        opens="command",
     )
     workers: int = setting(8, "how many run at a time", low=1, unit="programs", needs="command")
     timeout: float = setting(
@@ -111,6 +116,7 @@ class Demonstrations:
         "none",
         "what replies think: relative (where goal, holes, boxes lie, or which arm pays), direction (of the goal), "
         "choose (between two arms), plan (what each move does) or none",
+        opens="nothing",
     )
 
     def __post_init__(self) -> None:
@@ -147,6 +153,7 @@ class Lora:
         ["all-linear"],
         "layers that are adapted, such as q_proj; all-linear: every linear layer but the output layer",
         needs="rank",
+        opens="nothing",
     )
 
     def __post_init__(self) -> None:
@@ -207,12 +214,17 @@ class Judge:
     """
 
     base_url: str = setting(
-        "", "its OpenAI-compatible server, such as http://127.0.0.1:8000/v1", empty="no judge is asked"
+        "",
+        "its OpenAI-compatible server, such as http://127.0.0.1:8000/v1",
+        empty="no judge is asked",
+        opens="address",
     )
-    model: str = setting("", "the model's name there", empty="none; a judge needs one", needs="base_url")
+    model: str = setting(
+        "", "the model's name there", empty="none; a judge needs one", needs="base_url", opens="nothing"
+    )
     key_env: str = setting(
         "OPENAI_API_KEY", "environment variable that holds the key, which is written nowhere; may be unset on servers "
-        "that ask for none"
+        "that ask for none", opens="secret",
     )  # fmt: skip
     reward: float = setting(
         0.5, "what an observation and a prediction that it accepts earn together, half each; 0 only compares it", low=0
@@ -254,7 +266,10 @@ class Diagnostics:
         False, "write each iteration's metrics for TensorBoard too, into the run's tensorboard/"
     )
     wandb: str = setting(
-        "", "project of Weights & Biases for each iteration's metrics; WANDB_MODE=offline keeps them here", empty="none"
+        "",
+        "project of Weights & Biases for each iteration's metrics; WANDB_MODE=offline keeps them here",
+        empty="none",
+        opens="nothing",
     )
     alarm: bool = setting(True, "watch for the Echo Trap (RAGEN, arXiv 2504.20073, section 4)")
     entropy_every: int = setting(0, "iterations between entropies of all rollouts", low=0, unit="iterations")
@@ -295,11 +310,15 @@ class Evaluation:
 class Config:
     """One run."""
 
-    game: str = setting("FrozenLake", "the game's name, see ragen-gym list; module:Name for one of your own")
+    game: str = setting(
+        "FrozenLake", "the game's name, see ragen-gym list; module:Name for one of your own", opens="module"
+    )
     seed: int = setting(0, "seed of everything random", low=0)
-    model: str = setting("", "folder of a Hugging Face causal LM", empty="the small model, from scratch")
+    model: str = setting("", "folder of a Hugging Face causal LM", empty="the small model, from scratch", opens="data")
     device: str = setting(
-        "auto", "cpu, cuda or cuda:N; auto: a GPU for a pretrained model where there is one, else the CPU"
+        "auto",
+        "cpu, cuda or cuda:N; auto: a GPU for a pretrained model where there is one, else the CPU",
+        opens="nothing",
     )
     dtype: str = setting(
         "auto",
@@ -310,16 +329,20 @@ class Config:
     threads: int = setting(
         0, "CPU threads of torch; 0: every free physical core for a pretrained model, 1 for the small model", low=0
     )
-    env_options: dict[str, Any] = setting({}, "the game's own options, such as size; see ragen-gym info")
+    env_options: dict[str, Any] = setting(
+        {}, "the game's own options, such as size; see ragen-gym info", opens="nothing"
+    )
     games: list[dict[str, Any]] = setting(
         [],
         "a mixture to train on: tables {game, weight, env_options, turns, thought}; levels are drawn by weight, what a "
         "table leaves out is as in the run, and each game is evaluated by itself",
+        opens="module",
     )
     curriculum: list[dict[str, Any]] = setting(
         [],
         "tables {iteration, env_options}, ascending: from that iteration on levels are drawn with these options over "
         "the run's; evaluated are levels of the run's own options",
+        opens="nothing",
     )
     turns: Turns = field(default_factory=Turns)
     program: Program = field(default_factory=Program)

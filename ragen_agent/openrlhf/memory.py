@@ -174,10 +174,10 @@ def _vision_shape(folder: Path, sizes: Mapping[str, Any]) -> VisionShape:
     """Of a model in a folder; its parameters are counted on a model without memory."""
     from transformers import AutoConfig, AutoModelForImageTextToText
 
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     vision = Vision.from_folder(config, folder, SAME_PROCESSOR)
     with torch.device("meta"):
-        model = AutoModelForImageTextToText.from_config(config)
+        model = AutoModelForImageTextToText.from_config(config, trust_remote_code=False)
     parameters = sum(p.numel() for name, p in model.named_parameters() if "visual" in name)
     processor = vision.processor if vision else ImageProcessor()
     return VisionShape(parameters, sizes["hidden_size"], sizes["depth"], sizes["intermediate_size"], processor)

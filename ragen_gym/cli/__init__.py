@@ -14,6 +14,7 @@ from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
 from ragen_gym.cli.command import json_alone
 from ragen_gym.core.command_line import Parser, error_line
+from ragen_gym.core.console import plain_stdout
 from ragen_gym.core.threads import wait_passively
 
 __all__ = ["build_parser", "main"]
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without the board's symbols still shows the rest
     try:
         arguments = build_parser().parse_args(argv)
-        with json_alone(getattr(arguments, "json", False)):
+        with plain_stdout(), json_alone(getattr(arguments, "json", False)):
             code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code

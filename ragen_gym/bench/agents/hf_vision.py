@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.bench.agents.hf import answer_of, check_template, end_tokens, reply_limit, weights_hash
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
 from ragen_gym.core.validation import check_number
@@ -216,17 +217,19 @@ def _load(name: str, folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     kind: Any = dtype or ("float32" if device == "cpu" else "auto")
     try:
-        config = transformers.AutoConfig.from_pretrained(folder)
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type not in FAMILIES:
             raise ValueError(
                 f"it is of the family {config.model_type}, and these read pictures here: {', '.join(FAMILIES)}"
             )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        model: Any = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=kind)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        model: Any = transformers.AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=kind, trust_remote_code=False
+        )
         vision = Vision.from_folder(model.config, folder)
         model.to(device).eval()
     except Exception as error:  # whatever a folder that is no model leads to
-        raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {load_problem(error)}") from error
     check_template(name, tokenizer)
     assert vision is not None, "a model of one of the families"
     attach(model, vision)
