@@ -318,8 +318,10 @@ def test_parallel_requests_of_one_program_are_sampled_together(served: Served) -
     served.sampling.clear()
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(served.ask, messages=[{**USER, "content": f"vote {n}"}]) for n in range(8)]
-        until(lambda: served.rollout._waiting.qsize() >= 7)  # the loop may hold one
-        served.sampling.set()
+        try:
+            until(lambda: served.rollout._waiting.qsize() >= 7)  # the loop may hold one
+        finally:
+            served.sampling.set()
         texts = [each.result().choices[0].message.content for each in asked]
     assert max(served.engine.rows) >= 7
     assert len(served.engine.rows) <= 2
