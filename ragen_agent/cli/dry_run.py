@@ -168,7 +168,7 @@ def _duration(config: Config, settings: OpenRLHF | None, folder: Path, episode: 
     most = prompt + turns.max_turns * (turns.max_tokens_per_turn + between)
     longest = most if between or turns.max_turns == 1 else turns.max_tokens_per_episode
     longest = min(longest, turns.max_tokens_per_episode)
-    return duration(config, device, devices, shape and shape.parameters, len(episode.ids), longest, seconds)
+    return duration(config, device, devices, shape.parameters if shape else None, len(episode.ids), longest, seconds)
 
 
 def _unsampled(episode: Trajectory) -> tuple[int, int]:

@@ -266,7 +266,8 @@ class Worker:
             nothing = f"{Failure.AGENT_ERROR}: the program ended the episode without asking the model"
             late = f"{Failure.AGENT_ERROR}: the program's client gave up on each of its {conversation.asked} requests"
             failure = overflow if episode.overflowed else late if conversation.asked else nothing
-        rewards, facts = [0.0] * len(replies), [[] for _ in replies]
+        rewards = [0.0] * len(replies)
+        facts: list[list[TurnInfo | None]] = [[] for _ in replies]
         for number, reward, info in episode.turns if replies else ():
             place = bisect_right(replies, number, key=lambda reply: reply.number) - 1
             rewards[max(0, place)] += reward

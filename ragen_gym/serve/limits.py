@@ -130,7 +130,7 @@ def _check_names(name: str, value: list[Any]) -> None:
 
 def session_bytes(env: Any, num_envs: int | None, levels: Sequence[str] | str | None, max_reply: int) -> int:
     """An upper estimate of the bytes that a session comes to hold; measured for every game at its largest."""
-    board = env.unwrapped.game.height * env.unwrapped.game.width
+    board = int(env.unwrapped.game.height * env.unwrapped.game.width)
     texts = [levels] if isinstance(levels, str) else levels or []
     boards = sum(1_024 + 16 * len(text) for text in texts)
     boards += 4 * board * 256 if num_envs is None else (1_024 + 32 * board) * num_envs
@@ -138,7 +138,7 @@ def session_bytes(env: Any, num_envs: int | None, levels: Sequence[str] | str | 
     conversation = 0
     if isinstance(env, TurnEnv):
         pictures = isinstance(env.observation_space, Dict)
-        pixels = math.prod(env.observation_space["image"].shape) if pictures else 0  # type: ignore[index,arg-type]
+        pixels = math.prod(env.observation_space["image"].shape) if pictures else 0  # type: ignore[index]
         conversation = (env.max_turns + 1) * (pixels + 8 * board) + 4 * max_reply
         conversation += 5 * pixels  # of the space: its bounds, and whether there are any; and of the painter
     return 2**16 + boards + regret + conversation

@@ -221,7 +221,7 @@ def test_a_reply_ends_before_its_stop_sequence_and_its_tokens_with_it(
     served: Served, agent: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes after a stop sequence no other endpoint returns, and the program never saw it."""
-    ids = agent.tokenizer.encode("<think>go left</think><answer>Up || Down</answer>") + [agent.chat.end_id]
+    ids = [*agent.tokenizer.encode("<think>go left</think><answer>Up || Down</answer>"), agent.chat.end_id]
     monkeypatch.setattr(served.rollout, "sample", lambda *_: Sampled(ids, [-0.5 - n for n in range(len(ids))]))
     messages = [{"role": "system", "content": "Play."}, USER]
     answer = served.ask(messages=messages, stop=["|| Down", "<answer>"])

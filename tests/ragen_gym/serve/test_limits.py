@@ -147,7 +147,7 @@ def test_a_session_holds_no_more_than_it_is_counted_with(spec: GameSpec, asked: 
     def made() -> Any:
         request = CreateRequest(env=spec.name, **asked)
         served = make_env(spec, request, 2000)
-        served.reset((BatchResetRequest if request.num_envs else ResetRequest)(seed=1))
+        served.reset((BatchResetRequest if request.num_envs else ResetRequest).model_validate({"seed": 1}))
         if isinstance(served, ServedTurn):
             for _ in range(5):
                 if served.playing:
