@@ -34,7 +34,7 @@ Play = Callable[["Player", float], Awaitable[None]]
 Background = tuple[int, dict[str, Any], Play]
 
 _LAKE: dict[str, Any] = {"env": "FrozenLake"}
-_SERVER = ("--port", "0", "--rate", "0", "--max-sessions", "20000", "--max-connections", "40000")
+_SERVER = ("--port", "0", "--rate", "0", "--max-memory", str(2**34), "--max-connections", "40000")
 
 
 class Server(NamedTuple):

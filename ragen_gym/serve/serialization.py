@@ -41,7 +41,7 @@ __all__ = [
 Json = dict[str, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
-#: Numbers of an observation, at most; pictures of a server have fewer, by ``ragen_gym.serve.limits.EPISODE_PIXELS``.
+#: Numbers of an observation, at most; the largest picture of a server has fewer.
 _LARGEST_BOX = 2**24
 
 #: Arguments of ``ragen_gym.StepEnv`` that the server takes as fields of their own; all others are options of the game.

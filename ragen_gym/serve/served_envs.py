@@ -13,7 +13,7 @@ from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import GameSpec, build_game
 from ragen_gym.serve.errors import RequestError, library_errors
-from ragen_gym.serve.limits import REGRET_ENTRIES, check_images
+from ragen_gym.serve.limits import REGRET_ENTRIES
 from ragen_gym.serve.schemas import BatchResetRequest, CreateRequest, ResetRequest
 from ragen_gym.serve.serialization import (
     Json,
@@ -312,7 +312,6 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
             del arguments["observation"]  # an option of a turn, among the budgets
             options = request.budgets.model_dump() if request.budgets else {}
             env = make_turn(spec.name, **options, **arguments)
-            check_images(env)
             return ServedTurn(_bounded(env), max_reply)
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps
