@@ -38,7 +38,7 @@ class OneByOneBatch(SyncVectorEnv):
             arguments["regret"] = max_episode_steps
         single = StepEnv(name, **arguments)
         first: Any = TimeLimit(single, int(max_episode_steps or 0)) if limited else single
-        self.game_spec, self._reset_once = single.game_spec, False
+        self.game_spec, self.games, self._reset_once = single.game_spec, single.games, False
         super().__init__([partial(deepcopy, first)] * num_envs, autoreset_mode=autoreset_mode)
 
     @property

@@ -96,7 +96,9 @@ class TurnRegret:
 
     def begin(self, state: _State, left: int) -> dict[str, Any]:
         """Start an episode on the level of this state; the entries of ``info`` before the first turn."""
-        self._values = level_values(self._game.for_board(state[0]), state[0], left, may_stop=True, max_entries=self.max_entries)
+        self._values = level_values(
+            self._game.for_board(state[0]), state[0], left, may_stop=True, max_entries=self.max_entries
+        )
         value = self._values.value(*state, left)
         return _turn_info(TurnValue(value, value, NOTHING, NOTHING, NOTHING, NOTHING, ()))
 

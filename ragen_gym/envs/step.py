@@ -153,7 +153,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self.vocabulary = self.game.vocabulary(self.game_spec.vocabulary if vocabulary is None else vocabulary)
         self._levels: list[bytes] | None = None
         self.skipped_levels: tuple[str, ...] = ()
-        self._games, self._size_given = [self.game], bool(SIZE_OPTIONS & options.keys())
+        #: The game at each size of the boards; ``game`` is the one in play.
+        self.games, self._size_given = [self.game], bool(SIZE_OPTIONS & options.keys())
         if levels is not None:
             given = given_levels(
                 self.game,
@@ -163,8 +164,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
                 own_size=not self._size_given,
                 skip_invalid=skip_invalid,
             )
-            self._levels, self._games, self.skipped_levels = given.boards, given.games, tuple(given.skipped)
-            self.game = self._games[0]
+            self._levels, self.games, self.skipped_levels = given.boards, given.games, tuple(given.skipped)
+            self.game = self.games[0]
             if observation != "text":
                 self.check_one_size(f"observation={observation!r}")
         self._view = BoardView(self.game, observation, self.vocabulary, text_format, tile_size)
@@ -177,8 +178,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self.action_space: spaces.Discrete[Any] = spaces.Discrete(self._actions)
         self.observation_space = self._view.space()
         #: The characters of the boards as texts, their least length and their greatest, whatever the observation.
-        self.charset = merged_charset(each.charset(self.vocabulary, text_format) for each in self._games)
-        if len(self._games) > 1:
+        self.charset = merged_charset(each.charset(self.vocabulary, text_format) for each in self.games)
+        if len(self.games) > 1:
             self.observation_space = text_space(self.charset)
         self._episodes: Episodes | None = None
         self._solution: Solution | None = None
@@ -208,7 +209,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._start, state, level_id, self._noise_key, self._draws = episode
         self._state, self._level_id, self._drawn, self._solution = state, level_id, len(self._draws), None
         self._allowed = self._actions
-        if len(self._games) > 1:
+        if len(self.games) > 1:
             self._play_at_size_of(self._start)
         board = self._board = bytearray(self._start)
         _, _, observe, mask, _ = self._parts
@@ -342,7 +343,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     def check_one_size(self, who: str) -> None:
         """Raise a ValueError, which says that ``who`` needs boards of one size, if those of the levels have several."""
-        check_one_size(self._games, who)
+        check_one_size(self.games, who)
 
     def level_board(self, level: Any) -> bytes:
         """The first board of a level that ``reset`` is given, or of its place among ``levels``.
@@ -353,8 +354,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         if self._size_given or type(plain_number(level)) is int:
             return self.game.chosen_board(level, self._levels, self.vocabulary)
         game, board = self.game.at_own_size(level, self.vocabulary)
-        if game not in self._games:
-            sizes = ", ".join(f"{each.height}x{each.width}" for each in self._games)
+        if game not in self.games:
+            sizes = ", ".join(f"{each.height}x{each.width}" for each in self.games)
             size = f"height={game.height}, width={game.width}"
             raise ValueError(
                 f"{game.name}: the board is {game.height}x{game.width}, this environment plays {sizes}; make it with "

@@ -109,7 +109,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(single.action_space, n)
         self.observation_space = batched(single.observation_space, n)
         self._tile_size = single.tile_size
-        self._level_board = single.level_board
+        self.games, self._level_board = single.games, single.level_board
         self._prefetch = LevelPrefetch(self.game, n, single.split, single._levels)
         self._resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
         mode = _KERNEL_MODES[self.autoreset_mode]

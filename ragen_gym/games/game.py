@@ -389,9 +389,7 @@ class Game(ABC):
         """This game on boards of the size of ``board``."""
         return self
 
-    def chosen_board(
-        self, level: Any, levels: Sequence[bytes] | None, vocabulary: Vocabulary | None = None
-    ) -> bytes:
+    def chosen_board(self, level: Any, levels: Sequence[bytes] | None, vocabulary: Vocabulary | None = None) -> bytes:
         """The first board of a level, of its text, or of its place among the ``levels`` that an environment was given.
 
         Raises:

@@ -54,7 +54,7 @@ def given_levels(
         ValueError: no level, levels that cannot be played, or none of the split.
     """
     items = _items(game, levels, vocabulary)
-    source = "levels" if isinstance(levels, str) and "\n" in levels or not _is_source(levels) else str(levels)
+    source = "levels" if (isinstance(levels, str) and "\n" in levels) or not _is_source(levels) else str(levels)
     playable: list[tuple[Game, bytes]] = []
     unusable: list[str] = []
     for place, item in items:

@@ -212,9 +212,10 @@ class Sokoban(GridGame):
         if plain is None:
             names = ", ".join(f"{each.name} {' '.join(each.symbols)}" for each in self.vocabularies.values())
             text = "\n".join(rows)
-            tab = " It holds a tab within a row: write spaces." if "\t" in text else ""
+            slips = {"\t": "a tab within a row: write spaces", "(": "a group of runs in parentheses: write it out"}
+            held = "".join(f" It holds {slip}." for sign, slip in slips.items() if sign in text)
             raise ValueError(
-                f"Sokoban: a board is written in the symbols of one of {names}; this one is not:\n{text}{tab}"
+                f"Sokoban: a board is written in the symbols of one of {names}; this one is not:\n{text}{held}"
             )
         return parse_grid(to_rectangle(plain), self.vocabularies["xsb"], self.name)
 

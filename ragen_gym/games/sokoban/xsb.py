@@ -53,7 +53,8 @@ def to_rectangle(rows: Sequence[str]) -> str:
     """
     columns = max(map(len, rows))
     cells = [list(row.ljust(columns, _FLOOR)) for row in rows]
-    todo = [(r, c) for r in range(len(rows)) for c in range(columns) if r in (0, len(rows) - 1) or c in (0, columns - 1)]
+    ends = (0, len(rows) - 1), (0, columns - 1)
+    todo = [(r, c) for r in range(len(rows)) for c in range(columns) if r in ends[0] or c in ends[1]]
     while todo:
         r, c = todo.pop()
         if cells[r][c] == _WALL:
@@ -108,7 +109,7 @@ def _written_in(row: str, vocabularies: Sequence[Vocabulary]) -> set[str]:
     """The names of the vocabularies that a line can be a row of."""
     compact = set(row.replace(" ", "") if _SPACED.fullmatch(row) else row)
     found = {each.name for each in vocabularies if each.symbols[0] in compact and compact <= set(each.symbols)}
-    if _WALL in row and _ROWS.fullmatch(row):
+    if _WALL in row and _ROWS.fullmatch(row.translate({ord("("): None, ord(")"): None})):
         found.add(XSB.name)
     walled = {XSB.name, *(each.name for each in vocabularies if each.symbols[0] == _WALL)}
     return found or (walled if row.startswith(_WALL) else set())
