@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -146,12 +145,16 @@ def read_levels(source: str | Path) -> list[str]:
 Splitter = Callable[[str], list[tuple[int, str]]]
 
 
-def paragraphs(text: str) -> list[tuple[int, str]]:
-    """Blocks of lines, separated by blank lines or by comments, which are lines that start with ``;``."""
+def paragraphs(text: str, symbols: Iterable[str] = ()) -> list[tuple[int, str]]:
+    """Blocks of lines, separated by blank lines or by comments, which are lines that start with ``;``.
+
+    A line of nothing but ``symbols`` is not a comment.
+    """
+    own = set(symbols)
     boards: list[tuple[int, str]] = []
     block: list[str] = []
     for number, line in enumerate([*text.splitlines(), ""], 1):
-        if line.strip() and not line.startswith(";"):
+        if line.strip() and (not line.startswith(";") or set(line) <= own):
             block.append(line.rstrip())
         elif block:
             boards.append((number - len(block), "\n".join(block)))
@@ -180,10 +183,12 @@ def level_items(source: str | Path, split: Splitter = paragraphs, *, lenient: bo
         check_file(path)
         name, suffix, text = str(path), path.suffix.lower(), _decoded(path, lenient)
     text = text.translate(_INVISIBLE)
-    if suffix in (".json", ".jsonl") or re.match(r"\s*[\[{]\s*[\"\[{]", text):
+    if suffix in (".json", ".jsonl") or _is_json(text):
         items = _json_items(name, text, lines=suffix == ".jsonl")
     else:
         items = [(f"level at line {number}", board) for number, board in split(text)]
+    if not items and text.lstrip().startswith("<"):
+        raise ValueError(f"{name} is XML or HTML of a form that is not read here: save its boards as text.")
     if not items:
         raise ValueError(f"{name} holds no board: write one row a line, a blank line between boards.")
     return items
@@ -262,6 +267,13 @@ def _decoded(path: Path, lenient: bool) -> str:
     if "\0" in text:
         raise ValueError(f"{path} is not text in UTF-8: save it in that encoding.")
     return text
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return text.lstrip()[:1] in ("[", "{") and isinstance(json.loads(text), list | dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _json_items(name: str, text: str, *, lines: bool) -> list[tuple[str, Any]]:

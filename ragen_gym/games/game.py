@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import SPLIT_VERSION, Level, item_text, level_items, split_of_hash, version_of
+from ragen_gym.core.levels import SPLIT_VERSION, Level, item_text, level_items, paragraphs, split_of_hash, version_of
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_number, plain_number, shown
@@ -441,7 +441,7 @@ class Game(ABC):
 
     def level_items(self, source: str | Path, vocabulary: Vocabulary | None = None) -> list[tuple[str, Any]]:
         """The levels of a file or text, each with its place in it; see ``ragen_gym.core.levels.level_items``."""
-        return level_items(source)
+        return level_items(source, lambda text: paragraphs(text, vocabulary.symbols if vocabulary else ()))
 
     @classmethod
     def foreign_levels(cls, options: dict[str, Any]) -> Any:

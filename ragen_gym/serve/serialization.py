@@ -45,7 +45,10 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 _LARGEST_BOX = 2**24
 
 #: Arguments of ``ragen_gym.StepEnv`` that the server takes as fields of their own; all others are options of the game.
-_FIELDS = ("split", "preset", "levels", "skip_invalid", "observation", "text_format", "vocabulary", "tile_size", "regret")
+_FIELDS = (
+    *("split", "preset", "levels", "skip_invalid"),
+    *("observation", "text_format", "vocabulary", "tile_size", "regret"),
+)
 
 
 def create_body(env: str, arguments: Json, **fields: Any) -> Json:
