@@ -179,8 +179,8 @@ def level_items(source: str | Path, split: Splitter = paragraphs, *, lenient: bo
     if isinstance(source, str) and "\n" in source:
         name, suffix, text = "the text of levels", "", source
     else:
-        path = Path(source).expanduser()
-        check_file(path)
+        check_file(found := os.path.expanduser(source))
+        path = Path(found)
         name, suffix, text = str(path), path.suffix.lower(), _decoded(path, lenient)
     text = text.translate(_INVISIBLE)
     if suffix in (".json", ".jsonl") or _is_json(text):

@@ -81,7 +81,8 @@ class Episodes:
             levels = _levels_of(game, game.generate(keys, self._split))
         else:
             boards = board_list(game, keys, self._split, self._levels)
-            levels = [level for board in boards for level in _levels_of(game, stacked([board]))]
+            alike = [boards] if len(set(map(len, boards))) == 1 else [[board] for board in boards]
+            levels = [level for some in alike for level in _levels_of(game, stacked(some))]
         rest = zip(levels, noise_keys.tolist(), draws(game, noise_keys, 0), strict=True)
         return [(*level, key, drawn) for level, key, drawn in rest][::-1]
 

@@ -23,6 +23,7 @@ from ragen_gym.games.registry import TABLE
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.multiagent.sokoban_v0 import parallel_env
 from ragen_gym.testing import boards, plays
+from ragen_gym.wrappers import TextToGrid
 
 ROOM = "#######\n#P_X_O#\n#__#__#\n#######"
 SMALL = "#####\n#PXO#\n#####"
@@ -255,6 +256,8 @@ def test_grids_name_the_size_that_fits_all(observation: Any) -> None:
             make("Sokoban", levels=SIZES, observation=observation)
         with pytest.raises(ValueError, match=r"from 4x4 to 5x5, and .* needs one size. Else give levels of one size"):
             make("FrozenLake", levels=LAKES, observation=observation)
+    with pytest.raises(ValueError, match="and TextToGrid needs one size"):
+        TextToGrid(StepEnv("Sokoban", levels=SIZES))
     with pytest.raises(ValueError, match="several players needs one size"):
         parallel_env(levels=SIZES)
     env = StepEnv("Sokoban", levels=SIZES, observation=observation, height=3, width=10)
