@@ -213,6 +213,8 @@ def _solve(arguments: argparse.Namespace) -> int:
         option = "--pushes" if arguments.pushes else "--max-nodes"
         raise ValueError(f"{option} is for Sokoban's games, which are solved by search; leave it out for {spec.name}.")
     arguments.levels = f"{sys.stdin.read()}\n" if arguments.file == "-" else arguments.file
+    if not arguments.levels.strip():
+        raise ValueError("the standard input holds no board: write one row a line, a blank line between boards.")
     spec, chosen = chosen_environment(arguments)
     env = StepEnv(spec.name, **chosen)
     solved = []

@@ -92,8 +92,12 @@ def _is_source(levels: Any) -> bool:
 def _items(game: Game, levels: Any, vocabulary: Vocabulary | None) -> list[tuple[str, Any]]:
     """The levels, each with its place."""
     if _is_source(levels):
-        return game.level_items(levels, vocabulary)
-    items = [levels] if isinstance(levels, Level) else items_of(levels)
+        placed = game.level_items(levels, vocabulary)
+        if not placed[0][0].startswith("["):
+            return placed
+        items = [item for _, item in placed]  # of a JSON array
+    else:
+        items = [levels] if isinstance(levels, Level) else items_of(levels)
     if not items:
         raise ValueError(f"levels={shown(levels)} holds no level: give a path to a level file, or a list of boards.")
     if game.layout == "grid" and len(items) > 1 and all(map(_is_row, items)):

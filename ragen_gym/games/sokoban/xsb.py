@@ -25,8 +25,8 @@ XSB = Vocabulary("xsb", "#-.*$@+")
 
 _FLOOR, _WALL, _DECORATION = "-", "#", "*"
 _PLAYERS = "@+"
-_READ_AS = {" ": _FLOOR, "_": _FLOOR, "p": "@", "P": "+", "b": "$", "B": "*"}
-_SYMBOLS = "".join((*XSB.symbols, *_READ_AS))
+_READ_AS = str.maketrans(" _pPbB", "--@+$*")
+_SYMBOLS = "".join((*XSB.symbols, *map(chr, _READ_AS)))
 _ROWS = re.compile(rf"(?:\d{{0,2}}[{re.escape(_SYMBOLS)}]|\|)+")
 _SPACED = re.compile(r"\S( \S)+")
 _SIZE, _PLACES = re.compile(r"board \d+x\d+"), re.compile(r"[a-z ]+: [(),\d ]+")
@@ -38,7 +38,7 @@ def xsb_rows(rows: Sequence[str]) -> list[str] | None:
     """Rows in ``XSB``'s own symbols, of any length; None where they are not XSB."""
     if not all(row == "" or _ROWS.fullmatch(row) for row in rows):
         return None
-    full = "\n".join(rows).replace("|", "\n").translate(str.maketrans(_READ_AS))
+    full = "\n".join(rows).replace("|", "\n").translate(_READ_AS)
     return re.sub(r"(\d+)(\D)", lambda run: run[2] * int(run[1]), full).strip("\n").split("\n")
 
 

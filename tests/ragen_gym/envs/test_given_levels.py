@@ -61,6 +61,10 @@ def test_what_is_shown_is_read(
     assert (again, read["level_id"]) == (text, info["level_id"])
     if vocabulary == TURNED and text_format != "coord":
         return  # which the environments below would read in their own vocabularies
+    second, its_info = shown.reset(seed=2, options={"level": shown.game.level(data.draw(boards(shown.game)))})
+    both = StepEnv(name, levels=f"; two of them\n{text}\n\n\n{second}\n")
+    for place, level_id in enumerate((info["level_id"], its_info["level_id"])):
+        assert both.reset(seed=0, options={"level": place})[1]["level_id"] == level_id
     for other in (StepEnv(name, levels=[text]), StepEnv(name, levels=text), make_batch(name, levels=[text])):
         assert np.atleast_1d(other.reset(seed=0)[1]["level_id"])[0] == info["level_id"]
     if isinstance(vocabulary, str):
@@ -328,6 +332,7 @@ FORMS: dict[str, str | bytes] = {
     "JSON with objects": json.dumps([{"id": 1, "text": ROOM}]),
     "JSON with a game": json.dumps([{"game": "Sokoban", "text": ROOM}], indent=2),
     "JSON with rows": json.dumps([ROOM.split("\n")]),
+    "JSON of one board's rows": json.dumps(ROOM.split("\n")),
 }
 
 
