@@ -206,7 +206,10 @@ class GridGame(Game):
         """
         height, width = size_of(board)
         if (height, width) not in self._sizes:
-            made = replace(self, height=height, width=width, **self.options_at(height, width))
+            try:
+                made = replace(self, height=height, width=width, **self.options_at(height, width))
+            except ValueError as error:
+                raise ValueError(f"{self.name}: the board is {height}x{width}, and {error}") from None
             vars(made)["_sizes"] = self._sizes
             self._sizes[height, width] = made
         return self._sizes[height, width]

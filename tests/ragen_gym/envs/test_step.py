@@ -227,7 +227,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         r"no option .* Here is_slippery is success_rate: 1 for False, 1/3 for True\.",
     ),
     ({"map_name": "9x9"}, "map_name='9x9' is not a map: choose one of 4x4, 8x8; for random lakes give size"),
-    ({"desc": ["SFG"]}, "FrozenLake: height=1 must be an integer from 2 to 64"),
+    ({"desc": ["SFG"]}, "the board is 1x3, and FrozenLake: height=1 must be an integer from 2 to 64"),
     ({"max_turns": 3}, "FrozenLake has no option 'max_turns': .* is an option of turns: ragen_gym.make_turn takes it"),
     ({"observation": "pixels"}, f"observation='pixels' is not known: choose one of .*{OBSERVATIONS[0]!r}"),
     ({"observation": ["text"]}, r"observation=\['text'\] is not known"),
