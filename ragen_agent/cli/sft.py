@@ -64,7 +64,7 @@ examples:
   ragen-agent sft merge runs/x/adapter --base MODEL --out merged"""
 
 
-METAVARS = {"data": "FILE", "model": "DIR"}
+METAVARS = {"data": "FILE", "model": "MODEL"}
 
 
 def add(commands: Any) -> None:
@@ -178,6 +178,7 @@ def _train(options: argparse.Namespace) -> int:
     from ragen_agent.config.trainers import FineTuning
     from ragen_agent.sft.demonstrations import read_conversations
     from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, is_begun, reopen
+    from ragen_agent.training.named_models import model_folder
     from ragen_gym.core.settings import declared
     from ragen_gym.games.registry import full_name
 
@@ -195,6 +196,8 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError("sft train needs --data FILE and --out DIR, or --resume DIR.")
         if lora and not lora.get("rank"):
             raise ValueError("--lora-alpha and --lora-target are an adapter's: give --lora-rank too, such as 16.")
+        if asked.get("model"):
+            asked["model"] = str(model_folder(asked["model"]))
         out, settings = options.out, begin(FineTuning(**asked, lora=Lora(**lora)), options.out)
     data = Path(settings.data)
     lines = read_conversations(data)

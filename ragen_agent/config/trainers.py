@@ -68,7 +68,7 @@ class FineTuning:
     """The options of ``ragen-agent sft train``; ``data_sha256`` is filled in when it begins."""
 
     data: str = setting("", "file of conversations, as ragen-agent sft data writes them")
-    model: str = setting("", "folder of a Hugging Face causal LM; without one, the small model from scratch")
+    model: str = setting("", "a model as train --model takes it; without one, the small model from scratch")
     epochs: int = setting(1, "passes over the data", low=1)
     batch: int = setting(32, "conversations a step", low=1)
     accumulate: int = setting(1, "parts in which a step is computed, to save memory", low=1)

@@ -178,8 +178,11 @@ def fetch(name: str, out: Path | None = None) -> Path:
                 return folder
     if folder.exists() and (out is None or any(folder.iterdir())):
         raise ValueError(f"{folder} holds something else than {name}: remove it, or choose another folder.")
-    if importlib.util.find_spec("gguf") is None:
-        raise ValueError("reading the model's file needs the package gguf: run `pip install 'ragen-gym[agent]'`.")
+    for package in ("gguf", "accelerate"):  # transformers reads the file with them
+        if importlib.util.find_spec(package) is None:
+            raise ValueError(
+                f"converting {name} needs the package {package}: run `pip install 'ragen-gym[agent]'` again."
+            )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

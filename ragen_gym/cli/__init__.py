@@ -29,7 +29,6 @@ examples:
   ragen-gym solve Sokoban board.txt                optimal play of your boards
   ragen-gym check FrozenLake                       test a game's contract
   ragen-gym audit FrozenLake-v1                    test anyone's environment
-  ragen-gym bench-speed                            steps a second
   ragen-gym bench run --suite smoke --agent random --out runs/random
   ragen-gym export-env verifiers DIR               for a hub
   ragen-gym new-game TreasureHunt                  a game to begin with
@@ -64,11 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without the board's symbols still shows the rest
     try:
-        parser = build_parser()
-        arguments, rest = parser.parse_known_args(argv)
-        if rest and arguments.run is not bench.run_speed:  # which has the options of another program
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        arguments.rest = rest
+        arguments = build_parser().parse_args(argv)
         with json_alone(getattr(arguments, "json", False)):
             code: int = arguments.run(arguments)
         sys.stdout.flush()

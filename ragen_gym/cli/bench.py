@@ -1,4 +1,4 @@
-"""``ragen-gym bench``: evaluate agents on frozen levels. This file holds ``bench run``, and ``bench-speed``."""
+"""``ragen-gym bench``: evaluate agents on frozen levels. This file holds ``bench run``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import sys
 from collections import Counter
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from ragen_gym.bench.runner import RunOutcome
     from ragen_gym.bench.suites import Suite
 
-__all__ = ["add", "run_speed"]
+__all__ = ["add"]
 
 _EXAMPLES = """\
 examples:
@@ -57,13 +56,7 @@ _SETTINGS = ("base_url", "key_env", "max_tokens", "retries", "requests_per_minut
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the group of commands, and ``bench-speed``, whose options are those of ``python -m benchmarks.speed``."""
-    speed = commands.add_parser(
-        "bench-speed",
-        help="how many steps a second this machine plays, next to Gymnasium's own FrozenLake (needs the repository)",
-        add_help=False,
-    )
-    speed.set_defaults(run=run_speed)
+    """Add the group of commands."""
     parser = commands.add_parser(
         "bench",
         help="evaluate an agent on held-out levels",
@@ -273,27 +266,3 @@ class _Set(argparse.Action):
             shown = ", ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
             print("\n".join(wrap(shown or "none", terminal_width(), f"{name + ':':8}", " " * 8)))
         parser.exit()
-
-
-def run_speed(arguments: argparse.Namespace) -> int:
-    """Measure this machine; what is usually asked for, unless the options in ``arguments.rest`` choose."""
-    try:
-        benchmark = import_module("benchmarks.speed.__main__")
-    except ModuleNotFoundError as error:
-        if error.name not in ("benchmarks", "benchmarks.speed", "benchmarks.speed.__main__"):
-            raise
-        elsewhere = (
-            "the speed benchmark is not part of the installed package: clone the repository, install it with "
-            "pip install -e ., and run this command, or python -m benchmarks.speed, there."
-        )
-        if {"-h", "--help"} & set(arguments.rest):
-            print(f"usage: ragen-gym bench-speed [--help] ...\n\n{elsewhere}")
-            return 0
-        raise ValueError(elsewhere) from None
-    choices = ("--only", "--all", "--list", "--usual", "-h", "--help")
-    chosen = any(word.partition("=")[0] in choices for word in arguments.rest)
-    try:
-        code: int = benchmark.main([*arguments.rest, *([] if chosen else ["--usual"])], prog="ragen-gym bench-speed")
-    except SystemExit as stop:  # --help or a usage error, which argparse has explained
-        return stop.code if isinstance(stop.code, int) else 2
-    return code

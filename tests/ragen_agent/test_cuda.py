@@ -218,8 +218,8 @@ def test_a_run_is_interrupted_resumed_and_measured(settings: dict[str, Any], tmp
 
 
 def test_a_run_whose_programs_play(tmp_path: Path) -> None:
+    from tests.pages import script_of
     from tests.ragen_agent.programs.test_program_episodes import GUIDE, command
-    from tests.test_documentation import script_of
 
     script_of(GUIDE, "python", tmp_path)
     program = {"command": command(tmp_path), "workers": 2}

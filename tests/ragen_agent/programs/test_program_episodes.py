@@ -35,8 +35,8 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference import Sampled
+from tests.pages import ROOT, script_of
 from tests.ragen_agent.displays import quiet
-from tests.test_documentation import ROOT, script_of
 
 GUIDE = ROOT / "renders" / "guides" / "your_own_agent.md"
 SMALL = {

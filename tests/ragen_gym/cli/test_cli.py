@@ -163,9 +163,7 @@ def test_bad_input_gets_one_clear_message(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "words", ["", "play", "info", "render", "gallery", "levels export", "solve", "check", "bench-speed"]
-)
+@pytest.mark.parametrize("words", ["", "play", "info", "render", "gallery", "levels export", "solve", "check"])
 def test_help_shows_examples(run: Run, words: str) -> None:
     code, out, _ = run(*words.split(), "--help")
     assert code == 0
