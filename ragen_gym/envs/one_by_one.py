@@ -44,7 +44,8 @@ class OneByOneBatch(SyncVectorEnv):
     @property
     def game(self) -> Game:
         """The game at the size of the first environment's board."""
-        return self._cores[0].game
+        game: Game = self._cores[0].game
+        return game
 
     @property
     def texts(self) -> tuple[str, ...]:
