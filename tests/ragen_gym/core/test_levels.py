@@ -287,4 +287,4 @@ def test_levels_that_cannot_be_played() -> None:
         (7, "level=7 is not a level: give a ragen_gym.Level or the text of a board"),
     ):
         with pytest.raises(ValueError, match=message):
-            game.board(level)  # type: ignore[arg-type]
+            game.board(level)
