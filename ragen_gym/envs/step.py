@@ -19,7 +19,7 @@ from ragen_gym.envs.board_view import BoardView, merged_charset, text_space
 from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, board_list, draws
 from ragen_gym.envs.regret import StepRegret, TurnRegret, moves_valued
 from ragen_gym.games.game import SUCCESS, Board, Game, Rule, Solution, listed
-from ragen_gym.games.given_levels import SIZE_OPTIONS, check_one_size, given_levels, joined_levels
+from ragen_gym.games.given_levels import SIZE_OPTIONS, check_one_size, chosen_board, given_levels, joined_levels
 from ragen_gym.games.registry import GameSpec, build_game, find
 
 if TYPE_CHECKING:
@@ -351,17 +351,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         Raises:
             ValueError: there is no such level, or its board has another size than those that are played.
         """
-        if self._size_given or type(plain_number(level)) is int:
-            return self.game.chosen_board(level, self._levels, self.vocabulary)
-        game, board = self.game.at_own_size(level, self.vocabulary)
-        if game not in self.games:
-            sizes = ", ".join(f"{each.height}x{each.width}" for each in self.games)
-            size = f"height={game.height}, width={game.width}"
-            raise ValueError(
-                f"{game.name}: the board is {game.height}x{game.width}, this environment plays {sizes}; make it with "
-                f"{size}, or with levels=[...]."
-            )
-        return board
+        return chosen_board(self.games, level, self._levels, self.vocabulary, size_given=self._size_given)
 
     def _play_at_size_of(self, board: bytes) -> None:
         """Go on with the game at the size of a board."""

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from ragen_gym.core.levels import SPLIT_VERSION, Level, item_text, level_items, paragraphs, split_of_hash, version_of
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import check_number, plain_number, shown
+from ragen_gym.core.validation import shown
 
 __all__ = [
     "OVER",
@@ -388,18 +388,6 @@ class Game(ABC):
     def for_board(self, board: Board) -> Game:
         """This game on boards of the size of ``board``."""
         return self
-
-    def chosen_board(self, level: Any, levels: Sequence[bytes] | None, vocabulary: Vocabulary | None = None) -> bytes:
-        """The first board of a level, of its text, or of its place among the ``levels`` that an environment was given.
-
-        Raises:
-            ValueError: see ``board``; or there is no such place.
-        """
-        place = plain_number(level)
-        if levels is None or type(place) is not int:
-            return self.board(level, vocabulary)
-        check_number(self.name, "level", place, 0, len(levels) - 1, whole=True)
-        return levels[place]
 
     @property
     def noise_thresholds(self) -> list[float]:

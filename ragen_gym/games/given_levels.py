@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ragen_gym.core.levels import Level, check_split
 from ragen_gym.core.text import Vocabulary
-from ragen_gym.core.validation import items_of, shown
+from ragen_gym.core.validation import check_number, items_of, plain_number, shown
 from ragen_gym.games.game import Game
 
-__all__ = ["SIZE_OPTIONS", "GivenLevels", "SeveralSizesError", "check_one_size", "given_levels", "joined_levels"]
+__all__ = [
+    "SIZE_OPTIONS",
+    "GivenLevels",
+    "SeveralSizesError",
+    "check_one_size",
+    "chosen_board",
+    "given_levels",
+    "joined_levels",
+]
 
 #: The options of games that choose the size of the board.
 SIZE_OPTIONS = frozenset({"height", "width", "size"})
@@ -83,6 +92,37 @@ def joined_levels(levels: Any, foreign: Any) -> Any:
     if levels is not None and foreign is not None:
         raise ValueError(f"levels={shown(levels)} is given next to {shown(foreign)}: give one of them.")
     return levels if foreign is None else foreign
+
+
+def chosen_board(
+    games: list[Game], level: Any, levels: Sequence[bytes] | None, vocabulary: Vocabulary, *, size_given: bool
+) -> bytes:
+    """The first board of a level, of its text, or of its place among the ``levels`` that an environment was given.
+
+    Args:
+        games: the game at each size that is played.
+        level: the level or place.
+        levels: the boards that the environment was given.
+        vocabulary: see ``Game.board``.
+        size_given: whether the size was chosen, so that a smaller board may be filled up to it.
+
+    Raises:
+        ValueError: see ``Game.board``; or there is no such place, or the board has another size.
+    """
+    place = plain_number(level)
+    if levels is not None and type(place) is int:
+        check_number(games[0].name, "level", place, 0, len(levels) - 1, whole=True)
+        return levels[place]
+    if size_given:
+        return games[0].board(level, vocabulary)
+    game, board = games[0].at_own_size(level, vocabulary)
+    if game not in games:
+        sizes = ", ".join(f"{each.height}x{each.width}" for each in games)
+        raise ValueError(
+            f"{game.name}: the board is {game.height}x{game.width}, this environment plays {sizes}; make it with "
+            f"height={game.height}, width={game.width}, or with levels=[...]."
+        )
+    return board
 
 
 def _is_source(levels: Any) -> bool:

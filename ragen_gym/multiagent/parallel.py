@@ -25,7 +25,7 @@ from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game
-from ragen_gym.games.given_levels import SIZE_OPTIONS, check_one_size, given_levels, joined_levels
+from ragen_gym.games.given_levels import SIZE_OPTIONS, check_one_size, chosen_board, given_levels, joined_levels
 from ragen_gym.games.registry import GameSpec, build_game, find
 
 if TYPE_CHECKING:
@@ -135,14 +135,14 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self.possible_agents = [f"player_{i}" for i in range(players)]
         self.agents: list[str] = []
         self._numbers = {agent: i for i, agent in enumerate(self.possible_agents)}
-        self._levels = None
+        self._levels, self._size_given = None, bool(SIZE_OPTIONS & options.keys())
         if levels is not None:
             given = given_levels(
                 self.game,
                 levels,
                 split,
                 vocabulary=self.vocabulary,
-                own_size=not SIZE_OPTIONS & options.keys(),
+                own_size=not self._size_given,
                 skip_invalid=skip_invalid,
             )
             check_one_size(given.games, "a game of several players")
@@ -174,7 +174,9 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             self._level_stream, self._episode = stream_key(seed, Stream.LEVEL), 0
         options = checked_options(options, _OPTIONS)
         level = options.get("level")
-        chosen = None if level is None else self.game.chosen_board(level, self._levels, self.vocabulary)
+        chosen = None
+        if level is not None:
+            chosen = chosen_board([self.game], level, self._levels, self.vocabulary, size_given=self._size_given)
         board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, options.get("noise_seed"))
         level_key = int(episode_keys(self._level_stream, self._episode, 1)[0])
         self._episode += 1

@@ -277,6 +277,8 @@ def test_a_size_that_is_given_is_kept_and_nothing_else_fills_a_board() -> None:
         ValueError, match="the board is 3x5, this environment plays 6x6; make it with height=3, width=5"
     ):
         StepEnv("Sokoban").reset(options={"level": SMALL})
+    with pytest.raises(ValueError, match="the board is 3x5, this environment plays 6x6"):
+        parallel_env().reset(options={"level": SMALL})
     with pytest.raises(
         ValueError, match=r"(?s)2 of 3 levels.*\nheight=3, width=10 fits all of them .* at its own size"
     ):
