@@ -163,7 +163,8 @@ def _refusal(unusable: list[str], count: int, fits: str) -> str:
     if count > 1:
         skip = "skip_invalid=True (on the command line --skip-invalid)"
         lines.insert(0, f"{len(unusable)} of {count} levels cannot be played:")
-        lines.append(f"Correct them, or leave them out with {skip}." if len(unusable) < count else "Correct them.")
+        if len(unusable) < count:
+            lines.append(f"Correct them, or leave them out with {skip}.")
     return "\n".join(lines)
 
 
