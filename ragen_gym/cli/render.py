@@ -86,8 +86,8 @@ _SHARED = (
     "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `spaced`, `coord` or "
     "`grid_coord`), `vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels, "
     "those of `test` too: train with `train`), "
-    "`levels` (a file, or a list of levels: drawn from, or played in order with "
-    '`reset(options={"level": i})`, i from 0), '
+    "`levels` (a file, or a list of levels, in any of these symbols and each played at its own size: drawn from, or "
+    'played in order with `reset(options={"level": i})`, i from 0), `skip_invalid`, '
     "`render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
 )
 

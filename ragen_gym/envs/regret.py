@@ -73,7 +73,7 @@ class StepRegret:
 
     def begin(self, board: bytes) -> dict[str, float]:
         """Start an episode on a level; the entries of ``info`` before the first move."""
-        self._values = level_values(self._game, board, self._moves, max_entries=self.max_entries)
+        self._values = level_values(self._game.for_board(board), board, self._moves, max_entries=self.max_entries)
         self._left = self._moves
         return dict.fromkeys(REGRET_KEYS, 0.0)
 
@@ -97,7 +97,9 @@ class TurnRegret:
     def begin(self, state: _State, left: int, replies: Replies) -> dict[str, Any]:
         """Start an episode of so many moves on this state's level; the entries of ``info`` before the first turn."""
         self._replies, self._turns = replies, replies.turns
-        self._values = level_values(self._game, state[0], left, may_stop=True, max_entries=self.max_entries)
+        self._values = level_values(
+            self._game.for_board(state[0]), state[0], left, may_stop=True, max_entries=self.max_entries
+        )
         value, attainable = (
             self._values.value(*state, left),
             self._values.attainable(*state, left, self._turns, replies),

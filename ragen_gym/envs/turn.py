@@ -160,14 +160,14 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self.render_mode = env.render_mode
         self._prompt = _PROMPTS[config.prompt]
         self.instructions = self._prompt.instructions(env.game, env.vocabulary, self._budgets)
-        #: How the boards in the thinking are written and scored.
-        self.state_text = StateText(env.game, env.vocabulary, env.text_format, config.state_format, config.state_score)
+        self._write_states()
         self._pictures: BoardImages | None = None
-        charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
+        charset, _, longest = env.charset
         characters = frozenset(string.printable) | charset
         frame = _LONGEST_FRAME[config.sees or config.state_format != "text"]
         self.observation_space: spaces.Space[Any] = TextSpace(longest + frame, charset=characters)
         if config.sees:
+            env.check_one_size(f"observation={config.observation!r}")
             from ragen_gym.render.images import BoardImages  # only where there are pictures
 
             self._pictures = BoardImages(env.game, config.image_style, env.vocabulary)
@@ -233,6 +233,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; the first message, and the information of the class's list."""
         _, self._info = self.env.reset(seed=seed, options=options)
+        if self.state_text.game is not self.game:
+            self._write_states()
         self._turn, self._played, self._over = 0, 0, False
         self._messages: list[dict[str, Any]] = []
         self._images = []
@@ -309,6 +311,12 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     def oracle_action(self) -> int:
         """A best action here, with the actions that are left."""
         return self.env.oracle_action(self.actions_left)
+
+    def _write_states(self) -> None:
+        """Write and score the boards in the thinking at the size of the boards in play."""
+        env, config = self.env, self.config
+        #: How the boards in the thinking are written and scored.
+        self.state_text = StateText(env.game, env.vocabulary, env.text_format, config.state_format, config.state_score)
 
     def _scores(self, reply: Reply, before: bytes) -> dict[str, StateScore]:
         """How true what the reply says of the boards is, by the part that says it."""

@@ -130,7 +130,8 @@ def _check_names(name: str, value: list[Any]) -> None:
 
 def session_bytes(env: Any, num_envs: int | None, levels: Sequence[str] | str | None, max_reply: int) -> int:
     """An upper estimate of the bytes that a session comes to hold; measured for every game at its largest."""
-    board = int(env.unwrapped.game.height * env.unwrapped.game.width)
+    played = env.env if isinstance(env, TurnEnv) else env.unwrapped
+    board = max(game.height * game.width for game in played.games)
     texts = [levels] if isinstance(levels, str) else levels or []
     boards = sum(1_024 + 16 * len(text) for text in texts)
     boards += 4 * board * 256 if num_envs is None else (1_024 + 32 * board) * num_envs

@@ -277,7 +277,7 @@ def test_files_stay_here(server: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"levels": [None]}, "levels.0: Input should be a valid string"),
+        ({"levels": [None]}, "level=None is not a level: give a ragen_gym.Level"),
         ({"success_rate": float("nan")}, "success_rate=nan is no finite number"),
         ({"max_episode_steps": float("inf")}, "max_episode_steps: Input should be a valid integer"),
     ],
