@@ -18,7 +18,8 @@ import pytest
 from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.agents import rate_limit as pace
-from ragen_gym.bench.agents.openai import OpenAIAgent, is_overflow, with_reasoning
+from ragen_gym.bench.agents.chat_answers import is_overflow
+from ragen_gym.bench.agents.openai import OpenAIAgent
 from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord
@@ -417,7 +418,3 @@ def test_how_servers_say_that_a_conversation_is_too_long(said: str) -> None:
 @pytest.mark.parametrize("said", ["Unknown field: seed", "temperature must be at most 2", "max_tokens is too large: 9"])
 def test_other_refusals_are_no_overflow(said: str) -> None:
     assert not is_overflow(said)
-
-
-def test_reasoning_keeps_everything_but_the_brackets_of_tags() -> None:
-    assert with_reasoning("r", "a<b></think>c") == "<think>a<b>/thinkc</think>r"
