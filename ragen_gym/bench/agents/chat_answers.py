@@ -15,12 +15,12 @@ __all__ = ["RETRIED", "ProviderError", "Trouble", "is_overflow", "joined_chunks"
 
 #: The statuses below 500 after which a request is sent again.
 RETRIED = frozenset({408, 409, 425, 429})
-_NOT_ABOUT_THE_REQUEST = RETRIED | {401, 404}
+_NOT_ABOUT_THE_REQUEST = RETRIED | {401, 402, 404}
 
 _FLAGS = re.IGNORECASE | re.DOTALL
 #: A conversation is too long. The tests name whose words these are, as for the rest.
 _OVERFLOW = re.compile(
-    r"context.?(length|size|window|limit|overflow)|max(imum)?.?(allowed.)?(model|sequence|input|prompt|seq).?len"
+    r"context.?(length|size|window|limit)|context.{0,10}overflow|max(imum)?.?(allowed.)?(model|sequence|input|prompt|seq).?len"
     r"|\b(prompt|input|messages?)\b.{0,60}\btoo (long|large)|inputs`? (must have less|tokens \+)"
     r"|too many (input |prompt )?tokens|\btoken.?(limit|count)\b.{0,40}exceed"
     r"|exceed.{0,40}\b(token|input|prompt).?limit"
@@ -30,10 +30,11 @@ _OVERFLOW = re.compile(
     r"|超长|过长|超[过出].{0,12}(长度|上限|上下文)",
     _FLAGS,
 )
-#: Limits and states of an account, which speak of tokens and policies too.
+#: Limits and states of an account, and of settings, which speak of tokens and policies too.
 _ACCOUNT = re.compile(
     r"rate.?limit|per.(minute|hour|day|second)\b|\b[TR]P[MD]\b|daily|monthly|quota|throttl|please wait"
-    r"|too many requests|billing|suspend|deactivat|\baccount\b|\borgani[sz]ation\b",
+    r"|too many requests|billing|suspend|deactivat|\baccount\b|\borgani[sz]ation\b"
+    r"|max_(completion_|output_)?tokens\W{0,3} must be",
     _FLAGS,
 )
 #: A provider's filter blocks the prompt.
@@ -41,7 +42,8 @@ _BLOCKED = re.compile(
     r"content.?filter|content.?policy|content.?management.?policy|usage (policy|policies|guidelines)|invalid_prompt"
     r"|responsible.?ai|data.?inspection.?failed|inappropriate.content|flagged (for|as|by)|prohibited.?(content|use)"
     r"|(safety|moderation).{0,20}(system|filter|block|reject|polic|violat)|block.?reason|guardrail.{0,20}interven"
-    r"|sensitive.{0,3}(content|words?|information)|new_sensitive|敏感|违规|不安全",
+    r"|content exists risk|considered high risk|sensitive.{0,3}(content|words?|information)|new_sensitive"
+    r"|敏感|违规|不安全",
     _FLAGS,
 )
 #: An endpoint takes no system message, or only streams. The other way is tried once, and kept if it helps.
