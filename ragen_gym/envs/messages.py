@@ -100,7 +100,7 @@ def _collect(value: Any, said: list[str], thought: list[str], *, thinks: bool) -
 
 def _plain(value: Any) -> Any:
     """A value of JSON; of an object of a pydantic model its fields, further ones included."""
-    return value.model_dump() if hasattr(value, "model_dump") else value
+    return dict(value) if hasattr(value, "model_dump") else value
 
 
 def with_images(messages: Sequence[Mapping[str, Any]], images: Sequence[Any]) -> tuple[Mapping[str, Any], ...]:
