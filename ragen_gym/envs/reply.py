@@ -142,16 +142,16 @@ def open_thinking(prompt: str, last_message: str = "") -> str:
     return opening[begun:] if begun > opening.rfind(_END_THINK) else ""
 
 
-def whole_reply(text: str, *, begun: str | None = None, reasoning: str | None = None, think: bool = True) -> str:
+def whole_reply(text: str, reasoning: str | None = None, *, begun: str | None = None, think: bool = True) -> str:
     """A reply with the thinking that a model's output lacks: begun by its prompt, or kept apart by its server.
 
     Args:
         text: the output.
+        reasoning: what a server returned apart from the output as its reasoning: the thinking of an output without
+            ``<think>``. Tags that it quotes lose their brackets, since it is clear which answer is meant.
         begun: the end of the prompt that the output completes, see ``open_thinking``. None where the prompt is not
             known, as behind a server: then an output with one ``</think>`` and no ``<think>`` completes an open
             ``<think>``.
-        reasoning: what a server returned apart from the output as its reasoning: the thinking of an output without
-            ``<think>``. Tags that it quotes lose their brackets, since it is clear which answer is meant.
         think: whether replies are to think. If not, nothing is added to an output whose prompt is not known.
     """
     if begun is not None:

@@ -109,19 +109,19 @@ class Rollout:
         self.rewards, self._played, self._malformed, self._truncated = [], 0, 0, False
         return str(message)
 
-    def reply(self, text: str, *, begun: str | None = None, reasoning: str | None = None) -> str:
+    def reply(self, text: str, reasoning: str | None = None, *, begun: str | None = None) -> str:
         """Take the model's reply, whatever it says; the next user message.
 
         Args:
             text: the reply as the model's server or tokenizer gave it.
+            reasoning: what a server returned apart from the reply as its reasoning.
             begun: the end of the prompt that the reply completes, such as an open ``<think>``; None where it is not
                 known: then a reply with one ``</think>`` and no ``<think>`` completes one.
-            reasoning: what a server returned apart from the reply as its reasoning.
 
         Raises:
             gymnasium.error.ResetNeeded: the episode is over, or none was started.
         """
-        whole = whole_reply(text, begun=begun, reasoning=reasoning, think=self.env.config.think)
+        whole = whole_reply(text, reasoning, begun=begun, think=self.env.config.think)
         message, reward, _, self._truncated, self._info = self.env.step(whole)
         self.rewards.append(float(reward))
         self._played += len(self.info["actions"])
@@ -130,8 +130,7 @@ class Rollout:
 
     def reply_message(self, message: Any) -> str:
         """Take a server's message as the reply, its reasoning as the thinking; see ``reply`` and ``read_answer``."""
-        text, reasoning = read_answer(message)
-        return self.reply(text, reasoning=reasoning)
+        return self.reply(*read_answer(message))
 
     def play(self, write: Callable[[], str]) -> list[str]:
         """Give replies until the episode is over; what they were."""

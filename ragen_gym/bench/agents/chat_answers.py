@@ -11,7 +11,16 @@ from ragen_gym.bench.agent import Answer
 from ragen_gym.bench.records import MOST
 from ragen_gym.envs.messages import read_answer
 
-__all__ = ["RETRIED", "ProviderError", "Trouble", "is_overflow", "joined_chunks", "read_completion", "trouble_of"]
+__all__ = [
+    "RETRIED",
+    "ProviderError",
+    "Trouble",
+    "is_overflow",
+    "joined_chunks",
+    "read_completion",
+    "said_by",
+    "trouble_of",
+]
 
 #: The statuses below 500 after which a request is sent again.
 RETRIED = frozenset({408, 409, 425, 429})
@@ -101,6 +110,15 @@ class Trouble(Enum):
     """Streaming helps."""
 
 
+def said_by(error: BaseException) -> str:
+    """The text of an error, with what its body has besides a message: a gateway's quotes of the server behind it."""
+    text, body = str(getattr(error, "message", "")), getattr(error, "body", None)
+    if isinstance(body, Mapping) and isinstance(body.get("message"), str):
+        body = body.get("metadata")
+    more = str(body) if body and str(body) not in text else ""
+    return " ".join(filter(None, (text, more))) or f"{type(error).__name__}: {error}"
+
+
 def trouble_of(error: Any, *, folds: bool, streams: bool) -> Trouble:
     """The kind of an error that a request was answered with.
 
@@ -110,7 +128,7 @@ def trouble_of(error: Any, *, folds: bool, streams: bool) -> Trouble:
         streams: whether it asked for a stream.
     """
     status, code = getattr(error, "status_code", None), str(getattr(error, "code", None))
-    said = f"{code} {getattr(error, 'message', '')}"
+    said = f"{code} {getattr(error, 'type', '')} {said_by(error)}"
     if status not in _NOT_ABOUT_THE_REQUEST and not _ACCOUNT.search(said):
         kinds = [(Trouble.BLOCKED, _BLOCKED)] * (not status or status < 500) + [(Trouble.OVERFLOW, _OVERFLOW)]
         kinds += [(Trouble.NO_SYSTEM, _NO_SYSTEM)] * (not folds) + [(Trouble.STREAM_ONLY, _STREAM_ONLY)] * (not streams)

@@ -40,7 +40,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.agents.chat_answers import Trouble, joined_chunks, read_completion, trouble_of
+from ragen_gym.bench.agents.chat_answers import Trouble, joined_chunks, read_completion, said_by, trouble_of
 from ragen_gym.bench.agents.pictures import as_data_urls
 from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.core.failures import Failure
@@ -245,13 +245,13 @@ class OpenAIAgent:
 
     async def _post(self, body: dict[str, Any]) -> Any:
         """The JSON of an answer, or its text; of a streamed one a completion of its chunks."""
-        import httpx
         from openai import AsyncStream
 
-        client = self._connected()
-        response = await client.post("/chat/completions", cast_to=httpx.Response, body=body)
+        stream = await self._connected().post(
+            "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
+        )
+        response = stream.response  # whole, see `_bounded_client`
         if response.headers.get("content-type", "").partition(";")[0].strip() == "text/event-stream":
-            stream = AsyncStream[Any](cast_to=object, response=response, client=client)
             return joined_chunks([chunk async for chunk in stream], ended=response.text.rstrip().endswith("[DONE]"))
         try:
             return response.json()
@@ -305,9 +305,10 @@ class OpenAIAgent:
         """An error of a request in a line."""
         if long := _too_long(error):
             return str(long)
-        said = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
-        status, cause = getattr(error, "status_code", None), f": {error.__cause__}" if error.__cause__ else ""
-        return self._clean(f"HTTP {status}: {said}" if status else f"{said}{cause}")
+        said = said_by(error)
+        if response := getattr(error, "response", None):
+            return self._clean(f"HTTP {response.status_code}: {said}")
+        return self._clean(f"{said}: {error.__cause__}" if error.__cause__ else said)
 
     def _clean(self, text: str) -> str:
         """An error in a line, without the key and what a terminal would obey."""

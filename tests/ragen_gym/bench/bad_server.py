@@ -40,6 +40,20 @@ _REFUSALS: dict[str, tuple[str, dict[str, str], Any]] = {
             "code": 400,
         },
     ),
+    "overflow text": ("400 Bad Request", {}, {"error": "the input length exceeds the context length"}),
+    "overflow detail": ("422 Unprocessable Entity", {}, {"detail": "prompt is too long: 5000 tokens > 4096 maximum"}),
+    "overflow type": ("400 Bad Request", {}, {"error": {"message": "no", "type": "exceed_context_size_error"}}),
+    "overflow gateway": (
+        "400 Bad Request",
+        {},
+        {
+            "error": {
+                "message": "Provider returned error",
+                "code": 400,
+                "metadata": {"raw": "This model's maximum context length is 4096 tokens."},
+            }
+        },
+    ),
     "overflow new vllm": (
         "400 Bad Request",
         {},
@@ -225,7 +239,7 @@ class BadServer:
 def _stream(answer: dict[str, Any], way: str) -> bytes:
     (choice,) = answer["choices"]
     message = choice["message"]
-    deltas = [{"role": "assistant"}]
+    deltas: list[dict[str, Any]] = [{"role": "assistant"}]
     for name, value in message.items():
         parts = value if isinstance(value, list) else [*value] if name != "role" and value is not None else []
         deltas += [{name: [part] if isinstance(value, list) else part} for part in parts]

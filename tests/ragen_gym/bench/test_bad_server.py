@@ -125,6 +125,10 @@ def test_everything_goes_wrong_and_nothing_is_lost(tmp_path: Path) -> None:
         ("overflow code", Failure.CONTEXT_OVERFLOW, 1, "too much"),
         ("overflow vllm", Failure.CONTEXT_OVERFLOW, 1, "maximum context length"),
         ("overflow new vllm", Failure.CONTEXT_OVERFLOW, 1, "maximum model length"),
+        ("overflow text", Failure.CONTEXT_OVERFLOW, 1, "exceeds the context length"),
+        ("overflow detail", Failure.CONTEXT_OVERFLOW, 1, "prompt is too long"),
+        ("overflow type", Failure.CONTEXT_OVERFLOW, 1, "no"),
+        ("overflow gateway", Failure.CONTEXT_OVERFLOW, 1, "Provider returned error {'raw': \"This model's maximum"),
     ],
 )
 def test_each_failure_has_its_type(way: str, failure: Failure, requests: int, detail: str, tmp_path: Path) -> None:
