@@ -54,8 +54,7 @@ def test_every_path_reads_the_same_reply_of_the_same_ids(
 
     mdp = TokenMDP(make_turn("FrozenLake", **options), chat, max_tokens_per_turn=len(ids), max_tokens_per_episode=4096)
     mdp.begin(seed=3)
-    for token in ids:
-        *_, trained = mdp.step(token)
+    *_, trained = [mdp.step(token)[-1] for token in ids]
 
     rollout = Rollout("FrozenLake", **options)
     rollout.begin(3)

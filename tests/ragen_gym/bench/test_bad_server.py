@@ -355,7 +355,7 @@ def test_text_and_thought_are_read_in_every_form(message: dict[str, Any], though
         message = {**message, "content": [message["content"]]}
     with BadServer("stream" if streams else "good") as server:
         server.answer = completion(**message)
-        answer = ask(server, **({"extra": {"stream": True}} if streams else {}))
+        answer = ask(server, extra={"stream": True} if streams else {})
     reply = parse_reply(answer.text, ["Up", "Down", "Left"])
     assert (reply.problem, reply.actions[0]) == (None, 0)
     assert reply.thinking
@@ -405,8 +405,7 @@ def test_the_code_of_an_error_inside_an_answer_says_whether_to_ask_again(code: i
 
 def test_an_endpoint_without_a_system_role_gets_it_in_the_first_user_message(tmp_path: Path) -> None:
     """The first refusal is enough for the run."""
-    plain = lambda body: body["messages"][0]["role"] == "user"  # noqa: E731
-    with BadServer(lambda number, body: "good" if plain(body) else "no system") as server:
+    with BadServer(lambda _, body: "good" if body["messages"][0]["role"] == "user" else "no system") as server:
         assert not play(server, tmp_path / "run", one_split(4), concurrency=1)
         records = records_in(tmp_path / "run")
         assert len(server.bodies) == sum(len(record.turns) for record in records) + 1
