@@ -45,7 +45,8 @@ class Answer:
     """A reply and what it cost."""
 
     text: str  # the reply that is parsed
-    reasoning: str | None = None  # what a server returned next to the reply as the model's reasoning, or None
+    #: what a server returned apart from the reply as the model's reasoning, or None; the thinking of one without <think>
+    reasoning: str | None = None
     prompt_tokens: int | None = None  # as counted by the server or tokenizer, or None
     completion_tokens: int | None = None  # the same, of the reply with its reasoning
     finish_reason: str | None = None  # such as ``"stop"`` or ``"length"``, or None

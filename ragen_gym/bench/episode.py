@@ -24,6 +24,7 @@ from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed
 from ragen_gym.core.failures import Failure, describe_error, shown_safely
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.envs.messages import with_images
+from ragen_gym.envs.reply import whole_reply
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
@@ -139,6 +140,9 @@ class _Episode:
             if not all(0 <= count <= MOST for count in _counts(answer)):
                 counts = reprlib.repr(_counts(answer))
                 raise EpisodeFailed(Failure.AGENT_ERROR, f"tokens and retries are from 0 to 2**53, not {counts}")
+            if not getattr(self.agent, "whole_replies", False):
+                whole = whole_reply(answer.text, reasoning=answer.reasoning, think=self.env.config.think)
+                answer = replace(answer, text=whole)
             if max(len(answer.text), len(answer.reasoning or "")) > self.max_reply:
                 cut = answer.text[: self.max_reply], answer.reasoning and answer.reasoning[: self.max_reply]
                 answer = replace(answer, text=cut[0], reasoning=cut[1], finish_reason="max_reply")

@@ -59,7 +59,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
 
     ## Description
     A reply such as ``<think>The goal is above.</think><answer>Up || Left</answer>`` is read by ``parse_reply`` and up
-    to ``max_actions_per_turn`` of its moves are played. Unknown names are dropped. A malformed reply plays nothing.
+    to ``max_actions_per_turn`` of its moves are played. Unknown names are left out; a reply that breaks the form plays
+    nothing. Both are malformed.
 
     ## Action Space
     ``Text``: the reply. Any string is taken; one that is not a reply is a malformed reply. Halves of surrogate pairs,

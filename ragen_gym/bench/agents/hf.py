@@ -40,11 +40,13 @@ from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
 from ragen_gym.core.validation import check_number
+from ragen_gym.envs.messages import IMAGE, map_images, plain_text
+from ragen_gym.envs.reply import open_thinking, whole_reply
 
 if TYPE_CHECKING:
     from ragen_gym.inference.continuous import Request
 
-__all__ = ["HFAgent", "answer_of", "check_template", "end_tokens", "reply_limit", "weights_hash"]
+__all__ = ["HFAgent", "answer_of", "begun_reply", "check_template", "end_tokens", "reply_limit", "weights_hash"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ class HFAgent:
         ImportError: transformers and torch are not installed.
     """
 
-    keeps_time = True
+    keeps_time = whole_replies = True
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class HFAgent:
             raise AgentFailure(Failure.MODEL_ERROR, "the chat template makes no tokens of the conversation")
         limit = reply_limit(self._max_tokens, task, self._context, len(ids))
         loop = asyncio.get_running_loop()
-        asked = _Asked(loop.create_future(), loop)
+        asked = _Asked(loop.create_future(), loop, begun_reply(self._tokenizer, messages, self._template))
         seed = mix(task.seed + len(messages))
         request = Request(ids, limit, task.temperature, seed, (task.split, task.index, task.rollout))
         with self._news:
@@ -223,8 +225,13 @@ class HFAgent:
             if request.first is not None and len(request.sampled) == min(_TIMED, request.limit):
                 self._check_speed(request, now, rows)
         for request in ended:
-            failed = AgentFailure(Failure.MODEL_ERROR, f"{request.failed}") if request.failed else None
-            self._settle(request, failed or answer_of(self._tokenizer, len(request.ids), request.sampled, self.ends))
+            begun = self._asked[request].begun if request in self._asked else ""
+            outcome: Answer | AgentFailure
+            if request.failed:
+                outcome = AgentFailure(Failure.MODEL_ERROR, f"{request.failed}")
+            else:
+                outcome = answer_of(self._tokenizer, len(request.ids), request.sampled, self.ends, begun)
+            self._settle(request, outcome)
         for request in running:
             if not request.cancelled and request.began is not None and now - request.began > self.timeout:
                 request.cancelled = True
@@ -284,12 +291,24 @@ def end_tokens(tokenizer: Any, model: Any) -> frozenset[int]:
     return frozenset({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
 
 
-def answer_of(tokenizer: Any, prompt_tokens: int, sampled: Sequence[int], ends: Collection[int]) -> Answer:
-    """The reply of the ids that were sampled, an end token last if there is one."""
+def begun_reply(tokenizer: Any, messages: Sequence[Message], template: Mapping[str, Any]) -> str:
+    """The thinking that the chat template opens after the last message, which belongs to the reply."""
+    shown = list(map_images(messages, lambda part: {"type": "image"}))
+    prompt = tokenizer.apply_chat_template(shown, add_generation_prompt=True, tokenize=False, **template)
+    return open_thinking(prompt, plain_text(messages[-1]["content"]).rpartition(IMAGE)[2])
+
+
+def answer_of(tokenizer: Any, prompt_tokens: int, sampled: Sequence[int], ends: Collection[int], begun: str) -> Answer:
+    """The reply of the ids that were sampled, an end token last if there is one, after what its prompt has begun.
+
+    Special tokens are left out of its text, as in training.
+    """
     ended = sampled[-1] in ends
     written = sampled[:-1] if ended else sampled
     return Answer(
-        text=tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False),
+        text=whole_reply(
+            tokenizer.decode(written, skip_special_tokens=True, clean_up_tokenization_spaces=False), begun=begun
+        ),
         prompt_tokens=prompt_tokens,
         completion_tokens=len(sampled),
         finish_reason="stop" if ended else "length",
@@ -298,10 +317,11 @@ def answer_of(tokenizer: Any, prompt_tokens: int, sampled: Sequence[int], ends: 
 
 @dataclass
 class _Asked:
-    """Who waits for a reply, and in which event loop."""
+    """Who waits for a reply, in which event loop, and what the prompt has begun of it."""
 
     answer: asyncio.Future[Answer]
     loop: asyncio.AbstractEventLoop
+    begun: str
 
 
 def _settle(future: asyncio.Future[Answer], outcome: Answer | AgentFailure) -> None:

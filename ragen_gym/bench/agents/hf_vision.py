@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.agents.hf import answer_of, check_template, end_tokens, reply_limit, weights_hash
+from ragen_gym.bench.agents.hf import answer_of, begun_reply, check_template, end_tokens, reply_limit, weights_hash
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.seeding import mix
@@ -50,6 +50,8 @@ class HFVisionAgent:
         ValueError: the model cannot be loaded, is not a visual one of these families, or has no chat template.
         ImportError: transformers and torch are not installed.
     """
+
+    whole_replies = True
 
     def __init__(
         self,
@@ -99,7 +101,8 @@ class HFVisionAgent:
         limit = reply_limit(self._max_tokens, task, self._context, len(ids), sum(span.tokens for span in spans))
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         seed = mix(task.seed + len(messages))
-        self._inbox.append(_Request(ids, spans, limit, max(task.temperature, _COLDEST), seed, answer))
+        begun = begun_reply(self._tokenizer, messages, self._template)
+        self._inbox.append(_Request(ids, spans, limit, max(task.temperature, _COLDEST), seed, answer, begun))
         if self._generating is None or self._generating.done():
             self._generating = asyncio.create_task(self._generate())
         return await answer
@@ -189,7 +192,7 @@ class HFVisionAgent:
         finally:
             session.close()
         return [
-            answer_of(self._tokenizer, len(request.ids), one.ids, self._ends)
+            answer_of(self._tokenizer, len(request.ids), one.ids, self._ends, request.begun)
             for request, one in zip(batch, sampled, strict=True)
             if one is not None
         ]
@@ -203,6 +206,7 @@ class _Request:
     temperature: float
     seed: int
     answer: asyncio.Future[Answer]
+    begun: str  # what the prompt has begun of the reply
 
 
 def _load(name: str, folder: Path, device: str, dtype: str) -> tuple[Any, Any]:

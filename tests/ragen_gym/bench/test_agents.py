@@ -286,6 +286,33 @@ def test_every_form_of_python_code_plays(target: str, settings: dict[str, Any], 
         assert sys.modules["forms"].threads == {"MainThread" if settings else "blocking call"}
 
 
+SERVED = """
+    from ragen_gym.bench.agent import Answer
+
+    def opened(messages):
+        return "up it is</think><answer>Up</answer>"
+
+    def apart(messages):
+        return Answer("<answer>Up</answer>", reasoning="up it is")
+
+    class Knows:
+        name = "knows"
+        whole_replies = True
+
+        def reply(self, messages):
+            return opened(messages)
+"""
+
+
+@pytest.mark.parametrize(("target", "problem"), [("opened", None), ("apart", None), ("Knows", "no_answer")])
+def test_the_thinking_that_a_server_took_away_is_put_back(target: str, problem: str | None, here: Path) -> None:
+    write(here / "served.py", SERVED)
+    _, records = play(make_agent(f"python:served:{target}"), here / "run", "sokoban", limit=1)
+    (turn, *_) = records[0].turns
+    assert turn.problem == problem
+    assert turn.reply == ("<think>" * (problem is None)) + "up it is</think><answer>Up</answer>"
+
+
 @pytest.mark.parametrize(
     ("spec", "settings", "said"),
     [

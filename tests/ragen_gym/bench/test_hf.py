@@ -207,6 +207,16 @@ def test_a_template_that_makes_nothing_of_a_conversation_is_said(model: Path) ->
         asyncio.run(ask_once(agent))
 
 
+def test_a_thinking_that_the_template_opens_belongs_to_the_reply(model: Path) -> None:
+    agent = agent_of(model, max_tokens=3)
+    plain = asyncio.run(ask_once(agent)).text
+    agent._tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    opened = asyncio.run(ask_once(agent))
+    assert not plain.startswith("<think>")
+    assert opened.text.startswith("<think>\n")
+    assert opened.completion_tokens == 3
+
+
 def test_closing_ends_what_is_being_made(model: Path) -> None:
     agent = agent_of(model, 0.05, max_tokens=100_000, timeout=3600, batch=2)
 
