@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -93,9 +94,14 @@ def _suites(arguments: argparse.Namespace) -> int:
                 print(f"{_headline(suite)}\n{wrapped(suite.about, '  ')}\n")
         return 0
     from ragen_gym.bench.baselines import baseline
+    from ragen_gym.bench.report.tables import wrong_oracle
 
     suite = load_suite(arguments.suite)
-    splits = [{**_about_split(split), **baseline(split).means} for split in suite.splits]
+    expected = {split.name: baseline(split) for split in suite.splits}
+    splits = [{**_about_split(split), **expected[split.name].means} for split in suite.splits]
+    rates = {split.name: {"env": split.env, **expected[split.name].rates} for split in suite.splits}
+    for warning in wrong_oracle(rates):
+        print(f"ragen-gym: {warning}", file=sys.stderr)
     if arguments.json:
         print_json({**_about_suite(suite), "splits": splits})
         return 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import exp, inf, lgamma, log, log1p, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "Estimate",
     "Rate",
     "against_random",
+    "binomial_tail",
     "check_scipy",
     "clustered_mean",
     "clustered_rate",
@@ -152,6 +153,23 @@ def wilson(successes: float, n: int, *, failed: int = 0, overflowed: int = 0) ->
     half = z / (2 * (n + z * z)) * sqrt(4 * n * share * (1 - share) + z * z)
     low = 0.0 if whole == 0 else centre - half
     return Rate(successes / n, low, 1.0 if whole == n else centre + half, n, failed, overflowed)
+
+
+def binomial_tail(least: int, n: int, chance: float) -> float:
+    """The probability of at least so many successes in ``n`` independent episodes that each succeed with this chance.
+
+    Where the chances differ and ``chance`` is their mean, it is an upper bound for ``least >= n * chance + 1``
+    (Hoeffding, Annals of Mathematical Statistics 27, 1956).
+    """
+    if least <= 0 or chance >= 1:
+        return 1.0
+    if chance <= 0:
+        return 0.0
+    ways, success, failure = lgamma(n + 1), log(chance), log1p(-chance)
+    terms = (
+        exp(ways - lgamma(k + 1) - lgamma(n - k + 1) + k * success + (n - k) * failure) for k in range(least, n + 1)
+    )
+    return min(sum(terms), 1.0)
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_gym.core.failures import Failure
-from ragen_gym.core.stats import percent
+from ragen_gym.core.stats import CONFIDENCE, percent
 
 __all__ = [
+    "above_optimal",
     "bounds",
     "csv_table",
     "episodes_asked",
@@ -25,7 +26,9 @@ __all__ = [
     "sentences",
     "success",
     "thousands",
+    "too_good",
     "uneven",
+    "wrong_oracle",
 ]
 
 Summary = Mapping[str, Any]
@@ -179,10 +182,44 @@ def seen_in_training(summary: Summary) -> list[str]:
     return ["The agent saw none of these levels in training."] if splits else []
 
 
+def above_optimal(summary: Summary) -> list[str]:
+    """The splits on which an agent succeeded more often than optimal play is expected to, such as ``x (40 % of 30 %)``.
+
+    They are those above the 95 % interval of optimal play's success, by Bonferroni over the splits.
+    """
+    known = {name: split for name, split in summary["splits"].items() if split.get("optimal_as_good") is not None}
+    return [
+        f"{name} ({percent(split['success']['rate'])}, optimal play {percent(split['optimal_expected'])})"
+        for name, split in known.items()
+        if split["optimal_as_good"] < (1 - CONFIDENCE) / 2 / len(known)
+    ]
+
+
+def too_good(summary: Summary) -> list[str]:
+    """A sentence on success above optimal play's interval."""
+    if above := above_optimal(summary):
+        return [
+            f"Success above the 95 % interval of optimal play: {', '.join(above)}. The agent saw the transition noise "
+            "to come, or the game's oracle is wrong."
+        ]
+    return []
+
+
+def wrong_oracle(splits: Mapping[str, Summary]) -> list[str]:
+    """Sentences on the splits, by name, whose random play is significantly better than their optimal play."""
+    return [
+        f"{name}: random play succeeds in {percent(split['random']['rate'])} and optimal play in "
+        f"{percent(split['optimal_expected'])}, so the oracle of {split['env']} is wrong: run `ragen-gym check "
+        f"{split['env']}`."
+        for name, split in splits.items()
+        if "random" in split and "optimal_expected" in split and split["random"]["low"] > split["optimal_expected"]
+    ]
+
+
 def sentences(summary: Summary) -> list[str]:
     """All that must be said next to the scores of a run."""
-    about = seen_in_training, left_out, uneven, overflowed, lacks
-    return [sentence for each in about for sentence in each(summary)]
+    about = seen_in_training, left_out, uneven, overflowed, lacks, too_good
+    return [*wrong_oracle(summary["splits"]), *(sentence for each in about for sentence in each(summary))]
 
 
 def _scored(entry: Summary) -> int:
