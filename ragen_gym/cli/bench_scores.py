@@ -200,7 +200,7 @@ def _score(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.results import load_results
     from ragen_gym.bench.results_folder import ResultsFolder
     from ragen_gym.bench.score import score_results
-    from ragen_gym.core.seen import read_seen, write_seen
+    from ragen_gym.core.seen import read_seen
 
     folder = ResultsFolder(arguments.run_folder)
     writing = arguments.write and folder.path.is_dir()
@@ -211,7 +211,7 @@ def _score(arguments: argparse.Namespace) -> int:
         summary = score_results(run)
         if arguments.write:
             if arguments.seen is not None and run.seen is not None:
-                write_seen(folder.seen, run.seen)
+                folder.add_seen(run.seen)
             folder.write_summary(summary)
     if arguments.json:
         print_json(summary)

@@ -174,12 +174,14 @@ def lacks(summary: Summary) -> list[str]:
 
 
 def seen_in_training(summary: Summary) -> list[str]:
-    """A sentence on the levels that the agent saw in training, where the run has a record of that."""
+    """A sentence on the levels that the agent saw in training, or that no record says it."""
     splits = {name: split for name, split in summary["splits"].items() if split.get("seen") is not None}
     met = [f"{seen(split)} of {name}" for name, split in splits.items() if split["seen"]]
     if met:
         return [f"Levels that the agent saw in training, themselves or one of their family: {', '.join(met)}."]
-    return ["The agent saw none of these levels in training."] if splits else []
+    if splits:
+        return ["The agent saw none of these levels in training."]
+    return ["Whether the agent saw these levels in training is not known: the run has no record of that (--seen)."]
 
 
 def above_optimal(summary: Summary) -> list[str]:
