@@ -343,9 +343,9 @@ def paired_mean_difference(
     close = 1e-12 * float(np.abs(d).max())
     low, high = (np.where(nothing, end, limit) for end, limit in ((-inf, ends.min(0)), (inf, ends.max(0))))
     least = ceil((1 - confidence) * len(moved) - 1e-9) - 1
-    limits = np.sort(low)[least], -np.sort(-high)[least]
+    lower, upper = (0.0 if abs(end) <= close else float(end) for end in (np.sort(low)[least], -np.sort(-high)[least]))
     p = float(np.mean((low <= close) & (high >= -close)))
-    return Difference(value, *(float(end) if abs(end) > close else 0.0 for end in limits), p, levels, confidence)
+    return Difference(value, lower, upper, p, levels, confidence)
 
 
 def _exchanged(sums: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

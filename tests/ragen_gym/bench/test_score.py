@@ -31,6 +31,7 @@ from ragen_gym.core.seen import write_seen
 from ragen_gym.core.stats import Difference, percent, wilson
 from ragen_gym.core.storage import locked_folder
 from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games.frozen_lake import FrozenLake, FrozenLakeSolution
 
 SMOKE = load_suite("smoke")
 Player = Callable[[TurnEnv, np.random.Generator], str]
@@ -377,6 +378,37 @@ def test_a_summary_is_plain_json(player: Player) -> None:
 def test_episodes_of_another_suite_are_refused(change: dict[str, Any], random_run: list[EpisodeRecord]) -> None:
     with pytest.raises(ValueError, match="another"):
         score(CALM, [replace(random_run[0], **change)], "random")
+
+
+def test_random_play_that_beats_optimal_play_is_a_warning(
+    random_run: list[EpisodeRecord], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Pessimist(FrozenLakeSolution):
+        """An oracle that steps back and forth, and promises no more."""
+
+        def success(self, *state: Any) -> float:
+            return 0.05
+
+        def action(self, *state: Any) -> int:
+            return 0
+
+    def pessimist(game: FrozenLake, board: bytes) -> Pessimist:
+        return Pessimist(game, board)
+
+    assert tables.wrong_oracle(score(CALM, random_run, "random")["splits"]) == []
+    monkeypatch.setattr(FrozenLake, "solve", pessimist)
+    monkeypatch.setattr("ragen_gym.bench.baselines._BASELINES", {})
+    monkeypatch.setattr("ragen_gym.bench.baselines._ORACLE_EPISODES", {})
+    [warning] = tables.wrong_oracle(score(CALM, random_run, "random")["splits"])
+    assert re.fullmatch(
+        r"frozen_lake: random play succeeds in \d\d\.\d % and optimal play in 5\.0 %, so the oracle of FrozenLake is "
+        r"wrong: run `ragen-gym check FrozenLake`\.",
+        warning,
+    )
+    assert warning in bench_scores.score_lines(score(CALM, random_run, "random"))
+    monkeypatch.setattr("ragen_gym.bench.baselines._BASELINES", {})
+    assert main(["bench", "suites", "smoke"]) == 0
+    assert "the oracle of FrozenLake is wrong" in capsys.readouterr().err
 
 
 # Two runs
