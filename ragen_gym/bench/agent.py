@@ -35,8 +35,9 @@ class Task:
     rollout: int  # which of its rollouts, from 0
     seed: int  # for the agent's own randomness, from 0 to 2**32 - 1; independent of the episode's noise
     temperature: float  # at which a language model is to be sampled
-    #: the environment of the episode: a ``TurnEnv``, or the ``TaskEnv`` of a text task. Only the scripted agents of the
-    #: package look into it; any other agent should read only what it is shown.
+    #: a ``TurnEnv`` that stands where the episode does and draws other transition noise; of a text task a ``TaskEnv``
+    #: of the same problem, at its first message. Only the scripted agents of the package look into it; any other agent
+    #: should read only what it is shown.
     env: Any
 
 

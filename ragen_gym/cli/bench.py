@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_gym.cli import bench_leaderboard, bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, named_values, print_json
 from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
-from ragen_gym.core.seen import SEEN_FILE, add_seen, read_seen
+from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import DiskFullError, locked_folder
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import joined
@@ -147,6 +147,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     try:
         from ragen_gym.bench.episode_plan import Timeouts
+        from ragen_gym.bench.results_folder import ResultsFolder
         from ragen_gym.bench.runner import RunProgress, run_suite
         from ragen_gym.bench.suites import load_suite
         from ragen_gym.core.stats import check_scipy
@@ -166,7 +167,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with stops_at_sigterm():
             outcome = run_suite(suite, agent, arguments.out, request, progress)
         if seen is not None and (arguments.out / "run.json").is_file():
-            add_seen(arguments.out / SEEN_FILE, seen)
+            ResultsFolder(arguments.out).add_seen(seen)
         return _report_outcome(suite, agent, arguments, outcome)
     except DiskFullError as error:
         raise DiskFullError(f"{error} Then the same command resumes the run.") from error

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import gymnasium
 
-from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar
+from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
 from ragen_gym.core.levels import Level, text_of_levels
 from ragen_gym.core.progress import track
@@ -76,7 +76,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         _check,
         _CHECK_EXAMPLES,
         "Test a game and its environment by ragen_gym.testing: determinism, oracle, splits, spaces, text. "
-        "The environment is tested once the game passes. The exit code is 0 if all tests pass, else 1.",
+        "The environment is tested once the game passes. What could not be checked, such as the oracle of a game "
+        "too large to search, is printed below. The exit code is 0 if all tests pass, else 1.",
     )
     add_environment_options(check)
     check.add_argument("--json", action="store_true", help="print JSON")
@@ -266,7 +267,7 @@ def _print(record: LevelRecord, pushes: dict[str, Any] | None) -> None:
 def _check(arguments: argparse.Namespace) -> int:
     from ragen_gym.testing import check_env, check_game, check_task
 
-    steps: tuple[tuple[str, Callable[[], None]], ...]
+    steps: tuple[tuple[str, Callable[[], list[str] | None]], ...]
     if load_task(arguments.id) is not None:
         for name in environment_flags(arguments):
             raise ValueError(f"--{name.replace('_', '-')} is for games: leave it out for a text task.")
@@ -282,14 +283,16 @@ def _check(arguments: argparse.Namespace) -> int:
         )
     found = []
     for what, run in steps:
-        problem = None
+        problem, unchecked = None, list[str]()
         try:
-            run()
+            unchecked = run() or []
         except AssertionError as error:
             problem = str(error)
-        found.append({"check": what, "passed": problem is None, "problem": problem})
+        found.append({"check": what, "passed": problem is None, "problem": problem, "not_checked": unchecked})
         if not arguments.json:
             print(f"ok      {what}" if problem is None else f"FAILED  {what}\n{problem}", flush=True)
+            for said in unchecked:
+                print(wrapped(said, "        not checked: "), flush=True)
         if problem is not None:
             break
     if arguments.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
@@ -252,6 +253,22 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._check_started()
         self._noise_key = episode_key(stream_key(noise_seed, self.game.noise, "noise_seed"), 0)
         self._draws, self._drawn = [], 0
+
+    def twin(self) -> StepEnv:
+        """An environment of the same arguments, to ``follow`` this one."""
+        return copy(self)
+
+    def follow(self, other: StepEnv, noise_seed: int) -> None:
+        """Stand where another environment of the same arguments does, with the transition noise of another seed.
+
+        What is shown to an agent follows the environment that scores it: copies of it do not show what will happen.
+        """
+        other._check_started()
+        if getattr(self, "_start", None) != other._start:
+            self._start, self._solution = other._start, None
+        self._board, self._state = bytearray(other._board), list(other._state)
+        self._level_id, self._allowed = other._level_id, other._allowed
+        self.reseed_noise(noise_seed)
 
     def render(self) -> Any:
         """The board as text in mode ``"ansi"``, a uint8 (height, width, 3) array in ``"rgb_array"``, else None.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -296,6 +296,19 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     def reseed_noise(self, noise_seed: int) -> None:
         """Draw the transition noise of the turns to come from another seed; see ``StepEnv.reseed_noise``."""
         self.env.reseed_noise(noise_seed)
+
+    def twin(self) -> TurnEnv:
+        """An environment of the same arguments, to ``follow`` this one."""
+        other = copy(self)
+        other.env = self.env.twin()
+        return other
+
+    def follow(self, other: TurnEnv, noise_seed: int) -> None:
+        """Stand where another environment of the same arguments does, with other noise; see ``StepEnv.follow``."""
+        self.env.follow(other.env, noise_seed)
+        self._turn, self._played, self._over = other._turn, other._played, other._over
+        self.message_text, self._info = other.message_text, dict(other._info)
+        self._messages, self._images = [*map(dict, other._messages)], list(other._images)
 
     def render(self) -> Any:
         """What the environment of single moves renders: text, a picture, or None."""
