@@ -22,6 +22,7 @@ __all__ = [
     "SEPARATOR",
     "Problem",
     "Reply",
+    "example",
     "instructions",
     "last_message",
     "message",
@@ -158,6 +159,20 @@ def instructions(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> str:
         f"at most {config.max_actions_per_turn} a turn.",
     ]
     return "\n".join(line for line in lines if line)
+
+
+def example(game: Game, config: TurnConfig, board: str) -> str:
+    """The line of the system message with a reply in the form that is asked for; the budgets are those of ``config``.
+
+    It is the same on every level, so it says nothing of any. ``board`` is what its thinking writes of a board.
+    """
+    names = game.example_moves or tuple(action.name.capitalize() for action in game.Action)[:2]
+    thought = "I look at what is there, then I choose."
+    seen = f"<observation>{board}</observation>" if config.grounding else ""
+    expected = f"<prediction>{board}</prediction>" if config.world_modelling else ""
+    reply = write_reply(names[: config.max_actions_per_turn], f"{seen}{thought}{expected}" if config.think else None)
+    where = f" where the actions are {' and '.join(game.example_board.splitlines())}" if game.example_board else ""
+    return f"Example of a reply{where}: {reply}"
 
 
 def shown_symbols(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> tuple[tuple[str, str], ...]:

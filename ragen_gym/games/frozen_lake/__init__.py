@@ -86,6 +86,7 @@ class FrozenLake(GridGame):
         "desc": "levels: a list of boards",
         "p": "frozen_prob",
     }
+    example_moves = ("Down", "Up")
     mistakes: ClassVar[dict[str, str]] = {
         "fatal": "walks into a hole",
         "risk": "takes a worse chance, such as next to a hole",
