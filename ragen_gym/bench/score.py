@@ -36,6 +36,9 @@ no record. A split's entry holds, of the episodes that count (one that failed fo
 - ``pass_at``, ``pass_hat``: {k: {rate, low, high, n}}, unbiased pass@k and pass^k with intervals clustered as above.
 - ``malformed``: {rate, n, problems}, the share of replies with a problem, and how many have which; None without
   replies, and of a text task, which alone reads its replies.
+- ``common_problem``: {problem, n, cut, episode, turn, reply}, the most frequent of these problems: how many replies
+  have it, how many of those were cut by a limit of tokens, and the first of them, its middle left out where it is long;
+  None without one.
 - ``turns``, ``actions``: their mean number in an episode.
 - ``seconds``: {median, p95, total}, of an answer, and of all episodes, with those that failed and those that were made
   again.
@@ -75,6 +78,8 @@ from ragen_gym.core.stats import (
 )
 
 __all__ = ["coverage", "score", "score_results"]
+
+_SHOWN = 120  # characters of each end of a long reply that a summary quotes
 
 
 def score_results(run: BenchResults) -> dict[str, Any]:
@@ -284,16 +289,28 @@ def _passes(counts: InstanceCounts) -> dict[str, Any]:
 def _replies(episodes: Sequence[EpisodeRecord], *, reads: bool) -> dict[str, Any]:
     """How the agent answered in the episodes that count; ``reads``: whether anybody but a text task reads replies."""
     if not episodes:
-        return {"malformed": None, "turns": None, "actions": None}
+        return {"malformed": None, "common_problem": None, "turns": None, "actions": None}
     problems = [turn.problem for record in episodes for turn in record.turns if reads and turn.reply is not None]
     found = Counter(str(problem) for problem in problems if problem is not None)
     rate = found.total() / max(len(problems), 1)
     malformed = {"rate": rate, "n": len(problems), "problems": dict(sorted(found.items()))}
     return {
         "malformed": malformed if problems else None,
+        "common_problem": _common_problem(episodes, found.most_common(1)[0][0]) if found else None,
         "turns": float(np.mean([len(record.turns) for record in episodes])),
         "actions": float(np.mean([record.moves for record in episodes])),
     }
+
+
+def _common_problem(episodes: Sequence[EpisodeRecord], problem: str) -> dict[str, Any]:
+    """How many replies have a problem, and the first of them."""
+    having = [(each, turn) for each in episodes for turn, one in enumerate(each.turns) if one.problem == problem]
+    record, turn = having[0]
+    reply = record.turns[turn].reply or ""
+    if len(reply) > 2 * _SHOWN:
+        reply = f"{reply[:_SHOWN]} … {reply[-_SHOWN:]}"
+    cut = sum(each.turns[place].finish_reason in ("length", "max_reply") for each, place in having)
+    return {"problem": problem, "n": len(having), "cut": cut, "episode": record.path, "turn": turn, "reply": reply}
 
 
 def _effort(records: Sequence[EpisodeRecord], retried: Sequence[EpisodeRecord]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ __all__ = [
     "Problem",
     "Reply",
     "example",
+    "explain_problem",
     "instructions",
     "last_message",
     "message",
@@ -63,6 +64,21 @@ class Problem(StrEnum):
     """The answer names something that is not an action."""
     FORBIDDEN_TEXT = "forbidden_text"
     """It holds a text that no reply may hold, such as the spelling of a special token (``TurnEnv.forbidden_texts``)."""
+
+
+_PROBLEMS = {
+    Problem.NO_ANSWER: "Malformed: not of the form that was asked for",
+    Problem.SEVERAL_ANSWERS: "Malformed: a tag occurs more than once",
+    Problem.NO_STATE: "Malformed: the thinking lacks the observation or the prediction that was asked for",
+    Problem.NO_ACTION: "Malformed: the answer is empty",
+    Problem.UNKNOWN_ACTION: "Names an unknown action",
+    Problem.FORBIDDEN_TEXT: "Malformed: holds a text that no reply may hold",
+}
+
+
+def explain_problem(problem: Problem) -> str:
+    """A problem in words."""
+    return _PROBLEMS[problem]
 
 
 @dataclass(frozen=True)

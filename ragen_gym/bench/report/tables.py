@@ -9,9 +9,11 @@ from typing import Any
 
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import percent
+from ragen_gym.envs.reply import Problem, explain_problem
 
 __all__ = [
     "bounds",
+    "common_problems",
     "csv_table",
     "episodes_asked",
     "lacks",
@@ -179,9 +181,30 @@ def seen_in_training(summary: Summary) -> list[str]:
     return ["The agent saw none of these levels in training."] if splits else []
 
 
+def common_problems(summary: Summary) -> list[str]:
+    """Sentences on the format problems that more than half of the replies of a split share, each with an example."""
+    shared: dict[str, dict[str, Summary]] = {}
+    for name, split in summary["splits"].items():
+        common = split.get("common_problem")
+        if common and 2 * common["n"] > split["malformed"]["n"]:
+            shared.setdefault(common["problem"], {})[name] = common
+    said = []
+    for problem, of in shared.items():
+        what = explain_problem(Problem(problem)).removeprefix("Malformed: ")
+        having, first = sum(common["n"] for common in of.values()), next(iter(of.values()))
+        replies = sum(summary["splits"][name]["malformed"]["n"] for name in of)
+        cut = sum(common["cut"] for common in of.values())
+        limit = f" A limit of tokens cut {cut:,} of them: raise it." if 2 * cut > having else ""
+        said.append(
+            f"More than half of the replies share one problem, {problem} ({what}): {having:,} of {replies:,} in "
+            f"{', '.join(of)}.{limit} An example ({first['episode']}, turn {first['turn'] + 1}): {first['reply']!r}"
+        )
+    return said
+
+
 def sentences(summary: Summary) -> list[str]:
     """All that must be said next to the scores of a run."""
-    about = seen_in_training, left_out, uneven, overflowed, lacks
+    about = common_problems, seen_in_training, left_out, uneven, overflowed, lacks
     return [sentence for each in about for sentence in each(summary)]
 
 

@@ -15,12 +15,12 @@ from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import ReplayedEpisode, ReplayedTurn, Replayer
 from ragen_gym.bench.report.tables import number
 from ragen_gym.core.failures import Failure
-from ragen_gym.envs.reply import Problem, Reply
+from ragen_gym.envs.reply import Problem, Reply, explain_problem
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.values import Value
 from ragen_gym.render.png import encode_png
 
-__all__ = ["SPRITES", "board_style", "details", "explain_problem", "heading", "tags"]
+__all__ = ["SPRITES", "board_style", "details", "heading", "tags"]
 
 #: By the name of the game and of the tile, from the bottom up; ``*`` marks a piece that glides when it moves.
 SPRITES: dict[str, dict[str, list[str]]] = {
@@ -44,20 +44,6 @@ SPRITES: dict[str, dict[str, list[str]]] = {
 }
 
 _LARGEST_PICTURE = 2**14  # bytes of a PNG that a page takes up; grainy pictures are larger, and are left out
-
-_PROBLEMS = {
-    Problem.NO_ANSWER: "Malformed: not of the form that was asked for",
-    Problem.SEVERAL_ANSWERS: "Malformed: a tag occurs more than once",
-    Problem.NO_STATE: "Malformed: the thinking lacks the observation or the prediction that was asked for",
-    Problem.NO_ACTION: "Malformed: the answer is empty",
-    Problem.UNKNOWN_ACTION: "Names an unknown action",
-    Problem.FORBIDDEN_TEXT: "Malformed: holds a text that no reply may hold",
-}
-
-
-def explain_problem(problem: Problem) -> str:
-    """What is wrong with a reply, in words."""
-    return _PROBLEMS[problem]
 
 
 def tags(record: EpisodeRecord, over: int | None) -> list[str]:

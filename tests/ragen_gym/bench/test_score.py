@@ -170,12 +170,51 @@ def test_random_play_of_the_papers_instances_gives_the_papers_rates() -> None:
         assert low < split["published"]["StarPO-S (Table 4)"] < high, "the paper's agent, beside random play"
 
 
+def by_half_shouting(env: TurnEnv, rng: np.random.Generator) -> str:
+    return by_shouting(env, rng) if env.turn % 2 else "<think>Hm.</think><answer>Jump</answer>"
+
+
+def test_a_problem_that_most_replies_share_is_named_with_an_example() -> None:
+    one = replace(SMOKE, splits=SMOKE.splits[:1])
+    records = play(one, by_shouting)
+    (said,) = tables.common_problems(score(one, records, "shouting"))
+    name, replies = one.splits[0].name, sum(len(record.turns) for record in records)
+    assert said == (
+        "More than half of the replies share one problem, no_answer (not of the form that was asked for): "
+        f"{replies} of {replies} in {name}. An example ({name}/0/0, turn 1): 'UP!'"
+    )
+    summary = score(one, records, "shouting")
+    assert said in bench_scores.score_lines(summary)
+    assert said in tables.sentences(summary)
+    cut = [
+        replace(record, turns=tuple(replace(turn, finish_reason="length", reply="x" * 999) for turn in record.turns))
+        for record in records
+    ]
+    (said,) = tables.common_problems(score(one, cut, "shouting"))
+    assert f"A limit of tokens cut {replies} of them: raise it." in said
+    assert len(said) < 600
+
+
+def test_problems_of_at_most_half_of_the_replies_are_not_named() -> None:
+    sixteen = replace(SMOKE, splits=SMOKE.splits[:1])
+    four = tuple(replace(split, turn_config=replace(split.turn_config, max_turns=4)) for split in sixteen.splits)
+    summary = score(replace(sixteen, splits=four), play(replace(sixteen, splits=four), by_half_shouting), "half")
+    split = summary["splits"][four[0].name]
+    assert split["malformed"]["rate"] == 1
+    assert 2 * split["common_problem"]["n"] == split["malformed"]["n"]
+    assert tables.common_problems(summary) == []
+    assert tables.common_problems(score(CALM, play(CALM, by_oracle), "oracle")) == []
+
+
 def test_malformed_replies_are_counted_and_cost_what_they_cost() -> None:
     summary = score(SMOKE, play(SMOKE, by_shouting), "shouting")
     for name, split in summary["splits"].items():
         turns = 1 if "bandit" in name else 5
         assert split["success"]["rate"] == 0
         assert split["malformed"] == {"rate": 1, "n": 8 * turns, "problems": {"no_answer": 8 * turns}}
+        assert split["common_problem"] == {
+            "problem": "no_answer", "n": 8 * turns, "cut": 0, "episode": f"{name}/0/0", "turn": 0, "reply": "UP!"
+        }  # fmt: skip
         assert split["turns"] == turns
         assert split["actions"] == 0
         assert split["return"]["mean"] == pytest.approx(-0.1 * turns)

@@ -11,7 +11,7 @@ import pytest
 
 from ragen_gym.bench.agent import Task
 from ragen_gym.bench.replay import Replayer
-from ragen_gym.bench.report.viewer_data import details, explain_problem
+from ragen_gym.bench.report.viewer_data import details
 from ragen_gym.bench.rescore import Rescoring, rescore
 from ragen_gym.bench.results import BenchResults, load_results
 from ragen_gym.bench.runner import run_suite
@@ -21,7 +21,7 @@ from ragen_gym.cli import main
 from ragen_gym.core.levels import Level
 from ragen_gym.core.settings import declared
 from ragen_gym.core.turn_config import TurnConfig
-from ragen_gym.envs.reply import Problem
+from ragen_gym.envs.reply import Problem, explain_problem
 
 BOARD = "######\n######\n#PXO_#\n######\n######\n######"
 PUSHED = "######\n######\n#_P√_#\n######\n######\n######"
