@@ -30,7 +30,6 @@ __all__ = [
     "baselines",
     "evaluated_levels",
     "fixed_instances",
-    "measure",
     "optimal_rate",
     "play_fixed",
     "rate_of_played",
@@ -168,13 +167,3 @@ def play_fixed(
         return policy.play(processes, instances, settings.temperature, seed)
     with display.progress("evaluation", len(instances)):
         return policy.play(processes, instances, settings.temperature, seed, display.update)
-
-
-def measure(policy: Policy, display: Display) -> dict[str, Rate]:
-    """The rates of ``ragen-agent eval``: the model, random replies, optimal play."""
-    env, instances = evaluated_levels(policy.config)
-    played = play_fixed(policy, instances, display)
-    rates = {"model": rate_of_played(played), **baselines(env, instances)}
-    for notice in baseline_notices(env, instances):
-        display.say(notice)
-    return rates
