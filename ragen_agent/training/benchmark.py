@@ -172,7 +172,10 @@ class PolicyAgent:
         """End the play, and wait for its thread."""
         self.closed = True
         if self._thread.is_alive():
+            stops = self.policy.engine.stops.copy()
+            self.policy.engine.stops[:] = True  # replies in the making end with their next token, whatever it is
             await asyncio.to_thread(self._thread.join)
+            self.policy.engine.stops[:] = stops
 
     def episode(self, split: str, index: int) -> _Episode:
         """The episode of an instance."""

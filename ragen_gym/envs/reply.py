@@ -218,20 +218,26 @@ def shown_tiles(game: Game, config: TurnConfig) -> list[str]:
 
 def message(config: TurnConfig, board: str, turn: int, actions_left: int, reward: float | None) -> str:
     """The user message before turn number ``turn``, from 1 on; ``reward`` is that of the turn before, or None."""
-    form = (
-        f"<answer>first {SEPARATOR} second</answer>" if config.max_actions_per_turn > 1 else "<answer>action</answer>"
-    )
-    if config.think:
-        written = _WRITTEN[config.state_format]
-        seen = f"<observation>the board as it is{written}</observation>" if config.grounding else ""
-        expected = f"<prediction>the board after your moves{written}</prediction>" if config.world_modelling else ""
-        form = f"<think>{seen}your thoughts{expected}</think>{form}"
+    several, written = config.max_actions_per_turn > 1, _WRITTEN[config.state_format]
+    if config.example:  # a form with placeholders would be the last thing read, and models copy it
+        written = f" ({written.removeprefix(', ')})" * bool(written)
+        own = [f"the board as it is{written}"] * config.grounding + ["your own thoughts"] * config.think
+        own += [f"the board after your moves{written}"] * config.world_modelling
+        own += [f"names of actions with {SEPARATOR} between them" if several else "the name of one action"]
+        how = f"in the form of the example, with {', '.join(own[:-1])}{' and ' * (len(own) > 1)}{own[-1]}"
+    else:
+        form = f"<answer>first {SEPARATOR} second</answer>" if several else "<answer>action</answer>"
+        if config.think:
+            seen = f"<observation>the board as it is{written}</observation>" if config.grounding else ""
+            expected = f"<prediction>the board after your moves{written}</prediction>" if config.world_modelling else ""
+            form = f"<think>{seen}your thoughts{expected}</think>{form}"
+        how = f"with {form}"
     limit = f", in at most {config.max_tokens_per_turn} tokens" if config.max_tokens_per_turn else ""
     lines = [
         *_earned(reward),
         f"Turn {turn} of {config.max_turns}, actions left: {actions_left}.",
         board,
-        f"Reply with {form}{limit}.",
+        f"Reply {how}{limit}.",
     ]
     return "\n".join(lines)
 

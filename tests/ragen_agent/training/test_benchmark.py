@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,13 @@ from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import load_results
 from ragen_gym.bench.results_folder import ResultsFolder
-from ragen_gym.bench.runner import RunOutcome, run_suite
+from ragen_gym.bench.runner import RunOutcome, run_suite, run_suite_async
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main as gym_main
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.messages import plain_text
+from ragen_gym.inference.torch_engine import TorchEngine, TorchSession
 from tests.ragen_agent.displays import quiet
 from tests.ragen_agent.programs.test_program_episodes import KEEPS, command, helpers
 
@@ -185,6 +188,32 @@ def test_an_engine_that_breaks_fails_its_episodes(tmp_path: Path, monkeypatch: p
     assert "OutOfMemoryError" in load_results(tmp_path).records[0].detail
 
 
+def test_a_stopped_run_ends_within_a_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = trained(merged(LAKE, {"turns": {"max_tokens_per_turn": 800}, "evaluation": {"levels": 4}}))
+    policy.engine.bias[list(policy.engine.stop_ids)] = -1e9  # so that replies are as long as they may be
+    stops, begun, sample = policy.engine.stops.copy(), threading.Event(), TorchSession._step
+    steps: list[int] = []
+
+    def step(session: TorchSession, *arguments: Any) -> Any:
+        steps.append(1)
+        begun.set()
+        return sample(session, *arguments)
+
+    monkeypatch.setattr(TorchSession, "_step", step)
+    games = measured_settings(policy.config)
+    agent = PolicyAgent("hf:test", policy, games, {})
+
+    async def stopped() -> None:
+        run = asyncio.create_task(run_suite_async(evaluation_suite(games, tmp_path / "suite"), agent, tmp_path))
+        await asyncio.to_thread(begun.wait)
+        run.cancel()
+        await asyncio.wait([run])
+
+    asyncio.run(stopped())
+    assert len(steps) < 700
+    assert (policy.engine.stops == stops).all()
+
+
 RUN = merged(SMALL, {"game": "FrozenLake", "env_options": {"size": 3}, "turns": {"max_turns": 2}})
 RUN = merged(RUN, {"training": {"iterations": 1, "groups": 2, "group_size": 2}, "evaluation": {"imitation": False}})
 
@@ -250,8 +279,6 @@ def test_eval_of_a_model_that_has_never_met_the_format_says_so(
 def test_an_evaluation_that_measured_nothing_is_an_error(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ragen_gym.inference.torch_engine import TorchEngine
-
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("OutOfMemoryError: CUDA")
 
