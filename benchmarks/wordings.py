@@ -67,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     raise SystemExit(f"{out} is not whole; see above.")
                 summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
                 rows.append(_row(name, game, wording, summary["splits"][game]))
-                command = " ".join(f"{each}=MODEL" for each in models) + f" --levels {options.levels}"
+                command = f"{' '.join(f'{each}=MODEL' for each in models)} --levels {options.levels}"
+                command += f" --games {' '.join(options.games)}"
                 text = TEXT.format(levels=options.levels, rows="\n".join(rows), command=command, about=options.about)
                 write_atomic(options.out, f"{text.rstrip()}\n")
     return 0
