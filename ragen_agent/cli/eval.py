@@ -133,7 +133,7 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
         evaluation_suite(games, folder.suite)
     try:
         with stops_at_sigterm():
-            outcome = run_suite(suite, agent, folder.path, request, RunProgress())
+            outcome = run_suite(suite, agent, folder.path, request, RunProgress("ragen-agent"))
     except KeyboardInterrupt:
         again = f"the same command with --out {folder.path} resumes"
         print(f"\nragen-agent: stopped; episodes so far are kept, and {again}.", file=sys.stderr)
