@@ -61,6 +61,7 @@ On FrozenLake two groups: padded rows of 64 episodes of five turns would take mi
 """
 
 SHARED: Settings = {
+    "turns": {"example": False},
     "warm_start": {"epochs": 1, "batch": 8, "learning_rate": 1e-4},
     "training": {"groups": 8, "group_size": 8, "minibatch": 64, "filter": "none"},
 }

@@ -1,12 +1,13 @@
-"""``ragen-agent eval``: measure a run or any model next to random and optimal play."""
+"""``ragen-agent eval``: measure a run or any model through the benchmark's runner."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-from collections.abc import Collection
-from dataclasses import asdict, replace
+import sys
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ragen_agent.cli.settings import (
     settings_of,
 )
 from ragen_agent.config import Config, Settings, merged, with_settings
+from ragen_gym.core.command_line import stops_at_sigterm
 from ragen_gym.core.levels import SPLIT_NAMES
 
 if TYPE_CHECKING:
@@ -30,11 +32,15 @@ __all__ = ["add"]
 
 EVAL = """\
 Plays fixed levels of one split and prints the success rate next to random and optimal play on the same levels, with
-95 % Wilson intervals. No level of validation and test makes one problem with a training level; where the run kept
-a record of the levels it was trained on (seen.npy), how many of these are among them is said next to the rates. Takes a
-run's folder, or the folder of any Hugging Face causal LM whose tokenizer has a chat template. Of a mixture every game
-is measured by itself. With --game a run's model plays that game alone, whether or not it was trained on it: by the
-game's own options and the run's turns, thinking and limits of tokens."""
+95 % Wilson intervals, and the share of malformed replies with the commonest problem. No level of validation and test
+makes one problem with a training level; where the run kept a record of the levels it was trained on (seen.npy), how
+many of these are among them is said next to the rates. Takes a run's folder, or the folder of any Hugging Face causal
+LM whose tokenizer has a chat template. Of a mixture every game is measured by itself. With --game a run's model plays
+that game alone, whether or not it was trained on it: by the game's own options and the run's turns, thinking and
+limits of tokens.
+
+The episodes are kept in a folder of results, which `ragen-gym bench` scores, compares, verifies and shows. The exit
+code is 1 if episodes failed for reasons of infrastructure."""
 
 
 def add(commands: Any) -> None:
@@ -52,14 +58,19 @@ def add(commands: Any) -> None:
     )
     evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default: the run's, or 256)")
     evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default: the run's, or 0.5)")
-    evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the rates here")
+    evaluate.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="the folder of the results, new or to resume (default: a new runs/eval-NAME-GAME-SPLIT)",
+    )
+    evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the scores here, as bench score --json does")
     add_settings(evaluate, both_trainers=False)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.training.console import Display
     from ragen_agent.training.run_folder import RunFolder
-    from ragen_gym.core.storage import write_atomic
 
     check_not_distributed(options)
     if options.json is not None:
@@ -67,11 +78,11 @@ def _evaluate(options: argparse.Namespace) -> int:
     display = Display()
     display.say(f"measuring {options.model}")
     flags = {**given(options, "device", "threads"), "evaluation": given(options, "split", "levels", "temperature")}
-    folder, weights, trained = options.model, None, Config()
+    folder, state, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
         run, trained = RunFolder.reopen(folder)
         check_consent(folder, options.run_code, trained)
-        folder, weights = _policy_of(run)
+        folder, state = _policy_of(run)
         asked = settings_of(options, flags)
         if options.game is None and options.config is None and "game" not in asked:
             config = with_settings(trained, merged({"env_options": trained.env_options}, asked))
@@ -84,49 +95,115 @@ def _evaluate(options: argparse.Namespace) -> int:
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
         from ragen_agent.training.parameters import load_policy
         from ragen_agent.training.policy import Policy
-        from ragen_agent.training.tasks import measured_settings
-        from ragen_gym.core.seen import find_seen, read_seen
+        from ragen_gym.bench.agents.hf import weights_hash
 
-        agent = Policy.build(config, folder)
-        if weights is not None:
-            load_policy(agent.model, trained.lora, weights)
-    record = find_seen(options.model)
-    seen = None if record is None else read_seen(record)
-    first, *others = (_measured(replace(agent, config=each), seen, display) for each in measured_settings(config))
-    if options.json is not None:
-        games = {"games": {rates.pop("game"): rates for rates in others}} if others else {}
-        write_atomic(options.json, json.dumps({**first, **games}, indent=2) + "\n")
-    return 0
+        policy = Policy.build(config, folder)
+        weights = {"hash": weights_hash(folder)}
+        if state is not None:
+            load_policy(policy.model, trained.lora, state["model"])
+            weights["iteration"] = state["iteration"]
+    return _play(options, policy, weights, display)
 
 
-def _measured(policy: Policy, seen: Collection[int] | None, display: Display) -> dict[str, Any]:
-    """Measures the policy on the game of its settings and prints the table; what ``--json`` writes of it.
+def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], display: Display) -> int:
+    """Plays the episodes that the folder of results does not hold yet, and prints the scores."""
+    from ragen_agent.training.benchmark import PolicyAgent, evaluation_suite
+    from ragen_agent.training.tasks import measured_settings
+    from ragen_gym.bench.episode_plan import RunOptions, identity
+    from ragen_gym.bench.results import load_results
+    from ragen_gym.bench.results_folder import ResultsFolder
+    from ragen_gym.bench.runner import RunProgress, run_suite
+    from ragen_gym.bench.score import score_results
+    from ragen_gym.core.seen import find_seen
+    from ragen_gym.core.storage import write_atomic
 
-    ``seen`` are the families of the levels that it was trained on, where that is known.
-    """
-    from ragen_agent.training.console import rates_table
-    from ragen_agent.training.evaluation import evaluated_levels, measure, seen_levels
-
-    config = policy.config
-    rates = {row: rate.to_dict() for row, rate in measure(policy, display).items()}
-    display.console.print(rates_table(config.game, config.evaluation, rates))
-    counts = None
-    if seen is not None:
-        counts = dict(zip(("levels", "of"), seen_levels(*evaluated_levels(config), seen), strict=True))
-        display.say(
-            "{levels} of {of} levels were seen in training, themselves or one of their family.".format(**counts)
+    games = measured_settings(policy.config)
+    folder = ResultsFolder(options.out or _fresh_folder(options.model, policy.config))
+    with tempfile.TemporaryDirectory() as temporary:
+        suite = evaluation_suite(games, Path(temporary))
+        kept = {(record.split, record.index) for record in folder.records() if record.counted}
+        agent = PolicyAgent(f"hf:{options.model}", policy, games, weights, kept, find_seen(options.model))
+        evaluation = policy.config.evaluation
+        # A program chooses how many episodes it plays at a time, and leaves those that it gives up to the end.
+        most = evaluation.levels * len(games) if policy.config.program.command else evaluation.batch
+        request = RunOptions(concurrency=most)
+        folder.check(identity(suite, agent, request))
+        evaluation_suite(games, folder.suite)
+    try:
+        with stops_at_sigterm():
+            outcome = run_suite(suite, agent, folder.path, request, RunProgress("ragen-agent"))
+    except KeyboardInterrupt:
+        again = f"the same command with --out {folder.path} resumes"
+        print(f"\nragen-agent: stopped; episodes so far are kept, and {again}.", file=sys.stderr)
+        return 130
+    if agent.error is not None:
+        raise agent.error
+    if not any(record.counted for record in folder.records()):
+        record = folder.records()[0]
+        advice = ". Lower evaluation.batch: so many episodes are played at a time" * ("OutOfMemory" in record.detail)
+        raise ValueError(
+            f"all {outcome.wanted} episodes failed, so nothing was measured. The first failed by: {record.failure}: "
+            f"{record.detail}{advice}"
         )
-    return {"game": config.game, **rates, "seen": counts}
+    summary = score_results(load_results(folder.path, folder.suite))
+    folder.write_summary(summary)
+    if options.json is not None:
+        write_atomic(options.json, json.dumps(summary, indent=2) + "\n")
+    _print(games, summary, folder.path, display)
+    return 1 if outcome.infrastructure or outcome.missing else 0
+
+
+def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: Display) -> None:
+    """Prints the table of each game, its malformed replies, and how to see them."""
+    from ragen_agent.training.console import rates_table, run_code_flag
+    from ragen_gym.bench.report.tables import success
+    from ragen_gym.core.stats import percent
+    from ragen_gym.core.text import without_controls
+    from ragen_gym.envs.reply import Problem, explain_problem
+
+    for config in games:
+        split = summary["splits"][config.game]
+        counts = {"failed": split["excluded"], "overflowed": split["failures"].get("context_overflow", 0)}
+        rates = {row: split[row] for row in ("random", "optimal") if row in split}
+        display.console.print(
+            rates_table(config.game, config.evaluation, {"model": {**success(split), **counts}, **rates})
+        )
+        if split["levels"] < split["instances"]:
+            display.say(f"Only {split['levels']} different levels were found for these {split['instances']} episodes.")
+        if "lacks" in split:
+            display.say(split["lacks"])
+        if malformed := split["malformed"]:
+            number = sum(malformed["problems"].values())
+            display.say(f"Malformed replies: {number} of {malformed['n']} ({percent(malformed['rate'])}).")
+        if common := split.get("common_problem"):
+            said = explain_problem(Problem(common["problem"])).removeprefix("Malformed: ")
+            cut = f" A limit of tokens cut {common['cut']} of them." * bool(common["cut"])
+            reply = without_controls(common["reply"]).replace("\n", "\n  ")
+            display.say(f"The commonest problem, in {common['n']} replies: {said}.{cut} The first of them:\n  {reply}")
+        if split["seen"] is not None:
+            display.say(
+                f"{split['seen']} of {split['levels']} levels were seen in training, themselves or one of their family."
+            )
+    suite = f" --suite {folder / 'suite'}" if run_code_flag(games[0]) else ""
+    display.say(f"Results for ragen-gym bench score, compare and verify: {folder}")
+    display.say(f"Every reply on a page: ragen-gym bench report {folder}{suite}")
+
+
+def _fresh_folder(model: Path, config: Config) -> Path:
+    """The first folder for such an evaluation that is not there yet."""
+    name = f"eval-{model.resolve().name}-{config.game.rpartition(':')[2]}-{config.evaluation.split}"
+    candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
+    return next(path for path in candidates if not path.exists())
 
 
 def _policy_of(run: RunFolder) -> tuple[Path, dict[str, Any] | None]:
-    """The folder of a run's model and, where the run was cut short, the weights of its last saved iteration."""
+    """The folder of a run's model and, where the run was cut short, its last saved state, whose weights are newer."""
     if run.checkpoint.is_dir() and "after" in run.read_summary():
         return run.checkpoint, None
     state = run.load_state()  # never older than a checkpoint, which an earlier Ctrl-C may have left
     if state is not None and run.warm.is_dir():
         print(f"{run.path} was cut short: this is its model after iteration {state['iteration']} of reinforcement.")
-        return run.warm, state["model"]
+        return run.warm, state
     if run.checkpoint.is_dir():
         return run.checkpoint, None
     if run.warm.is_dir():

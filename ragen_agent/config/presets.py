@@ -10,8 +10,8 @@ model from scratch has never read the held-out names of the test split, so it is
 Countdown, a text task: two numbers up to 50, and a demonstrator seven of ten of whose replies are expressions drawn at
 random. Which sign leads to the target is what reinforcement learning has to find.
 
-A pretrained model thinks in its own words and at its own length, is not warm-started unless asked for, and takes the
-small steps of fine-tuning.
+A pretrained model thinks in its own words and at its own length, is shown an example reply, is not warm-started unless
+asked for, and takes the small steps of fine-tuning.
 
 A recipe, for ``ragen-agent train --recipe NAME``, is a file of settings in ``recipes/``, the same tree that
 ``--config`` takes ([openrlhf] for the distributed trainer), and next to it a table [recipe] about it:
@@ -79,7 +79,7 @@ GAME_DEFAULTS: dict[str, Settings] = {
 }
 
 PRETRAINED_DEFAULTS: Settings = {
-    "turns": {"max_tokens_per_turn": 256, "max_tokens_per_episode": 4096},
+    "turns": {"example": True, "max_tokens_per_turn": 256, "max_tokens_per_episode": 4096},
     "warm_start": {"epochs": 0, "batch": 8, "learning_rate": 1e-4},
     "training": {"learning_rate": 1e-6, "critic_learning_rate": 1e-5},
 }

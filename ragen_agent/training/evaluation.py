@@ -5,7 +5,7 @@ All play the same levels under the same budgets of turns and actions, one episod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,12 +30,10 @@ __all__ = [
     "baselines",
     "evaluated_levels",
     "fixed_instances",
-    "measure",
     "optimal_rate",
     "play_fixed",
     "rate_of_played",
     "scripted_rate",
-    "seen_levels",
     "validation_settings",
     "without_failed",
 ]
@@ -94,12 +92,6 @@ def validation_settings(config: Config) -> Config:
     """A run's settings whose evaluation is that of its early stopping: fixed levels of the split ``validation``."""
     split = same_version("validation", version_of(config.evaluation.split))
     return replace(config, evaluation=replace(config.evaluation, split=split, levels=config.stops.validation_levels))
-
-
-def seen_levels(env: ReplyEnv, instances: Sequence[Instance], seen: Collection[int]) -> tuple[int, int]:
-    """How many of the levels of these instances are of a family in ``seen``, and how many levels they are."""
-    families = env.level_families(dict.fromkeys(instance.seed for instance in instances))
-    return sum(family in seen for family in families), len(families)
 
 
 def scripted_rate(
@@ -168,13 +160,3 @@ def play_fixed(
         return policy.play(processes, instances, settings.temperature, seed)
     with display.progress("evaluation", len(instances)):
         return policy.play(processes, instances, settings.temperature, seed, display.update)
-
-
-def measure(policy: Policy, display: Display) -> dict[str, Rate]:
-    """The rates of ``ragen-agent eval``: the model, random replies, optimal play."""
-    env, instances = evaluated_levels(policy.config)
-    played = play_fixed(policy, instances, display)
-    rates = {"model": rate_of_played(played), **baselines(env, instances)}
-    for notice in baseline_notices(env, instances):
-        display.say(notice)
-    return rates

@@ -46,7 +46,7 @@ class Answer:
     """A reply and what it cost."""
 
     text: str  # the reply that is parsed
-    #: what a server returned apart from the reply as the model's reasoning, or None; the thinking of one without <think>
+    #: a server's reasoning, apart from the reply, or None; the thinking of a reply without <think>
     reasoning: str | None = None
     prompt_tokens: int | None = None  # as counted by the server or tokenizer, or None
     completion_tokens: int | None = None  # the same, of the reply with its reasoning

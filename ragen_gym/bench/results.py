@@ -72,9 +72,10 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
         seen, seen_differs = folder.read_seen(info)
         if folder.info_json == text:  # else a session has begun or ended meanwhile
             break
-    if not suite and info["suite"] not in SUITES and not Path(info["suite"]).exists():
-        raise ValueError(f"{path} played {info['suite']}, no suite of this package: give its folder with --suite.")
-    played = load_suite(suite) if suite else load_suite(info["suite"], run_code=False)
+    named = folder.suite if info["suite"] not in SUITES and folder.suite.is_dir() else info["suite"]
+    if not suite and str(named) not in SUITES and not Path(named).exists():
+        raise ValueError(f"{path} played {named}, no suite of this package: give its folder with --suite.")
+    played = load_suite(suite) if suite else load_suite(named, run_code=False)
     if info["hash"] != played.hash:
         raise ValueError(
             f"{path} played suite {info['suite']} with hash {info['hash']}; {played.name} has hash {played.hash}, so "

@@ -6,6 +6,7 @@
                      ``HashChain``; only ever added to
     started.jsonl    key and session of each episode, written before the agent is first asked; only ever added to
     summary.json     the scores, from the end of a session to the begin of the next one that plays
+    suite/           the suite, where it was made for this run; see ``ragen_gym.bench.suites.table``
     seen.npy         the families of levels that the agent saw in training, where that is known, which ``run.json``
                      knows by their number and hash; see ``ragen_gym.core.seen``
 
@@ -106,7 +107,7 @@ class ResultsFolder:
         self.path = Path(path)
         self.episodes, self.summary = self.path / "episodes.jsonl", self.path / "summary.json"
         self.started = self.path / "started.jsonl"
-        self.seen = self.path / SEEN_FILE
+        self.seen, self.suite = self.path / SEEN_FILE, self.path / "suite"
         self._run = self.path / "run.json"
 
     @property
@@ -179,7 +180,7 @@ class ResultsFolder:
             info = self.info
             _check_same(self.path, info, identity)
             return {name: info[name] for name in identity}
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and (not self.path.is_dir() or {*self.path.iterdir()} - {self.suite}):
             raise ValueError(f"--out {self.path} is neither a run nor an empty folder: choose another one.")
         return identity
 

@@ -43,15 +43,20 @@ _PACKAGES = ("gymnasium", "numpy", "openai", "transformers", "torch", "stable_ba
 
 
 class RunProgress:
-    """The running score on standard error: a bar on a terminal, a line now and then elsewhere."""
+    """The running score on standard error: a bar on a terminal, a line now and then elsewhere.
 
-    def __init__(self) -> None:
+    Args:
+        program: begins every line.
+    """
+
+    def __init__(self, program: str = "ragen-gym") -> None:
+        self._program = program
         self._solved = self._counted = self._turns = self._malformed = 0
         self._failures: Counter[str] = Counter()
 
     def begin(self, total: int, kept: Sequence[EpisodeRecord]) -> None:
         """Start: so many episodes are wanted, of which these have been played before."""
-        self._bar = ProgressBar("episodes", total, done=len(kept), prefix="ragen-gym: ")
+        self._bar = ProgressBar("episodes", total, done=len(kept), prefix=f"{self._program}: ")
         self._bar.__enter__()
         for record in kept:
             self._count(record)
@@ -65,7 +70,7 @@ class RunProgress:
 
     def say(self, notice: str) -> None:
         """Show a line of its own."""
-        self._bar.say(f"ragen-gym: {notice}")
+        self._bar.say(f"{self._program}: {notice}")
 
     def end(self) -> None:
         """Stop the bar."""

@@ -84,6 +84,11 @@ class TurnConfig:
         0.0, "what a right observation and a right prediction earn together, half each, in proportion to their scores"
     )
     prompt: str = setting("default", "wording of the messages and grammar of the replies", choices=PROMPTS)
+    example: bool = setting(
+        False,
+        "whether the system message of a game ends with an example reply, which solves no board; prompt='ragen-v1' has "
+        "wording of its own and shows none",
+    )
     observation: str = setting("text", "what the messages show of the board", choices=OBSERVATIONS)
     image_tiles: str = _image_setting("tiles")
     image_tile_size: int = _image_setting("tile_size")

@@ -13,7 +13,8 @@ What an agent is given to read and how its reply is read, in words of our own:
 | ``<think>`` at its start | the model's to write | begun for the model; the reply need not hold it |
 | tags written twice | malformed | left out |
 | empty names, as in ``Up ||`` | an unknown action | left out |
-| grounding, world modelling | on wish | not there |
+| grounding, world modelling | optional | not there |
+| an example reply | optional | not there |
 
 Well-formed replies play the same moves under both, so the rates of random and of optimal play do not change. Otherwise
 ``ragen-v1`` is the more lenient one: every reply without fault under ``default`` is one here, not the other way round.

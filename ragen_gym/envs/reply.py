@@ -22,6 +22,7 @@ __all__ = [
     "SEPARATOR",
     "Problem",
     "Reply",
+    "example",
     "explain_problem",
     "instructions",
     "last_message",
@@ -215,6 +216,20 @@ def instructions(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def example(game: Game, config: TurnConfig, board: str) -> str:
+    """The line of the system message with a reply in the form that is asked for; the budgets are those of ``config``.
+
+    It is the same on every level, so it says nothing of any. ``board`` is what its thinking writes of a board.
+    """
+    names = game.example_moves or tuple(action.name.capitalize() for action in game.Action)[:2]
+    thought = "I look at what is there, then I choose."
+    seen = f"<observation>{board}</observation>" if config.grounding else ""
+    expected = f"<prediction>{board}</prediction>" if config.world_modelling else ""
+    reply = write_reply(names[: config.max_actions_per_turn], f"{seen}{thought}{expected}" if config.think else None)
+    where = f" where the actions are {' and '.join(game.example_board.splitlines())}" if game.example_board else ""
+    return f"Example of a reply{where}: {reply}"
+
+
 def shown_symbols(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> tuple[tuple[str, str], ...]:
     """The legend of the symbols in a conversation: none where boards are pictures of things and never written."""
     written = bool(config.state_parts) and config.state_format in ("text", "symbols")
@@ -242,20 +257,26 @@ def shown_tiles(game: Game, config: TurnConfig) -> list[str]:
 
 def message(config: TurnConfig, board: str, turn: int, actions_left: int, reward: float | None) -> str:
     """The user message before turn number ``turn``, from 1 on; ``reward`` is that of the turn before, or None."""
-    form = (
-        f"<answer>first {SEPARATOR} second</answer>" if config.max_actions_per_turn > 1 else "<answer>action</answer>"
-    )
-    if config.think:
-        written = _WRITTEN[config.state_format]
-        seen = f"<observation>the board as it is{written}</observation>" if config.grounding else ""
-        expected = f"<prediction>the board after your moves{written}</prediction>" if config.world_modelling else ""
-        form = f"<think>{seen}your thoughts{expected}</think>{form}"
+    several, written = config.max_actions_per_turn > 1, _WRITTEN[config.state_format]
+    if config.example:  # a form with placeholders would be the last thing read, and models copy it
+        written = f" ({written.removeprefix(', ')})" * bool(written)
+        own = [f"the board as it is{written}"] * config.grounding + ["your own thoughts"] * config.think
+        own += [f"the board after your moves{written}"] * config.world_modelling
+        own += [f"names of actions with {SEPARATOR} between them" if several else "the name of one action"]
+        how = f"in the form of the example, with {', '.join(own[:-1])}{' and ' * (len(own) > 1)}{own[-1]}"
+    else:
+        form = f"<answer>first {SEPARATOR} second</answer>" if several else "<answer>action</answer>"
+        if config.think:
+            seen = f"<observation>the board as it is{written}</observation>" if config.grounding else ""
+            expected = f"<prediction>the board after your moves{written}</prediction>" if config.world_modelling else ""
+            form = f"<think>{seen}your thoughts{expected}</think>{form}"
+        how = f"with {form}"
     limit = f", in at most {config.max_tokens_per_turn} tokens" if config.max_tokens_per_turn else ""
     lines = [
         *_earned(reward),
         f"Turn {turn} of {config.max_turns}, actions left: {actions_left}.",
         board,
-        f"Reply with {form}{limit}.",
+        f"Reply {how}{limit}.",
     ]
     return "\n".join(lines)
 

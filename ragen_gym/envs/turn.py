@@ -14,12 +14,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from ragen_gym.core.levels import Level
-from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.text import EDGE, Vocabulary
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs import ragen_v1
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.envs.messages import IMAGE, parts_of
-from ragen_gym.envs.reply import Problem, Reply, instructions, last_message, message, parse
+from ragen_gym.envs.reply import Problem, Reply, example, instructions, last_message, message, parse
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.state import StateScore, StateText
 from ragen_gym.envs.step import InnerGenerator, StepEnv
@@ -44,12 +44,13 @@ class _Prompt:
     last_message: Callable[[str, float | None], str]
     parse: Callable[[str, Sequence[str], TurnConfig], Reply]
     shows_penalty: bool  # whether the reward in the messages holds the penalty
+    example: Callable[[Game, TurnConfig, str], str] | None  # the line that ``TurnConfig.example`` adds, if any
 
 
 _PROMPTS = {
-    "default": _Prompt(instructions, message, last_message, parse, shows_penalty=True),
+    "default": _Prompt(instructions, message, last_message, parse, shows_penalty=True, example=example),
     "ragen-v1": _Prompt(
-        ragen_v1.instructions, ragen_v1.message, ragen_v1.last_message, ragen_v1.parse, shows_penalty=False
+        ragen_v1.instructions, ragen_v1.message, ragen_v1.last_message, ragen_v1.parse, False, example=None
     ),
 }
 
@@ -122,6 +123,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
       their scores
     - ``prompt`` (default): wording of the messages and grammar of the replies; "ragen-v1" states what RAGEN's prompts
       state and reads replies as leniently (``ragen_gym.envs.ragen_v1`` compares the two)
+    - ``example`` (False): whether the system message of a game ends with an example reply, which solves no board;
+      prompt='ragen-v1' has wording of its own and shows none
     - ``observation`` (text): what the messages show of the board: "text", "image" or "both"
     - ``image_tiles`` (pictures): set of tiles of the pictures: "pictures", "shapes" or "letters"
     - ``image_tile_size`` (28): side of a tile in the pictures; 28 is one visual token a tile for patches of 14 that are
@@ -162,6 +165,9 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self._prompt = _PROMPTS[config.prompt]
         self.instructions = self._prompt.instructions(env.game, env.vocabulary, self._budgets)
         self._write_states()
+        if config.example and self._prompt.example:
+            board = self.state_text.write(_example_board(env.game)) if env.game.layout == "grid" else ""
+            self.instructions += f"\n{self._prompt.example(env.game, self._budgets, board or env.game.example_board)}"
         self._pictures: BoardImages | None = None
         charset, _, longest = env.charset
         characters = frozenset(string.printable) | charset
@@ -379,6 +385,14 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     def _left(self, played: int) -> int:
         """Moves that the budgets allow after so many moves and the turns taken."""
         return min(self.max_actions - played, (self.max_turns - self._turn) * self.max_actions_per_turn)
+
+
+def _example_board(game: Game) -> bytes:
+    """A board of the game's size with the player in the upper left corner and nothing else."""
+    row = bytes([max(game.ground_tiles)]) * game.width
+    board = bytearray(bytes([EDGE]).join([row] * game.height))
+    board[0] = min(game.player_tiles, default=board[0])
+    return bytes(board)
 
 
 def make_turn(name: str, config: TurnConfig | None = None, **options: Any) -> TurnEnv:

@@ -170,6 +170,11 @@ class Game(ABC):
     noise_in_params: ClassVar[bool] = True
     #: What a mistake is called, by its kind (``ragen_gym.bench.losses.KINDS``), where the game has better words.
     mistakes: ClassVar[dict[str, str]] = {}
+    #: Moves of the example reply in the system message (``TurnConfig.example``), no better than moves drawn at random.
+    #: Empty for the first two actions.
+    example_moves: ClassVar[tuple[str, ...]] = ()
+    #: The board that the example is about, as text, where its moves are not actions of every level; else "".
+    example_board: ClassVar[str] = ""
     #: Options of the same game in other packages, and what they are here: for the error about an unknown option.
     foreign_options: ClassVar[dict[str, str]] = {}
     #: Whether the oracle searches. A solution then has the limit ``max_nodes`` of each search, which may be set, and

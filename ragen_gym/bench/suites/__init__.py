@@ -147,6 +147,7 @@ class Suite:
     temperature: float = 0.5  # at which language models are sampled
     about: str = ""  # what the suite measures, in a sentence or two
     source: str = ""  # where the protocol is published; empty for one of this package
+    noise: str = ""  # how noise seeds are made: "index" of the instance's place, "" of a hash; see ``noise_seed``
     differs: tuple[str, ...] = ()  # in what the suite is not that protocol, a sentence each
     pooled: tuple[Published, ...] = ()  # what others report on several splits together
 
@@ -160,11 +161,14 @@ class Suite:
     def hash(self) -> str:
         """Content hash, 16 hexadecimal digits of SHA-256: every result carries it."""
         content = [self.name, self.temperature, [split.content() for split in self.splits]]
+        content += [self.noise] * bool(self.noise)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def noise_seed(suite: Suite, split: Split, index: int, rollout: int) -> int:
     """The seed of an episode's noise, 0 to 2**32 - 1: one for each instance and rollout, the same for all agents."""
+    if suite.noise == "index":
+        return index + rollout * len(split.levels)
     name = f"{suite.hash}/{split.name}/{index}/{rollout}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
@@ -249,6 +253,7 @@ def _load(path: Path, *, run_code: bool) -> Suite:
             temperature=float(temperature),
             about=str(table.get("about", "")),
             source=str(table.get("source", "")),
+            noise=str(table.get("noise", "")),
             differs=tuple(map(str, table.get("differs", ()))),
             pooled=tuple(
                 Published(str(row["who"]), float(row["success"]), tuple(row["splits"]))

@@ -5,6 +5,7 @@ A table, of which a suite needs only ``name`` and ``splits``, and a split only `
     name = "my-suite-v0"
     about = "What it measures."
     temperature = 0.5
+    noise = "index"  # noise seeds: an instance's place, as in training's evaluations; without it hashes
     source = "a paper and its code"  # of a protocol that others published
     differs = ["In what the suite is not that protocol, a sentence each."]
 
@@ -49,7 +50,7 @@ __all__ = ["SUITE_FILE", "env_options", "read_table"]
 SUITE_FILE = "suite.toml"
 
 _TURN_OPTIONS = tuple(field.name for field in fields(TurnConfig))
-_SUITE_KEYS = ("name", "about", "temperature", "source", "differs", "published", "budgets", "splits")
+_SUITE_KEYS = ("name", "about", "temperature", "noise", "source", "differs", "published", "budgets", "splits")
 _PUBLISHED_KEYS = ("who", "success", "splits")
 _SPLIT_KEYS = ("name", "env", "levels", "about", "env_options", "budgets", "published", "ladder", "freeze")
 
@@ -77,6 +78,10 @@ def read_table(path: Path) -> dict[str, Any]:
             _check(f"env_options of {what}", row.get("env_options", {}))
             _check_name(what, row["name"])
             _check_file(what, row["levels"])
+            if "levels" in row.get("env_options", {}):
+                raise ValueError(f"{what}: env_options cannot hold levels, which are those of {row['levels']}.")
+        if table.get("noise", "index") != "index":
+            raise ValueError(f'noise={shown(table["noise"])} must be "index": or leave it out.')
         names = [row["name"] for row in table["splits"]]
         for row in table.get("published", ()):
             _check("[[published]]", row, _PUBLISHED_KEYS, _PUBLISHED_KEYS)

@@ -98,6 +98,7 @@ class FrozenLake(GridGame):
         "reward_schedule": "fixed: 1 for the goal, 0 for anything else",
         "p": "frozen_prob",
     }
+    example_moves = ("Down", "Up")
     mistakes: ClassVar[dict[str, str]] = {
         "fatal": "walks into a hole",
         "risk": "takes a worse chance, such as next to a hole",

@@ -116,6 +116,7 @@ class Sokoban(GridGame):
         "dim_room": "height and width",
         "num_boxes": "boxes",
     }
+    example_moves = ("Down", "Up")
     mistakes: ClassVar[dict[str, str]] = {"unsolvable": "makes a box unmovable, or the level unsolvable"}
     vocabularies: ClassVar[dict[str, Vocabulary]] = {
         "ragen": Vocabulary("ragen", "#_O√XPS"),

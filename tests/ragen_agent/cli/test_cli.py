@@ -34,7 +34,7 @@ TINY = [
 ]
 
 
-def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert main(["train", *TINY, "--out", str(out)]) == 0
     assert "optimal" in capsys.readouterr().out
@@ -45,11 +45,12 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert {"config.toml", "metrics.jsonl", "episodes.jsonl", "curve.png", "checkpoint"} <= {
         p.name for p in out.iterdir()
     }
+    monkeypatch.chdir(tmp_path)
     assert main(["eval", str(out), "--json", str(tmp_path / "rates.json")]) == 0
-    rates = json.loads((tmp_path / "rates.json").read_text())
-    assert rates["model"] == summary["after"]
-    assert rates["random"] == summary["random"]
-    assert rates["seen"] == {"levels": 8, "of": 8}
+    rates = json.loads((tmp_path / "rates.json").read_text())["splits"]["Bandit"]
+    assert rates["success"] == summary["after"]
+    assert rates["optimal_expected"] == summary["optimal"]["rate"]
+    assert (rates["seen"], rates["levels"]) == (8, 8)
     assert "8 of 8 levels were seen in training" in capsys.readouterr().out
     assert main(["eval", str(out / "checkpoint"), "--game", "Bandit", "--split", "test", "--levels", "8"]) == 0
     assert "0 of 8 levels were seen in training" in capsys.readouterr().out
@@ -57,7 +58,7 @@ def test_train_then_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "4 fixed validation levels" in capsys.readouterr().out
     kept = (out / "metrics.jsonl").read_bytes()
     assert main(["eval", str(out), "--game", "NewVocab", "--levels", "4", "--json", str(tmp_path / "other.json")]) == 0
-    assert json.loads((tmp_path / "other.json").read_text())["model"]["n"] == 4
+    assert json.loads((tmp_path / "other.json").read_text())["splits"]["NewVocab"]["success"]["n"] == 4
     assert main(["train", *TINY, "--out", str(out)]) == 2
     assert "--resume" in capsys.readouterr().err
     assert (out / "metrics.jsonl").read_bytes() == kept
@@ -218,35 +219,41 @@ def test_a_pretrained_run_is_told_the_limit_of_tokens_in_every_game(
     shutil.copytree(model, RunFolder.create(tmp_path / "run", replace(small, model=str(model))).warm)
     said: list[str] = []
 
-    def measured(agent: Policy, *others: object) -> dict[str, object]:
-        said.append(make_env(agent.config, None).reset(seed=1)[0])
-        return {"game": agent.config.game}
+    def play(options: object, policy: Policy, *others: object) -> int:
+        said.append(make_env(policy.config, None).reset(seed=1)[0])
+        return 0
 
-    monkeypatch.setattr(eval_command, "_measured", measured)
+    monkeypatch.setattr(eval_command, "_play", play)
     for game in ([], ["--game", "BanditRev"]):
         assert main(["eval", str(tmp_path / "run"), *game]) == 0
     assert ["in at most 40 tokens" in message for message in said] == [True, True]
 
 
-def test_eval_of_a_run_that_was_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_of_a_run_that_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     out, rates = tmp_path / "run", tmp_path / "rates.json"
     assert main(["train", *TINY, "--out", str(out)]) == 0
     summary = json.loads((out / "summary.json").read_text())
     shutil.rmtree(out / "checkpoint")
     (out / "summary.json").unlink()
     assert main(["eval", str(out), "--json", str(rates)]) == 0
-    assert json.loads(rates.read_text())["model"] == summary["after"]
+    assert json.loads(rates.read_text())["splits"]["Bandit"]["success"] == summary["after"]
     assert "after iteration 2 of reinforcement" in capsys.readouterr().out
     (out / "state.pt").unlink()
     assert main(["eval", str(out), "--json", str(rates)]) == 0
-    assert json.loads(rates.read_text())["model"] == summary["before"]
+    assert json.loads(rates.read_text())["splits"]["Bandit"]["success"] == summary["before"]
     assert "before reinforcement" in capsys.readouterr().out
     shutil.rmtree(out / "warm")
     assert main(["eval", str(out)]) == 2
     assert f"--resume {out}" in capsys.readouterr().err
 
 
-def test_eval_measures_every_game_of_a_mixture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_measures_every_game_of_a_mixture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     out, rates = tmp_path / "run", tmp_path / "rates.json"
     mixture = tmp_path / "mixture.toml"
     mixture.write_text('[[games]]\ngame = "Bandit"\n[[games]]\ngame = "FrozenLake"\nenv_options = {size = 3}\n')
@@ -259,14 +266,13 @@ def test_eval_measures_every_game_of_a_mixture(tmp_path: Path, capsys: pytest.Ca
     shown = " ".join(capsys.readouterr().out.split())
     assert [shown.count(title) for title in titles] == [1, 1]
     assert shown.count("levels were seen in training") == 2
-    measured = json.loads(rates.read_text())
-    assert measured["game"] == "Bandit"
-    assert set(measured["games"]) == {"FrozenLake"}
-    for found, trained in ((measured, summary), (measured["games"]["FrozenLake"], summary["games"]["FrozenLake"])):
-        assert found["model"] == trained["after"]
-        assert (found["random"], found["optimal"]) == (trained["random"], trained["optimal"])
+    measured = json.loads(rates.read_text())["splits"]
+    assert [*measured] == ["Bandit", "FrozenLake"]
+    for found, trained in ((measured["Bandit"], summary), (measured["FrozenLake"], summary["games"]["FrozenLake"])):
+        assert found["success"] == trained["after"]
+        assert found["optimal_expected"] == pytest.approx(trained["optimal"]["rate"])
     assert main(["eval", str(out), "--game", "FrozenLake", "--json", str(rates)]) == 0
-    assert "games" not in json.loads(rates.read_text())
+    assert [*json.loads(rates.read_text())["splits"]] == ["FrozenLake"]
     assert titles[0] not in capsys.readouterr().out
 
 
@@ -276,11 +282,11 @@ def test_options_of_a_game_are_laid_over_those_of_the_run(tmp_path: Path, monkey
     policy, played = Policy.build(trained), list[dict[str, object]]()
     save_checkpoint(policy.model, policy.tokenizer, RunFolder.create(tmp_path / "run", trained).warm)
 
-    def measured(agent: Policy, *others: object) -> dict[str, object]:
-        played.append(dict(agent.config.env_options))
-        return {"game": agent.config.game}
+    def play(options: object, policy: Policy, *others: object) -> int:
+        played.append(dict(policy.config.env_options))
+        return 0
 
-    monkeypatch.setattr(eval_command, "_measured", measured)
+    monkeypatch.setattr(eval_command, "_play", play)
     for flags in (["--env-option", "size=5"], ["--set", "threads=1"]):
         assert main(["eval", str(tmp_path / "run"), *flags]) == 0
     assert played == [{**options, "size": 5}, options]

@@ -129,7 +129,7 @@ def test_without_an_oracle_the_lines_that_are_missing_are_said(
     assert missing in capsys.readouterr().out
     assert agent_cli.main(["eval", "run", "--run-code", "--json", "rates.json"]) == 0
     assert missing in capsys.readouterr().out
-    assert "random" not in json.loads((folder / "rates.json").read_text(encoding="utf-8"))
+    assert "random" not in json.loads((folder / "rates.json").read_text(encoding="utf-8"))["splits"]["guessing:Bare"]
     assert agent_cli.main(["report", "run", "--run-code"]) == 0
 
 

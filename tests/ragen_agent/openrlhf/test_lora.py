@@ -115,7 +115,7 @@ def test_a_run_with_adapters_ends_in_a_model_that_eval_and_the_benchmark_read(
     assert all(abs(record["vllm_kl"]) < 5e-3 for record in trained)
     assert not (folder.checkpoint / "adapter_model.safetensors").exists()
     assert (folder.adapter / "adapter_model.safetensors").is_file()
-    assert main(["eval", str(folder.path), "--levels", "16"]) == 0
+    assert main(["eval", str(folder.path), "--levels", "16", "--out", str(tmp_path / "results")]) == 0
     assert "16 fixed test levels" in capsys.readouterr().out
     agent = ["--agent", f"hf:{folder.checkpoint}", "--max-tokens", "24", "--limit", "2", "--split", "frozen_lake"]
     assert bench(["bench", "run", "--suite", "smoke", *agent, "--out", str(tmp_path / "bench"), "--json"]) == 0

@@ -97,10 +97,11 @@ def test_the_final_model_is_one_that_eval_reads(
     grpo: tuple[RunFolder, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, summary = grpo
-    assert main(["eval", str(folder.path), "--levels", "32", "--json", str(tmp_path / "rates.json")]) == 0
-    rates = json.loads((tmp_path / "rates.json").read_text())
-    assert rates["model"]["low"] < summary["after"]["high"]
-    assert summary["after"]["low"] < rates["model"]["high"]
+    results = ["--out", str(tmp_path / "results"), "--json", str(tmp_path / "rates.json")]
+    assert main(["eval", str(folder.path), "--levels", "32", *results]) == 0
+    (split,) = json.loads((tmp_path / "rates.json").read_text())["splits"].values()
+    assert split["success"]["low"] < summary["after"]["high"]
+    assert summary["after"]["low"] < split["success"]["high"]
 
 
 def test_ppo_with_a_critic_and_bi_level_gae_survives_being_killed(warm: Path, tmp_path: Path) -> None:

@@ -216,14 +216,17 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path: Path) -> None:
     assert all(value.any() for value in states[0]["model"].values()), "it has learned"
 
 
-def test_a_run_ends_in_a_checkpoint_that_anything_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_ends_in_a_checkpoint_that_anything_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from peft import PeftModel
 
+    monkeypatch.chdir(tmp_path)
     config, rates = configure(), tmp_path / "rates.json"
     folder = RunFolder.create(tmp_path / "run", config)
     summary = training.train(config, folder, quiet())
     assert main(["eval", str(folder.path), "--json", str(rates)]) == 0
-    assert json.loads(rates.read_text())["model"] == summary["after"]
+    assert json.loads(rates.read_text())["splits"][config.game]["success"] == summary["after"]
     merged_model = load_checkpoint(folder.checkpoint)[0]
     state = folder.load_state()
     assert state is not None
@@ -235,7 +238,7 @@ def test_a_run_ends_in_a_checkpoint_that_anything_reads(tmp_path: Path, capsys: 
         torch.testing.assert_close(served(ids).logits, merged_model(ids).logits, atol=1e-4, rtol=0)
     (folder.path / "summary.json").unlink()
     assert main(["eval", str(folder.path), "--json", str(rates)]) == 0, "from state.pt, as if it had been cut short"
-    assert json.loads(rates.read_text())["model"] == summary["after"]
+    assert json.loads(rates.read_text())["splits"][config.game]["success"] == summary["after"]
     assert "was cut short: this is its model after iteration" in capsys.readouterr().out
 
 
