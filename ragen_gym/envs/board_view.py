@@ -29,8 +29,8 @@ class TextSpace(spaces.Text):
     def spaces(self) -> NoReturn:
         """Refused: Stable-Baselines3 looks for this attribute first, and fails with a riddle on any text."""
         raise ValueError(
-            "the observations are text, from which Stable-Baselines3 cannot learn: make the environment with "
-            "observation='grid' and wrap it in FlatSymbols or OneHotPlanes of ragen_gym.wrappers."
+            "the observations are text, from which Stable-Baselines3 cannot learn: make single moves with "
+            "gymnasium.make(id, observation='grid') and wrap it in ragen_gym.wrappers.FlatSymbols or OneHotPlanes."
         )
 
 
