@@ -368,7 +368,7 @@ def test_a_network_of_one_s_own_runs_when_it_may(tmp_path: Path) -> None:
 
 
 def test_something_else_than_a_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="torch.jit.script"):
         torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "script.zip"))
     torch.save({}, tmp_path / "weights.zip")
     (tmp_path / "text.zip").write_text("no zip")
