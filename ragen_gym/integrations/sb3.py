@@ -31,9 +31,9 @@ class BatchVecEnv(VecEnv):
                 f"{env} must be a batch in mode SameStep that shows numbers: gymnasium.make_vec(id, num_envs, "
                 'autoreset_mode="SameStep", observation="grid") in ragen_gym.wrappers.BatchFlatSymbols, for example.'
             )
-        self.env, self._began = env, time.time()
+        self.env: Any = env
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
-        self.metadata = env.metadata
+        self.metadata, self._began = env.metadata, time.time()
 
     def reset(self) -> Any:
         """Start episodes, with the seeds and options that were set."""

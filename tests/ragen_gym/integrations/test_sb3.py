@@ -167,7 +167,7 @@ def test_what_is_asked_of_each_environment() -> None:
     env.reset()
     masks = env.env_method("action_masks", indices=[1, 3])
     assert [(mask.shape, mask.dtype) for mask in masks] == [((4,), np.bool_)] * 2
-    np.testing.assert_array_equal(masks, np.stack(get_action_masks(env))[[1, 3]])
+    np.testing.assert_array_equal(masks, get_action_masks(env)[[1, 3]])
     np.testing.assert_array_equal(env.get_attr("action_masks", 2)[0](), get_action_masks(env)[2])
     assert env.get_attr("text_format", [0, 1]) == ["grid"] * 2
     assert env.get_attr("observation_space") == [env.observation_space] * N
@@ -193,7 +193,8 @@ def test_pictures_and_videos(tmp_path: Path) -> None:
         recorder.step(np.ones(N, int))
     recorder.close()
     assert [path.suffix for path in tmp_path.iterdir()] == [".mp4"]
-    assert env.metadata["render_fps"] == 4
+    metadata: Any = env.metadata
+    assert metadata["render_fps"] == 4
 
 
 # Masks
