@@ -25,7 +25,7 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.text import EDGE, TextFormat, Vocabulary
-from ragen_gym.core.validation import check_number, plain_number
+from ragen_gym.core.validation import BatchType, check_number, plain_number
 from ragen_gym.games.game import Game
 from ragen_gym.games.given_levels import check_one_size
 
@@ -73,7 +73,7 @@ class _SingleView(_View, gymnasium.ObservationWrapper[Any, Any, Any]):
         return self._view([observation])[0]
 
 
-class _BatchView(_View, VectorWrapper[Any, Any, Any, Any, Any]):
+class _BatchView(_View, VectorWrapper[Any, Any, Any, Any, Any], metaclass=BatchType):
     """Batches, in every autoreset mode."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:

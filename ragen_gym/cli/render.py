@@ -109,8 +109,9 @@ _GUIDES = (
     (
         "with_other_libraries.md",
         "Use it with other libraries",
-        "Stable-Baselines3, CleanRL-style loops, trainers and hubs for language models",
+        "CleanRL-style loops, trainers and hubs for language models",
     ),
+    ("stable_baselines3.md", "Train with Stable-Baselines3", "masks, a fast `VecEnv`, the test split, videos"),
     (
         "your_own_agent.md",
         "Train your own agent program",

@@ -21,10 +21,18 @@ OBSERVATIONS = ("text", "grid", "rgb")
 
 
 class TextSpace(spaces.Text):
-    """``Text`` that refuses the shared memory of ``gymnasium.vector.AsyncVectorEnv``.
+    """``Text`` that refuses the shared memory of ``gymnasium.vector.AsyncVectorEnv``, and Stable-Baselines3.
 
-    That reads its texts once, before there are any, so every observation would be the same meaningless text.
+    The first reads its texts once, before there are any, so every observation would be the same meaningless text.
     """
+
+    @property
+    def spaces(self) -> NoReturn:
+        """Refused: Stable-Baselines3 looks for this attribute first, and fails with a riddle on any text."""
+        raise ValueError(
+            "the observations are text, from which Stable-Baselines3 cannot learn: make single moves with "
+            "gymnasium.make(id, observation='grid') and wrap it in ragen_gym.wrappers.FlatSymbols or OneHotPlanes."
+        )
 
 
 @create_shared_memory.register(TextSpace)

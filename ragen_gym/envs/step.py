@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import seeding
@@ -242,6 +243,12 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         if before and self._regret:
             info |= self._regret.info(before, action, reward, None if outcome else self.state, outcome == SUCCESS)
         return observe(board), reward, outcome > 0, False, info
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """``info["action_mask"]`` of the board as it stands, bool (actions,), under the name that sb3-contrib reads."""
+        self._check_started()
+        _, _, _, mask, _ = self._parts
+        return mask(self._board, self._state).astype(np.bool_)  # type: ignore[no-any-return]
 
     def reseed_noise(self, noise_seed: int) -> None:
         """Draw the transition noise of the moves to come from another seed, as ``reset`` does with ``noise_seed``.

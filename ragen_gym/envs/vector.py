@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key
-from ragen_gym.core.validation import check_number, checked_options, plain_number
+from ragen_gym.core.validation import BatchType, check_number, checked_options, plain_number
 from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_episodes import LevelPrefetch
 from ragen_gym.envs.batch_outputs import Infos, Snapshot, batched, grid_maker, picture_maker, text_writer
@@ -44,7 +44,7 @@ _BeforeMoves = tuple[Snapshot, npt.NDArray[np.int64], npt.NDArray[np.bool_]]
 Results = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
 
 
-class BatchEnv(VectorEnv[Any, Any, Any]):
+class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
     """``num_envs`` environments of one game: what ``gymnasium.make_vec`` makes of every id of the suite.
 
     Environment i with seed s plays what the single environment plays with seed s, episode after episode, with the
@@ -218,6 +218,11 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         if self.render_mode is None:
             return None
         return self.texts if self.render_mode == "ansi" else tuple(self._pictures(self._prefetch.buffers.boards))
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """``infos["action_mask"]`` of the boards as they stand, bool (num_envs, actions)."""
+        self._check_started()
+        return self._snapshot(None).action_mask().astype(np.bool_)
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
         """The picture of the board of one environment, uint8 (height, width, 3), whatever the render mode."""

@@ -56,6 +56,7 @@ def test_single_moves(server: str, name: str, arguments: dict[str, Any]) -> None
             action = rng.integers(local.action_space.n)  # type: ignore[attr-defined]
             mine, other = remote.step(action), local.step(action)
             assert same(mine, other)
+            assert same(remote.action_masks(), local.get_wrapper_attr("action_masks")())
             over = mine[2] or mine[3]
     remote.close()
 
