@@ -254,8 +254,9 @@ def _kl(
 ) -> Tensor:
     """Takes the place of OpenRLHF's ``compute_approx_kl`` in the loss: the estimate of the local trainer."""
     if unbiased_gradient:  # of OpenRLHF alone
-        named = {**named, "kl_estimator": kl_estimator, "unbiased_gradient": True}
-        return compute_approx_kl(log_probs, log_probs_base, **named)
+        named |= {"kl_estimator": kl_estimator, "unbiased_gradient": True}
+        stock: Tensor = compute_approx_kl(log_probs, log_probs_base, **named)
+        return stock
     return algo.kl_penalty(log_probs.float(), log_probs_base.float(), kl_estimator)
 
 

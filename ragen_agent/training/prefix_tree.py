@@ -57,7 +57,7 @@ def shares_prefixes(model: nn.Module) -> bool:
     )
 
 
-def parts_of(readings: Sequence[Sequence[list[int]]], limit: int) -> Iterator[list[int]]:
+def parts_of(readings: Sequence[list[list[int]]], limit: int) -> Iterator[list[int]]:
     """Indices of items that hold at most ``limit`` prefixes together, where one item does not hold more.
 
     An item is what is read together: the ids of a row, or of each of its contexts.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 import torch
@@ -172,7 +173,7 @@ KNOWN_CREDIT = [*((credit, 1.0) for credit in CREDITS), ("turn", 0.0), ("regret"
 
 def credit_settings(credit: str, lam: float) -> Training:
     """Without any discount."""
-    by_turn = {} if CREDITS[credit].recursion == "tokens" else {"gamma_turn": 1.0}
+    by_turn: dict[str, Any] = {} if CREDITS[credit].recursion == "tokens" else {"gamma_turn": 1.0}
     return Training(algo="ppo", credit=credit, gae_lambda=lam, **by_turn)
 
 

@@ -56,7 +56,9 @@ def test_no_gap_of_log_probs_overflows_a_loss(
     new, old = (float32(data, shape, LOG_PROBS) for _ in range(2))
     advantages, mask = float32(data, shape, st.floats(-5, 5)), data.draw(masks(shape, some=True))
     new.requires_grad_()
-    options = {"dual_clip": dual_clip} if dual_clip and "dual_clip" in POLICY_LOSSES[rule].options else {}
+    options: dict[str, Any] = (
+        {"dual_clip": dual_clip} if dual_clip and "dual_clip" in POLICY_LOSSES[rule].options else {}
+    )
     loss, stats = algo.policy_loss(new, old, advantages, mask, rule, **options)
     (gradient,) = torch.autograd.grad(loss, new)
     assert bool(loss.isfinite())
