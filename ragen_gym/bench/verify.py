@@ -174,11 +174,13 @@ def verify(
     verdict.open_end = any("ended" not in session for session in run.info["sessions"][-1:])
     if run.seen_differs:
         verdict.differences.append(Mismatch("seen.npy", "the record of levels seen in training", *run.seen_differs))
+    scored: dict[str, Any] | ValueError
     try:
-        scored: dict[str, Any] | ValueError = score_results(run)
-        verdict.above_optimal = above_optimal(scored)
+        scored = score_results(run)
     except ValueError as error:
         scored = error
+    else:
+        verdict.above_optimal = above_optimal(scored)
     verdict.summary = _check_summary(run, scored)
     return verdict
 

@@ -116,8 +116,8 @@ def _suites(arguments: argparse.Namespace) -> int:
     suite = load_suite(arguments.suite)
     expected = {split.name: baseline(split) for split in suite.splits}
     splits = [{**_about_split(split), **expected[split.name].means} for split in suite.splits]
-    rates = {split.name: {"env": split.env, **expected[split.name].rates} for split in suite.splits}
-    for warning in wrong_oracle(rates):
+    measured = {split.name: {"env": split.env, **expected[split.name].rates} for split in suite.splits}
+    for warning in wrong_oracle(measured):
         print(f"ragen-gym: {warning}", file=sys.stderr)
     if arguments.json:
         print_json({**_about_suite(suite), "splits": splits})
