@@ -271,7 +271,7 @@ def _installed(folder: Path, names: Sequence[str]) -> dict[str, str]:
         venv, done = folder / name, folder / name / "installed"
         if not done.exists():
             print(f"installing {', '.join(PACKAGES[name])} into {venv}", flush=True)
-            subprocess.run(child_python("-m", "venv", "--clear", "--without-pip", venv), check=True)
+            subprocess.run(child_python("-m", "venv", "--clear", "--without-pip", str(venv)), check=True)
             pip = child_python("-m", "pip", "--python", str(venv), "install", "-qq")
             subprocess.run([*pip, *PACKAGES[name]], check=True)
             done.touch()

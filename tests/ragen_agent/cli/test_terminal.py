@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def run(tmp_path: Path) -> Path:
     folder.write_summary(summary)
     text = f"board {ESCAPES}"
     messages = [{"role": role, "content": text} for role in ("system", "user", "assistant")]
-    episode = {"phase": f"now{ESCAPES}", "messages": messages, "failure": None, "success": True}
+    episode: dict[str, Any] = {"phase": f"now{ESCAPES}", "messages": messages, "failure": None, "success": True}
     episode |= {"turn_rewards": [1.0], "turn_ends": [3], "iteration": 0, "level_id": ESCAPES, "rewards": [1.0]}
     folder.episodes.write_text(json.dumps(episode) + "\n", encoding="utf-8")
     folder.metrics.write_text('{"iteration": 0, "success": 0.5, "seconds": 1.0}\n', encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -89,12 +90,11 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypa
     _start_ray("", start)
     try:
 
-        @ray.remote(num_cpus=0)
+        @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
         def found() -> tuple[list[str], int]:
-            import game_of_mine
             import gymnasium  # noqa: F401
 
-            return sys.path, game_of_mine.HERE
+            return sys.path, import_module("game_of_mine").HERE
 
         path, here = ray.get(found.remote())
     finally:
