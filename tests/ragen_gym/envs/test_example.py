@@ -11,7 +11,7 @@ import pytest
 from ragen_gym import make_turn
 from ragen_gym.core.stats import wilson
 from ragen_gym.core.turn_config import STATE_FORMATS
-from ragen_gym.envs.policies import play_turns, random_reply
+from ragen_gym.envs.policies import random_reply
 from ragen_gym.envs.reply import Problem
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import TABLE
@@ -70,14 +70,17 @@ def test_playing_the_example_does_not_beat_random_play(name: str, wording: dict[
     solved = {"example": 0, "random": 0}
     for seed in range(LEVELS):
         for player, reply in (("example", example_of(env)), ("random", "")):
-            env.reset(seed=seed)
-            solved[player] += bool(play_turns(env, lambda env, r=reply: r or random_reply(env, rng))["success"])
+            _, info = env.reset(seed=seed)
+            while not env.over:
+                _, _, _, _, info = env.step(reply or random_reply(env, rng))
+            solved[player] += info["success"]
     assert wilson(solved["example"], LEVELS).low <= solved["random"] / LEVELS
 
 
 @pytest.mark.parametrize("name", ["Bandit", "BanditRev"])
 def test_no_arm_of_any_split_is_named_by_the_example(name: str) -> None:
-    for options in ({}, {"names": "ragen-v1"}):
+    choices: list[dict[str, Any]] = [{}, {"names": "ragen-v1"}]
+    for options in choices:
         env = make_turn(name, example=True, **options)
         arms = {arm.casefold() for seed in range(300) for arm in _arms(env, seed)}
         example = env.instructions[env.instructions.index("Example") :].casefold()
