@@ -160,9 +160,9 @@ class PolicyAgent:
         with self._lock:
             if self.error is not None:
                 raise StopRun(str(self.error))
-            episode.asked = asyncio.get_running_loop().create_future()
-        episode.news.put((messages, task))
-        return await episode.asked
+            episode.asked = asked = asyncio.get_running_loop().create_future()
+        episode.news.put((messages, task))  # after which the other thread may answer at any time
+        return await asked
 
     def end(self, task: Task, record: EpisodeRecord) -> None:
         """The episode has ended."""
