@@ -160,7 +160,8 @@ class PolicyAgent:
         with self._lock:
             if self.error is not None:
                 raise StopRun(str(self.error))
-            episode.asked = asked = asyncio.get_running_loop().create_future()
+            asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            episode.asked = asked
         episode.news.put((messages, task))  # after which the other thread may answer at any time
         return await asked
 
