@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.audit import CHECKS, SEVERITIES, AuditSettings, audit
+from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.games.registry import TABLE
 
@@ -270,8 +271,8 @@ def _installed(folder: Path, names: Sequence[str]) -> dict[str, str]:
         venv, done = folder / name, folder / name / "installed"
         if not done.exists():
             print(f"installing {', '.join(PACKAGES[name])} into {venv}", flush=True)
-            subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", venv], check=True)
-            pip = [sys.executable, "-m", "pip", "--python", str(venv), "install", "-qq"]
+            subprocess.run(child_python("-m", "venv", "--clear", "--without-pip", str(venv)), check=True)
+            pip = child_python("-m", "pip", "--python", str(venv), "install", "-qq")
             subprocess.run([*pip, *PACKAGES[name]], check=True)
             done.touch()
         return str(venv.resolve())
@@ -345,7 +346,13 @@ def unreproduced(evidence: str, python: str, path: Sequence[str]) -> str:
     folder = Path(__file__).parents[1] if python == sys.executable else Path("/")
     try:
         done = subprocess.run(
-            [python, "-c", program], cwd=folder, capture_output=True, text=True, timeout=_REPRODUCE_SECONDS, check=False
+            [python, "-P", "-c", program],
+            cwd=folder,
+            env=child_environment() if python == sys.executable else None,
+            capture_output=True,
+            text=True,
+            timeout=_REPRODUCE_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"its evidence took more than {_REPRODUCE_SECONDS} s"

@@ -299,7 +299,9 @@ def _write(
         if runs:
             compared = [compare_results(run, other) for run, other in _pairs(runs)]
             entry["differences"] = entry.get("differences", {}) | {  # those of runs that are elsewhere stay
-                f"{each['first']} and {each['second']}": {n: s["sentence"] for n, s in each["splits"].items()}
+                f"{each['first']} and {each['second']}": {
+                    n: s["success"]["sentence"] for n, s in each["splits"].items()
+                }
                 for each in compared
             }
             text = page(_ten(runs), [score_results(run) for run in runs], compared)

@@ -44,10 +44,15 @@ class Peer:
 
     def __init__(self, python: Path, name: str, settings: Mapping[str, Any], log: Path, threads: int) -> None:
         self.name, self.log = name, log
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": str(threads),
+            "TOKENIZERS_PARALLELISM": "false",
+        }
         with log.open("w") as file:
             self._process = subprocess.Popen(
-                [python, "-m", "benchmarks.peers", name, json.dumps(settings)],
+                [python, "-P", "-m", "benchmarks.peers", name, json.dumps(settings)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks import machine, made_folder, numbered
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import read_recipe, recipe_names
+from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import write_atomic
 
@@ -121,7 +122,7 @@ def train(folder: Path, *arguments: str, rows: Iterable[str] = ROWS) -> dict[str
     if set(rows) - set(_summary(folder)):
         resume = (folder / "config.toml").exists()
         how = ["--resume", str(folder)] if resume else [*arguments, "--out", str(folder)]
-        run([sys.executable, "-m", "ragen_agent.cli", "train", *how])
+        run(child_python("-m", "ragen_agent.cli", "train", *how))
     return _summary(folder)
 
 
@@ -134,7 +135,7 @@ def run(command: Sequence[str]) -> None:
         KeyboardInterrupt: it was interrupted.
         CalledProcessError: it failed.
     """
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, env=child_environment()) as process:
         before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         while process.returncode is None:
             with suppress(KeyboardInterrupt):

@@ -132,7 +132,7 @@ def read_gguf(file: Path, name: str, _: str) -> Tokenizer:
         shutil.copy(file, whole)
         with whole.open("r+b") as copy:
             copy.truncate(2**30)  # a hole where the weights would be, which no disk stores
-    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(whole.parent, gguf_file=whole.name)
+    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(whole.parent, gguf_file=whole.name, trust_remote_code=False)
     return tokenizer
 
 
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     levels = parser.parse_args(argv).levels
     if levels < 1:
         parser.error(f"--levels {levels} must be 1 or more")
-    small = AutoTokenizer.from_pretrained(model_folder("smollm2-135m"))
+    small = AutoTokenizer.from_pretrained(model_folder("smollm2-135m"), trust_remote_code=False)
     tokenizers = {"SmolLM2": small, **{source.models: load(source) for source in SOURCES}}
     found = {
         game: {name: [measure(each, game, way, levels) for way in TEXT_FORMATS] for name, each in tokenizers.items()}

@@ -29,17 +29,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen_agent.chat_template import Content, Render, TemplateText, open_template, parts_of
+from ragen_agent.chat_template import Content, Render, TemplateText, open_template
 from ragen_agent.message_encoding import MessageEncoder, decode, encode
 from ragen_agent.template_tokens import (
     control_tokens,
     end_of_reply,
     generation_ends,
-    open_thinking,
     picture_text,
     unfinished_header,
 )
 from ragen_gym.core.validation import shown
+from ragen_gym.envs.messages import fold_system
+from ragen_gym.envs.reply import open_thinking, whole_reply
 from ragen_gym.inference import ImageSpan
 
 if TYPE_CHECKING:
@@ -249,17 +250,10 @@ class ChatFormat:
         """
         for message in messages:
             self._pieces(message["content"])  # raises for pictures that are not taken
-        said = [dict(message) for message in messages]
+        said = [dict(message) for message in (fold_system(messages) if self.text.fold_system else messages)]
         for message in said:
             if message["role"] == "assistant":
                 message["content"] = " ".join(self._encoder.cut(message["content"]))
-        if self.text.fold_system and said[0]["role"] == "system":
-            system, first, *others = said
-            instructions, content = f"{system['content']}\n\n", first["content"]
-            folded = instructions + content if isinstance(content, str) else [*parts_of(instructions), *content]
-            if first["role"] == "assistant":  # whose message does not become the user's
-                folded, others = system["content"], [first, *others]
-            said = [{"role": "user", "content": folded}, *others]
         ids = encode(self.tokenizer, self._render(said, True))
         wordless = [{**message, "content": _without_words(message["content"])} for message in said]
         frame = encode(self.tokenizer, self._render(wordless, True))
@@ -294,7 +288,7 @@ class ChatFormat:
             if content[end - length : end] == self._header_ids:
                 content = content[end:]
                 break
-        return self.begun + decode(self.tokenizer, content)
+        return whole_reply(decode(self.tokenizer, content), begun=self.begun)
 
     def reply_ids(self, reply: str) -> list[int]:
         """The ids of a reply as a model would have sampled them, its ``header`` and its end token included.

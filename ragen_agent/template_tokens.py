@@ -22,7 +22,6 @@ __all__ = [
     "control_tokens",
     "end_of_reply",
     "generation_ends",
-    "open_thinking",
     "picture_text",
     "unfinished_header",
 ]
@@ -42,12 +41,6 @@ def generation_ends(tokenizer: PreTrainedTokenizerBase) -> set[int]:
         return set()
     every = ends if isinstance(ends, list) else [ends]
     return {end for end in every if isinstance(end, int) and 0 <= end < len(tokenizer)}
-
-
-def open_thinking(opening: str) -> str:
-    """The end of a generation prompt from a ``<think>`` on that is not closed; the empty text without one."""
-    begun = opening.rfind(_THINK)
-    return opening[begun:] if begun > opening.rfind(_END_THINK) else ""
 
 
 def unfinished_header(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> str:

@@ -25,8 +25,9 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.text import EDGE, TextFormat, Vocabulary
-from ragen_gym.core.validation import check_number, plain_number
+from ragen_gym.core.validation import BatchType, check_number, plain_number
 from ragen_gym.games.game import Game
+from ragen_gym.games.given_levels import check_one_size
 
 __all__ = [
     "BatchFlatSymbols",
@@ -72,7 +73,7 @@ class _SingleView(_View, gymnasium.ObservationWrapper[Any, Any, Any]):
         return self._view([observation])[0]
 
 
-class _BatchView(_View, VectorWrapper[Any, Any, Any, Any, Any]):
+class _BatchView(_View, VectorWrapper[Any, Any, Any, Any, Any], metaclass=BatchType):
     """Batches, in every autoreset mode."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
@@ -108,6 +109,7 @@ class _TextToGrid:
                 "of a game; in another batch, wrap each environment in TextToGrid."
             )
         game: Game = base.game
+        check_one_size(getattr(base, "games", [game]), type(self).__name__)
         grid = spaces.Box(0, game.codes - 1, (game.height, game.width), np.uint8)
         return _reader(game, base.vocabulary, base.text_format), grid
 

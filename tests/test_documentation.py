@@ -1,47 +1,13 @@
 """The pages' examples, run as they stand."""
 
 import re
-import shlex
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import ragen_gym
-
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "renders").glob("*/*.md"))]
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-
-
-def script_of(page: Path, language: str, folder: Path) -> str:
-    """A page's blocks of that language as one script, its modules written to ``folder``.
-
-    A block that begins with a comment that names a file is that file, or goes on with it: ``# game.py, continued``.
-    """
-    script: list[str] = []
-    for block in blocks(page, language):
-        if name := re.match(r"# (\w+\.(?:py|toml))(, continued)?\n", block):
-            module = folder / name[1]
-            before = module.read_text(encoding="utf-8") + "\n\n" if name[2] else ""
-            module.write_text(before + block, encoding="utf-8")
-        else:
-            script.append(block)
-    return "\n".join(script)
-
-
-def run_blocks(page: Path, language: str, folder: Path, *flags: str) -> None:
-    """Run a page's blocks of that language in ``folder``."""
-    program = folder / "page.py"
-    program.write_text(script_of(page, language, folder), encoding="utf-8")
-    command = [sys.executable, *flags, str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
-    assert done.returncode == 0, done.stderr
+from tests.pages import PAGES, ROOT, blocks, commands, run_blocks, run_commands
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -66,26 +32,9 @@ def test_examples_with_a_library_run_where_it_is_installed(page: Path, library: 
     run_blocks(page, f"python {library}", tmp_path)
 
 
-def commands(page: Path) -> list[str]:
-    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
-    return [line.partition("#")[0].strip() for line in lines if line.startswith(("ragen-gym ", "ragen-agent "))]
-
-
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_commands_run_in_their_order(page: Path, tmp_path: Path) -> None:
-    for language in ("python", "toml"):
-        script_of(page, language, tmp_path)
-    for command in commands(page):
-        program, *arguments = shlex.split(command)
-        done = subprocess.run(
-            [sys.executable, "-m", f"{program.replace('-', '_')}.cli", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            input="q\n",
-        )
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
+    run_commands(page, tmp_path)
 
 
 LINKED = [

@@ -1,103 +1,215 @@
-"""Tries the installed wheel where nothing else is: ``make test-wheel`` runs this outside the repository.
+"""Tries the wheel in new environments, each of which holds only what one sentence of the documentation installs.
 
-Every command of both programs explains itself; those of the games run; one that needs an extra names it, before it has
-done anything.
+``make test-wheel`` runs this: the wheel alone, each extra alone, and each page's own ``pip install``. Every command
+explains itself; those that need a missing extra name it before they have done anything; those of an extra, and all
+blocks and commands of a page, run.
+
+    python tests/try_wheel.py [NAME ...]    # names of ``TRIALS`` or of pages; all by default
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
+import venv
 from collections.abc import Iterator
-from importlib.metadata import version
-from importlib.util import find_spec
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 
-BIN = Path(sysconfig.get_path("scripts"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-#: What a user may try first with the games alone.
-RUN = [
-    "ragen-gym list",
-    "ragen-gym info FrozenLake",
-    "ragen-gym levels export Bandit -n 3 --out levels.jsonl",
-    "ragen-gym play FrozenLake",
-    "ragen-gym export-env verifiers hub --game Bandit",
-    "ragen-agent settings training",
-]
-#: Commands that need an extra, and its name.
-NEED = {
-    "ragen-gym render Sokoban --gif --out a.gif": "render",
-    "ragen-gym serve": "serve",
-    "ragen-gym bench run --suite smoke --agent random --out run": "bench",
-    "ragen-gym check Bandit": "test",
-    "ragen-agent train --out run": "agent",
-    "ragen-agent eval run": "agent",
-    "ragen-agent report run": "agent",
-    "ragen-agent doctor": "agent",
-    "ragen-agent sft data --out data.jsonl": "agent",
-    "ragen-agent data --out data.jsonl": "agent",
+from tests.pages import PAGES, ROOT, blocks, installs, run_blocks, run_commands
+
+BUILD = ROOT / "build" / "wheel"
+PIP = ["--disable-pip-version-check", "-qq"]
+TINY = "--set demonstrations.episodes=64 --set evaluation.levels=8 --set evaluation.imitation=false"
+PRETRAINED = "--iterations 1 --set training.group_size=2 --set training.groups=2"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An environment and what runs in it."""
+
+    installs: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    needs: dict[str, str] = field(default_factory=dict)  # commands that name a missing extra, and its name
+    pages: tuple[Path, ...] = ()
+
+
+TRIALS = {
+    "nothing": Trial(
+        runs=(
+            "ragen-gym list",
+            "ragen-gym info FrozenLake",
+            "ragen-gym levels export Bandit -n 3 --out levels.jsonl",
+            "ragen-gym play FrozenLake",
+            "ragen-gym export-env verifiers hub --game Bandit",
+            "ragen-gym new-game TreasureHunt",
+            "ragen-gym audit FrozenLake-v1",
+            "ragen-agent settings training",
+        ),
+        needs={
+            "ragen-gym render Sokoban --gif --out a.gif": "render",
+            "ragen-gym serve": "serve",
+            "ragen-gym bench run --suite smoke --agent random --out run": "bench",
+            "ragen-gym check Bandit": "test",
+            "ragen-agent train --out run": "agent",
+            "ragen-agent eval run": "agent",
+            "ragen-agent report run": "agent",
+            "ragen-agent doctor": "agent",
+            "ragen-agent sft data --out data.jsonl": "agent",
+            "ragen-agent data --out data.jsonl": "agent",
+        },
+    ),
+    "render": Trial((".[render]",), ("ragen-gym render Sokoban --gif --out a.gif",)),
+    "multiagent": Trial(
+        (".[multiagent]",),
+        ("python -c 'from ragen_gym.multiagent import sokoban_v0; sokoban_v0.env().reset(seed=1)'",),
+    ),
+    "bench": Trial(
+        (".[bench]",),
+        (
+            "ragen-gym bench run --suite smoke --agent random --out random",
+            "ragen-gym bench run --suite smoke --agent oracle --out oracle",
+            "ragen-gym bench score oracle",
+            "ragen-gym bench compare random oracle",
+            "ragen-gym bench report random oracle --out report.html",
+            "ragen-gym bench verify oracle",
+        ),
+        {"ragen-gym bench run --suite smoke --agent hf:smollm2-135m --out run": "agent"},
+    ),
+    "tasks": Trial(
+        (".[tasks]",), ("python -c 'from ragen_gym.tasks import ReasoningGym; ReasoningGym().reset(seed=1)'",)
+    ),
+    "agent": Trial(
+        (".[agent]",),
+        (
+            f"ragen-agent train --game Bandit --iterations 2 --out tiny {TINY}",
+            "ragen-agent eval tiny --levels 8",
+            "ragen-agent report tiny --out tiny.html",
+            "ragen-agent tokens --game Sokoban",
+            "ragen-agent doctor",
+            "ragen-agent sft data --game Bandit --episodes 8 --out demonstrations.jsonl",
+            "ragen-agent sft train --data demonstrations.jsonl --model smollm2-135m --out tuned --batch 8",
+            "ragen-agent data --game Bandit --out prompts.jsonl",
+            *(
+                f"ragen-agent train --recipe smollm2-135m-{game} --out {game} {TINY} {PRETRAINED}"
+                for game in ("bandit", "frozenlake", "sokoban")
+            ),
+        ),
+    ),
+    "sft": Trial(
+        (".[sft]",),
+        (
+            "ragen-agent sft data --game Bandit --episodes 8 --out demonstrations.jsonl",
+            "ragen-agent sft train --data demonstrations.jsonl --model smollm2-135m --lora-rank 4 --out tuned",
+            "ragen-agent sft merge tuned --out merged",
+        ),
+    ),
+    "tracking": Trial(
+        (".[agent,tracking]",),
+        (
+            f"ragen-agent train --game Bandit --iterations 1 --out tiny --set diagnostics.tensorboard=true {TINY}",
+            f"ragen-agent train --game Bandit --iterations 1 --out other --set diagnostics.wandb=ragen {TINY}",
+        ),
+    ),
+    **{
+        page.stem: Trial(tuple(installs(page)), pages=(page,))
+        for page in PAGES
+        if blocks(page, "python") and page.parent.name != "games"
+    },
 }
 
 
-def call(command: str, folder: str) -> tuple[int, str]:
+def call(python: Path, command: str, folder: Path) -> tuple[int, str]:
     """The exit code of a command, and all that it printed."""
-    program, *words = command.split()
+    program, *words = shlex.split(command)
     done = subprocess.run(
-        [BIN / program, *words], cwd=folder, input="q\n", text=True, check=False, timeout=300,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        [python.parent / program, *words],
+        cwd=folder,
+        input="q\n",
+        text=True,
+        check=False,
+        timeout=900,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "WANDB_MODE": "offline"},
+    )
     return done.returncode, done.stdout
 
 
-def commands(command: str, folder: str) -> Iterator[tuple[str, int, str]]:
-    """A command and all its subcommands, each with what its ``--help`` gives."""
-    code, text = call(f"{command} --help", folder)
+def subcommands(python: Path, command: str, folder: Path) -> Iterator[tuple[str, int, str]]:
+    """A command and all its subcommands, each with the result of its ``--help``."""
+    code, text = call(python, f"{command} --help", folder)
     yield command, code, text
     if found := re.search(r"^  (?:COMMAND|ACTION)\n(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL):
         for name in re.findall(r"^ {4}([a-z][\w-]*)", found[1], re.MULTILINE):
-            yield from commands(f"{command} {name}", folder)
+            yield from subcommands(python, f"{command} {name}", folder)
 
 
-def faults(folder: str) -> Iterator[str]:
-    """What did not go as it should, and a line for each thing that was tried."""
-    for program in ("ragen-gym", "ragen-agent"):
-        code, text = call(f"{program} --version", folder)
-        if code or text.split() != [program, version("ragen-gym")]:
-            yield f"{program} --version: {text}"
-        tried = list(commands(program, folder))
-        print(f"{program}: {len(tried)} commands explain themselves")
+def faults(trial: Trial, python: Path, folder: Path) -> Iterator[str]:
+    """Each thing of the trial that went wrong."""
+    for program in ("ragen-gym", "ragen-agent") if not trial.installs else ():
+        tried = list(subcommands(python, program, folder))
         if len(tried) < 5:
             yield f"{program}: only {len(tried)} commands were found in its --help"
         for command, code, text in tried:
             if code or "usage:" not in text or "Traceback" in text:
                 yield f"{command} --help ends with {code}:\n{text}"
-    for command in RUN:
-        code, text = call(command, folder)
-        print(command)
+    for command in trial.runs:
+        code, text = call(python, command, folder)
         if code or "Traceback" in text:
             yield f"{command} ends with {code}:\n{text}"
-    before = sorted(Path(folder).iterdir())
-    for command, extra in NEED.items():
-        code, text = call(command, folder)
-        print(f"{command}: needs {extra}")
+    before = set(folder.iterdir())
+    for command, extra in trial.needs.items():
+        code, text = call(python, command, folder)
         if code != 2 or f"ragen-gym[{extra}]" not in text or "Traceback" in text:
             yield f"{command} ends with {code} and does not name the extra {extra}:\n{text}"
-    if left := set(Path(folder).iterdir()) - set(before):
+    if trial.needs and (left := set(folder.iterdir()) - before):
         yield f"commands without their extras left {left}"
+    for page in trial.pages:
+        try:
+            run_blocks(page, "python", folder, python=str(python))
+            run_commands(page, folder, str(python))
+        except AssertionError as error:
+            yield str(error)
 
 
-def main() -> None:
-    """Tries all of it in a new folder; exits with 1 and what is wrong if anything is."""
-    extras = [name for name in ("pygame", "rich", "torch", "fastapi", "jinja2") if find_spec(name)]
-    if extras:
-        sys.exit(f"this environment has {', '.join(extras)}: make test-wheel makes one with the wheel alone.")
+def attempt(name: str, wheel: Path) -> list[str]:
+    """Make the environment of a trial, and try it there."""
+    trial, started, place = TRIALS[name], monotonic(), BUILD / name
+    venv.create(place, with_pip=True, clear=True)
+    python = place / "bin" / "python"
+    asked = [re.sub(r"^\.(?=\[|$)", str(wheel), word) for word in trial.installs or (".",)]
+    pip = [str(python), "-P", "-m", "pip", "install", *PIP, "-c", str(ROOT / "constraints.txt"), *asked]
+    done = subprocess.run(pip, capture_output=True, text=True, check=False)
     with tempfile.TemporaryDirectory() as folder:
-        if found := list(faults(folder)):
-            sys.exit("\n".join(found))
+        found = [done.stderr] if done.returncode else list(faults(trial, python, Path(folder)))
+    shutil.rmtree(place)
+    print(f"{name}: pip install {' '.join(trial.installs) or '.'}: {len(found)} faults, {monotonic() - started:.0f} s")
+    return [f"{name}: {fault}" for fault in found]
+
+
+def main(names: list[str]) -> None:
+    """Try all of it, two environments at a time; exits with 1 and what is wrong if anything is."""
+    if unknown := set(names) - set(TRIALS):
+        sys.exit(f"unknown: {', '.join(sorted(unknown))}; there is {', '.join(TRIALS)}")
+    shutil.rmtree(BUILD, ignore_errors=True)
+    pip = [sys.executable, "-P", "-m", "pip", "wheel", *PIP, "--no-deps", "--wheel-dir", str(BUILD), str(ROOT)]
+    subprocess.run(pip, check=True)
+    wheel = next(BUILD.glob("*.whl"))
+    with ThreadPoolExecutor(2) as pool:
+        found = [fault for faults in pool.map(lambda name: attempt(name, wheel), names or TRIALS) for fault in faults]
+    if found:
+        sys.exit("\n".join(found))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

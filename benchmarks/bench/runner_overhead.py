@@ -56,6 +56,7 @@ class Scripted:
 def measure(runs: int = 5) -> dict[str, Any]:
     """The rates: {"episodes": …, "requests": …}, each with {"wall", "cpu", "promised", "turns", "units"}."""
     reader, writer = multiprocessing.Pipe(duplex=False)
+    os.environ["PYTHONSAFEPATH"] = "1"  # as child_python: a spawned process imports nothing from the current folder
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(writer,), daemon=True)
     server.start()
     url = f"http://127.0.0.1:{reader.recv()}/v1"

@@ -24,6 +24,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import machine
+from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.serve.server import allow_many_files
 
@@ -33,7 +34,7 @@ Play = Callable[["Player", float], Awaitable[None]]
 Background = tuple[int, dict[str, Any], Play]
 
 _LAKE: dict[str, Any] = {"env": "FrozenLake"}
-_SERVER = ("--port", "0", "--rate", "0", "--max-sessions", "20000", "--max-connections", "40000")
+_SERVER = ("--port", "0", "--rate", "0", "--max-memory", str(2**34), "--max-connections", "40000")
 
 
 class Server(NamedTuple):
@@ -226,8 +227,8 @@ def hundreds(players: list[Player]) -> Iterator[list[Player]]:
 @contextmanager
 def started(*options: str) -> Iterator[Server]:
     """A server with these options."""
-    command = [sys.executable, "-m", "ragen_gym.cli", "serve", *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    command = child_python("-m", "ragen_gym.cli", "serve", *options)
+    process = subprocess.Popen(command, env=child_environment(), stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         lines: list[str] = []

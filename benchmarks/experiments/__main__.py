@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from ragen_agent.cli.settings import add_run_code, add_set, check_code, check_started
+from ragen_agent.cli.settings import add_run_code, add_set, check_consent
+from ragen_gym.core.console import rich_console
 
 if TYPE_CHECKING:
     from benchmarks.experiments.plan import Cost, PlannedRun
@@ -86,7 +87,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from benchmarks.experiments.spec import names, read
 
-    console = Console(highlight=False)
+    console = rich_console(highlight=False)
     if options.list or not options.names:
         return _list(console, options.json)
     for name in ("seeds", "jobs"):
@@ -136,9 +137,9 @@ def _check_code(own: Sequence[Experiment], options: argparse.Namespace) -> None:
         for arm in experiment.arms:
             settings = merged(arm_settings(experiment, arm), asked)
             games: dict[str, Any] = {name: settings[name] for name in ("game", "games") if name in settings}
-            check_code(with_settings(Config(), games), options.run_code, path, asked)
+            check_consent(path, options.run_code, with_settings(Config(), games), asked=asked)
         for run in plan(experiment, Path(), 1, overrides=asked):
-            check_started(run.config, options.run_code, path, asked)
+            check_consent(path, options.run_code, run.config, asked=asked)
 
 
 def _seed_cost(planned: Sequence[PlannedRun]) -> float:
@@ -209,7 +210,7 @@ def _play_and_write(
                 failed += len(failures)
                 _report(written, folder, options.json, console)
             else:
-                Console(stderr=True, highlight=False).print(
+                rich_console(stderr=True, highlight=False).print(
                     f"{each.name}: after {looks[number]} seeds {len(wanted)} arms get more: {', '.join(wanted)}.",
                     markup=False,
                 )
@@ -237,7 +238,7 @@ def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int, ends
     from benchmarks.experiments.records import missing_runs
     from benchmarks.experiments.runner import run_all
 
-    log = Console(stderr=True, highlight=False)
+    log = rich_console(stderr=True, highlight=False)
     left = missing_runs(planned, pages)
     log.print(f"{name}: {len(planned)} runs, {len(planned) - len(left)} complete, {len(left)} to play.", markup=False)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -20,6 +19,7 @@ from benchmarks.experiments.plan import PlannedRun, warm_starts
 from benchmarks.experiments.worker import is_complete, is_warm
 from ragen_agent.config import Config, to_toml
 from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.child_python import child_python
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.stats import percent
 
@@ -89,7 +89,7 @@ class _Workers:
             process, jobs = self._idle.pop()
         except IndexError:
             process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.experiments.worker"],
+                child_python("-m", "benchmarks.experiments.worker"),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Measure the speed of the environments: ``python -m benchmarks.speed``, or some of it by ``ragen-gym bench-speed``."""
+"""Measure the speed of the environments: ``python -m benchmarks.speed``."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ written; --only with --write measures these rows of the page anew, on the machin
 
 examples:
   python -m benchmarks.speed                        everything and every suite; writes results.json and README.md
-  ragen-gym bench-speed                             FrozenLake and Sokoban, single and in batches: half a minute
-  ragen-gym bench-speed --only 'lake text'          one measurement
-  ragen-gym bench-speed --all --json > speed.json   all of this suite's
+  python -m benchmarks.speed --usual                FrozenLake and Sokoban, single and in batches: half a minute
+  python -m benchmarks.speed --only 'lake text'     one measurement
+  python -m benchmarks.speed --all --json > all.json   all of this suite's
   python -m benchmarks.speed --only regret --write  some rows of the page, with their ratios in this run
 """
 
@@ -52,14 +52,14 @@ _PACKAGES = ("numpy", "numba", "gymnasium")  # whose versions are noted
 _USUAL = ("lake single", "boxes single", "lake grid", "lake text", "boxes grid", "boxes text")
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "python -m benchmarks.speed") -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the measurements; the exit code.
 
     Raises:
         ValueError: a number out of range, or words that no measurement has.
     """
     parser = argparse.ArgumentParser(
-        prog=prog,
+        prog="python -m benchmarks.speed",
         description="How many steps a second this machine plays, next to Gymnasium's own FrozenLake.",
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,

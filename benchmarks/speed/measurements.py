@@ -6,7 +6,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import numpy as np
 
 import ragen_gym  # noqa: F401  (registers the ids)
 from benchmarks.speed import rate
+from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.seeding import episode_keys
 from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import build_game, find
@@ -322,7 +322,7 @@ def memory_per_env() -> dict[str, float]:
 
 def _run(program: str, **environment: str) -> float:
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+        child_python("-c", program), env=child_environment() | environment, capture_output=True, text=True, check=True
     )
     return float(done.stdout)
 
@@ -336,11 +336,11 @@ def measure_peer(package: str, cache: Path, seconds: float = 900) -> list[dict[s
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     try:
         if not (home / "installed").exists():
-            _call([sys.executable, "-m", "venv", "--clear", str(home)], seconds)
-            _call([str(python), "-m", "pip", "install", "-q", package, "numpy"], seconds)
+            _call(child_python("-m", "venv", "--clear", str(home)), seconds)
+            _call([str(python), "-P", "-m", "pip", "install", "-q", package, "numpy"], seconds)
             (home / "installed").touch()
         program = f"from importlib.metadata import version; print(version({package!r}))"
-        version = _call([str(python), "-c", program], seconds).strip()
+        version = _call([str(python), "-P", "-c", program], seconds).strip()
         tasks = [str(python), "-W", "ignore", "-P", "-m", "benchmarks.speed.peer_tasks", package]
         output = _call(tasks, seconds, PYTHONPATH=str(Path(__file__).parents[2]))
     except (OSError, subprocess.SubprocessError) as error:

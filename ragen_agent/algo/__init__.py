@@ -57,6 +57,7 @@ from ragen_agent.algo.gae import (
 from ragen_agent.algo.losses import (
     PolicyStats,
     TokenTerms,
+    log_ratio,
     mismatch_weights,
     policy_loss,
     token_terms,
@@ -85,6 +86,7 @@ __all__ = [
     "kl_loss",
     "kl_penalty",
     "length_penalty",
+    "log_ratio",
     "loss_count",
     "masked_mean",
     "mismatch_weights",

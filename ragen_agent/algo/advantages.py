@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from ragen_agent.algo.filters import group_std
+from ragen_agent.algo.filters import finite_groups, group_std
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, FORMAT_REWARDS
 
 __all__ = [
@@ -49,7 +49,7 @@ def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: 
     """The advantage of each episode by one of the named rules.
 
     Args:
-        returns: float (groups, group size).
+        returns: (groups, group size), float, or integers, which are read as float numbers.
         rule: a key of ``ragen_agent.config.algorithms.ADVANTAGE_RULES`` that needs no critic.
         eps: added to a standard deviation that is divided by.
         counted: bool (groups, group size) or None; episodes that failed are False: they take no part in the mean and
@@ -59,18 +59,16 @@ def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: 
         float (groups, group size).
 
     Raises:
-        ValueError: an unknown rule, or returns of another shape.
+        ValueError: an unknown rule, returns of another shape, or a return that counts and is not finite.
     """
     rules = {name: row for name, row in ADVANTAGE_RULES.items() if not row.critic}
     if rule not in rules:
         raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(rules)}")
-    if returns.ndim != 2:
-        raise ValueError(f"returns has shape {tuple(returns.shape)}; give it as (groups, group size)")
+    returns, counted = finite_groups(returns, counted)
     method = rules[rule].method
     if rules[rule].compares_groups:
         return group_normalised(returns, method, eps, counted)
-    flat = None if counted is None else counted.reshape(1, -1)
-    return group_normalised(returns.reshape(1, -1), method, eps, flat).view(returns.shape)
+    return group_normalised(returns.reshape(1, -1), method, eps, counted.reshape(1, -1)).view(returns.shape)
 
 
 def group_normalised(
@@ -85,18 +83,16 @@ def group_normalised(
         float (groups, group size); but for ``identity``, 0 where a row's counted returns are all equal.
 
     Raises:
-        ValueError: an unknown method, or returns of another shape.
+        ValueError: an unknown method, returns of another shape, or a return that counts and is not finite.
     """
     if method not in METHODS:
         raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
-    deviation = group_std(returns, counted)[:, None]
-    keep = torch.ones_like(returns, dtype=torch.bool) if counted is None else counted
-    zero = torch.zeros_like(returns)
-    safe = torch.where(keep, returns, zero)
+    returns, keep = finite_groups(returns, counted)
     if method == "identity":
-        return safe
+        return returns
+    deviation = group_std(returns, keep)[:, None]
     number = keep.sum(dim=1, keepdim=True)
-    scaled = safe - safe.sum(dim=1, keepdim=True) / number
+    scaled = returns - returns.sum(dim=1, keepdim=True) / number
     if method == "leave_one_out":
         # R - (sum - R) / (n - 1) = (R - mean) n / (n - 1)
         scaled = scaled * number / (number - 1)
@@ -104,7 +100,7 @@ def group_normalised(
         scaled = scaled / (deviation + eps)
     if method == "asymmetric_clip":
         scaled = scaled.clamp(LOWEST, HIGHEST)
-    return torch.where(keep & (deviation > 0), scaled, zero)
+    return torch.where(keep & (deviation > 0), scaled, torch.zeros_like(returns))
 
 
 def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:

@@ -42,7 +42,7 @@ def aggregate(
     if mask.ndim != 2:
         raise ValueError(f"mask has shape {tuple(mask.shape)}; give it as (rows, T)")
     number = loss_count(mask, how) if count is None else count
-    if number < 1:
+    if number < 1 or (count is None and not bool(mask.any())):
         raise ValueError("the mask selects no token; skip the update when no token is left to learn from")
     sums = torch.where(mask, x, torch.zeros_like(x)).sum(dim=1)
     if how == "sequence_mean":
@@ -55,13 +55,16 @@ def aggregate(
 
 
 def loss_count(mask: Tensor, how: str = "token_mean") -> int:
-    """What ``aggregate`` divides by: the number of masked tokens, or of rows that have one.
+    """The divisor of ``aggregate``: the number of masked tokens, of rows, or of rows that have a masked token.
 
     Args:
         mask: bool (rows, T).
-        how: a key of ``AGGREGATIONS``.
+        how: a key of ``AGGREGATIONS``, whose ``divisor`` it is.
     """
-    return int(mask.sum()) if how == "token_mean" else int(mask.any(dim=1).sum())
+    divisor = AGGREGATIONS[how].divisor
+    if divisor == "rows":
+        return len(mask)
+    return int((mask if divisor == "tokens" else mask.any(dim=1)).sum())
 
 
 def masked_mean(x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:

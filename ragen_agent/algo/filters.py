@@ -19,6 +19,7 @@ from ragen_agent.config.algorithms import FILTER_RULES
 
 __all__ = [
     "MIN_UNCERTAINTY",
+    "finite_groups",
     "group_std",
     "group_variance",
     "keep_all",
@@ -43,7 +44,8 @@ def group_std(values: Tensor, counted: Tensor | None = None) -> Tensor:
     ``normalised``; with groups of one size the order does not depend on it.
 
     Args:
-        values: float (groups, group size), a number of each episode: its return, its mean entropy, its length.
+        values: (groups, group size), a number of each episode: its return, its mean entropy, its length. Integers are
+            read as float numbers.
         counted: bool (groups, group size) or None; episodes that failed are False and are left out. None
             counts all.
 
@@ -52,26 +54,46 @@ def group_std(values: Tensor, counted: Tensor | None = None) -> Tensor:
         than two count.
 
     Raises:
-        ValueError: values of another shape.
+        ValueError: see ``finite_groups``.
     """
     return group_variance(values, counted).sqrt()
 
 
 def group_variance(values: Tensor, counted: Tensor | None = None) -> Tensor:
     """The square of ``group_std``, by which RAGEN-2 filters."""
-    if values.ndim != 2:
-        raise ValueError(f"values has shape {tuple(values.shape)}; give it as (groups, group size)")
-    keep = torch.ones_like(values, dtype=torch.bool) if counted is None else counted
+    values, keep = finite_groups(values, counted)
     number = keep.sum(dim=1)
-    safe = torch.where(keep, values, torch.zeros_like(values))
-    mean = safe.sum(dim=1) / number
-    squares = torch.where(keep, (safe - mean[:, None]) ** 2, torch.zeros_like(values)).sum(dim=1)
+    mean = values.sum(dim=1) / number
+    squares = torch.where(keep, (values - mean[:, None]) ** 2, torch.zeros_like(values)).sum(dim=1)
     infinity = torch.full_like(values, float("inf"))
     low = torch.where(keep, values, infinity).amin(dim=1)
     high = torch.where(keep, values, -infinity).amax(dim=1)
     variance = squares / (number - 1)
     # The mean of equal numbers need not be that number in floating point, so equality is decided directly too.
     return torch.where((high > low) & (variance > MIN_UNCERTAINTY**2), variance, torch.zeros_like(mean))
+
+
+def finite_groups(values: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Numbers of the episodes of groups, float, 0 where they do not count; and which count, bool of the same shape.
+
+    Args:
+        values: (groups, group size).
+        counted: bool (groups, group size), or None for all.
+
+    Raises:
+        ValueError: values of another shape, or a number that counts and is not finite: with it every advantage of its
+            group would be NaN or 0.
+    """
+    if values.ndim != 2:
+        raise ValueError(f"values has shape {tuple(values.shape)}; give it as (groups, group size)")
+    keep = torch.ones_like(values, dtype=torch.bool) if counted is None else counted
+    for group, member in (keep & ~values.isfinite()).nonzero().tolist():
+        raise ValueError(
+            f"episode {member} of group {group} has {float(values[group, member])}, which is not a finite number; "
+            "leave an episode that failed out: counted is False there."
+        )
+    values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+    return torch.where(keep, values, torch.zeros_like(values)), keep
 
 
 def keep_groups(uncertainty: Tensor, rule: str, amount: float, generator: torch.Generator | None = None) -> Tensor:

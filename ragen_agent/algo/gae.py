@@ -1,9 +1,11 @@
 """Advantages of each sampled token with a critic, and the masks of tokens that take part.
 
 ``gae`` runs over the tokens of the whole trajectory, as if it were one long reply (StarPO with PPO: RAGEN, arXiv
-2504.20073). ``turn_wise_gae`` runs over turns and gives every token of a turn the turn's advantage. ``bi_level_gae``
-first runs over turns and then, within each turn, over its tokens (TRICO of VAGEN, arXiv 2510.16907, section on bi-level
-advantage estimation), so that the discount between turns and the discount between tokens are two numbers.
+2504.20073). ``turn_wise_gae`` runs over turns and gives every token of a turn the turn's advantage, over the critic's
+value before the turn's first token. ``bi_level_gae`` first runs over turns and then, within each turn, over its tokens
+(TRICO of VAGEN, arXiv 2510.16907, section on bi-level advantage estimation), so that the discount between turns and the
+discount between tokens are two numbers; its turn pass reads the values at the turns' ends, which its token pass adds
+back.
 
 VAGEN masks twice: M_loss, the tokens in the policy, value and KL losses, and M_adv, the tokens that the recursion runs
 over. Both are subsets of the sampled tokens; without a choice both are all of them. Tokens outside the mask (prompt,
@@ -165,20 +167,21 @@ def turn_wise_gae(
 ) -> tuple[Tensor, Tensor]:
     """Advantages of whole turns (VAGEN, turn-level estimation), the same at every sampled token of a turn.
 
-    With e_i the last sampled token of turn i and r_i the sum of the turn's rewards:
-    delta_i = r_i + gamma_turn V(e_{i+1}) - V(e_i) and A_i = delta_i + gamma_turn lam A_{i+1}; nothing follows the
-    last turn.
+    With b_i the first sampled token of turn i and r_i the sum of the turn's rewards:
+    delta_i = r_i + gamma_turn V(b_{i+1}) - V(b_i) and A_i = delta_i + gamma_turn lam A_{i+1}; nothing follows the
+    last turn. The baseline V(b_i) has read none of the reply: a baseline that depends on the action takes away what
+    the advantage is to measure (Sutton and Barto, Reinforcement Learning, second edition, section 13.4).
 
     Args:
         rewards: float (rows, T), at sampled tokens only; costs inside a turn (a KL penalty) count for the turn.
-        values: float (rows, T).
+        values: float (rows, T); read at each turn's first sampled token.
         sampled: bool (rows, T).
         turn_ends: see the module.
         gamma_turn: discount per turn, in [0, 1].
         lam: the trace parameter lambda, in [0, 1].
 
     Returns:
-        advantages, A_i at every sampled token of turn i, and returns, A_i + V(e_i) there: the critic learns one value
+        advantages, A_i at every sampled token of turn i, and returns, A_i + V(b_i) there: the critic learns one value
         for a turn. Both float (rows, T) and 0 where not sampled. VAGEN whitens such advantages by the mean and the
         variance over the turns' ends, so that a turn does not count by its length: ``whiten(..., over=...)``.
 
@@ -188,14 +191,15 @@ def turn_wise_gae(
     """
     _check(rewards, values, sampled)
     ends = turn_end_mask(turn_ends, sampled)
-    at_end = torch.zeros_like(rewards)
-    earned = zero = torch.zeros_like(rewards[:, 0])
-    for t in sampled.any(0).nonzero().flatten().tolist():
-        earned = earned + rewards[:, t]
-        at_end[:, t] = torch.where(ends[:, t], earned, zero)
-        earned = torch.where(ends[:, t], zero, earned)
-    advantages, returns = _backwards(at_end, values, ends, gamma_turn, lam)
-    return _from_ends(advantages, ends, sampled), _from_ends(returns, ends, sampled)
+    turn = ends.cumsum(1) - ends.long()  # of each token, from 0
+    places = torch.arange(values.shape[1], device=values.device).expand_as(turn)
+    last = torch.full_like(places, values.shape[1] - 1)
+    first = last.scatter_reduce(1, turn, torch.where(sampled, places, last), "amin")
+    # By turns: what each earned, and the value before its first token.
+    earned, before = torch.zeros_like(rewards).scatter_add(1, turn, rewards), values.gather(1, first)
+    found = _backwards(earned, before, places < ends.sum(1, keepdim=True), gamma_turn, lam)
+    advantages, returns = (torch.where(sampled, x.gather(1, turn), torch.zeros_like(x)) for x in found)
+    return advantages, returns
 
 
 def bi_level_gae(
@@ -216,8 +220,8 @@ def bi_level_gae(
     A_t = delta_t + gamma_token lam A_t', where t' is the next sampled token of the turn.
 
     Arguments, result and errors are those of ``turn_wise_gae``, with two discounts, per turn and per sampled token
-    within a turn, but that returns are advantages + values. VAGEN uses 0.95 to 0.99 between turns, and whitens the
-    advantages over the mask: ``whiten``.
+    within a turn; values are read at every sampled token, and returns are advantages + values. VAGEN
+    uses 0.95 to 0.99 between turns, and whitens the advantages over the mask: ``whiten``.
     """
     _check(rewards, values, sampled)
     ends = turn_end_mask(turn_ends, sampled)
@@ -272,7 +276,8 @@ def shaped_rewards(rewards: Sequence[float], potentials: Sequence[float], gamma:
 
     r_i + gamma phi(s_{i+1}) - phi(s_i), with phi = 0 after the last turn: the discounted return changes by -phi(s_1)
     whatever is played, so the order of the policies does not change. With phi = V* and gamma = 1 it is what chance
-    added less the turn's regret.
+    added less the turn's regret. From a turn on, the rewards so shaped sum to the return less phi(s): with lambda 1 phi
+    is one more baseline, beside the critic's. Shaping bounds no other credit.
 
     Args:
         rewards: of each turn.
@@ -308,16 +313,6 @@ def _backwards(
         next_advantage = torch.where(here, advantage, next_advantage)
         advantages[:, t] = torch.where(here, advantage, zero)
     return advantages, torch.where(mask, advantages + values, torch.zeros_like(values))
-
-
-def _from_ends(x: Tensor, ends: Tensor, mask: Tensor) -> Tensor:
-    """What stands at a turn's end, at every masked token of the turn."""
-    spread_out = torch.zeros_like(x)
-    current = torch.zeros_like(x[:, 0])
-    for t in reversed(mask.any(0).nonzero().flatten().tolist()):
-        current = torch.where(ends[:, t], x[:, t], current)
-        spread_out[:, t] = torch.where(mask[:, t], current, spread_out[:, t])
-    return spread_out
 
 
 def _check(rewards: Tensor, values: Tensor, sampled: Tensor) -> None:

@@ -27,6 +27,8 @@ __all__ = [
     "clip_cov",
     "gspo",
     "kl_cov",
+    "log_prob_gap",
+    "log_ratio",
     "mismatch_weights",
     "policy_loss",
     "ppo",
@@ -37,7 +39,11 @@ __all__ = [
 
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to this size, so that one broken token cannot overflow the exponential."""
+"""Log-ratios are clamped to this size before their exponential, so that one broken token cannot overflow it. The bound
+of verl (``compute_policy_loss`` and ``kl_penalty`` in verl/trainer/ppo/core_algos.py) and of OpenRLHF's PPO."""
+
+LOWEST_LOG_PROB = -1e4
+"""Log-probs are read as at least this: the difference of two log-probs of a probability 0 would not be a number."""
 
 
 class TokenTerms(NamedTuple):
@@ -79,7 +85,7 @@ def ppo(
     Raises:
         ValueError: bounds out of range.
     """
-    ratio = _log_ratio(log_probs, old_log_probs, mask).exp()
+    ratio = log_ratio(log_probs, old_log_probs, mask).exp()
     return _clipped(ratio, advantages, clip_low, clip_high, dual_clip)
 
 
@@ -101,7 +107,7 @@ def gspo(
     their mean (not so in the paper's GSPO-token, section 4.3). Arguments as of ``ppo``.
     """
     length = mask.sum(dim=1, keepdim=True).clamp(min=1)
-    mean = _log_ratio(log_probs, old_log_probs, mask).sum(dim=1, keepdim=True) / length
+    mean = log_ratio(log_probs, old_log_probs, mask).sum(dim=1, keepdim=True) / length
     return _clipped(mean.exp().expand_as(log_probs), advantages, clip_low, clip_high, dual_clip)
 
 
@@ -113,7 +119,8 @@ def cispo(
     CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5): the weight is clipped, not the update, so that no token
     loses its gradient; there is no lower bound, as in the paper. ``restrained``: tokens whose weight is cut off.
     """
-    ratio = _log_ratio(log_probs, old_log_probs, mask).exp()
+    ratio = log_ratio(log_probs, old_log_probs, mask).exp()
+    log_probs = log_probs.clamp(min=LOWEST_LOG_PROB)
     return TokenTerms(ratio.clamp(max=1 + clip_high).detach() * advantages * log_probs, ratio > 1 + clip_high)
 
 
@@ -130,7 +137,7 @@ def sapo(
     SAPO (arXiv 2511.20347, section on the objective): the gate falls off smoothly on both sides of r = 1, where its
     slope is 1 as that of r. ``restrained``: 1 less that slope, 1 - 4 p (1 - p) with p the sigmoid.
     """
-    ratio = _log_ratio(log_probs, old_log_probs, mask).exp()
+    ratio = log_ratio(log_probs, old_log_probs, mask).exp()
     positive, other = (torch.full_like(advantages, temperature) for temperature in temperatures)
     tau = torch.where(advantages > 0, positive, other)
     gate = torch.sigmoid(tau * (ratio - 1))
@@ -192,13 +199,13 @@ def kl_cov(
     the loss, the paper's k, one at least. On the policy that sampled the penalty is flat, so it acts from the second
     step on a batch on. ``restrained``: the penalised tokens.
     """
-    log_ratio = _log_ratio(log_probs, old_log_probs, mask)
+    change = log_ratio(log_probs, old_log_probs, mask)
     covariance = _covariance(log_probs, advantages, mask)
     highest = torch.zeros_like(mask).flatten()
     highest[covariance.flatten().topk(_number(share, mask)).indices] = True
     highest = highest.view_as(mask)
-    surrogate = log_ratio.exp() * advantages
-    return TokenTerms(torch.where(highest, surrogate - weight * log_ratio.abs(), surrogate), highest)
+    surrogate = change.exp() * advantages
+    return TokenTerms(torch.where(highest, surrogate - weight * change.abs(), surrogate), highest)
 
 
 class PolicyStats(NamedTuple):
@@ -268,11 +275,10 @@ def policy_loss(
         surrogate = surrogate * torch.where(mask, weights, torch.zeros_like(weights))
     loss = -aggregate(surrogate, mask, how, length=length, count=count)
     with torch.no_grad():
-        log_ratio = _log_ratio(log_probs, old_log_probs, mask)
-        ratio = log_ratio.exp()
+        change = log_ratio(log_probs, old_log_probs, mask)
         stats = PolicyStats(
-            clip_fraction=masked_mean(restrained.to(ratio.dtype), mask),
-            approx_kl=masked_mean(ratio - 1 - log_ratio, mask),
+            clip_fraction=masked_mean(restrained.to(change.dtype), mask),
+            approx_kl=masked_mean(change.exp() - 1 - change, mask),
         )
     return loss, stats
 
@@ -322,16 +328,30 @@ def mismatch_weights(
             f"mode 'clip' bounds the ratio of a token; with level={level}, gating={gating} use mode 'mask'"
         )
     zero = torch.zeros_like(log_probs)
-    log_ratio = torch.where(mask, (log_probs - rollout_log_probs).detach(), zero).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    statistic = log_ratio if gating == "ratio" else _divergence(log_probs, rollout_log_probs, mask, gating)
+    gap = log_ratio(log_probs, rollout_log_probs, mask).detach()
+    statistic = gap if gating == "ratio" else _divergence(log_probs, rollout_log_probs, mask, gating)
     if level == "sequence":
         mean = statistic.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
         statistic = mean.expand_as(statistic)
     if gating == "ratio":
         statistic = statistic.exp()
     outside = mask & ((statistic < bounds[0]) | (statistic > bounds[1]))
-    weights = statistic.clamp(*bounds) if mode == "clip" else torch.where(outside, zero, log_ratio.exp())
+    weights = statistic.clamp(*bounds) if mode == "clip" else torch.where(outside, zero, gap.exp())
     return torch.where(mask, weights, zero), outside
+
+
+def log_prob_gap(log_probs: Tensor, other_log_probs: Tensor) -> Tensor:
+    """Log-probs less others, each read as at least ``LOWEST_LOG_PROB``: finite, with finite gradients."""
+    return log_probs.clamp(min=LOWEST_LOG_PROB) - other_log_probs.clamp(min=LOWEST_LOG_PROB)
+
+
+def log_ratio(log_probs: Tensor, other_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """The log of each token's ratio of two probabilities, clamped to ``MAX_LOG_RATIO``; 0 outside the mask.
+
+    A clamped one has no gradient.
+    """
+    gap = log_prob_gap(log_probs, other_log_probs)
+    return torch.where(mask, gap, torch.zeros_like(gap)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float = 0.2) -> Tensor:
@@ -361,12 +381,6 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor
     return 0.5 * masked_mean(errors, mask)
 
 
-def _log_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
-    """The log of r, clamped to ``MAX_LOG_RATIO``; 0 outside the mask."""
-    difference = torch.where(mask, log_probs - old_log_probs, torch.zeros_like(log_probs))
-    return difference.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-
-
 def _clipped(
     ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
 ) -> TokenTerms:
@@ -389,7 +403,7 @@ def _clipped(
 def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
     """(log pi - mean)(A - mean) of each masked token, without gradient; -inf elsewhere."""
     product = torch.ones_like(log_probs)
-    for x in (log_probs.detach(), advantages):
+    for x in (log_probs.detach().clamp(min=LOWEST_LOG_PROB), advantages):
         product = product * (torch.where(mask, x, torch.zeros_like(x)) - masked_mean(x, mask))
     return torch.where(mask, product, torch.full_like(product, -torch.inf))
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ragen_agent.algo.aggregation import aggregate, check_shapes
+from ragen_agent.algo.losses import MAX_LOG_RATIO, log_prob_gap
 
 __all__ = ["entropy_deviation", "entropy_phase", "kl_loss", "kl_penalty"]
 
@@ -74,7 +75,9 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Te
 
     With d = log policy - log reference: k1 = d (unbiased, of either sign), k2 = d^2 / 2 (biased, low
     variance), k3 = exp(-d) - 1 + d (unbiased, at least 0). Schulman, "Approximating KL Divergence" (2020);
-    k3 is GRPO's (arXiv 2402.03300, equation 4), k1 is vanilla StarPO's.
+    k3 is GRPO's (arXiv 2402.03300, equation 4), k1 is vanilla StarPO's. In k3 d is clamped from below, where its
+    exponential grows, as the ratios of the policy losses are: to -``losses.MAX_LOG_RATIO``, from where on it has no
+    gradient. Log-probs count as at least ``losses.LOWEST_LOG_PROB``, so that each estimate is finite.
 
     Args:
         log_probs: float, any shape.
@@ -87,12 +90,13 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Te
     Raises:
         ValueError: an unknown kind.
     """
-    d = log_probs - ref_log_probs
+    d = log_prob_gap(log_probs, ref_log_probs)
     if kind == "k1":
         return d
     if kind == "k2":
         return 0.5 * d**2
     if kind == "k3":
+        d = d.clamp(min=-MAX_LOG_RATIO)
         return torch.exp(-d) - 1 + d
     raise ValueError(f"kind is {kind!r}; it must be k1, k2 or k3")
 

@@ -13,6 +13,7 @@ import gymnasium
 
 from ragen_gym import __version__
 from ragen_gym.core.command_line import Parser, error_line
+from ragen_gym.core.console import plain_stdout
 from ragen_gym.core.threads import wait_passively
 
 __all__ = ["build_parser", "main"]
@@ -40,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if end < len(words) and getattr(options, "backend", None) != "openrlhf":
             raise ValueError("flags after -- go to OpenRLHF: give --backend openrlhf, or leave them out.")
         options.extra = words[end + 1 :]
-        code: int = options.run(options)
+        with plain_stdout():
+            code: int = options.run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, say `head`, has read enough

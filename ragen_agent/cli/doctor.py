@@ -53,16 +53,15 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from ragen_agent.cli.settings import configure
     from ragen_agent.openrlhf.doctor import examine
     from ragen_gym.core.command_line import terminal_width
+    from ragen_gym.core.console import rich_console
 
     backend = options.backend or ("openrlhf" if find_spec("openrlhf") else "local")
     config = configure(options, {}) if options.config is not None else None
     model = _model(options.model or (config.model if config else ""))
-    with Console(stderr=True).status("looking; imports take a while ..."):
+    with rich_console(stderr=True).status("looking; imports take a while ..."):
         checks = examine(
             distributed=backend == "openrlhf", model=model, folder=options.out, fix=options.fix, config=config
         )
@@ -74,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
             )
         )
     else:
-        _print(Console(highlight=False, width=terminal_width(10_000)), checks, backend)
+        _print(rich_console(highlight=False, width=terminal_width(10_000)), checks, backend)
     return 1 if broken else 0
 
 

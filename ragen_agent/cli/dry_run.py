@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -28,7 +30,15 @@ from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.launch import starting_model
 from ragen_agent.openrlhf.machine_checks import available_memory
 from ragen_agent.openrlhf.memory import check_cpu_model, cpu_memory_parts, memory_parts, model_shape, peak_memory
-from ragen_agent.openrlhf.plan import check_supported, describe, devices_needed, is_visual
+from ragen_agent.openrlhf.plan import (
+    check_supported,
+    describe,
+    devices_needed,
+    doubts,
+    duration,
+    gpus_of_models,
+    is_visual,
+)
 from ragen_agent.rollout import Instance
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.token_mdp import TokenMDP
@@ -73,8 +83,11 @@ def dry_run(
         ValueError: settings or flags that a run would refuse.
     """
     command = command_line(config, settings, folder, extra) if settings else []
-    if config.model and Path(config.model).is_dir():
+    if _has_tokenizer(config):
         check_context(load_shape(Path(config.model))[0], config)
+    tokenizer, note = tokenizer_of(config)
+    chat = ChatFormat.from_settings(tokenizer, config.turns, _vision(config, tokenizer))
+    view = scripted_episode(config, chat)
     _title(console, "Configuration")
     _say(
         console,
@@ -87,6 +100,7 @@ def dry_run(
     _title(console, "Arithmetic")
     for sentence in describe(config, settings):
         _say(console, f"- {sentence}")
+    _say(console, f"- {_duration(config, settings, folder, view.trajectory)}")
     if settings is None:
         _say(console, f"- {_place(config)}")
     else:
@@ -95,6 +109,9 @@ def dry_run(
             _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
         _playing_ahead(console, config, settings, folder)
         _memory(console, config, settings, recipe, on_cpu=on_cpu)
+    gpus = None if settings and _on_cpu(settings) else settings
+    for doubt in doubts(config, gpus, *_unsampled(view.trajectory)):
+        console.print(f"\n[bold yellow]Warning[/bold yellow] {escape(doubt)}", soft_wrap=not console.is_terminal)
     if recipe:
         _title(console, f"Recipe {recipe.name}: {recipe.seen}")
         title, source, expect = (" ".join(text.split()) for text in (recipe.title, recipe.source, recipe.expect))
@@ -102,9 +119,6 @@ def dry_run(
         if recipe.cluster:
             _say(console, f"Cluster: {recipe.cluster}")
     _title(console, "One scripted episode")
-    tokenizer, note = tokenizer_of(config)
-    chat = ChatFormat.from_settings(tokenizer, config.turns, _vision(config, tokenizer))
-    view = scripted_episode(config, chat)
     console.print(view.text, soft_wrap=True)
     _say(console, f"{LEGEND} {view.counts}{note}")
     env = make_env(games_at(config, 0)[0].config, "train")
@@ -137,6 +151,31 @@ def _place(config: Config) -> str:
         return f"On this machine it would not start: {error}"
     threads = "" if device.startswith("cuda") else f"; threads: {cpu_threads(config)}"
     return f"On this machine it would run on {device} and play in {str(dtype).removeprefix('torch.')}{threads}."
+
+
+def _duration(config: Config, settings: OpenRLHF | None, folder: Path, episode: Trajectory) -> str:
+    metrics = folder / "metrics.jsonl"
+    seconds = [line["seconds"] for line in read_json_lines(metrics) if "seconds" in line] if metrics.is_file() else []
+    shape = model_shape(config)
+    if settings:
+        device, devices = "cpu" if _on_cpu(settings) else "H100", devices_needed(config, settings)
+        devices = 1 if device == "cpu" else gpus_of_models(config, settings)["actor"] if settings.colocate else devices
+    else:
+        device, devices = "a GPU with the local trainer", 1
+        with suppress(ValueError):
+            device = "cpu" if device_and_dtype(config)[0] == "cpu" else device
+    turns, (prompt, between) = config.turns, _unsampled(episode)
+    most = prompt + turns.max_turns * (turns.max_tokens_per_turn + between)
+    longest = most if between or turns.max_turns == 1 else turns.max_tokens_per_episode
+    longest = min(longest, turns.max_tokens_per_episode)
+    return duration(config, device, devices, shape.parameters if shape else None, len(episode.ids), longest, seconds)
+
+
+def _unsampled(episode: Trajectory) -> tuple[int, int]:
+    """Tokens before an episode's first reply, and between two of them, 0 where it has one."""
+    first, turns = int(episode.sampled.argmax()), len(episode.turn_ends)
+    others = episode.turn_ends[-1] + 1 - first - int(episode.sampled.sum())
+    return first, others // (turns - 1) if turns > 1 and not episode.contexts else 0
 
 
 def _on_cpu(settings: OpenRLHF) -> bool:
@@ -179,7 +218,11 @@ def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe
     gib = available_memory() if on_cpu else (recipe.gpu_gib if recipe else 0.0) or GPU_GIB
     _title(console, "Memory of this machine, estimated" if on_cpu else f"Memory of a GPU of {gib:g} GiB, estimated")
     if shape is None:
-        _say(console, f"Unknown: {config.model} is not here, so its size is not known.")
+        _say(
+            console,
+            f"Unknown: {config.model} is neither a folder with a config.json nor a known name, such as "
+            "Qwen2.5-7B-Instruct, Qwen3-8B or Llama-3.2-3B.",
+        )
         return
     found = cpu_memory_parts(config, settings, shape) if on_cpu else memory_parts(config, settings, shape, gib)
     table = Table(show_edge=False)
@@ -199,16 +242,23 @@ def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe
 
 def tokenizer_of(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
     """The model's, or the small one that is made of the games' texts, and a sentence where it stands in."""
-    if config.model and Path(config.model).is_dir():
+    if _has_tokenizer(config):
         return load_shape(Path(config.model))[1], ""
-    note = f" {config.model} is not here, so the tokens are those of the small model." if config.model else ""
+    note = f" The tokenizer of {config.model} is not here: the tokens are the small model's." if config.model else ""
     kind = "vision" if is_visual(config) else config.small_model.kind
     return small_tokenizer(replace(config, small_model=replace(config.small_model, kind=kind))), note
 
 
+def _has_tokenizer(config: Config) -> bool:
+    """Whether the model's folder is to be read, and not its ``config.json`` alone."""
+    folder = Path(config.model)
+    alone = not any(folder.glob("tokenizer*.json")) and model_shape(config) is not None
+    return bool(config.model) and folder.is_dir() and not alone
+
+
 def _vision(config: Config, tokenizer: PreTrainedTokenizerBase) -> Vision | None:
     """How the model reads pictures; None for one that reads text only."""
-    if config.model and Path(config.model).is_dir():
+    if _has_tokenizer(config):
         from ragen_gym.inference.vision import Vision
 
         return Vision.from_folder(load_shape(Path(config.model))[0], Path(config.model))

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_agent.cli.settings import (
     add_settings,
-    check_code,
+    check_consent,
     check_not_distributed,
-    check_started,
     configure,
     given,
     settings_of,
@@ -82,8 +81,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     folder, state, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
         run, trained = RunFolder.reopen(folder)
-        check_code(trained, options.run_code, folder)
-        check_started(trained, options.run_code, folder)
+        check_consent(folder, options.run_code, trained)
         folder, state = _policy_of(run)
         asked = settings_of(options, flags)
         if options.game is None and options.config is None and "game" not in asked:

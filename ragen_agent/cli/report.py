@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.settings import add_run_code, check_code
+from ragen_agent.cli.settings import add_run_code, check_consent
+from ragen_gym.core.console import json_text
 
 if TYPE_CHECKING:
     from ragen_agent.report.watch import RunStatus
@@ -58,8 +58,9 @@ def add(commands: Any) -> None:
     report.add_argument(
         "--smooth", type=float, default=0.25, metavar="W", help="weight of a new value in the average (default 0.25)"
     )
-    report.add_argument("--json", action="store_true", help="print what the page says as JSON, and write no page")
-    report.add_argument(
+    instead = report.add_mutually_exclusive_group()
+    instead.add_argument("--json", action="store_true", help="print what the page says as JSON, and write no page")
+    instead.add_argument(
         "--tensorboard",
         action="store_true",
         help="write no page, but each run's figures as event files into tensorboard/ in its folder "
@@ -75,13 +76,16 @@ def add(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from ragen_agent.report.rates import sentences
     from ragen_agent.report.runs import differing_settings, group_by_settings, load_runs
+    from ragen_gym.core.console import rich_console
     from ragen_gym.core.progress import ProgressBar
     from ragen_gym.core.storage import check_free, write_atomic
 
+    instead = "--json" if options.json else "--tensorboard" if options.tensorboard else ""
+    if instead and (options.out is not None or options.force):
+        given = "--out" if options.out is not None else "--force"
+        raise ValueError(f"{given} has no effect with {instead}, which writes no page: leave one of them out.")
     out = options.out or options.runs[0] / "report.html"
     if not options.megabytes > 0:
         raise ValueError(f"--megabytes is {options.megabytes:g}; it must be above 0.")
@@ -89,7 +93,7 @@ def _report(options: argparse.Namespace) -> int:
         return _events(options.runs)
     runs = load_runs(options.runs)
     for run in runs:
-        check_code(run.config, options.run_code, run.folder.path)
+        check_consent(run.folder.path, options.run_code, run.config, kinds=("module",))
     if options.json:
         groups = group_by_settings(runs)
         content = {
@@ -119,7 +123,7 @@ def _report(options: argparse.Namespace) -> int:
         )
     check_free(out, True)
     write_atomic(out, text)
-    Console(highlight=False).print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", markup=False, soft_wrap=True)
+    rich_console(highlight=False).print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -133,7 +137,7 @@ def _json(content: Any) -> str:
             return [plain(each) for each in value]
         return None if isinstance(value, float) and not isfinite(value) else value
 
-    return json.dumps(plain(content), indent=2, ensure_ascii=False, allow_nan=False)
+    return json_text(plain(content))
 
 
 def _events(paths: list[Path]) -> int:
@@ -148,14 +152,14 @@ def _events(paths: list[Path]) -> int:
 def _watch(options: argparse.Namespace) -> int:
     import time
 
-    from rich.console import Console
     from rich.live import Live
 
     from ragen_agent.report.watch import FINISHED, RunTail, dashboard
+    from ragen_gym.core.console import rich_console
 
     if not 0 < options.every < inf:
         raise ValueError(f"--every is {options.every:g}; it must be above 0, and finite.")
-    console, tail = Console(highlight=False), RunTail(options.run_folder)
+    console, tail = rich_console(highlight=False), RunTail(options.run_folder)
     if (options.once or options.json) and not options.run_folder.is_dir():
         raise ValueError(f"there is no folder {options.run_folder}.")
     status = tail.read()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
+from ragen_agent.config.consent import effects
 from ragen_agent.config.io import OPENRLHF, Group, check_name, file_schema, groups, settings_of_pairs
 from ragen_gym.core.command_line import terminal_width, wrap
-from ragen_gym.core.settings import Setting
+from ragen_gym.core.settings import OPENS, Setting
 from ragen_gym.core.validation import joined
 
 __all__ = [
@@ -22,9 +21,8 @@ __all__ = [
     "add_run_code",
     "add_set",
     "add_settings",
-    "check_code",
+    "check_consent",
     "check_not_distributed",
-    "check_started",
     "configure",
     "distributed",
     "given",
@@ -182,14 +180,14 @@ def configure(
     file, asked = _files(options), settings_of(options, {**given(options, "game"), **flags})
     if options.config is not None:  # before a game's module is imported
         games = {name: value for name, value in merged(file, asked).items() if name in ("game", "games")}
-        check_code(with_settings(Config(), games), options.run_code, options.config, asked)
+        check_consent(options.config, options.run_code, with_settings(Config(), games), asked=asked)
     game = full_name(asked.get("game") or file.get("game", Config.game))
     settings: Settings = merged(default_settings(game, str(asked.get("model") or file.get("model", ""))), file)
     settings = merged(merged(settings, assumed or {}), asked)
     settings.pop(OPENRLHF, None)  # one file serves both trainers
     config = with_settings(Config(), {**settings, "game": game})
     if options.config is not None:
-        check_started(config, options.run_code, options.config, asked)
+        check_consent(options.config, options.run_code, config, asked=asked)
     if not config.model or not fetch:
         return config
     from ragen_agent.training.named_models import model_folder
@@ -202,49 +200,38 @@ def add_run_code(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-code",
         action="store_true",
-        help="import the modules of games that are not of this package, start the program and send the judge its key, "
-        "where a file or folder names them",
+        help="allow what a file or folder names: import modules of games, start programs, run code of repositories, "
+        "pass flags to OpenRLHF, connect to addresses",
     )
 
 
-def check_code(config: Config, run_code: bool, path: Path, asked: Settings | None = None) -> None:
-    """Raises a ValueError if the settings of a file or folder name a module that was not asked for.
+def check_consent(
+    source: Path,
+    run_code: bool,
+    *settings: Any,
+    asked: Settings | None = None,
+    kinds: Collection[str] = (*OPENS,),
+    more: Sequence[str] = (),
+) -> None:
+    """Raises a ValueError if a file or folder would run code or send secrets, and the user has not consented.
 
     Args:
-        config: the settings.
-        run_code: whether such a module may be imported.
-        path: the file or folder.
-        asked: those of the settings that the user gave by flags: what they name may be imported.
+        source: the file or folder, of which nobody knows who wrote it.
+        run_code: the user's consent, ``--run-code``.
+        settings: what it says: a ``Config``, and the settings of a trainer (see ``ragen_agent.config.consent``).
+        asked: those of the settings that the user gave by flags: what they name needs no further consent.
+        kinds: of ``OPENS``, those that the command does with the settings.
+        more: sentences on further effects.
     """
-    from ragen_gym.games.registry import TABLE, own_module, task_of
-
-    asked = asked or {}
-    own = [config.game] * ("game" in asked) + [row["game"] for row in config.games if "games" in asked]
-    named = {own_module(game) for game in own}
-    for game in [config.game, *(row["game"] for row in config.games)]:
-        module = own_module(game)
-        known = module in sys.modules and (task_of(game) or game.rpartition(":")[2] in TABLE)
-        if module and module not in named and not known and not run_code:
-            raise ValueError(
-                f"{path} plays {game}, a game of the module {module}: give --run-code to import it, if you trust who "
-                "wrote that."
-            )
-
-
-def check_started(config: Config, run_code: bool, path: Path, asked: Settings | None = None) -> None:
-    """Raises a ValueError if a file or folder names a program to start, or a judge to send a key, as ``check_code``."""
-    program, judge = (asked or {}).get("program", {}), (asked or {}).get("judge", {})
-    if config.program.command and not program.get("command") and not run_code:
-        raise ValueError(
-            f"{path} starts the program {config.program.command!r} (program.command): give --run-code to start it, if "
-            "you trust who wrote that."
-        )
-    key, url = config.judge.key_env, config.judge.base_url
-    if url and not judge.get("base_url") and os.environ.get(key) and not run_code:
-        raise ValueError(
-            f"{path} sends the key in {key} to the judge at {url} (judge.base_url): give --run-code to ask it, if you "
-            f"trust who wrote that, or unset {key}."
-        )
+    if run_code:
+        return
+    found = [*more]
+    for each in settings:
+        table = "" if isinstance(each, Config) else OPENRLHF
+        own = (asked or {}).get(table, {}) if table else asked
+        found += [said for kind, said in effects(each, own, table) if kind in kinds]
+    if found:
+        raise ValueError(f"{source} {'; it '.join(found)}: give --run-code to allow it, if you trust who wrote that.")
 
 
 def given(options: argparse.Namespace, *names: str) -> Settings:

@@ -64,7 +64,7 @@ examples:
   ragen-agent sft merge runs/x/adapter --base MODEL --out merged"""
 
 
-METAVARS = {"data": "FILE", "model": "DIR"}
+METAVARS = {"data": "FILE", "model": "MODEL"}
 
 
 def add(commands: Any) -> None:
@@ -173,11 +173,12 @@ def _demonstrators(options: argparse.Namespace) -> Config:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from ragen_agent.cli.settings import check_code, given
+    from ragen_agent.cli.settings import check_consent, given
     from ragen_agent.config import Lora
     from ragen_agent.config.trainers import FineTuning
     from ragen_agent.sft.demonstrations import read_conversations
     from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, is_begun, reopen
+    from ragen_agent.training.named_models import model_folder
     from ragen_gym.core.settings import declared
     from ragen_gym.games.registry import full_name
 
@@ -195,11 +196,13 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError("sft train needs --data FILE and --out DIR, or --resume DIR.")
         if lora and not lora.get("rank"):
             raise ValueError("--lora-alpha and --lora-target are an adapter's: give --lora-rank too, such as 16.")
+        if asked.get("model"):
+            asked["model"] = str(model_folder(asked["model"]))
         out, settings = options.out, begin(FineTuning(**asked, lora=Lora(**lora)), options.out)
     data = Path(settings.data)
     lines = read_conversations(data)
     if not settings.model:  # whose tokenizer is made of the texts of the games that the data show
-        check_code(agent_config(settings, lines), options.run_code, data)
+        check_consent(data, options.run_code, agent_config(settings, lines))
     if options.run_code:  # the levels that the data show, too, are only known of a game that is imported
         for game in sorted({line["env"] for line in lines if isinstance(line.get("env"), str)}):
             full_name(game)
@@ -238,11 +241,10 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _display() -> Any:
-    from rich.console import Console
-
     from ragen_agent.training.console import Display
+    from ragen_gym.core.console import rich_console
 
-    return Display(Console(stderr=True, highlight=False))
+    return Display(rich_console(stderr=True, highlight=False))
 
 
 def _print(options: argparse.Namespace, record: Mapping[str, Any], text: str) -> None:

@@ -36,17 +36,17 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     import json
 
-    from rich.console import Console
     from rich.table import Table
 
     from ragen_agent.cli.settings import check_not_distributed, configure, given
     from ragen_agent.training.console import Display
+    from ragen_gym.core.console import rich_console
 
     if options.levels < 1:
         raise ValueError(f"--levels {options.levels} must be 1 or more.")
     check_not_distributed(options)
     config = configure(options, given(options, "model"), fetch=True)
-    with Display(Console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
+    with Display(rich_console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
         from ragen_agent.board_tokens import board_tokens, formats_of
         from ragen_agent.cli.dry_run import tokenizer_of
         from ragen_agent.training.tasks import make_game_env
@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([{**asdict(each), "verdict": each.verdict} for each in found], indent=2))
         return 0
-    console = Console(highlight=False, soft_wrap=True)
+    console = rich_console(highlight=False, soft_wrap=True)
     table = Table("format", "tokens a board", "cells a token", "spellings", "", show_edge=False)
     for each in found:
         table.add_row(

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_agent.cli.settings import (
     add_settings,
-    check_code,
+    check_consent,
     check_not_distributed,
-    check_started,
     configure,
     distributed,
     given,
@@ -21,7 +20,7 @@ from ragen_agent.cli.settings import (
 from ragen_agent.config import Config, Settings, with_settings
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.config.settings import pretrained
-from ragen_gym.core.command_line import stops_at_sigterm
+from ragen_gym.core.command_line import OnOff, stops_at_sigterm
 
 if TYPE_CHECKING:
     from ragen_agent.config.trainers import OpenRLHF
@@ -61,7 +60,7 @@ def add(commands: Any) -> None:
         "--model",
         metavar="MODEL",
         help="start from this Hugging Face causal LM instead of the small model, without a warm start: a folder, "
-        "owner/name on the Hub, or a name of ragen-agent model --list",
+        "owner/name or owner/name@revision on the Hub, or a name of ragen-agent model --list",
     )
     train.add_argument(
         "--algo",
@@ -69,9 +68,7 @@ def add(commands: Any) -> None:
         metavar="NAME",
         help="how returns become advantages: grpo (default), ppo, ...: see ragen-agent settings training.algo",
     )
-    train.add_argument(
-        "--starpo-s", action=argparse.BooleanOptionalAction, default=None, help="StarPO-S (default) or vanilla StarPO"
-    )
+    train.add_argument("--starpo-s", action=OnOff, default=None, help="StarPO-S (default) or vanilla StarPO")
     train.add_argument(
         "--iterations", type=int, metavar="N", help="iterations of reinforcement (default: the game's or the recipe's)"
     )
@@ -108,10 +105,10 @@ def _train(options: argparse.Namespace) -> int:
         others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
         if others:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
-            raise ValueError(f"--resume goes on with the run's own settings: leave out {flags}.")
+            longer = _longer(options.resume, options.iterations) if options.iterations is not None else ""
+            raise ValueError(f"--resume goes on with the run's own settings: leave out {flags}.{longer}")
         folder, config = RunFolder.reopen(options.resume)
-        check_code(config, options.run_code, options.resume)
-        check_started(config, options.run_code, options.resume)
+        check_consent(options.resume, options.run_code, config)
         if options.dry_run:
             return _dry_run(options, config, folder)
         settings = _distributed(options, config, folder)
@@ -128,6 +125,7 @@ def _train(options: argparse.Namespace) -> int:
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
         from ragen_agent.local.run import train
         from ragen_agent.openrlhf.launch import check_run, train_distributed
+        from ragen_agent.openrlhf.processes import kept_flags
         from ragen_agent.openrlhf.prompt_dataset import adopt_rows
 
         if settings is not None:
@@ -145,7 +143,9 @@ def _train(options: argparse.Namespace) -> int:
                 policy = None  # its processes load their own
                 train_distributed(config, settings, folder, display, options.extra)
     except KeyboardInterrupt:
-        again = f"ragen-agent train --resume {folder.path}{run_code_flag(config)}"
+        extra = [] if settings is None else options.extra or kept_flags(folder.path)
+        consent = run_code_flag(config, settings, extra)
+        again = f"ragen-agent train --resume {folder.path}{consent}"
         print(f"\nragen-agent: stopped; everything so far is kept. Go on with: {again}", file=sys.stderr)
         return 130
     return 0
@@ -163,6 +163,7 @@ def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder)
         return None
     from ragen_agent.config.io import read_openrlhf
     from ragen_agent.config.trainers import OpenRLHF
+    from ragen_agent.openrlhf.processes import kept_flags
 
     if options.resume is not None:
         settings = read_openrlhf(folder.path)
@@ -172,9 +173,34 @@ def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder)
                 f"--backend {options.backend}: {folder.path} is a run of the trainer {own}, which goes on with it: "
                 "leave --backend out."
             )
+        if settings is not None:
+            kept = kept_flags(folder.path) if not options.extra else []
+            more = [f"passes the flags {' '.join(kept)} to OpenRLHF (openrlhf.json)"] if kept else []
+            check_consent(options.resume, options.run_code, settings, more=more)
         return settings
     _check_read(options, config)
-    return with_settings(OpenRLHF(), distributed(options), "openrlhf.")
+    settings = with_settings(OpenRLHF(), distributed(options), "openrlhf.")
+    if options.config is not None:
+        check_consent(options.config, options.run_code, settings, asked=settings_of(options))
+    return settings
+
+
+def _longer(run: Path, iterations: int) -> str:
+    """A sentence on how to train a run's model for further iterations."""
+    from ragen_agent.training.console import run_code_flag
+    from ragen_agent.training.run_folder import RunFolder
+    from ragen_gym.core.storage import read_json_lines
+
+    folder, config = RunFolder.reopen(run)
+    done = len(read_json_lines(folder.metrics))
+    if not folder.checkpoint.is_dir():
+        return f" It has no final model yet: finish it first, with --resume {run} alone."
+    more = iterations - done if iterations > done else iterations
+    return (
+        f" The run has {done} iterations and keeps no state of its optimiser. To train its model further, begin a new "
+        f"run with new levels: ragen-agent train --config {run / 'config.toml'} --model {folder.checkpoint} --seed "
+        f"{config.seed + 1} --iterations {more}{run_code_flag(config)}"
+    )
 
 
 def _check_read(options: argparse.Namespace, config: Config) -> None:
@@ -188,23 +214,27 @@ def _check_read(options: argparse.Namespace, config: Config) -> None:
         table, _, key = name.rpartition(".")
         if key in (asked.get(table, {}) if table else asked) and (table or not prepared):
             raise ValueError(f"{name} has no effect with --backend openrlhf: leave it out. Instead {instead}.")
+    if asked.get("evaluation", {}).get("imitation"):  # the default: a file holds it without anybody's having asked
+        raise ValueError(
+            "evaluation.imitation=true has no effect with --backend openrlhf, which trains no model for comparison: "
+            "leave it out, or train with --backend local."
+        )
 
 
 def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> int:
-    from rich.console import Console
-
     from ragen_agent.config.presets import base_of, read_recipe
     from ragen_agent.training.console import Display
     from ragen_agent.training.named_models import cached_folder
+    from ragen_gym.core.console import rich_console
 
-    with Display(Console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
+    with Display(rich_console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
         from ragen_agent.cli.dry_run import dry_run
     if config.model:
         config = replace(config, model=str(cached_folder(config.model)))
     name = options.recipe or (base_of(options.config) if options.config is not None else "")
     recipe = read_recipe(name) if name else None
     settings = _distributed(options, config, folder)
-    dry_run(config, settings, folder.path, options.extra, Console(highlight=False), recipe)
+    dry_run(config, settings, folder.path, options.extra, rich_console(highlight=False), recipe)
     return 0
 
 

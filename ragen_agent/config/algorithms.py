@@ -21,6 +21,7 @@ __all__ = [
     "POLICY_LOSSES",
     "TOKEN_PARTS",
     "AdvantageRule",
+    "AggregationRule",
     "CreditRule",
     "FilterRule",
     "FormatReward",
@@ -64,6 +65,15 @@ class AdvantageRule:
     def compares_groups(self) -> bool:
         """Whether the episodes of a group are compared with each other, so that a group needs two."""
         return self.across == "group"
+
+
+@dataclass(frozen=True)
+class AggregationRule:
+    """How the terms of a minibatch's tokens become one number."""
+
+    doc: str  # what it does, and its paper
+    #: what the sum is divided by: "tokens" in the loss, "rows" of the minibatch, or "rows with tokens" in the loss
+    divisor: str
 
 
 @dataclass(frozen=True)
@@ -157,13 +167,23 @@ ADVANTAGE_RULES: dict[str, AdvantageRule] = {
     "reinforce": AdvantageRule("R - mean of the batch (Williams 1992)", "batch", "mean"),
 }
 
-AGGREGATIONS: dict[str, str] = {
-    "token_mean": "the sum over all tokens, divided by their number (DAPO, arXiv 2503.14476, section 3.3)",
-    "sequence_mean": "each row's token mean, averaged over the rows (GRPO, arXiv 2402.03300, equation 3)",
+AGGREGATIONS: dict[str, AggregationRule] = {
+    "token_mean": AggregationRule(
+        "the sum over all tokens, divided by their number (DAPO, arXiv 2503.14476, section 3.3)", "tokens"
+    ),
+    # A row without a token in the loss has no mean, but its sum is 0.
+    "sequence_mean": AggregationRule(
+        "each row's token mean, averaged over the rows that have a token in the loss (GRPO, arXiv 2402.03300, "
+        "equation 3)",
+        "rows with tokens",
+    ),
     # REINFORCE on whole trajectories: the log-probability of a trajectory is the sum over its tokens.
-    "sequence_sum": "each row's sum, averaged over the rows (REINFORCE)",
-    "constant": "each row's sum, averaged over the rows and divided by turns.max_tokens_per_episode "
-    "(Dr. GRPO, arXiv 2503.20783, section 3.2)",
+    "sequence_sum": AggregationRule("each row's sum, averaged over all rows (REINFORCE)", "rows"),
+    "constant": AggregationRule(
+        "each row's sum, averaged over all rows and divided by turns.max_tokens_per_episode "
+        "(Dr. GRPO, arXiv 2503.20783, section 3.2)",
+        "rows",
+    ),
 }
 
 _LOSSES = "ragen_agent.algo.losses:"
@@ -213,13 +233,18 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
 
 CREDITS: dict[str, CreditRule] = {
     "trajectory": CreditRule("one recursion over all sampled tokens of the episode", "tokens"),
-    "turn": CreditRule("one recursion over the turns; the tokens of a turn share its advantage", "turns"),
+    "turn": CreditRule(
+        "one recursion over the turns, from the values before their first tokens; the tokens of a turn share its "
+        "advantage",
+        "turns",
+    ),
     "bi_level": CreditRule(
         "over the turns first, then within each turn over its tokens (VAGEN, arXiv 2510.16907)", "both"
     ),
     "regret": CreditRule(
         "as turn, from rewards shaped by the oracle's values, r + gamma_turn V*' - V*: with gamma_turn=1 what chance "
-        "added less what the turn gave away (potential-based shaping, Ng et al. 1999)",
+        "added less what the turn gave away (potential-based shaping, Ng et al. 1999). With gae_lambda=1 they sum to "
+        "the return less V*, so that V* is but another baseline",
         "turns",
         shaped=True,
     ),

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ragen_agent.config.config_checks import check_config
 from ragen_agent.config.training import Training
@@ -25,7 +24,6 @@ __all__ = [
     "Demonstrations",
     "Diagnostics",
     "Evaluation",
-    "Judge",
     "Lora",
     "Program",
     "SmallModel",
@@ -48,7 +46,9 @@ class Turns(TurnConfig):
         -1, "how many earlier turns a prompt keeps; -1 keeps all, 0 shows the current turn alone", low=-1, unit="turns"
     )
     keep_thinking: bool = setting(True, "whether earlier replies keep their thinking in later prompts")
-    template_options: dict[str, Any] = setting({}, "keyword arguments of the tokenizer's chat template")
+    template_options: dict[str, Any] = setting(
+        {}, "keyword arguments of the tokenizer's chat template", opens="nothing"
+    )
 
     def of_environment(self, *, states_limit: bool) -> TurnConfig:
         """The environment's part; ``states_limit``: whether its messages state the length limit of a reply."""
@@ -65,7 +65,10 @@ class Program:
     """An agent program of one's own that plays the episodes, in any language: see ``ragen_agent.programs``."""
 
     command: str = setting(
-        "", "starts it; it finds OPENAI_BASE_URL and RAGEN_GYM_URL in its environment", empty="replies go to the game"
+        "",
+        "starts it; it finds OPENAI_BASE_URL and RAGEN_GYM_URL in its environment",
+        empty="replies go to the game",
+        opens="command",
     )
     workers: int = setting(8, "how many run at a time", low=1, unit="programs", needs="command")
     timeout: float = setting(
@@ -111,6 +114,7 @@ class Demonstrations:
         "none",
         "what replies think: relative (where goal, holes, boxes lie, or which arm pays), direction (of the goal), "
         "choose (between two arms), plan (what each move does) or none",
+        opens="nothing",
     )
 
     def __post_init__(self) -> None:
@@ -147,6 +151,7 @@ class Lora:
         ["all-linear"],
         "layers that are adapted, such as q_proj; all-linear: every linear layer but the output layer",
         needs="rank",
+        opens="nothing",
     )
 
     def __post_init__(self) -> None:
@@ -198,55 +203,6 @@ class Stops:
 
 
 @dataclass(frozen=True)
-class Judge:
-    """A language model that says whether the boards in the thinking are right (VAGEN, arXiv 2510.16907, section 4).
-
-    It is asked of each observation and each prediction of a reply without fault, next to the exact comparison with the
-    true board, which ``turns.state_reward`` pays. A turn earns half of ``reward`` for each that it accepts. An episode
-    of which it left a question without a readable answer is a failed one, left out of the loss.
-    """
-
-    base_url: str = setting(
-        "", "its OpenAI-compatible server, such as http://127.0.0.1:8000/v1", empty="no judge is asked"
-    )
-    model: str = setting("", "the model's name there", empty="none; a judge needs one", needs="base_url")
-    key_env: str = setting(
-        "OPENAI_API_KEY", "environment variable that holds the key, which is written nowhere; may be unset on servers "
-        "that ask for none"
-    )  # fmt: skip
-    reward: float = setting(
-        0.5, "what an observation and a prediction that it accepts earn together, half each; 0 only compares it", low=0
-    )
-    max_tokens: int = setting(400, "length limit of its answer", low=1, unit="tokens")
-    timeout: float = setting(30.0, "of a request", above=0, unit="seconds")
-    retries: int = setting(2, "how often a request that failed is sent again", low=0)
-    concurrency: int = setting(32, "requests at a time", low=1)
-    cache: int = setting(
-        65536, "verdicts that a process remembers, so that equal descriptions of a board are judged once", low=0
-    )
-
-    def __post_init__(self) -> None:
-        check_settings(self, "judge.")
-        if not self.base_url:
-            return
-        said = f"judge.base_url is {self.base_url!r}; write it as http://127.0.0.1:8000/v1."
-        try:
-            place = urlsplit(self.base_url)
-            is_address = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
-        except ValueError as error:  # half an IPv6 address, or a port that is none
-            raise ValueError(said) from error
-        if not is_address:
-            raise ValueError(said)
-        if place.username is not None or place.query:
-            raise ValueError(
-                "judge.base_url holds a user or a query, which run folders would keep; give the address alone, and the "
-                "key in the environment variable that judge.key_env names."
-            )
-        if not self.model:
-            raise ValueError("judge.base_url is given, but judge.model is not; name the model as its server does.")
-
-
-@dataclass(frozen=True)
 class Diagnostics:
     """What is measured next to the training itself; every 0 turns a part off."""
 
@@ -254,7 +210,10 @@ class Diagnostics:
         False, "write each iteration's metrics for TensorBoard too, into the run's tensorboard/"
     )
     wandb: str = setting(
-        "", "project of Weights & Biases for each iteration's metrics; WANDB_MODE=offline keeps them here", empty="none"
+        "",
+        "project of Weights & Biases for each iteration's metrics; WANDB_MODE=offline keeps them here",
+        empty="none",
+        opens="nothing",
     )
     alarm: bool = setting(True, "watch for the Echo Trap (RAGEN, arXiv 2504.20073, section 4)")
     entropy_every: int = setting(0, "iterations between entropies of all rollouts", low=0, unit="iterations")
@@ -295,11 +254,15 @@ class Evaluation:
 class Config:
     """One run."""
 
-    game: str = setting("FrozenLake", "the game's name, see ragen-gym list; module:Name for one of your own")
+    game: str = setting(
+        "FrozenLake", "the game's name, see ragen-gym list; module:Name for one of your own", opens="module"
+    )
     seed: int = setting(0, "seed of everything random", low=0)
-    model: str = setting("", "folder of a Hugging Face causal LM", empty="the small model, from scratch")
+    model: str = setting("", "folder of a Hugging Face causal LM", empty="the small model, from scratch", opens="data")
     device: str = setting(
-        "auto", "cpu, cuda or cuda:N; auto: a GPU for a pretrained model where there is one, else the CPU"
+        "auto",
+        "cpu, cuda or cuda:N; auto: a GPU for a pretrained model where there is one, else the CPU",
+        opens="nothing",
     )
     dtype: str = setting(
         "auto",
@@ -310,16 +273,20 @@ class Config:
     threads: int = setting(
         0, "CPU threads of torch; 0: every free physical core for a pretrained model, 1 for the small model", low=0
     )
-    env_options: dict[str, Any] = setting({}, "the game's own options, such as size; see ragen-gym info")
+    env_options: dict[str, Any] = setting(
+        {}, "the game's own options, such as size; see ragen-gym info", opens="nothing"
+    )
     games: list[dict[str, Any]] = setting(
         [],
         "a mixture to train on: tables {game, weight, env_options, turns, thought}; levels are drawn by weight, what a "
         "table leaves out is as in the run, and each game is evaluated by itself",
+        opens="module",
     )
     curriculum: list[dict[str, Any]] = setting(
         [],
         "tables {iteration, env_options}, ascending: from that iteration on levels are drawn with these options over "
         "the run's; evaluated are levels of the run's own options",
+        opens="nothing",
     )
     turns: Turns = field(default_factory=Turns)
     program: Program = field(default_factory=Program)
@@ -328,7 +295,6 @@ class Config:
     warm_start: WarmStart = field(default_factory=WarmStart)
     training: Training = field(default_factory=Training)
     lora: Lora = field(default_factory=Lora)
-    judge: Judge = field(default_factory=Judge)
     stops: Stops = field(default_factory=Stops)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     evaluation: Evaluation = field(default_factory=Evaluation)

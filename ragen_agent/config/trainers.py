@@ -19,7 +19,9 @@ class OpenRLHF:
     trainers share; one configuration file serves both, with these settings in its table ``[openrlhf]``.
     """
 
-    prompts: str = setting("", "a prompt dataset that ragen-agent data wrote", empty="the run draws its own")
+    prompts: str = setting(
+        "", "a prompt dataset that ragen-agent data wrote", empty="the run draws its own", opens="data"
+    )
     generation_timeout: float = setting(600.0, "timeout of one reply", low=1e-3, high=inf, unit="seconds")
     environment_timeout: float = setting(
         60.0, "timeout of one answer of the environment", low=1e-3, high=inf, unit="seconds"
@@ -36,7 +38,7 @@ class OpenRLHF:
         unit="updates",
     )
     accelerator: str = setting("auto", "what trains; auto: cuda where there is one", choices=("auto", "cuda", "cpu"))
-    ray_address: str = setting("", "of a running Ray cluster", empty="one is started here")
+    ray_address: str = setting("", "of a running Ray cluster", empty="one is started here", opens="address")
     actor_nodes: int = setting(1, "nodes of the policy", low=1)
     actor_gpus: int = setting(1, "GPUs of the policy on each of its nodes", low=1)
     critic_nodes: int = setting(1, "nodes of the critic", low=1)
@@ -50,14 +52,16 @@ class OpenRLHF:
     zero_stage: int = setting(2, "stage of DeepSpeed's ZeRO", choices=(2, 3))
     adam_offload: bool = setting(False, "keep the optimiser's state in the host's memory")
     gradient_checkpointing: bool = setting(False, "compute activations again in the backward pass, to save memory")
-    attention: str = setting("flash_attention_2", "attention implementation of transformers")
+    attention: str = setting("flash_attention_2", "attention implementation of transformers", opens="kernel")
     packing: bool = setting(True, "pack rows without padding; never on a CPU or for visual models")
     freeze_vision: bool = setting(False, "train the language model alone, not what turns pictures into visual tokens")
     evaluate_every: int = setting(
         0, "iterations between evaluations; 0: before and after training only", low=0, unit="iterations"
     )
     tensorboard: bool = setting(True, "write metrics for TensorBoard")
-    wandb: str = setting("", "project of Weights & Biases; the key is read from WANDB_API_KEY", empty="none")
+    wandb: str = setting(
+        "", "project of Weights & Biases; the key is read from WANDB_API_KEY", empty="none", opens="nothing"
+    )
 
     def __post_init__(self) -> None:
         check_settings(self, "openrlhf.")
@@ -67,8 +71,10 @@ class OpenRLHF:
 class FineTuning:
     """The options of ``ragen-agent sft train``; ``data_sha256`` is filled in when it begins."""
 
-    data: str = setting("", "file of conversations, as ragen-agent sft data writes them")
-    model: str = setting("", "folder of a Hugging Face causal LM; without one, the small model from scratch")
+    data: str = setting("", "file of conversations, as ragen-agent sft data writes them", opens="data")
+    model: str = setting(
+        "", "a model as train --model takes it; without one, the small model from scratch", opens="data"
+    )
     epochs: int = setting(1, "passes over the data", low=1)
     batch: int = setting(32, "conversations a step", low=1)
     accumulate: int = setting(1, "parts in which a step is computed, to save memory", low=1)
@@ -79,7 +85,9 @@ class FineTuning:
     max_tokens: int = setting(4096, "longer conversations are left out", low=1, unit="tokens")
     successes_only: bool = setting(False, "leave failed episodes out")
     seed: int = setting(0, "of the order of the data and of the adapter", low=0)
-    device: str = setting("auto", "cpu, cuda, cuda:N or auto: a GPU for a pretrained model where there is one")
+    device: str = setting(
+        "auto", "cpu, cuda, cuda:N or auto: a GPU for a pretrained model where there is one", opens="nothing"
+    )
     threads: int = setting(
         0, "CPU threads; 0: every free physical core for a pretrained model, 1 for the small model", low=0
     )

@@ -116,9 +116,10 @@ def update(
         ``algo.PolicyStats``), approx_kl, with a critic value_loss, with a KL term kl (where it is part of the reward,
         that of the policy that sampled), with a correction for the rollouts corrected (the share of the tokens outside
         its bounds), and with entropy smoothing entropy_deviation (nats, see ``algo.entropy_deviation``);
-        train_tokens, all tokens that went forward and backward; updates, the steps taken; and, only where there were
-        any, skipped_steps, those not taken because the gradient was not finite or the masks left no token (they are in
-        none of the means). Where only one of policy and critic has a token, it alone takes its step.
+        train_tokens, all tokens that went forward and backward (``Batch.tokens`` of each minibatch); updates, the steps
+        taken; and, only where there were any, skipped_steps, those not taken because the gradient was not finite or the
+        masks left no token (they are in none of the means). Where only one of policy and critic has a token, it alone
+        takes its step.
     """
     batch = Batch.of(trajectories, learner.bias.device)
     targets = targets_of(learner, batch, trajectories, advantages, settings, weights)

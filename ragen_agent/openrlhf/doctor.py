@@ -32,6 +32,8 @@ from ragen_agent.openrlhf.machine_checks import (
     warn,
 )
 from ragen_agent.openrlhf.memory import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
+from ragen_gym.core.child_python import child_python
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.inference import torchvision_ops
 
 if TYPE_CHECKING:
@@ -171,7 +173,7 @@ def import_check(name: str, statement: str) -> Check:
     """Whether an import works, tried in a separate process."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", statement], capture_output=True, text=True, timeout=IMPORT_TIMEOUT, check=False
+            child_python("-c", statement), capture_output=True, text=True, timeout=IMPORT_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
         return fail(f"import of {name}", f"took over {IMPORT_TIMEOUT} s", "check the load and the disk of this machine")
@@ -224,10 +226,12 @@ def model_checks(folder: Path | None, *, cpu: bool, config: Config | None = None
 
     logging.disable_progress_bar()
     try:
-        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # a damaged file can lead to any error
         advice = "save one there: tokenizer.save_pretrained(folder)"
-        return [fail("tokenizer", f"{folder}: {type(error).__name__}: {error}", advice)]
+        return [fail("tokenizer", f"{folder}: {type(error).__name__}: {load_problem(error)}", advice)]
     games = GAMES if "tokenizer_sha256" not in (folder / "config.json").read_text(encoding="utf-8") else ()
     texts = [_round_trip(loaded, games, str(folder)), board_check(loaded, config)] if games else []
     return [*_sizes(folder, loaded, cpu), *texts, *_template(loaded, config)]

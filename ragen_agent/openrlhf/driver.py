@@ -21,6 +21,8 @@ from typing import Any
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
+from ragen_agent.training.tracking import check_wandb_address
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["explanation", "main"]
@@ -37,11 +39,12 @@ def main(path: Path) -> None:
     context = RunContext.from_environment()
     stop_without_parent()
     try:
-        _check_wandb(context.settings.wandb or context.config.diagnostics.wandb)
+        tracked = context.settings.wandb or context.config.diagnostics.wandb
+        _check_wandb(tracked)
         if start["cpu"]:
             cpu_patches.check_flags(start["flags"])
             cpu_patches.prepare()
-        _start_ray(context.settings.ray_address, start)
+        _start_ray(context.settings.ray_address, start, tracked=bool(tracked))
         _install_classes(start["cpu"])
         sys.argv = [MODULE, *start["flags"]]
         runpy.run_module(MODULE, run_name="__main__")
@@ -61,7 +64,7 @@ def explanation(error: BaseException) -> str:
         error = error.cause
     if isinstance(error, OutOfMemoryError):
         return _memory_ran_out(str(error))
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"{type(error).__name__}: {load_problem(error)}" if str(error) else type(error).__name__
 
 
 def _memory_ran_out(text: str) -> str:
@@ -82,25 +85,35 @@ def _check_wandb(project: str) -> None:
         raise ValueError(
             f"openrlhf.wandb is {project!r}, but wandb is not installed: pip install 'ragen-gym[tracking]'"
         )
+    if project:
+        check_wandb_address()
 
 
-def _start_ray(address: str, start: dict[str, Any]) -> None:
+def _start_ray(address: str, start: dict[str, Any], *, tracked: bool = False) -> None:
     import ray
+    from ray.job_config import JobConfig
+
+    class Job(JobConfig):  # type: ignore[misc]
+        """A job whose workers import nothing from the current folder, which Ray puts first on their path."""
+
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True
 
     # The key of wandb reaches the trainer only in its environment: a command line or a file would show it.
-    private = {name: value for name, value in os.environ.items() if name.startswith("WANDB_")}
+    private = {name: value for name, value in os.environ.items() if tracked and name.startswith("WANDB_")}
     environment: dict[str, Any] = {"env_vars": {**start["environment"], **private}}
     if start["cpu"]:
         environment["worker_process_setup_hook"] = cpu_patches.HOOK
     if start["modules"]:
+        sys.path.append(os.getcwd())  # last, as where the game was first imported
         environment["py_modules"] = [import_module(name) for name in start["modules"]]
     if address:
-        ray.init(address=address, runtime_env=environment)
+        ray.init(address=address, job_config=Job(), runtime_env=environment)
         return
     here: dict[str, Any] = {"address": "local", "include_dashboard": False}  # never a cluster that happens to run here
     if start["cpu"]:  # OpenRLHF asks for a GPU for each model; these are pretended
         here |= {"num_gpus": start["devices"], "num_cpus": start["devices"] + 2, "object_store_memory": OBJECT_STORE}
-    ray.init(runtime_env=environment, **here)
+    ray.init(job_config=Job(), runtime_env=environment, **here)
 
 
 def _install_classes(on_cpu: bool) -> None:

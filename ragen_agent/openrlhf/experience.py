@@ -28,6 +28,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent import algo
 from ragen_agent.config import Training
+from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.openrlhf.episode import response_of
 from ragen_agent.openrlhf.pictures import packed
 from ragen_agent.openrlhf.processes import RunContext
@@ -41,7 +42,7 @@ from ragen_gym.inference.vision import Vision
 __all__ = [
     "AVERAGE_ENTROPY",
     "ENTROPY_PHASE",
-    "EPISODE_ROWS",
+    "EPISODE_SHARE",
     "EPISODE_TOKENS",
     "AdvantageInputs",
     "EpisodeGenerator",
@@ -60,8 +61,9 @@ __all__ = [
 NO_RETURN = float("-inf")
 """Stands in ``returns`` outside M_adv, where a critic has nothing to learn from."""
 
-EPISODE_TOKENS, EPISODE_ROWS = "episode_tokens", "episode_rows"
-"""In ``info``: the tokens of a row's episode that are in the loss, and how many of its rows have one."""
+EPISODE_TOKENS, EPISODE_SHARE = "episode_tokens", "episode_share"
+"""In ``info``: the tokens of a row's episode that are in the loss, and the row's share of the episodes that the loss is
+divided by, which over the rows of an episode adds up to 1, or to 0 where it does not count."""
 
 AVERAGE_ENTROPY = "average_entropy"
 """In ``info``, with ``Training.entropy_smoothing``: the mean entropy of the rollouts so far, the same in every row."""
@@ -297,6 +299,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
         """Fills in ``advantages`` and ``returns``, both (rows, T - 1), and narrows ``action_mask`` to M_loss."""
         settings = self.run.config.training
         notes = [_notes(e) for e in experiences]
+        padding = [~e.action_mask.bool().any(dim=1) for e in experiences]
         costs = [self.kl_ctl.value * torch.where(e.action_mask.bool(), e.kl.float(), 0.0) for e in experiences]
         if settings.critic:
             _estimate(experiences, notes, costs, settings)
@@ -310,7 +313,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
             experience.kl = None
             experience.labels = [""] * len(rows)  # read; the models' processes need not have it
             _narrow(experience, rows, settings)
-        _count(experiences, notes)
+        _count(experiences, notes, padding, settings)
         if settings.entropy_smoothing:
             for experience in experiences:
                 ones = torch.ones(len(experience.action_mask))
@@ -335,16 +338,28 @@ def _episodes(notes: Sequence[Sequence[AdvantageInputs]]) -> list[list[tuple[int
     return episodes
 
 
-def _count(experiences: Sequence[Any], notes: Sequence[Sequence[AdvantageInputs]]) -> None:
-    """Notes at each row what ``ragen_agent.openrlhf.loss`` reads of its episode: its tokens, and rows with a token."""
+def _count(
+    experiences: Sequence[Any],
+    notes: Sequence[Sequence[AdvantageInputs]],
+    padding: Sequence[Tensor],
+    settings: Training,
+) -> None:
+    """Notes at each row what ``ragen_agent.openrlhf.loss`` reads: ``EPISODE_TOKENS`` and ``EPISODE_SHARE``.
+
+    ``padding``: bool (rows,) of each batch, the rows of ``pad_rows``, which are of no episode.
+    """
     for experience in experiences:
         ones = torch.ones(len(experience.action_mask))
-        experience.info |= {EPISODE_TOKENS: ones, EPISODE_ROWS: ones.clone()}
+        experience.info |= {EPISODE_TOKENS: ones, EPISODE_SHARE: torch.zeros_like(ones)}
+    every_row = AGGREGATIONS[settings.aggregation].divisor == "rows"
     for rows in _episodes(notes):
         tokens = [float(experiences[batch].action_mask[row].sum()) for batch, row in rows]
-        for batch, row in rows:
+        counted = [
+            not bool(padding[batch][row]) if every_row else n > 0 for (batch, row), n in zip(rows, tokens, strict=True)
+        ]
+        for (batch, row), counts in zip(rows, counted, strict=True):
             experiences[batch].info[EPISODE_TOKENS][row] = max(1.0, sum(tokens))
-            experiences[batch].info[EPISODE_ROWS][row] = max(1, sum(count > 0 for count in tokens))
+            experiences[batch].info[EPISODE_SHARE][row] = counts / max(1, sum(counted))
 
 
 def _estimate(

@@ -33,13 +33,14 @@ import tomli_w
 
 from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config
+from ragen_agent.config.io import read_openrlhf
 from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
 from ragen_agent.openrlhf.memory import CPU_CACHE, check_cpu_model
 from ragen_agent.openrlhf.plan import check_supported, devices_needed
-from ragen_agent.openrlhf.processes import VARIABLE, RunContext, repair, stop_process
+from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, kept_flags, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
@@ -50,6 +51,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.resources import cpu_threads
 from ragen_agent.training.run_folder import RunFolder, resumable
 from ragen_agent.training.tasks import all_settings
+from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
@@ -59,7 +61,7 @@ __all__ = ["RunStoppedError", "check_run", "starting_model", "train_distributed"
 
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
 FULL = 1.0  # MiB; with less free space a disk counts as full
-DRIVER = (sys.executable, "-m", "ragen_agent.openrlhf.driver")
+DRIVER = child_python("-m", "ragen_agent.openrlhf.driver")
 STARTS = 3  # of the driver, where other programs take its ports
 PORT_TAKEN = re.compile(rb"EADDRINUSE|address already in use", re.IGNORECASE)
 PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
@@ -102,9 +104,7 @@ def train_distributed(
     Raises:
         ValueError: see ``check_run``; ``RunStoppedError`` if the run was interrupted.
     """
-    last_start = folder.path / "openrlhf.json"
-    if not extra and last_start.is_file():
-        extra = json.loads(last_start.read_text(encoding="utf-8")).get("extra", ())
+    extra = extra or kept_flags(folder.path)
     on_cpu = check_run(config, settings, extra)
     if on_cpu:
         os.environ.update(CPU_ENVIRONMENT)  # libraries of the stack are imported here too
@@ -112,7 +112,7 @@ def train_distributed(
     started = time.monotonic()
     log = folder.path / "openrlhf.log"
     atexit.register(_send_stderr_to, log)
-    with resumable(folder.path, f"ragen-agent train{run_code_flag(config)} --resume"):
+    with resumable(folder.path, f"ragen-agent train{run_code_flag(config, settings, extra)} --resume"):
         write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
         folder.note_versions()
         state = repair(folder)
@@ -120,6 +120,7 @@ def train_distributed(
             given = settings.prompts
             write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))
         model = _model(config, folder, display)
+        _check_no_code(model)
         _measure_baselines(config, folder, display)
         path = folder.path.resolve()
         context = RunContext(config, settings, str(path), *_suppressed_ids(model), str(model))
@@ -136,7 +137,7 @@ def train_distributed(
             "extra": list(extra),
         }
         if "after" not in folder.read_summary():
-            write_atomic(last_start, json.dumps(start, indent=2) + "\n")
+            write_atomic(folder.path / START, json.dumps(start, indent=2) + "\n")
             _run(folder, log, config, state.iteration, display)
         new = folder.path / "checkpoint.new"
         if new.is_dir():  # the final model is complete
@@ -182,13 +183,28 @@ def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     return model
 
 
+def _check_no_code(model: Path) -> None:
+    """Raises a ValueError if a model's folder names code of its own: OpenRLHF and vLLM would run it."""
+    for path in model.glob("*config.json"):
+        keys: set[str] = set()
+        with suppress(ValueError):  # damaged: the loader says so
+            json.loads(path.read_text(encoding="utf-8"), object_hook=keys.update)
+        if "auto_map" in keys:
+            raise ValueError(
+                f"{path} names code of the model's own (auto_map), which OpenRLHF would run: use a model that "
+                "transformers knows, and remove auto_map from its files."
+            )
+
+
 def _check_sees(config: Config, model: Path, context: RunContext) -> None:
     """Raises a ValueError if there are pictures, and the model or its chat template takes none."""
     if not any(each.turns.sees for each in all_settings(config)):
         return
     from transformers import AutoTokenizer
 
-    chat = ChatFormat.from_settings(AutoTokenizer.from_pretrained(model), config.turns, context.vision)
+    chat = ChatFormat.from_settings(
+        AutoTokenizer.from_pretrained(model, trust_remote_code=False), config.turns, context.vision
+    )
     if chat.image_refusal:
         raise ValueError(chat.image_refusal)
 
@@ -202,9 +218,9 @@ def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
 
     from ragen_gym.inference.vision import reserved_ids
 
-    config = AutoConfig.from_pretrained(model)
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     width = int(config.get_text_config().vocab_size)
-    known = len(AutoTokenizer.from_pretrained(model))
+    known = len(AutoTokenizer.from_pretrained(model, trust_remote_code=False))
     suppressed: Sequence[int] = ()
     if (model / "generation_config.json").is_file():
         suppressed = GenerationConfig.from_pretrained(model).suppress_tokens or ()
@@ -240,6 +256,7 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1",  # DeepSpeed would unpickle, and so run, whatever a saved state holds
         "OMP_NUM_THREADS": str(cpu_threads(context.config)),
         **{name: value for name, value in os.environ.items() if name.startswith(PASSED_PREFIXES) or name in WAITING},
         **(CPU_ENVIRONMENT if on_cpu else {}),
@@ -253,14 +270,16 @@ def _run(folder: RunFolder, log: Path, config: Config, done: int, display: Displ
     iteration was done, the driver is started again.
     """
     history = History(read_json_lines(folder.metrics), config.stops)
-    command = [*DRIVER, str(folder.path / "openrlhf.json")]
+    command = [*DRIVER, str(folder.path / START)]
     for start in range(1, STARTS + 1):
         before = len(history.records)
         (folder.path / "stopped.json").unlink(missing_ok=True)
         display.say(f"starting OpenRLHF; its output goes to {log}")
         with log.open("ab") as output:
             printed = output.tell()
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            process = subprocess.Popen(
+                command, env=child_environment(), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
             try:
                 with display.progress("reinforcement", config.training.iterations, done):
                     while process.poll() is None:
@@ -272,7 +291,8 @@ def _run(folder: RunFolder, log: Path, config: Config, done: int, display: Displ
         if not process.returncode:
             return
         if start == STARTS or len(history.records) > before or not PORT_TAKEN.search(log.read_bytes()[printed:]):
-            raise RunStoppedError(_stop_reason(folder, log, process.returncode) + run_code_flag(config))
+            consent = run_code_flag(config, read_openrlhf(folder.path), kept_flags(folder.path))
+            raise RunStoppedError(_stop_reason(folder, log, process.returncode) + consent)
         display.say("another program took a port that OpenRLHF had chosen; starting again")
 
 

@@ -17,10 +17,10 @@ from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
 
 from ragen_agent import algo
-from ragen_agent.algo.losses import MAX_LOG_RATIO
+from ragen_agent.algo.losses import LOWEST_LOG_PROB
 from ragen_agent.config import Config
 from ragen_agent.config.algorithms import POLICY_LOSSES
-from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_ROWS, EPISODE_TOKENS
+from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_SHARE, EPISODE_TOKENS
 
 __all__ = ["Aggregation", "MeasuredPolicyLoss", "count_episodes", "gradient_norms", "install", "install_critic"]
 
@@ -46,21 +46,33 @@ class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
         self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, action_mask: Tensor, **named: Any
     ) -> Any:
         """As OpenRLHF's."""
+        mask = action_mask.bool()
         with torch.no_grad():
-            log_ratio = torch.where(action_mask.bool(), (log_probs - old_log_probs).float(), 0.0)
-            log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-            self.approx_kl = (log_ratio.exp() - 1 - log_ratio).sum() / action_mask.sum().clamp(min=1)
+            change = algo.log_ratio(log_probs.float(), old_log_probs.float(), mask)
+            self.approx_kl = (change.exp() - 1 - change).sum() / action_mask.sum().clamp(min=1)
         if not POLICY_LOSSES[self.rule].openrlhf:
             return self._ours(log_probs, old_log_probs, advantages, action_mask, **named)
+        log_probs, old_log_probs, named = self._bounded(log_probs, old_log_probs, mask, named)
         openrlhf.models.loss.aggregate_loss = self.aggregation  # for this loss alone: a critic's has its own
         try:
             *found, outside = super().forward(log_probs, old_log_probs, advantages, action_mask=action_mask, **named)
         finally:
             openrlhf.models.loss.aggregate_loss = _STOCK
         if outside is not None:  # of whole rows OpenRLHF's is a share of these, of padding too
-            mask = action_mask.bool()
             outside = _mean(self._mismatch(old_log_probs, named["rollout_log_probs"], mask)[1].float(), mask)
         return *found, outside
+
+    def _bounded(
+        self, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor, named: dict[str, Any]
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """The arguments of OpenRLHF's loss, with the log-ratios of ``algo.log_ratio``: its GSPO does not bound them."""
+        old_log_probs = old_log_probs.clamp(min=LOWEST_LOG_PROB)
+        if named.get("rollout_log_probs") is not None:
+            named = named | {"rollout_log_probs": named["rollout_log_probs"].clamp(min=LOWEST_LOG_PROB)}
+        compared = old_log_probs
+        if self.rule == "gspo" and self.is_correction_level != "off":
+            compared = named["rollout_log_probs"]
+        return compared + algo.log_ratio(log_probs, compared, mask), old_log_probs, named
 
     def _ours(
         self,
@@ -157,13 +169,13 @@ class Aggregation:
             sums = sums / whole
         elif self.how == "constant":
             sums = sums / self.length
-        return sums.sum() / ((tokens > 0).sum() if global_batch_size is None else global_batch_size) * dp_size
+        rows = algo.loss_count(loss_mask.bool(), self.how) if global_batch_size is None else global_batch_size
+        return sums.sum() / rows * dp_size
 
 
 def count_episodes(experience: Any) -> float:
-    """How many episodes these rows are, each row counted as its share of its episode; rows without a token as none."""
-    shares = 1 / _per_row(experience, EPISODE_ROWS)
-    return float((shares * (experience.action_mask.sum(dim=-1) > 0)).sum())
+    """The episodes among these rows that the loss is divided by, each row counted as its share of its episode."""
+    return float(_per_row(experience, EPISODE_SHARE).float().sum())
 
 
 def _per_row(experience: Any, name: str) -> Tensor:
@@ -213,6 +225,7 @@ def install(trainer: Any, config: Config) -> None:
         loss.is_correction_level = "off"
     loss.aggregation = ppo_actor.aggregate_loss = aggregation
     ppo_actor.iter_grad_accum_global_norm = _steps
+    ppo_actor.compute_approx_kl = _kl  # OpenRLHF's stops at a divergence of 10, where k2 has no gradient any more
     step = trainer.training_step
 
     def training_step(experience: Any, *args: Any, **kwargs: Any) -> Any:
@@ -234,6 +247,17 @@ def install(trainer: Any, config: Config) -> None:
         return status
 
     trainer.training_step = training_step
+
+
+def _kl(
+    log_probs: Tensor, log_probs_base: Tensor, *, unbiased_gradient: bool, kl_estimator: str, **named: Any
+) -> Tensor:
+    """Takes the place of OpenRLHF's ``compute_approx_kl`` in the loss: the estimate of the local trainer."""
+    if unbiased_gradient:  # of OpenRLHF alone
+        named |= {"kl_estimator": kl_estimator, "unbiased_gradient": True}
+        stock: Tensor = compute_approx_kl(log_probs, log_probs_base, **named)
+        return stock
+    return algo.kl_penalty(log_probs.float(), log_probs_base.float(), kl_estimator)
 
 
 def install_critic() -> None:
@@ -298,7 +322,7 @@ def _terms(trainer: Any, experience: Any, kl: float, batch: dict[str, Any]) -> d
     )[0]
     divergence = None
     if arguments.algo.kl.use_loss:  # before the entropy, as in the step
-        estimate = compute_approx_kl(
+        estimate = _kl(
             log_probs,
             experience.base_action_log_probs,
             log_probs_old=old,

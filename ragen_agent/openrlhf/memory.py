@@ -15,8 +15,10 @@ GPUs alone.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,23 +125,39 @@ _QWEN3_VL = ImageProcessor(
 )
 _SMOLLM2 = ModelShape(576, 30, 1536, 9, 3, 64, 49_152, biases=False)
 
-#: Models that recipes name, for machines without their folders.
+_qwen3 = partial(ModelShape, biases=False, head_norms=True)
+
+#: Models by name, for machines without their folders: the sizes in each one's config.json on the Hugging Face Hub.
 SHAPES = {
     "smollm2-135m": _SMOLLM2,
-    "SmolLM2-135M-Instruct": _SMOLLM2,
-    "Qwen2.5-0.5B-Instruct": ModelShape(896, 24, 4864, 14, 2, 64, 151_936),
-    "Qwen2.5-3B-Instruct": ModelShape(2048, 36, 11_008, 16, 2, 128, 151_936),
-    "Qwen2.5-VL-3B-Instruct": ModelShape(
+    "SmolLM2-135M": _SMOLLM2,
+    "Qwen2.5-0.5B": ModelShape(896, 24, 4864, 14, 2, 64, 151_936),
+    "Qwen2.5-1.5B": ModelShape(1536, 28, 8960, 12, 2, 128, 151_936),
+    "Qwen2.5-3B": ModelShape(2048, 36, 11_008, 16, 2, 128, 151_936),
+    "Qwen2.5-7B": ModelShape(3584, 28, 18_944, 28, 4, 128, 152_064, tied=False),
+    "Qwen2.5-14B": ModelShape(5120, 48, 13_824, 40, 8, 128, 152_064, tied=False),
+    "Qwen2.5-32B": ModelShape(5120, 64, 27_648, 40, 8, 128, 152_064, tied=False),
+    "Qwen2.5-72B": ModelShape(8192, 80, 29_568, 64, 8, 128, 152_064, tied=False),
+    "Qwen3-0.6B": _qwen3(1024, 28, 3072, 16, 8, 128, 151_936),
+    "Qwen3-1.7B": _qwen3(2048, 28, 6144, 16, 8, 128, 151_936),
+    "Qwen3-4B": _qwen3(2560, 36, 9728, 32, 8, 128, 151_936),
+    "Qwen3-8B": _qwen3(4096, 36, 12_288, 32, 8, 128, 151_936, tied=False),
+    "Qwen3-14B": _qwen3(5120, 40, 17_408, 40, 8, 128, 151_936, tied=False),
+    "Qwen3-32B": _qwen3(5120, 64, 25_600, 64, 8, 128, 151_936, tied=False),
+    "Llama-3.2-1B": ModelShape(2048, 16, 8192, 32, 8, 64, 128_256, biases=False),
+    "Llama-3.2-3B": ModelShape(3072, 28, 8192, 24, 8, 128, 128_256, biases=False),
+    "Qwen2.5-VL-3B": ModelShape(
         *(2048, 36, 11_008, 16, 2, 128, 151_936),
         vision=VisionShape(668_684_288, 1280, 32, 3420, ImageProcessor()),
     ),
-    "Qwen3-VL-2B-Instruct": ModelShape(
+    "Qwen3-VL-2B": _qwen3(
         *(2048, 28, 6144, 16, 8, 128, 151_936),
-        biases=False,
-        head_norms=True,
         vision=VisionShape(406_957_056, 1024, 24, 4096, _QWEN3_VL),
     ),
 }
+
+#: Parts of a name that leave the sizes as they are.
+_VARIANT = re.compile(r"(?<=Qwen2\.5)-(Coder|Math)|-(Instruct|Base|Thinking|\d{4})(?=-|$)")
 
 
 def model_shape(config: Config) -> ModelShape | None:
@@ -167,17 +185,17 @@ def model_shape(config: Config) -> ModelShape | None:
             _vision_shape(path, whole["vision_config"]) if "vision_config" in whole else None,
         )
     except (OSError, ValueError, KeyError):
-        return SHAPES.get(path.name)
+        return SHAPES.get(_VARIANT.sub("", path.name))
 
 
 def _vision_shape(folder: Path, sizes: Mapping[str, Any]) -> VisionShape:
     """Of a model in a folder; its parameters are counted on a model without memory."""
     from transformers import AutoConfig, AutoModelForImageTextToText
 
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     vision = Vision.from_folder(config, folder, SAME_PROCESSOR)
     with torch.device("meta"):
-        model = AutoModelForImageTextToText.from_config(config)
+        model = AutoModelForImageTextToText.from_config(config, trust_remote_code=False)
     parameters = sum(p.numel() for name, p in model.named_parameters() if "visual" in name)
     processor = vision.processor if vision else ImageProcessor()
     return VisionShape(parameters, sizes["hidden_size"], sizes["depth"], sizes["intermediate_size"], processor)

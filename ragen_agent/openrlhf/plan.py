@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from statistics import median
 
 from ragen_agent.config import Config, Training
 from ragen_agent.config.algorithms import FILTER_RULES, GROUPINGS, POLICY_LOSSES
@@ -20,6 +23,8 @@ __all__ = [
     "check_supported",
     "describe",
     "devices_needed",
+    "doubts",
+    "duration",
     "gpus_of_models",
     "is_visual",
     "most_pictures",
@@ -175,6 +180,125 @@ def _gpu_plan(config: Config, settings: OpenRLHF) -> list[str]:
     ]
 
 
+def doubts(config: Config, settings: OpenRLHF | None, prompt: int, between: int) -> list[str]:
+    """Warnings: replies that do not fit into an episode, and GPUs that stand idle.
+
+    Args:
+        config: of the run.
+        settings: of the distributed trainer; None for the local one.
+        prompt: tokens before the first reply.
+        between: tokens between two replies, 0 where unknown.
+    """
+    found = []
+    for turns in (each.turns for each in all_settings(config)):
+        replies = turns.max_turns if turns.history < 0 else min(turns.max_turns, turns.history + 1)
+        if config.program.command or not turns.keep_thinking:  # what a prompt keeps of earlier replies is not known
+            replies = 1
+        most, limit = turns.max_tokens_per_episode, turns.max_tokens_per_turn
+        others = prompt + (replies - 1) * between
+        needed = others + replies * limit
+        if needed > most:
+            fits = max(0, most - others) // replies
+            lower = f", or lower turns.max_tokens_per_turn to {fits}" if fits else ""
+            found.append(
+                f"Replies may not fit: {replies} of at most {limit:,} tokens and {others:,} of prompt and messages are "
+                f"{needed:,}, but turns.max_tokens_per_episode={most}, so an episode of long replies is cut. Raise "
+                f"it to {needed}{lower}."
+            )
+    return [*dict.fromkeys(found), *(_idle_gpus(config, settings) if settings else [])]
+
+
+def _idle_gpus(config: Config, settings: OpenRLHF) -> list[str]:
+    gpus, groups, engines = gpus_of_models(config, settings), config.training.groups, settings.vllm_engines
+    found = []
+    if not settings.colocate and not settings.staleness:
+        rest = devices_needed(config, settings) - gpus["vllm"]
+        found.append(
+            f"GPUs stand idle: playing and training take turns, so the {gpus['vllm']} of vLLM wait while the models "
+            f"train, and the other {rest} while vLLM plays. Use openrlhf.colocate=true to share them, or "
+            "openrlhf.staleness=1 to play ahead."
+        )
+    busiest = math.ceil(groups / engines)
+    idle = engines * busiest - groups
+    if idle:
+        needed = "engines without a prompt" if engines > groups else "places in the last round of prompts"
+        found.append(
+            f"GPUs stand idle: {groups} prompts do not divide evenly among {engines} engines, which leaves {idle} "
+            f"{needed}. Make training.groups a multiple of openrlhf.vllm_engines."
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Rate:
+    """The measured speed of whole iterations: parameters times tokens of the episodes, a second and device."""
+
+    slow: float
+    fast: float
+    measured: str
+
+
+#: By the device. NeMo RL 0.4's performance summary: 1,562 tokens/s a GPU with 8.03B parameters, 540 with 32.8B.
+#: This project's benchmarks: SmolLM2-135M, 64 episodes an iteration, 407 to 3,438 tokens/s.
+RATES = {
+    "H100": Rate(
+        12.5e12,
+        17.7e12,
+        "H100s with 8B and 32B models, 2,048 episodes an iteration (NeMo RL 0.4; fewer take longer)",
+    ),
+    "cpu": Rate(0.055e12, 0.46e12, "two CPU cores (AMD EPYC; Intel Xeon with AMX) with SmolLM2-135M"),
+}
+#: Tokens a second on two cores with a model so small that its arithmetic does not count.
+_MOST_ON_CPU = 70_000.0
+
+
+def duration(
+    config: Config,
+    device: str,
+    devices: int,
+    parameters: int | None,
+    played: int,
+    longest: int,
+    seconds: Sequence[float],
+) -> str:
+    """The tokens of a run and the time that it takes, as a sentence.
+
+    Args:
+        config: of the run.
+        device: a key of ``RATES``, or another name for one without a measured rate.
+        devices: how many of them.
+        parameters: of the model, None where unknown.
+        played: tokens of an episode that the demonstrator plays.
+        longest: the most tokens of an episode.
+        seconds: of each iteration that the run's folder records.
+    """
+    training = config.training
+    episodes = training.iterations * training.groups * training.group_size
+    few, many = episodes * played, episodes * longest
+    tokens = f"The run plays {few:,} tokens if replies are as short as the demonstrator's, {many:,} at most"
+    if seconds:
+        left, one = max(0, training.iterations - len(seconds)), median(seconds)
+        measured = f"Its {len(seconds)} iterations took {one:.3g} s each in the median"
+        return f"{tokens}. {measured}. Estimate: {_time(left * one)} for the {left} that are left."
+    rate = RATES.get(device)
+    if rate is None or parameters is None:
+        why = f"no rate was measured on {device}" if rate is None else "the model's size is not known"
+        return f"{tokens}; how long that takes is not estimated, since {why}."
+    most = _MOST_ON_CPU if device == "cpu" else inf
+    fast, slow = (devices * min(most, each / parameters) for each in (rate.fast, rate.slow))
+    return (
+        f"{tokens}. Estimate: {_time(few / fast)} to {_time(many / slow)}, without start and evaluation, from "
+        f"rates measured on {rate.measured}."
+    )
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.2g} {unit}" if seconds < 10 * size else f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
 def devices_needed(config: Config, settings: OpenRLHF) -> int:
     """How many devices the models of a run take if they share none."""
     return sum(gpus_of_models(config, settings).values())
@@ -270,11 +394,6 @@ def _check_local_alone(config: Config, settings: OpenRLHF) -> None:
                     "turns.keep_thinking) make several rows of one, which OpenRLHF does not join: use turns.history=-1 "
                     "and turns.keep_thinking=true, another setting, or --backend local."
                 )
-    if config.judge.base_url:
-        raise ValueError(
-            "judge.base_url is for the local trainer alone, which asks about all episodes of an iteration at once; "
-            "leave it out (turns.state_reward pays exactly), or use --backend local."
-        )
     if GROUPINGS[training.groups_by].branches:
         raise ValueError(
             f"training.groups_by={training.groups_by} is for the local trainer alone: OpenRLHF sends all samples of a "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -21,15 +22,18 @@ from typing import TYPE_CHECKING, Any
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import atomic_path, write_atomic
 
 if TYPE_CHECKING:
     from ragen_gym.inference.vision import Vision
 
 __all__ = [
+    "START",
     "VARIABLE",
     "RunContext",
     "RunState",
+    "kept_flags",
     "kill_after_exit",
     "read_replay",
     "repair",
@@ -37,6 +41,9 @@ __all__ = [
     "stop_without_parent",
     "write_replay",
 ]
+
+START = "openrlhf.json"
+"""The file in a run's folder that says how its driver was last started."""
 
 VARIABLE = "RAGEN_AGENT_RUN"
 """The environment variable in which every process of a run finds its ``RunContext``."""
@@ -84,7 +91,9 @@ class RunContext:
 
         from ragen_gym.inference.vision import SAME_PROCESSOR, Vision
 
-        return Vision.from_folder(AutoConfig.from_pretrained(self.model), Path(self.model), SAME_PROCESSOR)
+        return Vision.from_folder(
+            AutoConfig.from_pretrained(self.model, trust_remote_code=False), Path(self.model), SAME_PROCESSOR
+        )
 
     @classmethod
     def from_environment(cls) -> RunContext:
@@ -116,6 +125,13 @@ class RunState:
         write_atomic(folder / "state.json", json.dumps(asdict(self)) + "\n")
 
 
+def kept_flags(folder: Path) -> list[str]:
+    """The flags of OpenRLHF with which a run was last started, beyond those of its settings."""
+    path = folder / START
+    start = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return [str(word) for word in start.get("extra", ())]
+
+
 def write_replay(folder: Path, state: RunState, episodes: Sequence[Mapping[str, Any]]) -> None:
     """Writes the replay buffer of a state, before the state itself; nothing for an empty one."""
     if not episodes:
@@ -137,7 +153,10 @@ def read_replay(folder: Path, state: RunState) -> list[dict[str, Any]]:
     import torch
 
     path = folder / "deepspeed" / "_replay" / state.tag / "episodes.pt"
-    episodes: list[dict[str, Any]] = torch.load(path, weights_only=True) if path.is_file() else []
+    try:
+        episodes: list[dict[str, Any]] = torch.load(path, weights_only=True) if path.is_file() else []
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ValueError(f"{path} is damaged: {load_problem(error)}.") from error
     return episodes
 
 

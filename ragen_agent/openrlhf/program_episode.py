@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 
 from ragen_agent.config.settings import Program
 from ragen_agent.openrlhf.episode import ContractError, Generate
@@ -40,9 +41,13 @@ class _Source:
     def next(self) -> tuple[int, Instance] | None:
         return self._left.pop() if self._left else None
 
-    def sample(self, ids: list[int], limit: int, episode: int, number: int) -> Sampled:
+    def sample(self, ids: list[int], limit: int, episode: int, number: int, gone: Callable[[], bool]) -> Sampled:
         reply = self._generate(ids, (), limit=limit, seed=self._request_seed(number))
         waiting = asyncio.run_coroutine_threadsafe(asyncio.wait_for(reply, self._timeout), self._loop)
+        while not wait([waiting], _POLL).done:
+            if gone():
+                waiting.cancel()
+                raise ConnectionAbortedError
         try:
             return waiting.result()
         except TimeoutError:

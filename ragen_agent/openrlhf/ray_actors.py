@@ -23,6 +23,9 @@ from typing import Any
 import deepspeed
 import ray
 import torch
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
 from openrlhf.models import Actor
 from openrlhf.trainer.ray.launcher import ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
@@ -52,6 +55,7 @@ __all__ = [
     "SampledActor",
     "VllmActor",
     "start_at_zero",
+    "trust_states",
 ]
 
 MAX_BATCHED_TOKENS = 8192  # that vLLM reads at a time on a CPU; at least one prompt
@@ -168,6 +172,7 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """As OpenRLHF; then scores as the module says."""
+        trust_states()
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         _adapt(self.actor, strategy.args)
         if _has_adapters():
@@ -248,6 +253,11 @@ def begin_iteration(scheduler: Any, seed: int, rate_factor: float) -> None:
         parameters["lr"] = rate * rate_factor
 
 
+def trust_states() -> None:
+    """Lets torch load the classes of DeepSpeed's own states, and no others (``TORCH_FORCE_WEIGHTS_ONLY_LOAD``)."""
+    torch.serialization.add_safe_globals([DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address])
+
+
 def start_at_zero(critic: Any) -> None:
     """Makes the estimates of OpenRLHF's critic 0 everywhere, and its head one that is trained."""
     head = getattr(critic, critic.value_head_prefix)
@@ -270,6 +280,7 @@ class CriticActor(CriticModelActor.__ray_metadata__.modified_class):  # type: ig
             return prepare(model_and_settings)
 
         strategy.prepare = prepare_at_zero
+        trust_states()
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         del strategy.prepare  # from which on it is OpenRLHF's again
         install_critic()

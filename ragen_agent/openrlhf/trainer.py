@@ -237,7 +237,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             **figures,
             **self.experience_maker.difference._asdict(),
             "updates": training.updates * len(samples) // step,
-            "train_tokens": passes * sum(len(t.ids) for t in episodes.trajectories),
+            "train_tokens": passes * sum(len(part.ids) for t in episodes.trajectories for part in t.split_contexts()),
             "seconds_score": status["timing/make_experience"],
             "seconds_train": status["timing/ppo_train"],
             "seconds_synchronise": status["timing/broadcast"] - self.waited,

@@ -3,49 +3,74 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ragen_agent.chat import ChatFormat
+from ragen_agent.message_encoding import decode
+from ragen_agent.programs.chat_request import Message
 from ragen_agent.trajectory import Trajectory, TurnInfo
-from ragen_gym.core.text import replace_surrogates
 from ragen_gym.inference import Sampled
 
-__all__ = ["ContextOverflowError", "Conversation", "read_messages"]
-
-Message = dict[str, str]
+__all__ = ["ContextOverflowError", "Conversation", "Reply"]
 
 
 class ContextOverflowError(ValueError):
     """A request's messages leave no room for a token."""
 
 
-@dataclass
-class _Row:
-    """Tokens that the model saw one after another."""
+@dataclass(eq=False)
+class Reply:
+    """A reply, from the request for it on.
 
-    messages: list[Message]  # what they say
+    Attributes:
+        number: its place among the requests of the episode.
+        messages: the request's.
+        prompt: their ids.
+        limit: the most tokens that it may have.
+        follows: the reply whose tokens the prompt begins with; None for a prompt that was encoded from its messages.
+        ids: what was sampled, up to the token that completes a stop sequence.
+        log_probs: likewise.
+        written: the text of the ids.
+        text: the text that the program gets, which ends before a stop sequence.
+        stopped: whether the model or a stop sequence ended it, and not its limit.
+    """
+
+    number: int
+    messages: list[Message]
+    prompt: list[int]
+    limit: int
+    follows: Reply | None
     ids: list[int]
-    sampled: list[bool]
     log_probs: list[float]
-    turn_ends: list[int] = field(default_factory=list)  # the index of each reply's last token
+    written: str = ""
+    text: str = ""
+    stopped: bool = False
 
 
 class Conversation:
     """The requests of one episode.
 
-    A request goes on in the last row where its messages are those of the row, replies included, and one more of the
-    user's: then only that one is encoded. Any other request begins a new row with all its messages, in which replies
-    of earlier rows are text like any other and are not learned from.
+    A request whose messages are those of an earlier one, its reply, and one more of the user's begins with the tokens
+    of that reply: then only the last message is encoded. If no other reply came between, it continues the row. Any
+    other request begins a new row with all its messages, in which earlier replies are text and are not learned from.
+
+    A stop sequence stays in its reply's tokens, since it is the action with which the policy ended the reply. A program
+    that sends the reply back as it got it, without the sequence, thereby begins a new row.
 
     Args:
         chat: the chat template.
         max_tokens_per_turn: length limit of a reply, its stop token included.
         max_tokens_per_episode: length limit of a row, prompts included.
         check: called with ids that no model sampled; it may raise.
+
+    Attributes:
+        asked: the number of requests.
+        replies: the replies that belong to the episode, in the order of their requests.
     """
 
     def __init__(
@@ -57,66 +82,51 @@ class Conversation:
     ) -> None:
         self.chat, self.check = chat, check
         self.max_tokens_per_turn, self.max_tokens_per_episode = max_tokens_per_turn, max_tokens_per_episode
-        self.rows: list[_Row] = []
-        self._said: list[Message] = []  # each reply after the message that it answers
+        self.asked = 0
+        self.replies: list[Reply] = []
 
-    @property
-    def replies(self) -> int:
-        """How many replies were sampled."""
-        return sum(len(row.turn_ends) for row in self.rows)
-
-    def request(self, messages: Sequence[Message], most: int | None = None) -> tuple[list[int], int]:
-        """The whole prompt of a request, and the most tokens of its reply.
+    def request(self, messages: Sequence[Message], most: int | None = None) -> Reply:
+        """A reply that is to be sampled; any number of them may be at a time.
 
         Args:
-            messages: as ``read_messages`` gives them.
+            messages: of the request.
             most: the most tokens that the program asks for; None for as many as the settings allow.
 
         Raises:
             ContextOverflowError: the messages leave no room for a token.
             ValueError: the template cannot write the messages, or ``check`` raised.
         """
-        follow = self._follow(messages)
-        if follow is None:
-            row = _Row([*messages], self._prompt(messages), [], [])
-            self.check(row.ids)
-            self._next = row, row.ids, [*messages]
-        else:
-            self.check(follow)
-            row = self.rows[-1]
-            self._next = row, row.ids + follow, [*messages]
-        prompt = self._next[1]
+        follows, new = self._follow(messages)
+        self.check(new)
+        prompt = new if follows is None else follows.prompt + follows.ids + new
         room = self.max_tokens_per_episode - len(prompt)
         if room < 1:
             raise ContextOverflowError(
                 f"the messages have {len(prompt)} tokens, which leaves none for a reply within "
                 f"turns.max_tokens_per_episode={self.max_tokens_per_episode}: send fewer, or raise it."
             )
-        return prompt, min(room, self.max_tokens_per_turn, most or room)
+        self.asked += 1
+        limit = min(room, self.max_tokens_per_turn, most or room)
+        return Reply(self.asked - 1, [*messages], prompt, limit, follows, [], [])
 
-    def add(self, reply: Sampled) -> str:
-        """Append what was sampled after the last ``request``; returns the reply's text.
+    def add(self, reply: Reply, sampled: Sampled, stop: Sequence[str] = ()) -> None:
+        """Make a reply part of the episode: what was sampled, as far as the first of the stop sequences.
 
         Raises:
             ValueError: a log-probability that is not finite.
         """
-        if not all(map(math.isfinite, reply.log_probs)):
+        if not all(map(math.isfinite, sampled.log_probs)):
             raise ValueError("the log-probability of a sampled token is not finite; the model's logits are broken")
-        row, prompt, messages = self._next
-        unsampled = len(prompt) - len(row.sampled)
-        text = self.chat.decode_reply(reply.ids)
-        row.ids = prompt + reply.ids
-        row.sampled += [False] * unsampled + [True] * len(reply.ids)
-        row.log_probs += [0.0] * unsampled + list(reply.log_probs)
-        row.turn_ends.append(len(row.ids) - 1)
-        said = {"role": "assistant", "content": text}
-        row.messages = [*messages, said]
-        if not self._said and messages[0]["role"] == "system":
-            self._said.append(messages[0])
-        self._said += [messages[-1], said]
-        if not self.rows or self.rows[-1] is not row:
-            self.rows.append(row)
-        return text
+        length, cut = self._stop(sampled.ids, stop)
+        reply.ids, reply.log_probs = sampled.ids[:length], sampled.log_probs[:length]
+        reply.written = self.chat.decode_reply(reply.ids)
+        reply.text = reply.written[: max(len(self.chat.begun), len(reply.written) - cut)] if cut else reply.written
+        reply.stopped = bool(cut) or reply.ids[-1] in self.chat.stop_ids
+        insort(self.replies, reply, key=lambda each: each.number)
+
+    def drop(self, reply: Reply) -> None:
+        """Take a reply that the program never received out of the episode."""
+        self.replies.remove(reply)
 
     def trajectory(self, rewards: Sequence[float], infos: Sequence[TurnInfo], **outcome: Any) -> Trajectory:
         """The record of the episode; every row is a context of it.
@@ -125,37 +135,67 @@ class Conversation:
         repeats or shows stands in the ids.
 
         Args:
-            rewards: of each reply.
-            infos: of each reply, or none.
+            rewards: of each of ``replies``.
+            infos: of each of them, or none.
             outcome: the other fields of ``Trajectory``.
         """
-        # A failure before the first reply: no consumer takes rows of fewer than two tokens.
-        rows = self.rows or [_Row([], [self.chat.end_id] * 2, [False] * 2, [0.0] * 2)]
-        starts = np.cumsum([0, *(len(row.ids) for row in rows)]).tolist()
+        ids: list[int] = []
+        sampled: list[bool] = []
+        log_probs: list[float] = []
+        contexts, ends, said = [], [], []
+        before = None
+        for reply in self.replies:
+            if before is None or reply.follows is not before:
+                contexts.append(len(ids))
+            new = reply.prompt[len(ids) - contexts[-1] :]
+            ids += new + reply.ids
+            sampled += [False] * len(new) + [True] * len(reply.ids)
+            log_probs += [0.0] * len(new) + reply.log_probs
+            ends.append(len(ids) - 1)
+            if before is None and reply.messages[0]["role"] == "system":
+                said.append(reply.messages[0])
+            said += [reply.messages[-1], {"role": "assistant", "content": reply.text}]
+            before = reply
+        if before is None:  # a failure before the first reply: no consumer takes rows of fewer than two tokens
+            ids, sampled, log_probs = [self.chat.end_id] * 2, [False] * 2, [0.0] * 2
         return Trajectory(
-            ids=np.array([token for row in rows for token in row.ids], np.int64),
-            sampled=np.array([mark for row in rows for mark in row.sampled], np.bool_),
-            log_probs=np.array([value for row in rows for value in row.log_probs], np.float32),
-            turn_ends=tuple(start + end for start, row in zip(starts, rows, strict=False) for end in row.turn_ends),
+            ids=np.array(ids, np.int64),
+            sampled=np.array(sampled, np.bool_),
+            log_probs=np.array(log_probs, np.float32),
+            turn_ends=tuple(ends),
             turn_rewards=tuple(rewards),
             turn_infos=tuple(infos),
-            contexts=tuple(starts[:-1]) if len(rows) > 1 else (),
-            messages=tuple(self._said),
+            contexts=tuple(contexts) if len(contexts) > 1 else (),
+            messages=tuple(said),
             **outcome,
         )
 
-    def _follow(self, messages: Sequence[Message]) -> list[int] | None:
-        """The ids that a request appends to the last row; None where it does not go on in it."""
-        if not self.rows:
-            return None
-        row = self.rows[-1]
-        if len(messages) != len(row.messages) + 1 or [*messages[:-1]] != row.messages:
-            return None
-        end = [] if row.ids[-1] == self.chat.end_id else [self.chat.end_id]
-        follow = end + self.chat.glue_ids(messages[-1]["content"])
-        if self.chat.drops_thinking and self.chat.conversation_ids(messages) != row.ids + follow:
-            return None
-        return follow
+    def _stop(self, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, int]:
+        """Number of tokens up to the end of the first stop sequence, and of characters from its start on; 0 for none.
+
+        What the template begins for the model is not searched, since it is part of the prompt.
+        """
+        whole = len(ids) - (ids[-1] in self.chat.stop_ids)
+
+        def found(length: int) -> int:
+            text = decode(self.chat.tokenizer, [*ids[:length]])
+            return max((len(text) - at for at in map(text.find, stop) if at >= 0), default=0)
+
+        if not found(whole):
+            return len(ids), 0
+        length = bisect_left(range(whole), True, key=lambda length: found(length) > 0)
+        return length, found(length)
+
+    def _follow(self, messages: Sequence[Message]) -> tuple[Reply | None, list[int]]:
+        """The reply that a request continues, and the ids that come after it; None and a whole prompt for others."""
+        for reply in reversed(self.replies):
+            if [*messages[:-1]] != [*reply.messages, {"role": "assistant", "content": reply.written}]:
+                continue
+            end = [] if reply.ids[-1] == self.chat.end_id else [self.chat.end_id]
+            new = end + self.chat.glue_ids(messages[-1]["content"])
+            if not self.chat.drops_thinking or (self.chat.conversation_ids(messages) == reply.prompt + reply.ids + new):
+                return reply, new
+        return None, self._prompt(messages)
 
     def _prompt(self, messages: Sequence[Message]) -> list[int]:
         roles = [message["role"] for message in messages]
@@ -168,34 +208,3 @@ class Conversation:
             raise
         except Exception as error:  # a template may raise anything, as for messages that do not alternate
             raise ValueError(f"the chat template cannot write these messages: {error}") from error
-
-
-def read_messages(value: Any) -> list[Message]:
-    """The ``messages`` of a chat request: texts of the system, the user and the assistant, the last one the user's.
-
-    Raises:
-        ValueError: something else.
-    """
-    if not isinstance(value, list) or not value:
-        raise ValueError("messages must be a list with a message or more.")
-    messages = []
-    for number, message in enumerate(value):
-        role = message.get("role") if isinstance(message, Mapping) else None
-        role = "system" if role == "developer" else role
-        if role not in ("system", "user", "assistant") or (role == "system" and number):
-            raise ValueError(
-                f"messages[{number}] has the role {role!r}: it must be user or assistant, or system for the first."
-            )
-        messages.append({"role": role, "content": _text(message.get("content"), number)})
-    if messages[-1]["role"] != "user":
-        raise ValueError("the last message must be the user's.")
-    return messages
-
-
-def _text(content: Any, number: int) -> str:
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list) or not all(
-        isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
-    ):
-        raise ValueError(f"messages[{number}] must hold text: pictures and tools are not taken here.")
-    return replace_surrogates("".join(part["text"] for part in parts))

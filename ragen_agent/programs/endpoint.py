@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Protocol
@@ -22,6 +24,8 @@ __all__ = ["Endpoint", "Player", "RequestError", "completion"]
 
 #: The most bytes of a request.
 LARGEST = 16 * 2**20
+#: Seconds without a byte for which the rest of a refused request is thrown away, so that its client reads the refusal.
+_REFUSED_SECONDS = 1.0
 
 
 class RequestError(Exception):
@@ -35,8 +39,12 @@ class RequestError(Exception):
 class Player(Protocol):
     """What a program's requests are answered by. Each method may raise a ``RequestError``."""
 
-    def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """A chat completion."""
+    def complete(self, body: Mapping[str, Any], gone: Callable[[], bool]) -> dict[str, Any]:
+        """A chat completion; ``gone`` is whether the client has closed the connection."""
+        ...
+
+    def abandon(self, completion: str) -> None:
+        """The client closed the connection and left the completion of this id unread."""
         ...
 
     def begin(self) -> dict[str, Any]:
@@ -56,13 +64,11 @@ class Player(Protocol):
         ...
 
 
-def completion(
-    body: Mapping[str, Any], text: str, prompt_tokens: int, completion_tokens: int, stopped: bool
-) -> dict[str, Any]:
-    """A chat completion, the answer to a request: its text, the tokens of both, and whether the model ended it."""
+def completion(model: str, text: str, prompt_tokens: int, completion_tokens: int, stopped: bool) -> dict[str, Any]:
+    """A chat completion: a reply's text, the tokens of prompt and reply, and whether its end is not the limit's."""
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": text},
+        "message": {"role": "assistant", "content": text, "refusal": None},
         "finish_reason": "stop" if stopped else "length",
         "logprobs": None,
     }
@@ -70,7 +76,7 @@ def completion(
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": int(time.time()),
-        "model": str(body.get("model", "policy")),
+        "model": model,
         "choices": [choice],
         "usage": {
             "prompt_tokens": prompt_tokens,
@@ -129,11 +135,33 @@ class Endpoint:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """One connection."""
 
     server: _Server
     protocol_version = "HTTP/1.1"
     timeout = 600  # of a connection that sends nothing, in seconds
+    _sent: tuple[Player, str] | None = None  # whose completion was sent last, and its id, until the next request
+
+    def handle(self) -> None:
+        """Serve requests until the client closes the connection.
+
+        A client that closes it with bytes unread, as after its timeout, resets it: that is how the system says that it
+        did not read the answer. So the end is waited for even where the client asked for one answer only.
+        """
+        try:
+            super().handle()
+            self.connection.shutdown(socket.SHUT_WR)
+            if self._sent is None:
+                self.connection.settimeout(_REFUSED_SECONDS)
+            left = LARGEST
+            while left > 0 and (read := len(self.connection.recv(2**16))):
+                left -= read
+        except ConnectionError:
+            if self._sent is not None:
+                player, completion = self._sent
+                player.abandon(completion)
+        except OSError:  # a timeout
+            pass
 
     def do_GET(self) -> None:
         self._serve("GET")
@@ -157,24 +185,27 @@ class _Handler(BaseHTTPRequestHandler):
             status = 500
             answer = {"error": {"message": f"{type(error).__name__}: {error}", "type": "server_error", "code": None}}
         content = b"" if answer is None else json.dumps(answer).encode()
-        try:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-        except OSError:  # the program is gone
-            self.close_connection = True
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        if status >= 400:
+            self.send_header("x-should-retry", "false")  # read by OpenAI's clients, which repeat 409 and 500 otherwise
+        self.end_headers()
+        self.wfile.write(content)
 
     def _answer(self, method: str) -> tuple[int, dict[str, Any] | None]:
-        body = self._body()
+        self._sent = None
         key, *path = self.path.partition("?")[0].strip("/").split("/")
         player = self.server.players.get(key)
         if player is None:
+            self.close_connection = True  # the body is not read
             raise RequestError(404, "not_found", "no program has this address: use OPENAI_BASE_URL and RAGEN_GYM_URL.")
+        body = self._body()
         match (method, *path):
             case ("POST", "v1", "chat", "completions"):
-                return 200, player.complete(body)
+                answer = player.complete(body, self._gone)
+                self._sent = player, answer["id"]
+                return 200, answer
             case ("GET", "v1", "models"):
                 return 200, {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "ragen"}]}
             case ("POST", "sessions"):
@@ -187,6 +218,19 @@ class _Handler(BaseHTTPRequestHandler):
                 player.end()
                 return 204, None
         raise RequestError(404, "not_found", f"there is no {method} /{'/'.join(path)} here.")
+
+    def _gone(self) -> bool:
+        """Whether the client has closed the connection."""
+        self.connection.settimeout(0)
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            with suppress(OSError):
+                self.connection.settimeout(self.timeout)
 
     def _content(self) -> bytes:
         """The body, of a stated length or in chunks (RFC 9112, section 7.1); raises a ValueError if it is too long."""

@@ -16,6 +16,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ragen_agent.config.settings import Program
@@ -83,6 +84,7 @@ class _Pending:
     limit: int
     number: int
     done: threading.Event = field(default_factory=threading.Event)
+    abandoned: bool = False  # nobody waits for the reply any longer
     reply: Sampled | None = None
     error: str = ""
 
@@ -136,13 +138,16 @@ class _Rollout:
             self._begun += 1
             return self._begun - 1, self.instances[self._begun - 1]
 
-    def sample(self, ids: list[int], limit: int, episode: int, number: int) -> Sampled:
+    def sample(self, ids: list[int], limit: int, episode: int, number: int, gone: Callable[[], bool]) -> Sampled:
         """See ``Source``."""
         pending = _Pending(ids, limit, episode + len(self.instances) * number)
         self._waiting.put(pending)
         while not pending.done.wait(_POLL):
             if self._stopped:
                 raise RuntimeError("the rollout has ended")
+            if gone():
+                pending.abandoned = True
+                raise ConnectionAbortedError
         if pending.reply is None:
             raise RuntimeError(pending.error)
         return pending.reply
@@ -162,20 +167,16 @@ class _Rollout:
             process.end(max(0.0, until - time.monotonic()))
 
     def _gather(self) -> list[_Pending]:
-        """Requests that wait, at most one of each program."""
-        try:
-            found = [self._waiting.get(timeout=_POLL)]
-        except queue.Empty:
-            return []
-        until = time.monotonic() + _GATHER
-        while len(found) < len(self.workers):
-            try:
-                found.append(self._waiting.get(timeout=max(0.0, until - time.monotonic())))
-            except queue.Empty:
-                break
+        """Requests that wait, of any program; each gives others the chance to join its batch."""
+        found: list[_Pending] = []
+        with suppress(queue.Empty):
+            found.append(self._waiting.get(timeout=_POLL))
+            while True:
+                found.append(self._waiting.get(timeout=_GATHER))
         return found
 
     def _sample(self, batch: Sequence[_Pending]) -> None:
+        batch = [each for each in batch if not each.abandoned]
         while batch:
             longest = max(len(each.ids) + each.limit for each in batch)
             rows = max(1, self.engine.max_rows(longest))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ragen_agent.config.settings import Program
-from ragen_agent.programs.conversation import ContextOverflowError, Conversation, read_messages
+from ragen_agent.programs.chat_request import read_request
+from ragen_agent.programs.conversation import ContextOverflowError, Conversation, Reply
 from ragen_agent.programs.endpoint import RequestError, completion
 from ragen_agent.programs.process import ProgramProcess
 from ragen_agent.rollout import Instance
@@ -29,10 +31,11 @@ class Source(Protocol):
         """The next episode and its number; None where there is none left."""
         ...
 
-    def sample(self, ids: list[int], limit: int, episode: int, number: int) -> Sampled:
+    def sample(self, ids: list[int], limit: int, episode: int, number: int, gone: Callable[[], bool]) -> Sampled:
         """Reply ``number`` of an episode after these ids.
 
         Raises:
+            ConnectionAbortedError: ``gone``, so nobody waits for it.
             RuntimeError: the engine broke.
             TimeoutError: there is no reply in time.
         """
@@ -53,12 +56,10 @@ class _Episode:
     first: dict[str, Any]  # its first message, as the server of games says it
     level_id: str
     board: str | None
-    rewards: list[float] = field(default_factory=list)  # of each reply that was sampled
-    infos: list[TurnInfo | None] = field(default_factory=list)  # likewise
-    early: float = 0.0  # earned before the first reply
-    turns: int = 0  # of the game
-    several: bool = False  # a reply has had several turns of the game
-    overflowed: bool = False  # the messages no longer fitted, or cut a reply
+    completions: dict[str, Reply] = field(default_factory=dict)  # the replies that were sent, by the completion's id
+    #: the game's turns: the number of the last reply before each, -1 for none, its reward, and its facts
+    turns: list[tuple[int, float, TurnInfo | None]] = field(default_factory=list)
+    overflowed: bool = False  # the messages no longer fitted
     terminated: bool = False
     truncated: bool = False
     success: bool = False
@@ -124,40 +125,50 @@ class Worker:
         finally:
             self._lock.release()
 
-    def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """See ``Player``."""
+    def complete(self, body: Mapping[str, Any], gone: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """See ``Player``; requests of one program are sampled together."""
+        request = read_request(body)
         with self._lock:
             episode = self._playing()
-            for name in ("stream", "tools", "functions"):
-                if body.get(name):
-                    raise RequestError(400, "unsupported", f"{name} is not supported here: leave it out.")
-            if body.get("n") not in (None, 1):
-                raise RequestError(400, "unsupported", "n must be 1: a request has one reply here.")
-            given = (body.get(name) for name in ("max_completion_tokens", "max_tokens"))
-            most = next((number for number in given if number is not None), None)
-            if most is not None and (type(most) is not int or most < 1):
-                raise RequestError(400, "invalid", f"max_tokens is {most!r}; it must be a whole number from 1 on.")
-            conversation = episode.conversation
             try:
-                prompt, limit = conversation.request(read_messages(body.get("messages")), most)
+                reply = episode.conversation.request(request.messages, request.most)
             except ContextOverflowError as error:
                 episode.truncated = episode.overflowed = True
                 raise RequestError(400, "context_length_exceeded", str(error)) from None
             except ValueError as error:
                 raise RequestError(400, "invalid", str(error)) from None
-            try:
-                reply = self.source.sample(prompt, limit, episode.index, conversation.replies)
-                text = conversation.add(reply)
-            except (RuntimeError, TimeoutError, ValueError) as error:
-                kinds = {ValueError: Failure.ENGINE_NAN, TimeoutError: Failure.GENERATION_TIMEOUT}
-                episode.failure = f"{kinds.get(type(error), Failure.ENGINE_ERROR)}: {error}"
-                raise RequestError(500, "engine_error", str(error)) from None
-            episode.rewards.append(episode.early)
-            episode.infos.append(None)
-            episode.early = 0.0
-            stopped = reply.ids[-1] in self.mdp.chat.stop_ids
-            episode.overflowed |= not stopped and len(prompt) + len(reply.ids) >= conversation.max_tokens_per_episode
-            return completion(body, text, len(prompt), len(reply.ids), stopped)
+        sampled, failure = None, ""
+        try:
+            sampled = self.source.sample(reply.prompt, reply.limit, episode.index, reply.number, gone)
+        except ConnectionAbortedError:
+            pass
+        except TimeoutError as error:
+            failure = f"{Failure.GENERATION_TIMEOUT}: {error}"
+        except RuntimeError as error:
+            failure = f"{Failure.ENGINE_ERROR}: {error}"
+        with self._lock:
+            if self._episode is not episode:
+                raise RequestError(409, "no_episode", "the episode was over before the reply was sampled.")
+            if sampled is not None and not gone():
+                try:
+                    episode.conversation.add(reply, sampled, request.stop)
+                except ValueError as error:
+                    failure = f"{Failure.ENGINE_NAN}: {error}"
+                else:
+                    model, read = str(body.get("model", "policy")), len(reply.prompt)
+                    answer = completion(model, reply.text, read, len(reply.ids), reply.stopped)
+                    episode.completions[answer["id"]] = reply
+                    return answer
+            if not failure:
+                raise RequestError(408, "abandoned", "the client closed the connection before the reply was sampled.")
+            episode.failure = episode.failure or failure
+            raise RequestError(500, "engine_error", failure)
+
+    def abandon(self, completion: str) -> None:
+        """See ``Player``."""
+        with self._lock:
+            if self._episode is not None and completion in self._episode.completions:
+                self._episode.conversation.drop(self._episode.completions.pop(completion))
 
     def begin(self) -> dict[str, Any]:
         """See ``Player``."""
@@ -218,14 +229,10 @@ class Worker:
             except Exception as error:  # whatever a game raises fails its own episode, never the run
                 episode.failure = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
                 raise RequestError(500, "environment_error", str(error)) from None
-            episode.turns += 1
             before, episode.board = episode.board, self._text("board")
-            if episode.rewards:
-                episode.rewards[-1] += float(reward)
-                episode.several |= episode.infos[-1] is not None
-                episode.infos[-1] = TurnInfo.of(info, before, episode.board, bool(terminated), state)
-            else:
-                episode.early += float(reward)
+            replies = episode.conversation.replies
+            facts = TurnInfo.of(info, before, episode.board, bool(terminated), state)
+            episode.turns.append((replies[-1].number if replies else -1, float(reward), facts))
             episode.terminated, episode.truncated = bool(terminated), bool(truncated) and not terminated
             episode.success = bool(info.get("success", False))
             return {
@@ -253,20 +260,29 @@ class Worker:
             return
         self._since = time.monotonic()
         failure = episode.failure or (None if episode.over else failure)
-        conversation = episode.conversation
-        if failure is None and not conversation.replies:
+        conversation, replies = episode.conversation, episode.conversation.replies
+        if failure is None and not replies:
             overflow = f"{Failure.CONTEXT_OVERFLOW}: the first messages of the program"
             nothing = f"{Failure.AGENT_ERROR}: the program ended the episode without asking the model"
-            failure = overflow if episode.overflowed else nothing
-        infos = [info for info in episode.infos if info is not None]
-        whole = len(infos) == len(episode.infos) and not episode.several
+            late = f"{Failure.AGENT_ERROR}: the program's client gave up on each of its {conversation.asked} requests"
+            failure = overflow if episode.overflowed else late if conversation.asked else nothing
+        rewards = [0.0] * len(replies)
+        facts: list[list[TurnInfo | None]] = [[] for _ in replies]
+        for number, reward, info in episode.turns if replies else ():
+            place = bisect_right(replies, number, key=lambda reply: reply.number) - 1
+            rewards[max(0, place)] += reward
+            if place >= 0:
+                facts[place].append(info)
+        infos = [info for each in facts for info in each if info is not None]
+        limit = conversation.max_tokens_per_episode
         trajectory = conversation.trajectory(
-            episode.rewards,
-            infos if whole else (),
+            rewards,
+            infos if all(len(each) == 1 for each in facts) and len(infos) == len(replies) else (),
             terminated=episode.terminated and failure is None,
             truncated=not episode.terminated and failure is None,
             success=episode.success and failure is None,
-            overflowed=episode.overflowed,
+            overflowed=episode.overflowed
+            or any(not reply.stopped and len(reply.prompt) + len(reply.ids) >= limit for reply in replies),
             failure=failure,
             level_id=episode.level_id,
             seed=episode.seed,

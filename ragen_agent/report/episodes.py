@@ -351,7 +351,7 @@ def _token_text(run: RecordedRun) -> Callable[[int], str] | None:
 
     for folder in (run.folder.checkpoint, run.folder.warm):
         if (folder / "tokenizer_config.json").is_file():
-            return piece_decoder(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+            return piece_decoder(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     return None
 
 

@@ -17,7 +17,6 @@ long as those fit into its token budgets).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,7 +36,7 @@ from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, dr
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate
-from ragen_gym.core.storage import append_json_lines, json_line, read_json_lines, write_atomic
+from ragen_gym.core.storage import append_json_lines, json_line, locked_file, read_json_lines, write_atomic
 from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.reply_env import ReplyEnv
@@ -188,11 +187,9 @@ def write_conversations(config: Config, path: Path, display: Display) -> dict[st
         ``episodes``, ``successes``, and ``resumed``, how many of them an earlier call had written.
 
     Raises:
-        ValueError: ``path`` exists, or an earlier call was writing other demonstrations there; or settings that do not
-            fit.
+        ValueError: ``path`` exists, another process is writing it, or an earlier call was writing other demonstrations
+            there; or settings that do not fit.
     """
-    if path.exists():
-        raise ValueError(f"{path} exists already; choose another name, or remove it.")
     if config.turns.history != -1:
         raise ValueError(
             f"turns.history is {config.turns.history}, but a conversation shows every turn; leave it out for sft data."
@@ -202,6 +199,13 @@ def write_conversations(config: Config, path: Path, display: Display) -> dict[st
             "turns.observation asks for pictures, which a file of conversations does not hold; use text, or the warm "
             "start of ragen-agent train, which draws them."
         )
+    with locked_file(partial_file(path)):
+        if path.exists():
+            raise ValueError(f"{path} exists already; choose another name, or remove it.")
+        return _write_conversations(config, path, display)
+
+
+def _write_conversations(config: Config, path: Path, display: Display) -> dict[str, Any]:
     unfinished, how = partial_file(path), config.demonstrations
     found = read_json_lines(unfinished)
     done: list[dict[str, Any]] = []
@@ -214,13 +218,13 @@ def write_conversations(config: Config, path: Path, display: Display) -> dict[st
             if len(lines) < len(chunk.indices):
                 if resumed is None:  # what is there of a chunk that was stopped is made again
                     found, resumed = [], len(done)
-                    write_atomic(unfinished, b"".join(map(json_line, done)))
+                    unfinished.write_bytes(b"".join(map(json_line, done)))  # the same file, which is locked
                 lines = list(_conversations(config, chunk))
                 append_json_lines(unfinished, lines)
             done += lines
             display.advance({}, len(chunk.indices))
-    write_atomic(unfinished, b"".join(map(json_line, sorted(done, key=lambda line: line["index"]))))
-    os.replace(unfinished, path)
+    write_atomic(path, b"".join(map(json_line, sorted(done, key=lambda line: line["index"]))))
+    unfinished.unlink()
     successes = sum(line["success"] for line in done)
     return {"episodes": len(done), "successes": successes, "resumed": len(done) if resumed is None else resumed}
 

@@ -224,7 +224,9 @@ def _save(
         return out / ADAPTER
     dtype = None
     if settings.model:
-        dtype = getattr(AutoConfig.from_pretrained(settings.model, local_files_only=True), "dtype", None)
+        dtype = getattr(
+            AutoConfig.from_pretrained(settings.model, local_files_only=True, trust_remote_code=False), "dtype", None
+        )
     move(policy.model, str(policy.model.device), dtype or torch.float32)
     if isinstance(optimiser, Float32AdamW):
         with torch.no_grad():

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from ragen_agent.algo import masked_mean
 from ragen_agent.config import Config
 from ragen_agent.sft.demonstrations import generate_demonstrations
-from ragen_agent.training.batches import Batch, by_length, distinct_prefixes, rows_of
+from ragen_agent.training.batches import Batch, by_length, distinct_prefixes, readings_of
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.console import Display
 from ragen_agent.training.parameters import adamw, clip_gradients, load_trained, restore_optimiser, trained
@@ -132,7 +132,7 @@ def imitate(
     """
     warm = config.warm_start
     generator = torch.Generator().manual_seed(derive_seed(config.seed, SeedStream.SUPERVISED_BATCHES, stream))
-    plan = list(_batches(rows_of(rows), warm.batch, generator, epochs, tokens))
+    plan = list(_batches(readings_of(rows), warm.batch, generator, epochs, tokens))
     optimiser = adamw(policy.model, warm.learning_rate, betas=(0.9, 0.99))
     done, saved = 0, time.monotonic()
     state = run.load_state(IMITATION) if run else None
@@ -195,15 +195,15 @@ def restore(
 
 
 def _batches(
-    rows: list[list[int]], size: int, generator: torch.Generator, epochs: int, tokens: int
+    readings: list[list[list[int]]], size: int, generator: torch.Generator, epochs: int, tokens: int
 ) -> Iterator[list[int]]:
-    """Batches of ``epochs`` epochs, or as many as ``tokens`` pay for."""
-    lengths = [len(row) for row in rows]
+    """Batches of ``epochs`` epochs, or as many as ``tokens`` pay for; ``readings`` are those of ``readings_of``."""
+    lengths = [sum(map(len, contexts)) for contexts in readings]
     for _ in range(epochs):
         yield from by_length(lengths, size, generator)
     while not epochs:
         for batch in by_length(lengths, size, generator):
-            tokens -= distinct_prefixes([rows[index] for index in batch])
+            tokens -= distinct_prefixes([row for index in batch for row in readings[index]])
             if tokens < 0:
                 return
             yield batch

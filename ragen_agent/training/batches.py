@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference.vision import ImageTable
 
-__all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes", "rows_of"]
+__all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes", "read_spans", "readings_of", "rows_of"]
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,7 @@ class Batch:
         """
         if not self.contexts:
             return self
-        lengths, drawn = self.attention.sum(1).tolist(), self.sampled.cpu().numpy()
-        spans = [
-            (row, first, end)
-            for row, starts in enumerate(self.contexts)
-            for first, end in zip(starts, [*starts[1:], lengths[row]], strict=True)
-            if drawn[row, first:end].any()
-        ]
+        spans = [(row, first, end) for row, found in enumerate(self._spans()) for first, end in found]
         rows, firsts, ends = torch.tensor(spans, device=self.ids.device).T[:, :, None]
         columns = firsts + torch.arange(max(end - first for _, first, end in spans), device=self.ids.device)
         places, padding = (rows, columns.clamp(max=self.ids.shape[1] - 1)), columns >= ends
@@ -80,16 +76,49 @@ class Batch:
         return {"input_ids": self.ids} if self.images is None else self.images.inputs(model, self.ids)
 
     @property
+    def readings(self) -> list[list[list[int]]]:
+        """For each row the ids of each of its rows in ``split_contexts``."""
+        rows = zip(self.ids.tolist(), self._spans(), strict=True)
+        return [[ids[first:end] for first, end in spans] for ids, spans in rows]
+
+    @property
     def tokens(self) -> int:
-        """Tokens after distinct prefixes: what one forward and backward pass is counted as."""
-        lengths = self.attention.sum(1).tolist()
-        return distinct_prefixes([row[:length] for row, length in zip(self.ids.tolist(), lengths, strict=True)])
+        """Tokens after distinct prefixes, as the model reads them: the cost of one forward and backward pass."""
+        return distinct_prefixes(list(chain.from_iterable(self.readings)))
+
+    def _spans(self) -> list[list[tuple[int, int]]]:
+        lengths, drawn = self.attention.sum(1).tolist(), self.sampled.cpu().numpy()
+        if not self.contexts:
+            return [[(0, length)] for length in lengths]
+        return [
+            read_spans(starts, length, row[:length])
+            for starts, length, row in zip(self.contexts, lengths, drawn, strict=True)
+        ]
+
+
+def read_spans(contexts: Sequence[int], length: int, sampled: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """The (first, end) of each context of a row that holds a sampled token: what is read to train on the row.
+
+    ``contexts`` are the indices at which the model began to read anew; empty where it read the row as a whole.
+    """
+    if not contexts:
+        return [(0, length)]
+    spans = zip(contexts, (*contexts[1:], length), strict=True)
+    return [(first, end) for first, end in spans if sampled[first:end].any()]
+
+
+def readings_of(trajectories: Sequence[Trajectory]) -> list[list[list[int]]]:
+    """For each trajectory the ids of each context that the model read, where placeholders of other pictures differ."""
+    images, readings = ImageTable(), []
+    for t in trajectories:
+        ids = (images.keys(t.ids, t.images) if t.images else t.ids).tolist()
+        readings.append([ids[first:end] for first, end in read_spans(t.contexts, len(ids), t.sampled)])
+    return readings
 
 
 def rows_of(trajectories: Sequence[Trajectory]) -> list[list[int]]:
-    """The ids of each row, where placeholders of different pictures differ."""
-    images = ImageTable()
-    return [(images.keys(t.ids, t.images) if t.images else t.ids).tolist() for t in trajectories]
+    """The readings of all trajectories, one after another."""
+    return list(chain.from_iterable(readings_of(trajectories)))
 
 
 def distinct_prefixes(rows: Sequence[list[int]]) -> int:

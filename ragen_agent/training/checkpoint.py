@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from safetensors import SafetensorError
@@ -21,6 +22,7 @@ from transformers.utils import logging
 
 from ragen_agent.config import Config
 from ragen_agent.training.tasks import all_settings
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import atomic_folder
 from ragen_gym.inference.vision import FAMILIES, Vision, attach, vision_of
 from ragen_gym.inference.weights import move
@@ -62,14 +64,14 @@ def load_shape(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]
             f"model {folder}: it holds no tokenizer; save one there with tokenizer.save_pretrained(folder)."
         )
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        return config, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return config, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a damaged file can lead to any error
         raise _cannot_load(folder, error) from error
 
 
 def _cannot_load(folder: Path, error: Exception) -> ValueError:
-    return ValueError(f"model {folder}: transformers cannot load it: {error}")
+    return ValueError(f"model {folder}: transformers cannot load it: {load_problem(error)}")
 
 
 def load_checkpoint(
@@ -87,8 +89,8 @@ def load_checkpoint(
     logging.disable_progress_bar()
     try:
         auto = AutoModelForImageTextToText if config.model_type in FAMILIES else AutoModelForCausalLM
-        model = auto.from_pretrained(folder, local_files_only=True, dtype=dtype)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        model = auto.from_pretrained(folder, local_files_only=True, dtype=dtype, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, UnpicklingError) as error:
         raise _cannot_load(folder, error) from error
     if not tokenizer.chat_template:
         raise ValueError(
@@ -100,7 +102,7 @@ def load_checkpoint(
             f"model {folder}: the tokenizer next to the model is not the one that it was trained with (its ids would "
             "mean other words); restore the folder's own tokenizer.json."
         )
-    for name in ("is_local", "local_files_only"):  # how it was loaded is nothing to save with it
+    for name in ("is_local", "local_files_only", "trust_remote_code"):  # how it was loaded is nothing to save with it
         tokenizer.init_kwargs.pop(name, None)
     if (vision := Vision.from_folder(model.config, folder)) is not None:
         attach(model, vision)

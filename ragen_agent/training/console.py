@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from ragen_agent.config import Config, Demonstrations, Evaluation
+from ragen_agent.config.consent import effects
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.metrics import METRICS
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import all_settings
+from ragen_gym.core.console import rich_console
 from ragen_gym.core.levels import is_training_split
 from ragen_gym.core.progress import SECONDS_A_LINE, ProgressBar
 from ragen_gym.core.stats import Rate
@@ -57,7 +59,7 @@ class Display:
     """Progress of the current phase, lines of text and tables, on a rich console."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, emoji=False)
+        self.console: Console = console or rich_console(highlight=False, emoji=False)
         self._bar: ProgressBar
 
     @contextmanager
@@ -175,11 +177,17 @@ def _demonstrator_faults(how: Demonstrations, most: int) -> str:
     )
 
 
-def run_code_flag(config: Config) -> str:
-    """The flag with which a command takes a run that names code of others or a judge with a key, after a space."""
+def run_code_flag(config: Config, trainer: OpenRLHF | None = None, extra: Sequence[str] = ()) -> str:
+    """The flag, after a space, with which a command takes a run that needs the user's consent.
+
+    Args:
+        config: the run's settings.
+        trainer: the settings of the distributed trainer, where it trains the run.
+        extra: further flags for OpenRLHF.
+    """
     games = any(own_module(each.game) for each in all_settings(config))
-    key = config.judge.base_url and os.environ.get(config.judge.key_env)
-    return " --run-code" if games or config.program.command or key else ""
+    distributed = () if trainer is None else effects(trainer, table="openrlhf")
+    return " --run-code" if games or extra or any(effects(config)) or any(distributed) else ""
 
 
 def measured_on(split: str) -> str:

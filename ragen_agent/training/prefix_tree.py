@@ -57,15 +57,16 @@ def shares_prefixes(model: nn.Module) -> bool:
     )
 
 
-def parts_of(ids: Tensor, attention: Tensor, limit: int) -> Iterator[Tensor]:
-    """Rows, int64 (some,), of at most ``limit`` prefixes, where one row is not longer; see ``PrefixTree.parts``."""
-    padded, lengths = ids.tolist(), attention.sum(1).tolist()
-    rows = [row[:length] for row, length in zip(padded, lengths, strict=True)]
-    waiting = [sorted(range(len(rows)), key=padded.__getitem__)]
+def parts_of(readings: Sequence[list[list[int]]], limit: int) -> Iterator[list[int]]:
+    """Indices of items that hold at most ``limit`` prefixes together, where one item does not hold more.
+
+    An item is what is read together: the ids of a row, or of each of its contexts.
+    """
+    waiting = [sorted(range(len(readings)), key=readings.__getitem__)]
     while waiting:
         chosen = waiting.pop()
-        if len(chosen) == 1 or distinct_prefixes([rows[row] for row in chosen]) <= limit:
-            yield torch.tensor(chosen, device=ids.device)
+        if len(chosen) == 1 or distinct_prefixes([row for item in chosen for row in readings[item]]) <= limit:
+            yield chosen
         else:
             half = (len(chosen) + 1) // 2
             waiting += [chosen[half:], chosen[:half]]
@@ -138,7 +139,10 @@ class PrefixTree:
         cls, ids: Tensor, attention: Tensor, limit: int, images: ImageTable | None = None
     ) -> Iterator[tuple[PrefixTree, Tensor]]:
         """Trees of at most ``limit`` prefixes, where one row is not longer, each with its rows, int64 (some,)."""
-        for rows in parts_of(ids, attention, limit):
+        lengths = attention.sum(1).tolist()
+        readings = [[row[:length]] for row, length in zip(ids.tolist(), lengths, strict=True)]
+        for chosen in parts_of(readings, limit):
+            rows = torch.tensor(chosen, device=ids.device)
             width = int(attention[rows].sum(1).max())
             yield cls.of(ids[rows, :width], attention[rows, :width], images), rows
 

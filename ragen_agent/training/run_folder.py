@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.seen import SEEN_FILE, find_seen, read_seen, write_seen
 from ragen_gym.core.storage import (
     DiskFullError,
@@ -176,7 +177,8 @@ class RunFolder:
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            raise ValueError(f"{path} is damaged: {error}; remove it, and --resume begins training again.") from error
+            problem = load_problem(error)
+            raise ValueError(f"{path} is damaged: {problem}; remove it, and --resume begins training again.") from error
         return state
 
     def drop_state(self, name: str) -> None:

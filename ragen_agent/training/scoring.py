@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from ragen_agent.training.batches import Batch
 from ragen_agent.training.prefix_tree import PrefixTree, parts_of, shares_prefixes
+from ragen_gym.inference.sampling import SUPPRESSED
 
 __all__ = ["TOKENS_PER_PASS", "Scores", "passes", "sampled_scores"]
 
@@ -66,7 +67,7 @@ def passes(model: PreTrainedModel, batch: Batch) -> list[Tensor]:
     """
     if not shares_prefixes(model) or batch.tokens <= TOKENS_PER_PASS:
         return [torch.arange(len(batch.ids), device=batch.ids.device)]
-    return list(parts_of(batch.ids, batch.attention, TOKENS_PER_PASS))
+    return [torch.tensor(rows, device=batch.ids.device) for rows in parts_of(batch.readings, TOKENS_PER_PASS)]
 
 
 def _by_prefixes(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float) -> tuple[Tensor, ...]:
@@ -140,6 +141,10 @@ class _Normalised(Function):
 
 
 def _scaled(logits: Tensor, bias: Tensor, temperature: float) -> Iterator[Tensor]:
-    """Some rows at a time, at least float32, as they were sampled from."""
+    """Some rows at a time, at least float32, as they were sampled from; logits of -inf as suppressed ones.
+
+    In the entropy the log-prob of a probability 0 is multiplied with it, which is no number where it is -inf.
+    """
     for part in logits.split(max(1, LOGITS_AT_ONCE // logits.shape[-1])):
-        yield (part.to(torch.promote_types(part.dtype, torch.float32)) + bias).div_(temperature)
+        x = part.to(torch.promote_types(part.dtype, torch.float32)) + bias
+        yield x.clamp_(min=SUPPRESSED).div_(temperature)

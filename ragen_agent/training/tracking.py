@@ -8,6 +8,7 @@ folder in ``wandb/`` with all iterations so far, which ``wandb sync`` sends late
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from ragen_agent.config import Config, Diagnostics
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import atomic_folder, name_full_disk, read_json_lines, write_atomic
 
-__all__ = ["Tracker", "check_installed", "track", "write_events"]
+__all__ = ["Tracker", "check_installed", "check_wandb_address", "track", "write_events"]
 
 
 class Tracker(Protocol):
@@ -38,10 +39,15 @@ class Tracker(Protocol):
 
 
 def check_installed(diagnostics: Diagnostics) -> None:
-    """Raises a ValueError, before a run begins, if a library is missing that its settings ask for."""
+    """Raises a ValueError, before a run begins, if a library is missing that its settings ask for.
+
+    The same if the server of Weights & Biases is named by a file in the current folder.
+    """
     for name, asked in (("tensorboard", diagnostics.tensorboard), ("wandb", diagnostics.wandb)):
         if asked:
             _check_library(name)
+    if diagnostics.wandb:
+        check_wandb_address()
 
 
 @contextmanager
@@ -126,6 +132,7 @@ class WeightsAndBiases:
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
         _check_library("wandb")
+        check_wandb_address()
         import wandb
 
         noted = folder.path / "wandb.json"
@@ -156,6 +163,21 @@ class WeightsAndBiases:
     def close(self, failed: bool = False) -> None:
         """See ``Tracker``."""
         self._run.finish(exit_code=int(failed))
+
+
+def check_wandb_address() -> None:
+    """Raises a ValueError if a file in the current folder would choose the server that gets the user's key.
+
+    wandb reads ``wandb/settings`` there; the environment comes before it, and the user's own settings are elsewhere.
+    """
+    settings = Path(os.environ.get("WANDB_DIR", ""), "wandb", "settings")
+    if "WANDB_BASE_URL" in os.environ or not settings.is_file():
+        return
+    if "base_url" in settings.read_text(encoding="utf-8", errors="replace"):
+        raise ValueError(
+            f"{settings} names the server that would get your key of Weights & Biases (base_url): remove that line, or "
+            "name the server yourself in the environment variable WANDB_BASE_URL."
+        )
 
 
 def _check_library(name: str) -> None:

@@ -23,8 +23,12 @@ __all__ = ["AuditSettings", "audit"]
 
 _WORKER = Path(__file__).with_name("worker")
 #: Makes the folder of the worker a package of its own, so that the interpreter need not have this one.
+#: An older Python knows no ``-P``: the current folder, which ``-c`` puts first, goes last, so that no file in it takes
+#: the place of a library.
 _BOOT = """\
-import importlib.util, sys
+import sys
+if sys.path[0] == "": sys.path.append(sys.path.pop(0))
+import importlib.util
 spec = importlib.util.spec_from_file_location("audit_worker", sys.argv[1] + "/__init__.py",
                                               submodule_search_locations=[sys.argv[1]])
 package = importlib.util.module_from_spec(spec); sys.modules["audit_worker"] = package; spec.loader.exec_module(package)

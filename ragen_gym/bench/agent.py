@@ -35,8 +35,9 @@ class Task:
     rollout: int  # which of its rollouts, from 0
     seed: int  # for the agent's own randomness, from 0 to 2**32 - 1; independent of the episode's noise
     temperature: float  # at which a language model is to be sampled
-    #: the environment of the episode: a ``TurnEnv``, or the ``TaskEnv`` of a text task. Only the scripted agents of the
-    #: package look into it; any other agent should read only what it is shown.
+    #: a ``TurnEnv`` that stands where the episode does and draws other transition noise; of a text task a ``TaskEnv``
+    #: of the same problem, at its first message. Only the scripted agents of the package look into it; any other agent
+    #: should read only what it is shown.
     env: Any
 
 
@@ -45,7 +46,8 @@ class Answer:
     """A reply and what it cost."""
 
     text: str  # the reply that is parsed
-    reasoning: str | None = None  # what a server returned next to the reply as the model's reasoning, or None
+    #: a server's reasoning, apart from the reply, or None; the thinking of a reply without <think>
+    reasoning: str | None = None
     prompt_tokens: int | None = None  # as counted by the server or tokenizer, or None
     completion_tokens: int | None = None  # the same, of the reply with its reasoning
     finish_reason: str | None = None  # such as ``"stop"`` or ``"length"``, or None

@@ -4,6 +4,9 @@ An agent that answers messages plays a ``TurnEnv``, one reply a turn. An agent t
 it, one move at a time, for as many moves as the split's budgets allow: the least of ``max_actions`` and ``max_turns *
 max_actions_per_turn``. Both meet the same level with the same noise. A text task, a ``TaskEnv``, is played by replies.
 
+What an agent is shown of the environment (``Task.env``) stands where the one that scores it does, and draws other
+noise: an agent that tries its moves on a copy does not learn what will happen.
+
 A method that does not wait, a plain function or a coroutine, is not scheduled: the episode of a scripted agent costs
 little more than the game itself.
 """
@@ -16,14 +19,18 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task, plain_dict
+from ragen_gym.bench.agents.builtin import OracleAgent, RandomAgent
 from ragen_gym.bench.episode_plan import MAX_REPLY, PlannedEpisode, Prices, Timeouts
 from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
+from ragen_gym.bench.suites import Split
 from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed
 from ragen_gym.core.failures import Failure, describe_error, shown_safely
 from ragen_gym.core.text import replace_surrogates
 from ragen_gym.envs.messages import with_images
+from ragen_gym.envs.reply import whole_reply
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
@@ -111,6 +118,7 @@ class _Episode:
         self.success = self.terminated = self.truncated = False
         self.earned = 0.0
         self.agent_calls = calls
+        self.shown = _shown(agent, env, planned.split)
         self.task = Task(
             suite=planned.suite,
             split=planned.split.name,
@@ -118,7 +126,7 @@ class _Episode:
             rollout=planned.rollout,
             seed=planned.seed,
             temperature=planned.temperature,
-            env=env,
+            env=self.shown,
         )
 
     async def play_turns(self) -> None:
@@ -139,6 +147,9 @@ class _Episode:
             if not all(0 <= count <= MOST for count in _counts(answer)):
                 counts = reprlib.repr(_counts(answer))
                 raise EpisodeFailed(Failure.AGENT_ERROR, f"tokens and retries are from 0 to 2**53, not {counts}")
+            if not getattr(self.agent, "whole_replies", False):
+                whole = whole_reply(answer.text, reasoning=answer.reasoning, think=self.env.config.think)
+                answer = replace(answer, text=whole)
             if max(len(answer.text), len(answer.reasoning or "")) > self.max_reply:
                 cut = answer.text[: self.max_reply], answer.reasoning and answer.reasoning[: self.max_reply]
                 answer = replace(answer, text=cut[0], reasoning=cut[1], finish_reason="max_reply")
@@ -206,6 +217,7 @@ class _Episode:
     def _step(self, step: Any, action: Any) -> Any:
         """What the environment does; raises ``EpisodeFailed`` for a reward, or a sum, that no record can hold."""
         result = self._env_call(step, action)
+        self._env_call(self._show)
         self.earned += result[1]
         if not (abs(result[1]) <= MOST and abs(self.earned) <= MOST):  # NaN is neither
             detail = (
@@ -215,11 +227,21 @@ class _Episode:
         return result
 
     def _place(self) -> tuple[Any, ...]:
-        """Where the episode stands."""
-        return self.env.turn, self.env.message_text, self.env.env.state if isinstance(self.env, TurnEnv) else None
+        """Where the environment that the agent is shown stands."""
+        shown = self.shown
+        return shown.turn, shown.message_text, shown.env.state if isinstance(shown, TurnEnv) else None
 
     def _begin_env(self, env: ReplyEnv | StepEnv) -> Any:
-        return self._env_call(self.planned.split.begin, env, self.planned.index, self.planned.noise_seed)
+        begun = self._env_call(self.planned.split.begin, env, self.planned.index, self.planned.noise_seed)
+        if isinstance(self.shown, TaskEnv) and self.shown is not self.env:
+            self._env_call(self.planned.split.begin, self.shown, self.planned.index, self.planned.seed)
+        self._env_call(self._show)
+        return begun
+
+    def _show(self) -> None:
+        """Bring the environment that the agent is shown to where the episode stands."""
+        if isinstance(self.shown, TurnEnv) and isinstance(self.env, TurnEnv):
+            self.shown.follow(self.env, self.planned.seed)
 
     def _env_call(self, method: Any, *arguments: Any) -> Any:
         """What the environment does; raises ``EpisodeFailed`` if it raises."""
@@ -227,6 +249,22 @@ class _Episode:
             return method(*arguments)
         except Exception as error:
             raise EpisodeFailed(Failure.ENVIRONMENT_ERROR, describe_error(error)) from error
+
+
+def _shown(agent: Any, env: TurnEnv | TaskEnv, split: Split) -> TurnEnv | TaskEnv:
+    """What the agent is shown of an environment; made once for each.
+
+    A text task keeps its noise to itself, so the agent is shown one that stays at the first message, but for the
+    agents of the package that ask the task for a reply.
+    """
+    if isinstance(env, TaskEnv) and type(agent) in (OracleAgent, RandomAgent):
+        return env
+    if env not in _SHOWN:
+        _SHOWN[env] = env.twin() if isinstance(env, TurnEnv) else split.make_env()
+    return _SHOWN[env]
+
+
+_SHOWN: WeakKeyDictionary[TurnEnv | TaskEnv, TurnEnv | TaskEnv] = WeakKeyDictionary()
 
 
 def _is_plain(answer: Answer) -> bool:

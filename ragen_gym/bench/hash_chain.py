@@ -1,10 +1,10 @@
 """A hash chain over the records of a run: whatever is changed in its files after it was played breaks the chain.
 
 Every line of ``episodes.jsonl`` ends with ``chain``, the SHA-256 of the hash before it, of the episode's start and of
-this line without ``chain``. The chain begins with the hash of what the run asks (all of ``run.json`` but its sessions:
-the suite's hash, the agent and its settings, the temperature, the prompts), and includes each session's entry before
-the first record of that session. When a session ends, its entry in ``run.json`` keeps how many lines there are and the
-last hash.
+this line without ``chain``. The chain begins with the hash of what the run asks (all of ``run.json`` but ``sessions``
+and ``seen``: the suite's hash, the agent and its settings, the temperature, the prompts), and includes each session's
+entry before the first record of that session. When a session ends, its entry in ``run.json`` keeps how many lines
+there are and the last hash.
 
 The starts in ``started.jsonl`` are a chain of their own, and a record's hash includes that of its start. So a start
 that left no record cannot be removed once a later one has its record; in a complete run the episode itself has, as it
@@ -49,7 +49,7 @@ class HashChain:
         self._begun = ""
         for start in starts:
             self.start(*start)
-        self.head = _hash("", {name: value for name, value in info.items() if name != "sessions"})
+        self.head = _hash("", {name: value for name, value in info.items() if name not in ("sessions", "seen")})
         self.lines, self._entered, self._sessions = 0, 0, list(info["sessions"])
 
     def start(self, key: str, session: int) -> None:

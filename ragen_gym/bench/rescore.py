@@ -29,7 +29,6 @@ from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import Split, Suite
-from ragen_gym.core.seen import write_seen
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.validation import check_number, plain_number
 from ragen_gym.envs.reply import Problem, Reply
@@ -333,7 +332,7 @@ def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
         lines = (json.dumps(asdict(each), ensure_ascii=False) for each in rescored.unknown)
         write_atomic(folder.path / "unknown.jsonl", "".join(f"{line}\n" for line in lines))
         if run.seen is not None:
-            write_seen(folder.seen, run.seen)
+            folder.add_seen(run.seen)
         if rescored.records:
             results = replace(run, info=folder.info, agent=rescored.identity["agent"], records=rescored.records)
             folder.write_summary(score_results(replace(results, retried=retried)))

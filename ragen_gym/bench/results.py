@@ -12,7 +12,6 @@ from ragen_gym.bench.hash_chain import Link
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results_folder import ResultsFolder, last_records
 from ragen_gym.bench.suites import SUITES, Suite, load_suite
-from ragen_gym.core.seen import read_seen
 
 __all__ = ["BenchResults", "ResultsFolder", "load_results", "load_several"]
 
@@ -33,6 +32,8 @@ class BenchResults:
     info_json: bytes = b"{}"  # ``run.json``
     summary_json: bytes | None = None  # ``summary.json``; None where there is none
     seen: frozenset[int] | None = None  # families of levels that the agent saw in training; None where nobody knows
+    #: what the file of that record is and what ``run.json`` says, where they differ: the record is then not known
+    seen_differs: tuple[Any, Any] | None = None
 
     @property
     def cut_short(self) -> int:
@@ -68,7 +69,7 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
         with suppress(FileNotFoundError):
             summary = folder.summary.read_bytes()
         chain, attempts, links = folder.chain(info)
-        seen = read_seen(folder.seen) if folder.seen.is_file() else None
+        seen, seen_differs = folder.read_seen(info)
         if folder.info_json == text:  # else a session has begun or ended meanwhile
             break
     named = folder.suite if info["suite"] not in SUITES and folder.suite.is_dir() else info["suite"]
@@ -94,6 +95,7 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
         info_json=text,
         summary_json=summary,
         seen=seen,
+        seen_differs=seen_differs,
     )
 
 

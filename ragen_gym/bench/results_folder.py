@@ -7,8 +7,8 @@
     started.jsonl    key and session of each episode, written before the agent is first asked; only ever added to
     summary.json     the scores, from the end of a session to the begin of the next one that plays
     suite/           the suite, where it was made for this run; see ``ragen_gym.bench.suites.table``
-    seen.npy         the families of levels that the agent saw in training, where that is known; see
-                     ``ragen_gym.core.seen``
+    seen.npy         the families of levels that the agent saw in training, where that is known, which ``run.json``
+                     knows by their number and hash; see ``ragen_gym.core.seen``
 
 An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
 loses only the episodes in play. Every two seconds, and at the end, both files are also flushed to the disk, so that a
@@ -33,7 +33,7 @@ from typing import Any
 
 from ragen_gym.bench.hash_chain import HashChain, Link
 from ragen_gym.bench.records import MOST, EpisodeRecord
-from ragen_gym.core.seen import SEEN_FILE
+from ragen_gym.core.seen import SEEN_FILE, read_seen, seen_digest, write_seen
 from ragen_gym.core.storage import json_line, name_full_disk, read_json_lines, repair_json_lines, write_atomic
 from ragen_gym.core.validation import check_number, shown
 
@@ -109,6 +109,11 @@ class ResultsFolder:
         self.started = self.path / "started.jsonl"
         self.seen, self.suite = self.path / SEEN_FILE, self.path / "suite"
         self._run = self.path / "run.json"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of a run, those too that a run may lack."""
+        return self._run, self.episodes, self.started, self.summary, self.seen
 
     @property
     def info_json(self) -> bytes:
@@ -198,6 +203,31 @@ class ResultsFolder:
         info = self.info
         info["sessions"][-1]["ended"] = {"episodes": chain.lines, "chain": chain.head}
         _write_json(self._run, info)
+
+    def add_seen(self, families: Iterable[int]) -> None:
+        """Add to the record of the levels that the agent saw in training, or begin it; ``run.json`` must be there.
+
+        Raises:
+            ValueError: the file of the record is something else.
+        """
+        known = {*families, *(read_seen(self.seen) if self.seen.is_file() else ())}
+        write_seen(self.seen, known)
+        _write_json(self._run, {**self.info, "seen": seen_digest(known)})
+
+    def read_seen(self, info: Mapping[str, Any]) -> tuple[frozenset[int] | None, tuple[Any, Any] | None]:
+        """The record of the levels that the agent saw in training, None where that is not known.
+
+        And, where the file is not the one that ``run.json`` names, what it is and what ``run.json`` says.
+        """
+        named = info.get("seen")
+        try:
+            families = read_seen(self.seen) if self.seen.is_file() else None
+            found: Any = None if families is None else seen_digest(families)
+        except ValueError as error:
+            families, found = None, str(error)
+        if found != named:
+            return None, ("missing" if found is None else found, "missing" if named is None else named)
+        return families, None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the scores."""
@@ -325,7 +355,7 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
 
 def _check_info(info: Any) -> None:
     """Raise a ValueError where an entry of ``run.json`` has another type, or a number is out of its range."""
-    _check_entries("the run", info, RUN_ENTRIES, RUN_ENTRIES)
+    _check_entries("the run", info, RUN_ENTRIES, [name for name in RUN_ENTRIES if name != "seen"])
     if not info["agent"] or not info["agent"].isprintable():
         raise ValueError(f"the run's agent is {shown(info['agent'])}: a name is made of printable characters.")
     for number, session in enumerate(info["sessions"]):
@@ -350,6 +380,7 @@ RUN_ENTRIES: dict[str, Any] = {
     "temperature": int | float,
     "prompts": dict,
     "sessions": list,
+    "seen": dict,
 }
 SESSION_ENTRIES: dict[str, Any] = {
     "started": str,

@@ -30,7 +30,7 @@ from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.bench.timeouts import absorb_cancellation
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure, describe_error, shown_safely
 from ragen_gym.core.progress import ProgressBar
-from ragen_gym.core.seen import add_seen, read_seen
+from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import locked_folder
 from ragen_gym.core.text import without_controls
 from ragen_gym.envs.task import TaskEnv
@@ -186,7 +186,7 @@ class _SuiteRunner:
             await self._start()
             self.extra = {"session": self.folder.begin(identity, _session(self.agent, self.options))}
             if record := getattr(self.agent, "seen", None):
-                add_seen(self.folder.seen, read_seen(record))
+                self.folder.add_seen(read_seen(record))
             if code_versions(self.folder.info) > 1:
                 self._say("the agent's code has changed since an earlier session of this run")
             with EpisodeLog(self.folder) as self.log:

@@ -24,6 +24,8 @@ no record. A split's entry holds, of the episodes that count (one that failed fo
 - ``optimal``: {rate, low, high, n}, the oracle on the same instances and rollouts, with the same transition noise.
 - ``optimal_expected``: the oracle's exact chance of success, the mean over the instances played; of a text task, the
   success of its optimal replies in one episode of each.
+- ``optimal_as_good``: the probability that optimal play succeeds as often as the agent did. A tiny one is a doubt: the
+  agent saw the transition noise to come, or the oracle is wrong.
 - ``normalised``: {value, low, high}, ``success`` on the scale from ``random`` (0) to ``optimal`` (1); None where
   optimal play is no better than random play.
 - ``differs_from_random``, ``sentence``: whether ``random`` lies outside the interval to read, and the same in words.
@@ -68,6 +70,7 @@ from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.stats import (
     Estimate,
     against_random,
+    binomial_tail,
     clustered_mean,
     clustered_rate,
     detectable_difference,
@@ -219,6 +222,8 @@ def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
     if optimal is not None and expected.optimal_success is not None:
         scored["optimal"] = optimal.to_dict("rate")
         scored["optimal_expected"] = float(expected.optimal_success[counts.indices].mean())
+        chance = float(np.average(expected.optimal_success[counts.indices], weights=counts.rollouts))
+        scored["optimal_as_good"] = binomial_tail(successes, n, chance)
     scored["normalised"] = _normalised(success, random.value, optimal.value) if random and optimal else None
     if random is not None:
         read = clustered if n > len(set(counts.families)) else success

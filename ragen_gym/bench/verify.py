@@ -6,12 +6,15 @@ game is played again by the package's own rules, and the outcome is compared wit
 - *false*: something differs. A reward, outcome or message that the replay does not give; another level or noise seed
   than the suite's; an episode recorded as a failure although it came to its end; two records of one episode; a record
   that no session asked for; a cost that prices and tokens do not give; an unknown field, or one that is there twice; a
-  break in the ``HashChain``, or another last hash than was noted; a summary that the records do not give.
+  break in the ``HashChain``, or another last hash than was noted; a summary that the records do not give; another
+  record of the levels seen in training than ``run.json`` names.
 - *incomplete*: nothing differs, but an episode that was asked for is missing or failed for reasons of infrastructure,
   or there is no summary; or the last session has no end, because it was killed, is still played or was edited. The rate
   of a run that lacks episodes is of a part of them, which the agent may have chosen: one that raises an error where it
   expects to lose leaves the score.
 - *verified*: every episode that was asked for is there, and nothing differs.
+
+Success above the interval of optimal play is a doubt (``Verdict.doubts``): the agent saw the transition noise to come.
 
 The replay cannot find out whether the replies are really a model's, whether the agent looked at the game in its own
 process, or whether the run is the best of many; nor the chain whether all of it was written anew; see
@@ -33,6 +36,7 @@ from ragen_gym.bench.episode_plan import Prices, RunOptions, episode_key
 from ragen_gym.bench.hash_chain import HashChain
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
+from ragen_gym.bench.report.tables import above_optimal
 from ragen_gym.bench.rescore import Rescoring
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.results_folder import RUN_ENTRIES, SESSION_ENTRIES, code_versions
@@ -75,6 +79,7 @@ class Verdict:
     retried_in_play: int = 0  # those of them that failed after the agent was first asked
     cut_short: int = 0  # starts of episodes that left no record
     code_versions: int = 0  # of the agent's code, in sessions that say it
+    above_optimal: list[str] = field(default_factory=list)  # splits with success above optimal play's interval
     open_end: bool = False  # the last session has no end
     head: str = ""  # the last hash of the chain
     differences: list[Mismatch] = field(default_factory=list)  # of the episodes and of the files
@@ -112,6 +117,7 @@ class Verdict:
             *[again] * bool(self.retried),
             *[f"episodes started that left no record: {self.cut_short:,}"] * bool(self.cut_short),
             *[f"versions of the agent's code: {self.code_versions:,}"] * (self.code_versions > 1),
+            *[f"success above the interval of optimal play: {split}" for split in self.above_optimal],
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,7 +172,16 @@ def verify(
     if head is not None and head != verdict.head:
         verdict.differences.append(Mismatch("episodes.jsonl", "last hash", verdict.head, head))
     verdict.open_end = any("ended" not in session for session in run.info["sessions"][-1:])
-    verdict.summary = _check_summary(run)
+    if run.seen_differs:
+        verdict.differences.append(Mismatch("seen.npy", "the record of levels seen in training", *run.seen_differs))
+    scored: dict[str, Any] | ValueError
+    try:
+        scored = score_results(run)
+    except ValueError as error:
+        scored = error
+    else:
+        verdict.above_optimal = above_optimal(scored)
+    verdict.summary = _check_summary(run, scored)
     return verdict
 
 
@@ -346,7 +361,8 @@ def check_chain(run: BenchResults) -> tuple[str, list[Mismatch]]:
     return heads[-1], broken
 
 
-def _check_summary(run: BenchResults) -> list[Mismatch] | None:
+def _check_summary(run: BenchResults, scored: dict[str, Any] | ValueError) -> list[Mismatch] | None:
+    """The differences between ``summary.json`` and the score of the records, or the error in making it."""
     if run.summary_json is None:
         return None
     try:
@@ -355,7 +371,9 @@ def _check_summary(run: BenchResults) -> list[Mismatch] | None:
             raise ValueError("it is no summary")
         if twice := _twice(run.summary_json):
             return [Mismatch("summary.json", name, "there twice", "there once") for name in twice]
-        again = json.loads(json.dumps(score_results(run)))
+        if isinstance(scored, ValueError):
+            raise scored
+        again = json.loads(json.dumps(scored))
     except (ValueError, RecursionError) as error:
         return [Mismatch("summary", "summary.json", "a summary of the records", str(error))]
     versions = [session.get("versions", {}).get("ragen_gym") for session in run.info["sessions"][-1:]]

@@ -14,6 +14,7 @@ from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
 from ragen_gym.cli.command import json_alone
 from ragen_gym.core.command_line import Parser, error_line
+from ragen_gym.core.console import plain_stdout
 from ragen_gym.core.threads import wait_passively
 
 __all__ = ["build_parser", "main"]
@@ -29,7 +30,6 @@ examples:
   ragen-gym solve Sokoban board.txt                optimal play of your boards
   ragen-gym check FrozenLake                       test a game's contract
   ragen-gym audit FrozenLake-v1                    test anyone's environment
-  ragen-gym bench-speed                            steps a second
   ragen-gym bench run --suite smoke --agent random --out runs/random
   ragen-gym export-env verifiers DIR               for a hub
   ragen-gym new-game TreasureHunt                  a game to begin with
@@ -64,12 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without the board's symbols still shows the rest
     try:
-        parser = build_parser()
-        arguments, rest = parser.parse_known_args(argv)
-        if rest and arguments.run is not bench.run_speed:  # which has the options of another program
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        arguments.rest = rest
-        with json_alone(getattr(arguments, "json", False)):
+        arguments = build_parser().parse_args(argv)
+        with plain_stdout(), json_alone(getattr(arguments, "json", False)):
             code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code

@@ -1,4 +1,4 @@
-"""``ragen-gym bench``: evaluate agents on frozen levels. This file holds ``bench run``, and ``bench-speed``."""
+"""``ragen-gym bench``: evaluate agents on frozen levels. This file holds ``bench run``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import json
 import sys
 from collections import Counter
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli import bench_leaderboard, bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, named_values, print_json
 from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
-from ragen_gym.core.seen import SEEN_FILE, add_seen, read_seen
+from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import DiskFullError, locked_folder
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import joined
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from ragen_gym.bench.runner import RunOutcome
     from ragen_gym.bench.suites import Suite
 
-__all__ = ["add", "run_speed"]
+__all__ = ["add"]
 
 _EXAMPLES = """\
 examples:
@@ -57,13 +56,7 @@ _SETTINGS = ("base_url", "key_env", "max_tokens", "retries", "requests_per_minut
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the group of commands, and ``bench-speed``, whose options are those of ``python -m benchmarks.speed``."""
-    speed = commands.add_parser(
-        "bench-speed",
-        help="how many steps a second this machine plays, next to Gymnasium's own FrozenLake (needs the repository)",
-        add_help=False,
-    )
-    speed.set_defaults(run=run_speed)
+    """Add the group of commands."""
     parser = commands.add_parser(
         "bench",
         help="evaluate an agent on held-out levels",
@@ -154,6 +147,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     try:
         from ragen_gym.bench.episode_plan import Timeouts
+        from ragen_gym.bench.results_folder import ResultsFolder
         from ragen_gym.bench.runner import RunProgress, run_suite
         from ragen_gym.bench.suites import load_suite
         from ragen_gym.core.stats import check_scipy
@@ -173,7 +167,7 @@ def _run(arguments: argparse.Namespace) -> int:
         with stops_at_sigterm():
             outcome = run_suite(suite, agent, arguments.out, request, progress)
         if seen is not None and (arguments.out / "run.json").is_file():
-            add_seen(arguments.out / SEEN_FILE, seen)
+            ResultsFolder(arguments.out).add_seen(seen)
         return _report_outcome(suite, agent, arguments, outcome)
     except DiskFullError as error:
         raise DiskFullError(f"{error} Then the same command resumes the run.") from error
@@ -273,27 +267,3 @@ class _Set(argparse.Action):
             shown = ", ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
             print("\n".join(wrap(shown or "none", terminal_width(), f"{name + ':':8}", " " * 8)))
         parser.exit()
-
-
-def run_speed(arguments: argparse.Namespace) -> int:
-    """Measure this machine; what is usually asked for, unless the options in ``arguments.rest`` choose."""
-    try:
-        benchmark = import_module("benchmarks.speed.__main__")
-    except ModuleNotFoundError as error:
-        if error.name not in ("benchmarks", "benchmarks.speed", "benchmarks.speed.__main__"):
-            raise
-        elsewhere = (
-            "the speed benchmark is not part of the installed package: clone the repository, install it with "
-            "pip install -e ., and run this command, or python -m benchmarks.speed, there."
-        )
-        if {"-h", "--help"} & set(arguments.rest):
-            print(f"usage: ragen-gym bench-speed [--help] ...\n\n{elsewhere}")
-            return 0
-        raise ValueError(elsewhere) from None
-    choices = ("--only", "--all", "--list", "--usual", "-h", "--help")
-    chosen = any(word.partition("=")[0] in choices for word in arguments.rest)
-    try:
-        code: int = benchmark.main([*arguments.rest, *([] if chosen else ["--usual"])], prog="ragen-gym bench-speed")
-    except SystemExit as stop:  # --help or a usage error, which argparse has explained
-        return stop.code if isinstance(stop.code, int) else 2
-    return code

@@ -51,7 +51,9 @@ What this cannot show:
   - that the run was the only one: it may be the best of many runs, seeds or
     folders
   - that the replies are a model's, or that the agent did not look at the
-    game: a python: agent runs in the same process and can reach it (task.env)
+    game: a python: agent runs in the same process. What it is shown (task.env)
+    draws other transition noise than what scores, and success above the
+    interval of optimal play is printed as a doubt
   - that tokens, seconds, reasoning and finish reasons are true: they are
     what the agent said; a cost is only checked against them
 

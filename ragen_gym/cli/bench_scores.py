@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli.command import add_command, print_json, table_lines, wrapped
+from ragen_gym.core.command_line import wrap
 from ragen_gym.core.stats import percent
-from ragen_gym.core.storage import locked_folder
+from ragen_gym.core.storage import check_parent, locked_folder, write_atomic
 
 if TYPE_CHECKING:
     from ragen_gym.bench.suites import Split, Suite
@@ -35,11 +37,17 @@ examples:
 """
 
 _COMPARE_EXAMPLES = """\
-The two runs must be of the same suite. They are compared on the instances that both played: how many of the episodes
-asked for that leaves out, and between which bounds each run's success lies with them, stands with the rates.
+The two runs must be of the same suite. Success, return and the share of malformed replies are compared on the
+instances that both played, each in a test paired by level, of all levels together and of each split. Holm's correction
+is made among the tests of all levels, and for each of the three among those of splits. The interval of a difference is
+that of its test: it leaves 0 out exactly where the first run is called better or worse.
 
-example:
+With --fail-if-worse the exit code is 1 where such an interval lies beyond the margin (for returns, hundredths of their
+range), and where the first run has no scored episode of a level asked of it that the second has one of.
+
+examples:
   ragen-gym bench compare runs/new runs/old
+  ragen-gym bench compare runs/new runs/old --fail-if-worse 2 --junit compare.xml
 """
 
 #: Of the option ``--seen``.
@@ -67,6 +75,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     compare = add_command(
         commands, "compare", "compare two runs of one suite, level by level", _compare, _COMPARE_EXAMPLES
     )
+    compare.add_argument(
+        "--fail-if-worse",
+        nargs="?",
+        type=float,
+        const=0.0,
+        metavar="POINTS",
+        help="exit with 1 where the first run is worse by more than so many percentage points (default: 0)",
+    )
+    compare.add_argument("--junit", type=Path, metavar="FILE", help="write the tests as JUnit XML, for CI")
+    compare.add_argument("--all", action="store_true", help="print every test of every split, with counts and bounds")
     compare.add_argument("first", type=Path, metavar="RUN", help="the folder of a run")
     compare.add_argument("second", type=Path, metavar="RUN", help="the folder of another run of the same suite")
     for parser in (suites, score, compare):
@@ -93,9 +111,14 @@ def _suites(arguments: argparse.Namespace) -> int:
                 print(f"{_headline(suite)}\n{wrapped(suite.about, '  ')}\n")
         return 0
     from ragen_gym.bench.baselines import baseline
+    from ragen_gym.bench.report.tables import wrong_oracle
 
     suite = load_suite(arguments.suite)
-    splits = [{**_about_split(split), **baseline(split).means} for split in suite.splits]
+    expected = {split.name: baseline(split) for split in suite.splits}
+    splits = [{**_about_split(split), **expected[split.name].means} for split in suite.splits]
+    measured = {split.name: {"env": split.env, **expected[split.name].rates} for split in suite.splits}
+    for warning in wrong_oracle(measured):
+        print(f"ragen-gym: {warning}", file=sys.stderr)
     if arguments.json:
         print_json({**_about_suite(suite), "splits": splits})
         return 0
@@ -194,7 +217,7 @@ def _score(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.results import load_results
     from ragen_gym.bench.results_folder import ResultsFolder
     from ragen_gym.bench.score import score_results
-    from ragen_gym.core.seen import read_seen, write_seen
+    from ragen_gym.core.seen import read_seen
 
     folder = ResultsFolder(arguments.run_folder)
     writing = arguments.write and folder.path.is_dir()
@@ -205,7 +228,7 @@ def _score(arguments: argparse.Namespace) -> int:
         summary = score_results(run)
         if arguments.write:
             if arguments.seen is not None and run.seen is not None:
-                write_seen(folder.seen, run.seen)
+                folder.add_seen(run.seen)
             folder.write_summary(summary)
     if arguments.json:
         print_json(summary)
@@ -215,41 +238,107 @@ def _score(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from ragen_gym.bench.compare import compare_results
-    from ragen_gym.bench.report.tables import bounds, left_out
+    from ragen_gym.bench.compare import compare_results, junit, worse
+    from ragen_gym.bench.report.tables import left_out
     from ragen_gym.bench.results import load_several
 
+    margin = arguments.fail_if_worse
+    if margin is not None and not 0 <= margin <= 100:
+        raise ValueError(f"--fail-if-worse {margin:g}: give percentage points from 0 to 100.")
     first, second = load_several([arguments.first, arguments.second], arguments.suite)
     result = compare_results(first, second)
+    failed = [] if margin is None else [*worse(result, margin).values()]
+    if arguments.junit is not None:
+        check_parent(arguments.junit)
+        write_atomic(arguments.junit, junit(result, margin or 0.0))
     if arguments.json:
-        print_json(result)
-        return 0
+        print_json(result if margin is None else {**result, "worse": failed})
+        return int(bool(failed))
     runs = result["runs"]
-    print(f"{result['suite']} {result['hash']}: {first.agent} (first) and {second.agent} (second)\n")
+    print(wrapped(f"{result['suite']} {result['hash']}: {first.agent} (first) and {second.agent} (second)") + "\n")
     for which, run in runs.items():
-        print(f"{which}: {_of_asked(run)}")
-    heads = ("first", "of asked", "bounds", "second", "of asked", "bounds", "difference", "p", "")
-    rows = [("split", "levels", *heads)]
-    for name, split in result["splits"].items():
-        difference = split["difference"]
-        points = f"{100 * difference['value']:+z.1f} {_interval(difference)}"
-        own = [(split[which], runs[which]["splits"][name]) for which in ("first", "second")]
-        cells = [
-            cell for rate, run in own for cell in (percent(rate), f"{run['episodes']} of {run['asked']}", bounds(run))
-        ]
-        p = "< 0.001" if difference["p"] < 0.001 else f"{difference['p']:.3f}"
-        rows.append(
-            (name, str(difference["levels"]), *cells, points, p, "" if split["significant"] else "not significant")
-        )
-    print("\n" + "\n".join(table_lines(rows)))
-    print("\nlevels: those that both played. The rates are of these, `of asked` and the bounds of the whole split.")
+        print(wrapped(_of_asked(run), f"{which + ':':8}"))
+    if result["splits"]:
+        print("\n" + "\n".join(_compared(result, every=arguments.all)))
+    if arguments.all:
+        print("\n" + "\n".join(_counted(result)))
     notes = [f"{which}: {said}" for which, run in runs.items() for said in left_out({"overall": run})]
     asked = dict.fromkeys(name for run in runs.values() for name in run["splits"])
     if alone := [name for name in asked if name not in result["splits"]]:
         notes.append(f"Not compared, since no instance has a scored episode of both: {', '.join(alone)}.")
     if notes:
-        print("\n" + "\n".join(notes))
-    return 0
+        print("\n" + "\n".join(map(wrapped, notes)))
+    if margin is not None:
+        beyond = f" by more than {margin:g} points" * bool(margin)
+        print(f"\n{first.agent} is {'' if failed else 'not shown to be '}worse{beyond}{':' if failed else '.'}")
+        print("".join(f"{wrapped(said, '  ')}\n" for said in failed), end="")
+    return int(bool(failed))
+
+
+#: Characters of a line of a comparison, and of its first column.
+_LINE, _NAME = 80, 26
+
+
+def _compared(result: dict[str, Any], *, every: bool) -> list[str]:
+    """The differences with the interval of each test; of splits those of success and those with a verdict, or all."""
+    from ragen_gym.bench.compare import METRICS
+
+    def row(name: str, metric: str, entry: dict[str, Any]) -> str:
+        cells = [_amount(metric, entry[which]) for which in ("first", "second")]
+        shown = name if len(name) <= _NAME else f"{name[: _NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+        line = f"{shown:{_NAME}} {cells[0]:>7} {cells[1]:>7}  {_difference(metric, entry):25} {entry['verdict']}"
+        return line.rstrip()
+
+    levels = result["all"]["success"]["difference"]["levels"]
+    lines = [f"{f'all {levels:,} levels':{_NAME}} {'first':>7} {'second':>7}  {'difference':25} first is"]
+    lines += [row(f"  {METRICS[metric]}", metric, entry) for metric, entry in result["all"].items()]
+    for metric, name in METRICS.items():
+        entries = {split: own[metric] for split, own in result["splits"].items() if metric in own}
+        shown = {
+            split: entry
+            for split, entry in entries.items()
+            if every or metric == "success" or entry["verdict"] != "unclear"
+        }
+        if shown:
+            lines += ["", f"{name} by split", *(row(f"  {split}", metric, entry) for split, entry in shown.items())]
+    tests = result["tests"]
+    of_splits = ", ".join(f"{tests[metric]} of {METRICS[metric]}" for metric in result["all"])
+    legend = (
+        f"{tests['all']} tests of all levels, and of single splits {of_splits}, each paired by level, with Holm's "
+        "correction within each of these groups. The interval in brackets is that of the test: it leaves 0 out exactly "
+        "where the first is better or worse. Rates and their differences are in %."
+    )
+    return [*lines, "", *wrap(legend, _LINE, "", "")]
+
+
+def _counted(result: dict[str, Any]) -> list[str]:
+    """Counts of each split, p and confidence of each test."""
+    from ragen_gym.bench.report.tables import bounds
+
+    runs = result["runs"]
+    tests = [("test", "levels", "families", "p", "confidence")]
+    for name, metrics in (("all", result["all"]), *result["splits"].items()):
+        for metric, entry in metrics.items():
+            of = entry["difference"]
+            p = "< 0.001" if of["p"] < 0.001 else f"{of['p']:.3f}"
+            sizes = str(of["levels"]), str(of["families"])
+            tests.append((f"{name}: {metric}", *sizes, p, f"{100 * of['confidence']:.2f} %"))
+    rows = [("split", "of asked, first", "bounds", "of asked, second", "bounds")]
+    for name in result["splits"]:
+        own = [runs[which]["splits"][name] for which in ("first", "second")]
+        rows.append((name, *(cell for run in own for cell in (f"{run['episodes']} of {run['asked']}", bounds(run)))))
+    return [*table_lines(tests), "", *table_lines(rows), "", "bounds: of success, of the whole split"]
+
+
+def _amount(metric: str, value: float) -> str:
+    return f"{value:z.3g}" if metric == "return" else f"{100 * value:z.1f}"
+
+
+def _difference(metric: str, entry: dict[str, Any]) -> str:
+    of = entry["difference"]
+    scale, form = (1, "+z.3g") if metric == "return" else (100, "+z.1f")
+    value = f"{scale * of['value']:{form}}"
+    return value if of["low"] is None else f"{value} ({scale * of['low']:{form}} to {scale * of['high']:{form}})"
 
 
 def _of_asked(run: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -13,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, TextIO
 
 from ragen_gym.core.command_line import wrap
+from ragen_gym.core.console import json_text
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import joined, json_or_text
@@ -128,7 +128,7 @@ def json_alone(asked: bool) -> Iterator[None]:
 
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
-    print(json.dumps(value, indent=2, ensure_ascii=False), file=_for_json.get())
+    print(json_text(value), file=_for_json.get())
 
 
 def wrapped(text: str, label: str = "") -> str:

@@ -84,6 +84,7 @@ def _info_of_game(arguments: argparse.Namespace) -> int:
         "description": game.description,
         "height": game.height,
         "width": game.width,
+        "sizes": [f"{each.height} x {each.width}" for each in env.games],
         "horizon": spec.horizon,
         "budget": action_budget(env),
         "stochastic": game.stochastic,
@@ -123,7 +124,7 @@ def _print(facts: dict[str, Any]) -> None:
     print(wrapped(f"{facts['id']}: {facts['summary']}") + "\n\n" + wrapped(facts["description"]) + "\n")
     horizon = f"truncated after {facts['horizon']} steps" if facts["horizon"] else "ended by its rules alone"
     rows = {
-        "Board": f"{facts['height']} x {facts['width']}, {horizon}",
+        "Board": f"{', '.join(facts['sizes'])}, {horizon}",
         "Actions": ", ".join(f"{value} {name}" for name, value in facts["actions"].items()),
         "Observation": facts["observation_space"].replace("\n", "\\n"),
         "Symbols": ", ".join(f"{symbol} {meaning}" for symbol, meaning in facts["symbols"].items()),

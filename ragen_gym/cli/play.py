@@ -15,6 +15,7 @@ import numpy as np
 
 from ragen_gym.cli.command import add_command, add_seed, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
+from ragen_gym.core.console import raw_stdout
 from ragen_gym.core.text import EDGE, Vocabulary
 from ragen_gym.envs.policies import action_budget, reply_for
 from ragen_gym.envs.reply import SEPARATOR
@@ -326,17 +327,15 @@ def _move(played: HumanPlay, word: str) -> None:
         return
     print("\n" + played.play(action))
     if played.env.game.own_vocabulary.symbols:
-        print(_board(played))
+        print(_board(played), file=raw_stdout())
     if played.over:
         print("n plays the next level, q quits.")
 
 
 def _show(played: HumanPlay) -> None:
     env = played.env
-    print(
-        f"\nLevel {env.level.id}, {played.budget} action{'s' * (played.budget > 1)} to play\n{_board(played)}",
-        flush=True,
-    )
+    print(f"\nLevel {env.level.id}, {played.budget} action{'s' * (played.budget > 1)} to play")
+    print(_board(played), file=raw_stdout(), flush=True)
 
 
 def _board(played: HumanPlay) -> str:

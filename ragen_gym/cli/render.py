@@ -86,8 +86,8 @@ _SHARED = (
     "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `spaced`, `coord` or "
     "`grid_coord`), `vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels, "
     "those of `test` too: train with `train`), "
-    "`levels` (a file, or a list of levels: drawn from, or played in order with "
-    '`reset(options={"level": i})`, i from 0), '
+    "`levels` (a file, or a list of levels, in any of these symbols and each played at its own size: drawn from, or "
+    'played in order with `reset(options={"level": i})`, i from 0), `skip_invalid`, '
     "`render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
 )
 
@@ -109,8 +109,9 @@ _GUIDES = (
     (
         "with_other_libraries.md",
         "Use it with other libraries",
-        "Stable-Baselines3, CleanRL-style loops, trainers and hubs for language models",
+        "CleanRL-style loops, trainers and hubs for language models",
     ),
+    ("stable_baselines3.md", "Train with Stable-Baselines3", "masks, a fast `VecEnv`, the test split, videos"),
     (
         "your_own_agent.md",
         "Train your own agent program",

@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.storage import write_atomic
@@ -34,6 +36,9 @@ __all__ = [
     "SPLIT_VERSION",
     "Level",
     "is_training_split",
+    "item_text",
+    "level_items",
+    "paragraphs",
     "read_levels",
     "same_version",
     "split_of_hash",
@@ -121,57 +126,166 @@ class Level:
 
 
 def read_levels(source: str | Path) -> list[str]:
-    """Board texts of a level file, as ``ragen-gym levels export`` writes it.
-
-    A ``.jsonl`` file holds one JSON object with a ``text`` a line. Any other file is text: blocks of lines, separated
-    by blank lines or by comments, which are lines that start with ``;``.
+    """Board texts of a level file, as ``ragen-gym levels export`` writes it; see ``level_items``.
 
     Raises:
-        ValueError: there is no such file, no board in it, or it is not text in UTF-8.
+        ValueError: see ``level_items`` and ``item_text``.
     """
-    path = Path(source)
-    text = _text_of(path)
-    if path.suffix == ".jsonl":
-        return _read_records(path, text)
-    boards: list[str] = []
+    texts = []
+    for place, item in level_items(source):
+        try:
+            text = item_text(item)
+        except ValueError as error:
+            raise ValueError(f"{source}, {place}: {error}") from None
+        texts.append(text.text if isinstance(text, Level) else text)
+    return texts
+
+
+#: Splits a text into its boards, each with the number of its first line.
+Splitter = Callable[[str], list[tuple[int, str]]]
+
+
+def paragraphs(text: str, symbols: Iterable[str] = ()) -> list[tuple[int, str]]:
+    """Blocks of lines, separated by blank lines or by comments, which are lines that start with ``;``.
+
+    A line of nothing but ``symbols`` is not a comment.
+    """
+    own = set(symbols)
+    boards: list[tuple[int, str]] = []
     block: list[str] = []
-    for line in [*text.splitlines(), ""]:
-        if line.strip() and not line.startswith(";"):
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line.strip() and (not line.startswith(";") or set(line) <= own):
             block.append(line.rstrip())
         elif block:
-            boards.append("\n".join(block))
+            boards.append((number - len(block), "\n".join(block)))
             block = []
-    if not boards:
-        raise ValueError(f"{path} holds no board: write one row a line, a blank line between boards.")
     return boards
+
+
+def level_items(source: str | Path, split: Splitter = paragraphs, *, lenient: bool = False) -> list[tuple[str, Any]]:
+    """The levels of a file, or of a text of more than one line, each with its place.
+
+    A ``.jsonl`` file holds one JSON value a line, a ``.json`` file an array of them; ``item_text`` says what a value
+    may be. Any other file is text. Text is UTF-8, or UTF-16 with its byte order mark.
+
+    Args:
+        source: a path, in which ``~`` is the home folder, or the text itself.
+        split: splits a text into boards.
+        lenient: whether characters that are not UTF-8 may be read as U+FFFD.
+
+    Raises:
+        ValueError: there is no such file, no board in it, or it is not text or JSON.
+    """
+    if isinstance(source, str) and "\n" in source:
+        name, suffix, text = "the text of levels", "", source
+    else:
+        check_file(found := os.path.expanduser(source))
+        path = Path(found)
+        name, suffix, text = str(path), path.suffix.lower(), _decoded(path, lenient)
+    text = text.translate(_INVISIBLE)
+    if suffix in (".json", ".jsonl") or _is_json(text):
+        items = _json_items(name, text, lines=suffix == ".jsonl")
+    else:
+        items = [(f"level at line {number}", board) for number, board in split(text)]
+    if not items and text.lstrip().startswith("<"):
+        raise ValueError(f"{name} is XML or HTML of a form that is not read here: save its boards as text.")
+    if not items:
+        raise ValueError(f"{name} holds no board: write one row a line, a blank line between boards.")
+    return items
+
+
+def item_text(item: Any) -> Level | str:
+    """A level from a list or from JSON: a ``Level``, a text, an object with its ``text``, or a list of rows.
+
+    An object that also names its ``game``, as exported files do, is a ``Level``, written in the game's own symbols.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if isinstance(item, Level | str):
+        return item
+    if isinstance(item, Mapping):
+        if not isinstance(item.get("text"), str):
+            keys = ", ".join(map(str, item)) or "nothing"
+            raise ValueError(f"an object holds the board as its 'text'; this one has {shown(keys)}.")
+        return Level(item["game"], item["text"]) if isinstance(item.get("game"), str) else str(item["text"])
+    rows = [row if isinstance(row, str | bytes) else _joined_cells(row) for row in _listed(item)]
+    if not rows:
+        raise ValueError(f"level={shown(item)} is not a level: give a ragen_gym.Level or the text of a board.")
+    return "\n".join(row.decode("latin-1") if isinstance(row, bytes) else row for row in rows)
+
+
+def _listed(value: Any) -> list[Any]:
+    """The items of a list or of an array of NumPy."""
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    return list(listed) if isinstance(listed, list | tuple) else []
+
+
+def _joined_cells(row: Any) -> str:
+    cells = [cell.decode("latin-1") if isinstance(cell, bytes) else cell for cell in _listed(row)]
+    if not cells or not all(isinstance(cell, str) for cell in cells):
+        raise ValueError(f"{shown(row)} is not a row of a board: write each row as a text of one symbol a cell.")
+    return "".join(cells)
+
+
+#: Characters without a width, as texts from web pages hold them, and the space that does not break.
+_INVISIBLE = {**dict.fromkeys(map(ord, "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad")), 0xA0: " "}
+
+#: How files begin that are not text.
+_BINARY = {
+    b"\x1f\x8b": "compressed (gzip): unpack it first",
+    b"BZh": "compressed (bzip2): unpack it first",
+    b"\xfd7zXZ": "compressed (xz): unpack it first",
+    b"PK\x03\x04": "a zip archive: unpack it first",
+    b"7z\xbc\xaf": "a 7z archive: unpack it first",
+    b"PAR1": "a Parquet file, which is not read here: export the levels as .jsonl or .txt",
+}
 
 
 def check_file(path: str | Path) -> None:
     """Raise a ValueError unless there is a file of that name."""
+    if os.path.isdir(path):
+        names = sorted(name for name in os.listdir(path) if os.path.isfile(os.path.join(path, name)))
+        such = f", such as {os.path.join(path, names[0])}" if names else ""
+        raise ValueError(f"levels={shown(str(path))} is a folder, not a file: give one file{such}.")
     if not os.path.isfile(path):  # which takes names that no file can have, too
         raise ValueError(
             f"levels={shown(str(path))} is not a file: give a path to a text file of boards, or a list of boards."
         )
 
 
-def _text_of(path: Path) -> str:
-    check_file(path)
+def _decoded(path: Path, lenient: bool) -> str:
+    data = path.read_bytes()
+    for start, what in _BINARY.items():
+        if data.startswith(start):
+            raise ValueError(f"{path} is {what}.")
+    utf_16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = data.decode("utf-16") if utf_16 else data.decode("utf-8-sig", "replace" if lenient else "strict")
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text in UTF-8: save it in that encoding.") from None
+        text = "\0"
+    if "\0" in text:
+        raise ValueError(f"{path} is not text in UTF-8: save it in that encoding.")
+    return text
 
 
-def _read_records(path: Path, text: str) -> list[str]:
-    try:  # a text in JSON may hold what str.splitlines takes for the end of a line
-        boards = [str(json.loads(line)["text"]) for line in text.split("\n") if line.strip()]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(
-            f"{path}: each line must be a JSON object with the board as its 'text' ({error!r})."
-        ) from error
-    if not boards:
-        raise ValueError(f"{path} holds no board: export some with `ragen-gym levels export`.")
-    return boards
+def _is_json(text: str) -> bool:
+    try:
+        return text.lstrip()[:1] in ("[", "{") and isinstance(json.loads(text), list | dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _json_items(name: str, text: str, *, lines: bool) -> list[tuple[str, Any]]:
+    try:
+        if lines:  # a text in JSON may hold what str.splitlines takes for the end of a line
+            rows = enumerate(text.split("\n"), 1)
+            return [(f"line {number}", json.loads(line)) for number, line in rows if line.strip()]
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        form = "each line must be a JSON object with" if lines else "it must be a JSON array of boards, or objects with"
+        raise ValueError(f"{name}: {form} the board as its 'text' ({shown(error)}).") from error
+    return [(f"[{place}]", item) for place, item in enumerate(value if isinstance(value, list) else [value])]
 
 
 def text_of_levels(levels: Iterable[Level]) -> str:

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ragen_gym.core.console import rich_console
+from ragen_gym.core.text import without_controls
+
 __all__ = ["SECONDS_A_LINE", "ProgressBar", "track"]
 
 T = TypeVar("T")
@@ -86,7 +89,7 @@ class ProgressBar:
         elif self._console is not None:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(without_controls(text), file=sys.stderr, flush=True)
 
 
 def track(items: Iterable[T], total: int, what: str, *, prefix: str = "") -> Iterator[T]:
@@ -102,7 +105,6 @@ def _rich_bar(console: Any, transient: bool) -> Any:
     if not (console.is_terminal if console is not None else sys.stderr.isatty()):
         return None
     try:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     except ImportError:
         return None
@@ -113,4 +115,4 @@ def _rich_bar(console: Any, transient: bool) -> Any:
         TextColumn("{task.fields[info]}"),
         TimeRemainingColumn(),
     )
-    return Progress(*columns, console=console or Console(stderr=True), transient=transient)
+    return Progress(*columns, console=console or rich_console(stderr=True), transient=transient)

@@ -8,15 +8,17 @@ a family, and is read with ``numpy.load``. A record is complete or is not there 
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["SEEN_FILE", "add_seen", "find_seen", "read_seen", "write_seen"]
+__all__ = ["SEEN_FILE", "find_seen", "read_seen", "seen_digest", "write_seen"]
 
 SEEN_FILE = "seen.npy"
 
@@ -47,14 +49,37 @@ def read_seen(path: str | Path) -> frozenset[int]:
         file = found
     try:
         with file.open("rb") as opened:
-            families = np.load(opened, allow_pickle=False)
-    except (ValueError, EOFError, zipfile.BadZipFile):  # the text of the first advises to unpickle the file
-        families = None
+            families = _array(opened, file.stat().st_size)
     except OSError as error:
         raise ValueError(f"{file} is no record of the levels seen in training ({SEEN_FILE}): {error}") from error
-    if not isinstance(families, np.ndarray) or families.dtype != np.uint64 or families.ndim != 1:
-        raise ValueError(f"{file} is no record of the levels seen in training: it must hold uint64 (families,).")
+    if families is None:
+        raise ValueError(
+            f"{file} is no record of the levels seen in training: it must hold uint64 (families,), in full, as "
+            "numpy.save writes it."
+        )
     return frozenset(families.tolist())
+
+
+def _array(opened: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
+    """The array of an open file of this size in bytes; None where it is something else.
+
+    The header is compared with the size before room is made: it may claim any number of families.
+    """
+    try:
+        if npy.read_magic(opened) != (1, 0):
+            return None
+        shape, _, dtype = npy.read_array_header_1_0(opened)
+        if dtype != np.uint64 or len(shape) != 1 or shape[0] * 8 != size - opened.tell():
+            return None
+        return np.frombuffer(opened.read(), np.uint64)
+    except (ValueError, TypeError, RecursionError, MemoryError):  # a header that is no header
+        return None
+
+
+def seen_digest(families: Iterable[int]) -> dict[str, Any]:
+    """``{"families": number, "sha256": hash}`` of a record, by which a run knows its own."""
+    array = np.array(sorted(set(families)), "<u8")
+    return {"families": len(array), "sha256": sha256(array.tobytes()).hexdigest()}
 
 
 def write_seen(path: str | Path, families: Iterable[int]) -> None:
@@ -62,8 +87,3 @@ def write_seen(path: str | Path, families: Iterable[int]) -> None:
     file = io.BytesIO()
     np.save(file, np.array(sorted(set(families)), "<u8"), allow_pickle=False)
     write_atomic(path, file.getvalue())
-
-
-def add_seen(path: str | Path, families: Iterable[int]) -> None:
-    """Add to a record, or begin it."""
-    write_seen(path, {*families, *(read_seen(path) if Path(path).is_file() else ())})

@@ -15,7 +15,17 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ragen_gym.core.validation import plain_number, shown
 
-__all__ = ["Setting", "check_settings", "declared", "json_schema", "parts", "setting"]
+__all__ = ["OPENS", "Setting", "check_settings", "declared", "json_schema", "parts", "setting"]
+
+OPENS = {
+    "nothing": "words and numbers to compare, print or compute with",
+    "data": "a file or folder that is read as data",
+    "module": "a module that is imported, or several",
+    "command": "a program that is started",
+    "address": "an address to connect to",
+    "kernel": "code of the Hugging Face Hub, where the value names a repository",
+}
+"""Effects of a setting's value (``Setting.opens``)."""
 
 _KEY = "setting"
 _DECLARED: dict[type, Mapping[str, Setting]] = {}
@@ -45,6 +55,8 @@ class Setting:
         unit: such as ``"seconds"``.
         needs: the field of the same class that must be on (not 0, false or empty) for this one to have an effect. While
             it is off, any value but the default is refused.
+        opens: effect of a value outside of the computation, one of ``OPENS``. A text, list or table that is not one of
+            some choices states it; what a file or folder from elsewhere may do without consent follows from it.
         type: of the field, filled in by ``declared``.
         default: of the field, filled in by ``declared``.
     """
@@ -58,8 +70,14 @@ class Setting:
     empty: str = ""
     unit: str = ""
     needs: str = ""
+    opens: str = ""
     type: Any = None
     default: Any = None
+
+    @property
+    def free(self) -> bool:
+        """Whether a value may hold any text, alone or within a list or table."""
+        return not self.choices and not _leaves(self.type) <= {int, float, bool, NoneType}
 
     @property
     def range(self) -> str:
@@ -120,9 +138,10 @@ def setting(
     empty: str = "",
     unit: str = "",
     needs: str = "",
+    opens: str = "",
 ) -> Any:
     """A dataclass field with its declaration (``Setting``). A list or a dict as default is copied for each object."""
-    metadata = {_KEY: Setting(doc, low, high, above, below, choices, empty, unit, needs)}
+    metadata = {_KEY: Setting(doc, low, high, above, below, choices, empty, unit, needs, opens)}
     if isinstance(default, list | dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -207,6 +226,12 @@ def check_settings(settings: Any, where: str = "") -> None:
                 f"{where}{name} is {shown(value)}, which has no effect without {where}{each.needs}; give that too, or "
                 f"leave {where}{name} at {each.default!r}."
             )
+
+
+def _leaves(hint: Any) -> set[Any]:
+    """The types that a field's type is made of, such as that of a list's elements."""
+    inner = get_args(hint)
+    return set().union(*map(_leaves, inner)) if inner else {hint}
 
 
 def _alternatives(hint: Any) -> tuple[type, ...]:

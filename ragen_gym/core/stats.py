@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from itertools import product
+from math import ceil, exp, inf, lgamma, log, log1p, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
@@ -24,13 +25,16 @@ __all__ = [
     "Estimate",
     "Rate",
     "against_random",
+    "binomial_tail",
     "check_scipy",
     "clustered_mean",
     "clustered_rate",
     "detectable_difference",
     "effective_episodes",
+    "holm",
     "mean_interval",
     "paired_difference",
+    "paired_mean_difference",
     "pass_at",
     "pass_hat",
     "percent",
@@ -39,6 +43,8 @@ __all__ = [
 
 #: Of every interval, and the chance with which a difference is to be seen.
 CONFIDENCE, POWER = 0.95, 0.8
+#: Clusters up to which all exchanges of two agents' names are tried; with more, as many exchanges are drawn.
+_ALL_SIGNS = 13
 
 Values = Sequence[float] | npt.NDArray[np.floating[Any]]
 Counts = npt.NDArray[np.integer[Any]]
@@ -118,6 +124,7 @@ class Difference:
         high: upper end of its interval.
         p: of the score test of no difference.
         levels: how many levels both played.
+        confidence: of the interval.
     """
 
     value: float
@@ -125,11 +132,12 @@ class Difference:
     high: float
     p: float
     levels: int
+    confidence: float = CONFIDENCE
 
     @property
     def significant(self) -> bool:
         """Whether zero is outside the interval, which is where the test rejects it."""
-        return (self.low > 0 or self.high < 0) and self.p < 1 - CONFIDENCE
+        return (self.low > 0 or self.high < 0) and self.p < 1 - self.confidence
 
 
 def wilson(successes: float, n: int, *, failed: int = 0, overflowed: int = 0) -> Rate:
@@ -152,6 +160,23 @@ def wilson(successes: float, n: int, *, failed: int = 0, overflowed: int = 0) ->
     half = z / (2 * (n + z * z)) * sqrt(4 * n * share * (1 - share) + z * z)
     low = 0.0 if whole == 0 else centre - half
     return Rate(successes / n, low, 1.0 if whole == n else centre + half, n, failed, overflowed)
+
+
+def binomial_tail(least: int, n: int, chance: float) -> float:
+    """The probability of at least so many successes in ``n`` independent episodes that each succeed with this chance.
+
+    Where the chances differ and ``chance`` is their mean, it is an upper bound for ``least >= n * chance + 1``
+    (Hoeffding, Annals of Mathematical Statistics 27, 1956).
+    """
+    if least <= 0 or chance >= 1:
+        return 1.0
+    if chance <= 0:
+        return 0.0
+    ways, success, failure = lgamma(n + 1), log(chance), log1p(-chance)
+    terms = (
+        exp(ways - lgamma(k + 1) - lgamma(n - k + 1) + k * success + (n - k) * failure) for k in range(least, n + 1)
+    )
+    return min(sum(terms), 1.0)
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
@@ -235,7 +260,26 @@ def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.floa
     return np.where(successes == rollouts, 1.0, _scipy_stats().hypergeom.pmf(k, rollouts, successes, k))
 
 
-def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) -> Difference:
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The confidence at which each of several tests is made, so that all errors together have a chance of 5 %.
+
+    By Holm's step-down procedure (Scandinavian Journal of Statistics 6, 1979), the smallest of m p-values is compared
+    with 0.05 / m, the next with 0.05 / (m - 1), until one is not below its level; the others are compared with that
+    level, which none of them is below.
+    """
+    confidences, stopped = [CONFIDENCE] * len(p_values), False
+    level = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if not stopped:
+            level = (1 - CONFIDENCE) / (len(p_values) - rank)
+            stopped = p_values[place] >= level
+        confidences[place] = 1 - level
+    return confidences
+
+
+def paired_difference(
+    first: Values, second: Values, clusters: Sequence[Any], confidence: float = CONFIDENCE
+) -> Difference:
     """The mean difference of two agents' shares on the same instances, clustered by level: one score test, inverted.
 
     The variance of the difference is that of the likeliest distribution of the levels' differences, on those observed
@@ -248,6 +292,7 @@ def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) ->
         first: shares from 0 to 1, (n,), n from 1 on.
         second: the same of the other agent, (n,), of the same instances.
         clusters: the level of each instance, (n,).
+        confidence: of the interval, and of the test.
     """
     d = _checked(first, clusters) - _checked(second, clusters)
     if not np.all(np.abs(d) <= 1):
@@ -255,9 +300,9 @@ def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) ->
     sums, counts = _by_cluster(d, clusters)
     value, levels = float(d.mean()), len(sums)
     if levels < 2:
-        return Difference(value, -inf, inf, 1.0, levels)
+        return Difference(value, -inf, inf, 1.0, levels, confidence)
     shares, weights = sums / counts, counts / counts.sum()
-    n, z = 1 / float((weights**2).sum()), NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    n, z = 1 / float((weights**2).sum()), NormalDist().inv_cdf((1 + confidence) / 2)
 
     def distance(difference: float) -> float:
         """How many standard errors the difference is from what was observed."""
@@ -267,7 +312,50 @@ def paired_difference(first: Values, second: Values, clusters: Sequence[Any]) ->
         return gap / sqrt(variance / (n - 1)) if variance > 0 else inf if gap > 0 else 0.0
 
     low, high = (_bisect(lambda at: distance(at) <= z, end, value) for end in (-1.0, 1.0))
-    return Difference(value, low, high, 2 * NormalDist().cdf(-distance(0.0)), levels)
+    return Difference(value, low, high, 2 * NormalDist().cdf(-distance(0.0)), levels, confidence)
+
+
+def paired_mean_difference(
+    first: Values, second: Values, clusters: Sequence[Any], confidence: float = CONFIDENCE
+) -> Difference:
+    """The mean difference of two agents' numbers of any range on the same instances: one randomisation test, inverted.
+
+    Without a difference, the two agents' names could be exchanged in each cluster: the test asks how many exchanges
+    give a mean as far from 0 (Fisher, The Design of Experiments, 1935, section 21). The interval holds the differences
+    that, taken off the first agent's numbers, the test does not reject. All exchanges are tried, or with more than 13
+    clusters a fixed sample of them.
+
+    Args:
+        first: numbers, (n,), n from 1 on.
+        second: the same of the other agent, (n,), of the same instances.
+        clusters: the level of each instance, (n,).
+        confidence: of the interval, and of the test.
+    """
+    d = _checked(first, clusters) - _checked(second, clusters)
+    sums, counts = _by_cluster(d, clusters)
+    value, levels = float(d.mean()), len(sums)
+    if levels < 2:
+        return Difference(value, -inf, inf, 1.0, levels, confidence)
+    moved, kept = _exchanged(sums, counts) / len(d)
+    with np.errstate(divide="ignore", invalid="ignore"):  # no exchange and all of them reject nothing
+        ends = np.stack([(value - moved) / (1 - kept), (value + moved) / (1 + kept)])
+    nothing = 1 - np.abs(kept) < 1e-12
+    close = 1e-12 * float(np.abs(d).max())
+    low, high = (np.where(nothing, end, limit) for end, limit in ((-inf, ends.min(0)), (inf, ends.max(0))))
+    least = ceil((1 - confidence) * len(moved) - 1e-9) - 1
+    lower, upper = (0.0 if abs(end) <= close else float(end) for end in (np.sort(low)[least], -np.sort(-high)[least]))
+    p = float(np.mean((low <= close) & (high >= -close)))
+    return Difference(value, lower, upper, p, levels, confidence)
+
+
+def _exchanged(sums: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Both, summed over clusters after exchanges of two agents' names, floats (2, exchanges), the first without any."""
+    both, clusters = np.stack([sums, counts]).T, len(sums)
+    if clusters <= _ALL_SIGNS:
+        return (np.array([*product((1.0, -1.0), repeat=clusters)]) @ both).T
+    rng, some = np.random.default_rng(0), 2**10
+    drawn = [rng.choice((1.0, -1.0), size=(some, clusters)) @ both for _ in range(2**_ALL_SIGNS // some)]
+    return np.concatenate([both.sum(0, keepdims=True), *drawn]).T
 
 
 def _likeliest_variance(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], mean: float) -> float:

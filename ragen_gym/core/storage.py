@@ -20,6 +20,7 @@ __all__ = [
     "check_free",
     "check_parent",
     "json_line",
+    "locked_file",
     "locked_folder",
     "name_full_disk",
     "read_json_lines",
@@ -114,6 +115,39 @@ def locked_folder(path: Path) -> Iterator[None]:
                 path.rmdir()
         finally:
             os.close(handle)
+
+
+@contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Keeps other processes from writing the file during the block, where ``locked_folder`` can.
+
+    Makes the file; it is removed again if the block leaves it empty. The block must not replace it by another.
+
+    Raises:
+        ValueError: another process is writing it.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        with suppress(OSError):  # the file system locks no files
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                free = os.path.samestat(os.fstat(handle), path.stat())  # else removed while this process opened it
+            except (BlockingIOError, FileNotFoundError):
+                free = False
+            if not free:
+                raise ValueError(f"another process is writing {path}: wait for it or end it, or choose another file.")
+        try:
+            yield
+        finally:
+            if path.is_file() and not path.stat().st_size:
+                path.unlink()
+    finally:
+        os.close(handle)
 
 
 @contextmanager

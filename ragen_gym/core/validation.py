@@ -25,6 +25,14 @@ __all__ = [
 ]
 
 
+class BatchType(type):
+    """The class of batches. Stable-Baselines3 prints it where it refuses one, so it names the adapter."""
+
+    def __repr__(cls) -> str:
+        """The class, and what Stable-Baselines3 takes instead."""
+        return f"{super().__repr__()} (for Stable-Baselines3: ragen_gym.integrations.sb3.BatchVecEnv(env))"
+
+
 def check_number(
     owner: str, name: str, value: Any, low: float = -inf, high: float = inf, *, whole: bool = False, none: bool = False
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,16 +15,24 @@ from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
 from ragen_gym.core.validation import check_choice
 from ragen_gym.games.game import Board, Game
 
-__all__ = ["OBSERVATIONS", "BoardView", "TextSpace"]
+__all__ = ["OBSERVATIONS", "BoardView", "TextSpace", "merged_charset", "text_space"]
 
 OBSERVATIONS = ("text", "grid", "rgb")
 
 
 class TextSpace(spaces.Text):
-    """``Text`` that refuses the shared memory of ``gymnasium.vector.AsyncVectorEnv``.
+    """``Text`` that refuses the shared memory of ``gymnasium.vector.AsyncVectorEnv``, and Stable-Baselines3.
 
-    That reads its texts once, before there are any, so every observation would be the same meaningless text.
+    The first reads its texts once, before there are any, so every observation would be the same meaningless text.
     """
+
+    @property
+    def spaces(self) -> NoReturn:
+        """Refused: Stable-Baselines3 looks for this attribute first, and fails with a riddle on any text."""
+        raise ValueError(
+            "the observations are text, from which Stable-Baselines3 cannot learn: make single moves with "
+            "gymnasium.make(id, observation='grid') and wrap it in ragen_gym.wrappers.FlatSymbols or OneHotPlanes."
+        )
 
 
 @create_shared_memory.register(TextSpace)
@@ -33,6 +42,22 @@ def _refuse(space: TextSpace, n: int = 1, ctx: Any = None) -> NoReturn:
         'vector_kwargs={"shared_memory": False} to make_vec (shared_memory=False to AsyncVectorEnv), or leave '
         "vectorization_mode out, which makes the native batch and is far faster."
     )
+
+
+#: (the characters of texts, their least length, their greatest)
+Charset = tuple[frozenset[str], int, int]
+
+
+def text_space(charset: Charset) -> TextSpace:
+    """The space of these texts."""
+    characters, shortest, longest = charset
+    return TextSpace(longest, min_length=shortest, charset=characters)
+
+
+def merged_charset(charsets: Iterable[Charset]) -> Charset:
+    """The characters and lengths of texts of any of these kinds."""
+    characters, shortest, longest = zip(*charsets, strict=True)
+    return frozenset().union(*characters), min(shortest), max(longest)
 
 
 class BoardView:
@@ -76,5 +101,4 @@ class BoardView:
             from ragen_gym.render.frames import frame_shape
 
             return spaces.Box(0, 255, frame_shape(self.game, self.tile_size), np.uint8)
-        charset, shortest, longest = self._charset
-        return TextSpace(longest, min_length=shortest, charset=charset)
+        return text_space(self._charset)

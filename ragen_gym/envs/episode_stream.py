@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from ragen_gym.core.seeding import Keys, Stream, episode_key, episode_keys, stream_key, uniforms
 from ragen_gym.games.game import Boards, Game
 
-__all__ = ["DRAWS", "Episode", "Episodes", "distinct_boards", "draws", "level_boards", "stacked"]
+__all__ = ["DRAWS", "Episode", "Episodes", "board_list", "distinct_boards", "draws", "level_boards", "stacked"]
 
 #: Random numbers prepared at a time for each episode: as many as the paper's episodes have actions.
 DRAWS = 10
@@ -76,7 +77,12 @@ class Episodes:
             return [(board, list(state), level_id, episode_key(self._noise_key, self._next), [])]
         keys = episode_keys(self._level_key, self._next, count)
         noise_keys = episode_keys(self._noise_key, self._next, count)
-        levels = _levels_of(game, level_boards(game, keys, self._split, self._levels))
+        if self._levels is None:
+            levels = _levels_of(game, game.generate(keys, self._split))
+        else:
+            boards = board_list(game, keys, self._split, self._levels)
+            alike = [boards] if len(set(map(len, boards))) == 1 else [[board] for board in boards]
+            levels = [level for some in alike for level in _levels_of(game, stacked(some))]
         rest = zip(levels, noise_keys.tolist(), draws(game, noise_keys, 0), strict=True)
         return [(*level, key, drawn) for level, key, drawn in rest][::-1]
 
@@ -88,19 +94,28 @@ def _only_level(game: Game, level_key: int, episode: int, split: str | None) -> 
     return board, tuple(state), level_id
 
 
-def level_boards(game: Game, keys: Keys, split: str | None, levels: list[bytes] | Boards | None) -> Boards:
+def level_boards(game: Game, keys: Keys, split: str | None, levels: Boards | None) -> Boards:
     """The first board of the episode of each level key, generated or from ``levels``: uint8 (len(keys), cells)."""
+    return game.generate(keys, split) if levels is None else levels[_picks(keys, len(levels))]
+
+
+def board_list(game: Game, keys: Keys, split: str | None, levels: list[bytes] | None) -> list[bytes]:
+    """``level_boards`` as a list, whose boards may be of several sizes."""
     if levels is None:
-        return game.generate(keys, split)
-    picks = (uniforms(keys, 0, 1)[:, 0] * len(levels)).astype(np.intp)
-    return levels[picks] if isinstance(levels, np.ndarray) else stacked([levels[pick] for pick in picks.tolist()])
+        return list(map(bytes, game.generate(keys, split)))
+    return [levels[pick] for pick in _picks(keys, len(levels)).tolist()]
+
+
+def _picks(keys: Keys, count: int) -> npt.NDArray[np.intp]:
+    """The place of one of ``count`` levels for each key."""
+    return (uniforms(keys, 0, 1)[:, 0] * count).astype(np.intp)
 
 
 def distinct_boards(game: Game, seed: int, split: str | None, levels: list[bytes] | None = None) -> Iterator[bytes]:
     """The different first boards of a seed's episodes, in their order, until thousands of episodes bring no new one."""
     key, found, drawn, last = stream_key(seed, Stream.LEVEL), set[bytes](), 0, 0
     while drawn - last <= _DRAWS_PER_LEVEL * len(found) + _MORE_DRAWS:
-        for board in map(bytes, level_boards(game, episode_keys(key, drawn, _LARGEST_BLOCK), split, levels)):
+        for board in board_list(game, episode_keys(key, drawn, _LARGEST_BLOCK), split, levels):
             drawn += 1
             if board not in found:
                 found.add(board)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ragen_gym.core.validation import plain_number
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec
-from ragen_gym.games.values import NOTHING, UNKNOWN, LevelValues, MoveValue, TurnValue, Value, level_values
+from ragen_gym.games.values import NOTHING, UNKNOWN, LevelValues, MoveValue, Replies, TurnValue, Value, level_values
 
 __all__ = ["REGRET_KEYS", "BatchRegret", "LazyRegret", "StepRegret", "TurnRegret", "moves_valued"]
 
@@ -73,7 +73,7 @@ class StepRegret:
 
     def begin(self, board: bytes) -> dict[str, float]:
         """Start an episode on a level; the entries of ``info`` before the first move."""
-        self._values = level_values(self._game, board, self._moves, max_entries=self.max_entries)
+        self._values = level_values(self._game.for_board(board), board, self._moves, max_entries=self.max_entries)
         self._left = self._moves
         return dict.fromkeys(REGRET_KEYS, 0.0)
 
@@ -94,11 +94,17 @@ class TurnRegret:
     def __init__(self, game: Game) -> None:
         self._game = game
 
-    def begin(self, state: _State, left: int) -> dict[str, Any]:
-        """Start an episode on the level of this state; the entries of ``info`` before the first turn."""
-        self._values = level_values(self._game, state[0], left, may_stop=True, max_entries=self.max_entries)
-        value = self._values.value(*state, left)
-        return _turn_info(TurnValue(value, value, NOTHING, NOTHING, NOTHING, NOTHING, ()))
+    def begin(self, state: _State, left: int, replies: Replies) -> dict[str, Any]:
+        """Start an episode of so many moves on this state's level; the entries of ``info`` before the first turn."""
+        self._replies, self._turns = replies, replies.turns
+        self._values = level_values(
+            self._game.for_board(state[0]), state[0], left, may_stop=True, max_entries=self.max_entries
+        )
+        value, attainable = (
+            self._values.value(*state, left),
+            self._values.attainable(*state, left, self._turns, replies),
+        )
+        return _turn_info(TurnValue(value, value, NOTHING, NOTHING, NOTHING, NOTHING, attainable, NOTHING, ()))
 
     def start(self, state: _State, left: int) -> None:
         """Start a turn, with so many moves left."""
@@ -129,8 +135,15 @@ class TurnRegret:
         regret, chance = forfeited, NOTHING
         for move in self._moves:
             regret, chance = regret.plus(move.regret), chance.plus(move.chance)
-        advantage = self._values.expected(*self._before, planned, self._left, then_left).minus(before)
-        return _turn_info(TurnValue(before, after, regret, chance, forfeited, advantage, tuple(self._moves)))
+        values, start = self._values, (*self._before, planned, self._left, then_left)
+        advantage = values.expected(*start).minus(before)
+        attainable = values.attainable(*self._before, self._left, self._turns, self._replies)
+        self._turns -= 1
+        kept = values.expected(*start, self._turns, self._replies)
+        moves = tuple(self._moves)
+        return _turn_info(
+            TurnValue(before, after, regret, chance, forfeited, advantage, attainable, attainable.minus(kept), moves)
+        )
 
 
 class BatchRegret:

@@ -27,8 +27,10 @@ __all__ = [
     "instructions",
     "last_message",
     "message",
+    "open_thinking",
     "parse",
     "parse_reply",
+    "whole_reply",
     "write_reply",
 ]
 
@@ -38,7 +40,8 @@ _REMEMBERED = 4096  # characters of the longest reply whose reading is kept
 
 _ANSWER = re.compile(r"\s*<answer>(?P<answer>.*?)</answer>\s*", re.DOTALL)
 _THINK_ANSWER = re.compile(r"\s*<think>(?P<think>.*?)</think>" + _ANSWER.pattern, re.DOTALL)
-_TAG = re.compile(r"</?(?:think|answer)>")
+_TAG = re.compile(r"<(/?(?:think|answer))>")
+_THINK, _END_THINK = "<think>", "</think>"
 
 #: What a message says of how the thinking is to write a board.
 _WRITTEN = {
@@ -125,6 +128,42 @@ def write_reply(names: Sequence[str], thought: str | None = None) -> str:
     """A reply that names these actions, with a thought in its tags unless it is None; ``parse_reply`` reads it."""
     thinking = "" if thought is None else f"<think>{thought}</think>"
     return f"{thinking}<answer>{f' {SEPARATOR} '.join(names)}</answer>"
+
+
+def open_thinking(prompt: str, last_message: str = "") -> str:
+    """The end of a rendered prompt from a ``<think>`` on that is not closed; the empty text without one.
+
+    Args:
+        prompt: the prompt, or its end.
+        last_message: its last message, whose own tags do not count.
+    """
+    message = last_message.strip()
+    opening = prompt.rpartition(message)[2] if message else prompt
+    begun = opening.rfind(_THINK)
+    return opening[begun:] if begun > opening.rfind(_END_THINK) else ""
+
+
+def whole_reply(text: str, reasoning: str | None = None, *, begun: str | None = None, think: bool = True) -> str:
+    """A reply with the thinking that a model's output lacks: begun by its prompt, or kept apart by its server.
+
+    Args:
+        text: the output.
+        reasoning: what a server returned apart from the output as its reasoning: the thinking of an output without
+            ``<think>``. Tags that it quotes lose their brackets, since it is clear which answer is meant.
+        begun: the end of the prompt that the output completes, see ``open_thinking``. None where the prompt is not
+            known, as behind a server: then an output with one ``</think>`` and no ``<think>`` completes an open
+            ``<think>``.
+        think: whether replies are to think. If not, nothing is added to an output whose prompt is not known.
+    """
+    if begun is not None:
+        return begun + text
+    if not think or _THINK in text:
+        return text
+    closed = text.count(_END_THINK) == 1
+    if reasoning:
+        plain = _TAG.sub(r"\1", reasoning)
+        return f"{_THINK}{plain}{'' if closed else _END_THINK}{text}"
+    return f"{_THINK}{text}" if closed else text
 
 
 @lru_cache(1024)  # the rollouts of a group often say the same

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils import seeding
@@ -15,10 +17,11 @@ from ragen_gym.core.levels import Level, check_split
 from ragen_gym.core.seeding import Stream, episode_key, stream_key
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_choice, check_number, checked_options, plain_number
-from ragen_gym.envs.board_view import BoardView
-from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, draws, level_boards
+from ragen_gym.envs.board_view import BoardView, merged_charset, text_space
+from ragen_gym.envs.episode_stream import DRAWS, Episode, Episodes, board_list, draws
 from ragen_gym.envs.regret import StepRegret, TurnRegret, moves_valued
 from ragen_gym.games.game import SUCCESS, Board, Game, Rule, Solution, listed
+from ragen_gym.games.given_levels import SIZE_OPTIONS, check_one_size, chosen_board, given_levels, joined_levels
 from ragen_gym.games.registry import GameSpec, build_game, find
 
 if TYPE_CHECKING:
@@ -104,7 +107,10 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         ``"train"``: with None the agent meets most of what a benchmark of small boards holds out. The first version of
         the splits is there as ``"train-v1"``, ``"validation-v1"`` and ``"test-v1"``.
     levels: path of a level file, or a list of levels or board texts, to draw from instead of generating; see "Starting
-        State" for playing them in order.
+        State" for playing them in order. They may be written in any vocabulary and text format of the game; what all of
+        its symbols say in ``vocabulary`` is what a text means. Unless ``size``, ``height`` or ``width`` is given, each
+        is played at its own size; other observations than text need levels of one size.
+    skip_invalid: whether levels that cannot be played are left out; ``skipped_levels`` says what is wrong with each.
     render_mode: ``"ansi"``, ``"rgb_array"``, ``"human"`` (a window) or None. The pictures show the last move, and a
         caption with step and reward.
     tile_size: side of a tile in pixels, 8 to 128.
@@ -134,20 +140,38 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         preset: str | None = None,
         split: str | None = None,
         levels: Any = None,
+        skip_invalid: bool = False,
         render_mode: str | None = None,
         tile_size: int = 48,
         regret: bool | int = False,
         **options: Any,
     ) -> None:
         self.game_spec: GameSpec = find(name)
+        levels = joined_levels(levels, self.game_spec.game_class.foreign_levels(options))
         self.game: Game = build_game(self.game_spec, options, preset, StepEnv.__init__.__kwdefaults__ or ())
         check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))
         self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
         self.split = check_split(split)
         self.vocabulary = self.game.vocabulary(self.game_spec.vocabulary if vocabulary is None else vocabulary)
+        self._levels: list[bytes] | None = None
+        self.skipped_levels: tuple[str, ...] = ()
+        #: The game at each size of the boards; ``game`` is the one in play.
+        self.games, self._size_given = [self.game], bool(SIZE_OPTIONS & options.keys())
+        if levels is not None:
+            given = given_levels(
+                self.game,
+                levels,
+                split,
+                vocabulary=self.vocabulary,
+                own_size=not self._size_given,
+                skip_invalid=skip_invalid,
+            )
+            self._levels, self.games, self.skipped_levels = given.boards, given.games, tuple(given.skipped)
+            self.game = self.games[0]
+            if observation != "text":
+                self.check_one_size(f"observation={observation!r}")
         self._view = BoardView(self.game, observation, self.vocabulary, text_format, tile_size)
         self.tile_size = self._view.tile_size
-        self._levels = None if levels is None else self.game.fixed_boards(levels, split)
         self._renderer = self._open_renderer()
         self._parts = self._step_parts()
         self._actions = len(self.game.Action)
@@ -155,6 +179,10 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._allowed = 0
         self.action_space: spaces.Discrete[Any] = spaces.Discrete(self._actions)
         self.observation_space = self._view.space()
+        #: The characters of the boards as texts, their least length and their greatest, whatever the observation.
+        self.charset = merged_charset(each.charset(self.vocabulary, text_format) for each in self.games)
+        if len(self.games) > 1:
+            self.observation_space = text_space(self.charset)
         self._episodes: Episodes | None = None
         self._solution: Solution | None = None
         self.regret = regret
@@ -183,6 +211,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._start, state, level_id, self._noise_key, self._draws = episode
         self._state, self._level_id, self._drawn, self._solution = state, level_id, len(self._draws), None
         self._allowed = self._actions
+        if len(self.games) > 1:
+            self._play_at_size_of(self._start)
         board = self._board = bytearray(self._start)
         _, _, observe, mask, _ = self._parts
         info = {"level_id": level_id, "action_mask": mask(board, state), "success": False}
@@ -214,6 +244,12 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             info |= self._regret.info(before, action, reward, None if outcome else self.state, outcome == SUCCESS)
         return observe(board), reward, outcome > 0, False, info
 
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """``info["action_mask"]`` of the board as it stands, bool (actions,), under the name that sb3-contrib reads."""
+        self._check_started()
+        _, _, _, mask, _ = self._parts
+        return mask(self._board, self._state).astype(np.bool_)  # type: ignore[no-any-return]
+
     def reseed_noise(self, noise_seed: int) -> None:
         """Draw the transition noise of the moves to come from another seed, as ``reset`` does with ``noise_seed``.
 
@@ -224,6 +260,22 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._check_started()
         self._noise_key = episode_key(stream_key(noise_seed, self.game.noise, "noise_seed"), 0)
         self._draws, self._drawn = [], 0
+
+    def twin(self) -> StepEnv:
+        """An environment of the same arguments, to ``follow`` this one."""
+        return copy(self)
+
+    def follow(self, other: StepEnv, noise_seed: int) -> None:
+        """Stand where another environment of the same arguments does, with the transition noise of another seed.
+
+        What is shown to an agent follows the environment that scores it: copies of it do not show what will happen.
+        """
+        other._check_started()
+        if getattr(self, "_start", None) != other._start:
+            self._start, self._solution = other._start, None
+        self._board, self._state = bytearray(other._board), list(other._state)
+        self._level_id, self._allowed = other._level_id, other._allowed
+        self.reseed_noise(noise_seed)
 
     def render(self) -> Any:
         """The board as text in mode ``"ansi"``, a uint8 (height, width, 3) array in ``"rgb_array"``, else None.
@@ -267,8 +319,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
             ValueError: a seed that is negative or no integer.
         """
         keys = np.array([episode_key(stream_key(seed, Stream.LEVEL), 0) for seed in seeds], np.uint64)
-        boards = level_boards(self.game, keys, self.split, self._levels) if len(keys) else ()
-        return [self.game.family(bytes(board)) for board in boards]
+        boards = board_list(self.game, keys, self.split, self._levels) if len(keys) else ()
+        return [self.game.for_board(board).family(board) for board in boards]
 
     @property
     def state(self) -> tuple[bytes, tuple[int, ...]]:
@@ -313,9 +365,31 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._drawn += DRAWS
         return self._draws.pop()
 
+    def check_one_size(self, who: str) -> None:
+        """Raise a ValueError, which says that ``who`` needs boards of one size, if those of the levels have several."""
+        check_one_size(self.games, who)
+
+    def level_board(self, level: Any) -> bytes:
+        """The first board of a level that ``reset`` is given, or of its place among ``levels``.
+
+        Raises:
+            ValueError: there is no such level, or its board has another size than those that are played.
+        """
+        return chosen_board(self.games, level, self._levels, self.vocabulary, size_given=self._size_given)
+
+    def _play_at_size_of(self, board: bytes) -> None:
+        """Go on with the game at the size of a board."""
+        game = self.game.for_board(board)
+        if game is not self.game:
+            self.game = game
+            self._view = BoardView(game, self.observation, self.vocabulary, self.text_format, self.tile_size)
+            if self._renderer:
+                self._renderer.game = game
+            self._parts = self._step_parts()
+
     def _chosen(self, episodes: Episodes, options: dict[str, Any]) -> Episode:
         level = checked_options(options, _OPTIONS).get("level")
-        board = None if level is None else self.game.chosen_board(level, self._levels)
+        board = None if level is None else self.level_board(level)
         return episodes.take_with(board, options.get("noise_seed"))
 
     def _step_parts(self) -> tuple[Rule, Any, Callable[[Board], Any], Callable[..., Any], bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.state import StateScore, StateText
 from ragen_gym.envs.step import InnerGenerator, StepEnv
 from ragen_gym.games.game import Game, Solution
+from ragen_gym.games.values import Replies
 
 if TYPE_CHECKING:
     from ragen_gym.render.images import BoardImages, Pixels
@@ -59,7 +60,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
 
     ## Description
     A reply such as ``<think>The goal is above.</think><answer>Up || Left</answer>`` is read by ``parse_reply`` and up
-    to ``max_actions_per_turn`` of its moves are played. Unknown names are dropped. A malformed reply plays nothing.
+    to ``max_actions_per_turn`` of its moves are played. Unknown names are left out; a reply that breaks the form plays
+    nothing. Both are malformed.
 
     ## Action Space
     ``Text``: the reply. Any string is taken; one that is not a reply is a malformed reply. Halves of surrogate pairs,
@@ -93,7 +95,9 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     With ``regret`` (an argument of the ``StepEnv``): ``regret``, what the turn gave away of the highest expected return
     of the game's own rewards, penalties and state rewards left out, and ``turn_value``, a
     ``ragen_gym.games.values.TurnValue`` with all else; NaN where unknown. The moves that are left are those that the
-    budgets allow, also where ``regret`` is a number.
+    budgets allow, also where ``regret`` is a number. On slippery ice part of a turn's regret cannot be avoided by any
+    reply, which fixes its moves before it has seen what they do: ``turn_value.attainable`` is the optimum of whole
+    replies, and ``turn_value.avoidable`` what this one gave away of it.
 
     With pictures the ``content`` of every message is a list of parts, ``{"type": "text", "text": …}`` or ``{"type":
     "image"}``, the shape that the chat templates of Hugging Face and the API of OpenAI share.
@@ -160,17 +164,17 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self.render_mode = env.render_mode
         self._prompt = _PROMPTS[config.prompt]
         self.instructions = self._prompt.instructions(env.game, env.vocabulary, self._budgets)
-        #: How the boards in the thinking are written and scored.
-        self.state_text = StateText(env.game, env.vocabulary, env.text_format, config.state_format, config.state_score)
+        self._write_states()
         if config.example and self._prompt.example:
             board = self.state_text.write(_example_board(env.game)) if env.game.layout == "grid" else ""
             self.instructions += f"\n{self._prompt.example(env.game, self._budgets, board or env.game.example_board)}"
         self._pictures: BoardImages | None = None
-        charset, _, longest = self.game.charset(env.vocabulary, env.text_format)
+        charset, _, longest = env.charset
         characters = frozenset(string.printable) | charset
         frame = _LONGEST_FRAME[config.sees or config.state_format != "text"]
         self.observation_space: spaces.Space[Any] = TextSpace(longest + frame, charset=characters)
         if config.sees:
+            env.check_one_size(f"observation={config.observation!r}")
             from ragen_gym.render.images import BoardImages  # only where there are pictures
 
             self._pictures = BoardImages(env.game, config.image_style, env.vocabulary)
@@ -236,13 +240,16 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; the first message, and the information of the class's list."""
         _, self._info = self.env.reset(seed=seed, options=options)
+        if self.state_text.game is not self.game:
+            self._write_states()
         self._turn, self._played, self._over = 0, 0, False
         self._messages: list[dict[str, Any]] = []
         self._images = []
         self._add("system", self.instructions)
         said, info = self._say(None), self._report(None, (), ())
         if self._regret:
-            info |= self._regret.begin(self.env.state, self.action_budget)
+            replies = Replies(self.max_turns, self.max_actions_per_turn)
+            info |= self._regret.begin(self.env.state, self.action_budget, replies)
         return said, info
 
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -296,6 +303,19 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         """Draw the transition noise of the turns to come from another seed; see ``StepEnv.reseed_noise``."""
         self.env.reseed_noise(noise_seed)
 
+    def twin(self) -> TurnEnv:
+        """An environment of the same arguments, to ``follow`` this one."""
+        other = copy(self)
+        other.env = self.env.twin()
+        return other
+
+    def follow(self, other: TurnEnv, noise_seed: int) -> None:
+        """Stand where another environment of the same arguments does, with other noise; see ``StepEnv.follow``."""
+        self.env.follow(other.env, noise_seed)
+        self._turn, self._played, self._over = other._turn, other._played, other._over
+        self.message_text, self._info = other.message_text, dict(other._info)
+        self._messages, self._images = [*map(dict, other._messages)], list(other._images)
+
     def render(self) -> Any:
         """What the environment of single moves renders: text, a picture, or None."""
         return self.env.render()
@@ -311,6 +331,12 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     def oracle_action(self) -> int:
         """A best action here, with the actions that are left."""
         return self.env.oracle_action(self.actions_left)
+
+    def _write_states(self) -> None:
+        """Write and score the boards in the thinking at the size of the boards in play."""
+        env, config = self.env, self.config
+        #: How the boards in the thinking are written and scored.
+        self.state_text = StateText(env.game, env.vocabulary, env.text_format, config.state_format, config.state_score)
 
     def _scores(self, reply: Reply, before: bytes) -> dict[str, StateScore]:
         """How true what the reply says of the boards is, by the part that says it."""

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key
-from ragen_gym.core.validation import check_number, checked_options, plain_number
+from ragen_gym.core.validation import BatchType, check_number, checked_options, plain_number
 from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_episodes import LevelPrefetch
 from ragen_gym.envs.batch_outputs import Infos, Snapshot, batched, grid_maker, picture_maker, text_writer
@@ -24,7 +24,7 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import Boards
 
-__all__ = ["RENDER_MODES", "BatchEnv"]
+__all__ = ["BATCH_OPTIONS", "RENDER_MODES", "BatchEnv", "one_for_each", "reset_mask_of", "seeds_of"]
 
 RENDER_MODES = ("ansi", "rgb_array")
 
@@ -33,7 +33,7 @@ _KERNEL_MODES = {
     AutoresetMode.NEXT_STEP: kernel.NEXT_STEP,
     AutoresetMode.SAME_STEP: kernel.SAME_STEP,
 }
-_OPTIONS = ("reset_mask", "level", "noise_seed")
+BATCH_OPTIONS = ("reset_mask", "level", "noise_seed")
 _NEVER = 2**62
 #: What ``BatchEnv._compile`` makes, which a pickle cannot hold.
 _MADE_AGAIN = ("_texts", "_pictures", "_observe", "_advance", "_params")
@@ -44,7 +44,7 @@ _BeforeMoves = tuple[Snapshot, npt.NDArray[np.int64], npt.NDArray[np.bool_]]
 Results = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
 
 
-class BatchEnv(VectorEnv[Any, Any, Any]):
+class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
     """``num_envs`` environments of one game: what ``gymnasium.make_vec`` makes of every id of the suite.
 
     Environment i with seed s plays what the single environment plays with seed s, episode after episode, with the
@@ -100,6 +100,7 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         if render_mode not in (*RENDER_MODES, None):
             raise ValueError(f"render_mode={render_mode!r} is not a batch's: choose 'ansi', 'rgb_array' or None.")
         single = StepEnv(name, **arguments)
+        single.check_one_size("a native batch")
         self.game_spec, self.game, self.render_mode = single.game_spec, single.game, render_mode
         self.observation, self.text_format, self.vocabulary = single.observation, single.text_format, single.vocabulary
         own = {"render_modes": list(RENDER_MODES), "autoreset_mode": self.autoreset_mode}
@@ -108,8 +109,8 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(single.action_space, n)
         self.observation_space = batched(single.observation_space, n)
         self._tile_size = single.tile_size
-        self._levels = single._levels
-        self._prefetch = LevelPrefetch(self.game, n, single.split, self._levels)
+        self.games, self._level_board = single.games, single.level_board
+        self._prefetch = LevelPrefetch(self.game, n, single.split, single._levels)
         self._resets_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
         mode = _KERNEL_MODES[self.autoreset_mode]
         self._settings = np.array([len(self.game.Action), limit, mode, self.game.stochastic])
@@ -146,13 +147,13 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         Raises:
             ValueError: an option or a seed that does not fit, or a first reset that leaves environments out.
         """
-        options = checked_options(options, _OPTIONS)
-        mask = _reset_mask(options.get("reset_mask"), self.num_envs, self._started)
+        options = checked_options(options, BATCH_OPTIONS)
+        mask = reset_mask_of(options.get("reset_mask"), self.num_envs, self._started)
         which = np.flatnonzero(mask)
-        levels = _one_for_each("level", options.get("level"), which, self.num_envs)
-        boards = levels and [self.game.chosen_board(level, self._levels) for level in levels]
-        noise = _noise_of(_one_for_each("noise_seed", options.get("noise_seed"), which, self.num_envs), self.game.noise)
-        seeds = _seeds_of(seed, self.num_envs, None if self._started else self.np_random)
+        levels = one_for_each("level", options.get("level"), which, self.num_envs)
+        boards = levels and [self._level_board(level) for level in levels]
+        noise = _noise_of(one_for_each("noise_seed", options.get("noise_seed"), which, self.num_envs), self.game.noise)
+        seeds = seeds_of(seed, self.num_envs, None if self._started else self.np_random)
         given = [(i, chosen) for i in which.tolist() if (chosen := seeds[i]) is not None]
         if given:
             self._prefetch.seed([i for i, _ in given], [chosen for _, chosen in given])
@@ -217,6 +218,11 @@ class BatchEnv(VectorEnv[Any, Any, Any]):
         if self.render_mode is None:
             return None
         return self.texts if self.render_mode == "ansi" else tuple(self._pictures(self._prefetch.buffers.boards))
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """``infos["action_mask"]`` of the boards as they stand, bool (num_envs, actions)."""
+        self._check_started()
+        return self._snapshot(None).action_mask().astype(np.bool_)
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
         """The picture of the board of one environment, uint8 (height, width, 3), whatever the render mode."""
@@ -323,7 +329,7 @@ def _check_mode(value: AutoresetMode | str) -> AutoresetMode:
         raise ValueError(f"autoreset_mode={value!r} is not known: choose one of {modes}.") from None
 
 
-def _reset_mask(mask: Any, n: int, started: bool) -> npt.NDArray[np.bool_]:
+def reset_mask_of(mask: Any, n: int, started: bool) -> npt.NDArray[np.bool_]:
     """The environments to reset, bool (n,); None is all. Before all were ``started`` none may be left out."""
     if mask is None:
         return np.ones(n, np.bool_)
@@ -336,7 +342,7 @@ def _reset_mask(mask: Any, n: int, started: bool) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _seeds_of(seed: Any, n: int, rng: np.random.Generator | None) -> list[int | None]:
+def seeds_of(seed: Any, n: int, rng: np.random.Generator | None) -> list[int | None]:
     """A seed for each environment, or None where it goes on with the one it has; ``rng`` draws those, if given."""
     if seed is None or _is_seed(seed):
         seeds: list[int | None] = [None if seed is None else int(seed) + i for i in range(n)]
@@ -358,7 +364,7 @@ def _is_seed(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _one_for_each(option: str, value: Any, which: npt.NDArray[np.intp], n: int) -> list[Any] | None:
+def one_for_each(option: str, value: Any, which: npt.NDArray[np.intp], n: int) -> list[Any] | None:
     """What an option gives to each environment of ``which``: one for all or a sequence of ``n``; None for None."""
     if value is None:
         return None

@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import SPLIT_VERSION, Level, check_split, read_levels, split_of_hash, version_of
+from ragen_gym.core.levels import SPLIT_VERSION, Level, item_text, level_items, paragraphs, split_of_hash, version_of
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
-from ragen_gym.core.validation import check_number, items_of, plain_number, shown
+from ragen_gym.core.validation import shown
 
 __all__ = [
     "OVER",
@@ -352,34 +352,47 @@ class Game(ABC):
         """The level that starts with this board."""
         return Level(self.name, self.own_text(board))
 
-    def board(self, level: Level | str) -> bytes:
-        """The first board of a level or of its text.
+    def board(self, level: Any, vocabulary: Vocabulary | None = None) -> bytes:
+        """The first board of a level or of its text, in whichever vocabulary and format it is written.
+
+        Args:
+            level: a ``Level``, or what ``ragen_gym.core.levels.item_text`` takes.
+            vocabulary: decides what a text means that could be read in several.
 
         Raises:
             ValueError: the level is of another game, or its text is not a board that these options can play.
         """
-        if isinstance(level, Level):
-            if level.game != self.name:
-                raise ValueError(f"level {level.id} belongs to {level.game}, not to {self.name}.")
-            level = level.text
-        if not isinstance(level, str):
-            raise ValueError(f"level={shown(level)} is not a level: give a ragen_gym.Level or the text of a board.")
-        board = self.parse(level)
+        text = self.own_form(*self._text_of(level, vocabulary))
+        board = self.parse(text, self.own_vocabulary)
         if self.over(board):
             raise ValueError(f"{self.name}: the game on this board is over already; a level starts before that.")
         return board
 
-    def chosen_board(self, level: Any, levels: Sequence[bytes] | None) -> bytes:
-        """The first board of a level, of its text, or of its place among the ``levels`` that an environment was given.
+    def at_own_size(self, level: Any, vocabulary: Vocabulary | None = None) -> tuple[Game, bytes]:
+        """This game at the size of a level, and the level's first board; arguments and errors as of ``board``."""
+        game = self.for_board(self.read(*self._text_of(level, vocabulary)))
+        return game, game.board(level, vocabulary)
 
-        Raises:
-            ValueError: see ``board``; or there is no such place.
-        """
-        place = plain_number(level)
-        if levels is None or type(place) is not int:
-            return self.board(level)
-        check_number(self.name, "level", place, 0, len(levels) - 1, whole=True)
-        return levels[place]
+    def _text_of(self, level: Any, vocabulary: Vocabulary | None) -> tuple[str, Vocabulary | None]:
+        """The text of a level, and the vocabulary that decides what it means."""
+        level = item_text(level)
+        if not isinstance(level, Level):
+            return level, vocabulary
+        if level.game != self.name:
+            raise ValueError(f"level {level.id} belongs to {level.game}, not to {self.name}.")
+        return level.text, self.own_vocabulary
+
+    def own_form(self, text: str, vocabulary: Vocabulary | None = None) -> str:
+        """A board's text of any kind in the game's own symbols; ``vocabulary`` as in ``board``."""
+        return text
+
+    def read(self, text: str, vocabulary: Vocabulary | None = None) -> bytes:
+        """The board of a text, of whatever size and not checked; ``vocabulary`` as in ``board``."""
+        return self.parse(text)
+
+    def for_board(self, board: Board) -> Game:
+        """This game on boards of the size of ``board``."""
+        return self
 
     @property
     def noise_thresholds(self) -> list[float]:
@@ -419,31 +432,11 @@ class Game(ABC):
         """What no action may change, such as the number of players; ``ragen_gym.testing.check_game`` sees to it."""
         return ()
 
-    @classmethod
-    def level_texts(cls, path: str | Path) -> list[str]:
-        """The text of each board in a file, of whatever size."""
-        return read_levels(path)
+    def level_items(self, source: str | Path, vocabulary: Vocabulary | None = None) -> list[tuple[str, Any]]:
+        """The levels of a file or text, each with its place in it; see ``ragen_gym.core.levels.level_items``."""
+        return level_items(source, lambda text: paragraphs(text, vocabulary.symbols if vocabulary else ()))
 
-    def fixed_boards(self, levels: Any, split: str | None) -> list[bytes]:
-        """The boards of a file, or of a list of levels or texts, that belong to ``split``."""
-        if isinstance(levels, str) or hasattr(levels, "__fspath__"):
-            chosen: list[Any] = self.level_texts(levels)
-        else:
-            chosen = items_of(levels)
-        if not chosen:
-            raise ValueError(
-                f"levels={shown(levels)} holds no level: give a path to a level file, or a list of boards."
-            )
-        boards = []
-        for number, level in enumerate(chosen):
-            try:
-                boards.append(self.board(level))
-            except ValueError as error:
-                raise ValueError(f"levels[{number}]: {error}") from None
-        check_split(split)
-        kept = [board for board in boards if self.owns(split, board)]
-        if not kept:
-            raise ValueError(
-                f"none of the {len(boards)} levels given belongs to split={split!r}: give split=None to play them all."
-            )
-        return kept
+    @classmethod
+    def foreign_levels(cls, options: dict[str, Any]) -> Any:
+        """The levels that options of the same game in other packages give, which are taken out of ``options``."""
+        return None

@@ -19,24 +19,27 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from math import nan
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game
-from ragen_gym.games.value_tables import Reached, backward, explorer
+from ragen_gym.games.value_tables import Reached, backward, best_plans, explorer
 
 __all__ = [
+    "MAX_PLANNED",
     "MAX_STATES",
     "NOTHING",
     "TOLERANCE",
     "UNKNOWN",
     "LevelValues",
     "MoveValue",
+    "Replies",
     "TurnValue",
     "Value",
     "level_values",
@@ -48,6 +51,9 @@ MAX_STATES = 50_000
 #: Values that the tables of an episode hold, at most: states x actions x moves. Two boxes in an open room of 8x8
 #: cells have 8.6 million in 100 moves.
 _MAX_ENTRIES = 9_000_000
+#: Values of plans that are looked at to find the best replies of an episode, at most: about a second. Plans of 5 moves
+#: on a lake of 8x8 cells, in 10 turns and 30 moves, are a tenth of that; the 4**10 plans of 10 moves are too many.
+MAX_PLANNED = 500_000_000
 #: Bytes of a state as a key, and of a level without states, about.
 _OF_A_STATE = 300
 #: Bytes of tables that are kept, about: the rollouts of a group play the same level.
@@ -56,6 +62,7 @@ _KEPT_BYTES = 2**28
 TOLERANCE = 1e-9
 
 _Step = tuple[int, float, int]  # (next state, reward, outcome)
+_Table = npt.NDArray[np.float64]
 
 
 class Value(NamedTuple):
@@ -84,6 +91,13 @@ class MoveValue(NamedTuple):
     chance: Value
 
 
+class Replies(NamedTuple):
+    """The budget of an episode of whole replies."""
+
+    turns: int
+    moves: int  # of a reply, at most
+
+
 class TurnValue(NamedTuple):
     """What a reply was worth. A turn may play fewer moves than are left, so V* here never forces a move.
 
@@ -100,6 +114,14 @@ class TurnValue(NamedTuple):
     #: E[sum of rewards + V* after] - V* before, over fresh transition noise: the turn's advantage over optimal play,
     #: never positive, whatever the noise of this episode was
     advantage: Value
+    #: the optimum of whole replies before the turn, with the turns and moves left then: V* chooses each move after it
+    #: has seen what the last one did, a reply fixes its moves before the first of them. ``before`` less this is what no
+    #: policy of whole replies could avoid. Equal to ``before`` where chance does not decide where a game goes on; NaN
+    #: where there are too many plans to compare (``MAX_PLANNED``)
+    attainable: Value
+    #: what the reply gave away of that, at least 0 up to rounding: ``attainable`` - E[sum of rewards + ``attainable``
+    #: after], over fresh transition noise
+    avoidable: Value
     moves: tuple[MoveValue, ...]  # of each move
 
 
@@ -146,6 +168,7 @@ class LevelValues:
         #: The rows of the states in the tables; none where they would be too many.
         self._rows = {key: row for row, key in enumerate(keys)}
         self._steps: dict[tuple[int, int], list[_Step]] = {}  # of a state and an action, once they are asked for
+        self._plans: dict[Replies, _Table | None] = {}  # the same
         arrays = self._best, self._of_actions, *reached
         #: Bytes of all this, about.
         self.nbytes = _OF_A_STATE * (1 + len(self._rows)) + sum(array.nbytes for array in arrays)
@@ -204,8 +227,63 @@ class LevelValues:
         regret = Value(best_total - total, best_success - won)
         return MoveValue(regret, Value(reward + later.total - total, later.success - won))
 
+    def attainable(
+        self, board: Board, state: Sequence[int], moves_left: int, turns_left: int, replies: Replies
+    ) -> Value:
+        """The optimum of whole replies, each of which fixes its moves before the first of them is played.
+
+        At least 0, since a reply may play nothing. Unknown where there are too many plans; see ``MAX_PLANNED``.
+
+        Args:
+            board: of a state in which the game goes on.
+            state: its integers.
+            moves_left: in all.
+            turns_left: for them.
+            replies: of the episode.
+        """
+        moves_left = min(moves_left, turns_left * replies.moves)
+        if moves_left <= 0:
+            return NOTHING
+        node, best = self._node(board, state, moves_left), self._of_replies(turns_left, replies)
+        return UNKNOWN if node is None or best is None else Value(*best[moves_left, :, node].tolist())
+
+    def _of_replies(self, turns_left: int, replies: Replies) -> _Table | None:
+        """``attainable`` by the moves left, float64 (moves + 1, 2, states); None where there are too many plans."""
+        if self.may_stop and (replies.moves == 1 or not self._branches):
+            return self._best
+        if replies not in self._plans:
+            self._plans[replies] = self._compared_plans(replies)
+        plans = self._plans[replies]
+        return None if plans is None else plans[turns_left]
+
+    def _compared_plans(self, replies: Replies) -> _Table | None:
+        """See ``best_plans``; None where there are too many plans."""
+        actions, states = len(self.game.Action), len(self._reached.reach)
+        plans = actions ** min(replies.moves, self.moves)
+        tables = [min(self.moves, turn * replies.moves) + 1 for turn in range(replies.turns)]
+        entries = max(plans * states * max(tables), replies.turns * self._best.size)
+        if entries > self.max_entries or plans * states * len(self._chances) * sum(tables) > MAX_PLANNED:
+            return None
+        return best_plans(self._reached, self._chances, actions, self.moves, *replies)
+
+    @cached_property
+    def _branches(self) -> bool:
+        """Whether chance decides in which state a game goes on: else a plan is as good as replanning."""
+        shape = len(self._reached.after), len(self.game.Action), len(self._chances)
+        after, playing = self._reached.after.reshape(shape), self._reached.outcomes.reshape(shape) == PLAYING
+        lowest = np.where(playing, after, len(after)).min(2)
+        highest = np.where(playing, after, -1).max(2)
+        return bool((lowest < highest).any())
+
     def expected(
-        self, board: Board, state: Sequence[int], actions: Sequence[int], moves_left: int, then_left: int
+        self,
+        board: Board,
+        state: Sequence[int],
+        actions: Sequence[int],
+        moves_left: int,
+        then_left: int,
+        turns_left: int = 0,
+        replies: Replies | None = None,
     ) -> Value:
         """E[rewards of these actions, in this order whatever happens, + V* after them], over the transition noise.
 
@@ -215,6 +293,8 @@ class LevelValues:
             actions: what is played, until the game is over.
             moves_left: before them.
             then_left: after them, where the game goes on.
+            turns_left: after them; not read without ``replies``.
+            replies: of the episode; with it ``attainable`` takes the place of V*.
         """
         node = self._node(board, state, max(moves_left, then_left))
         if node is None:
@@ -230,8 +310,13 @@ class LevelValues:
                     if outcome == PLAYING:
                         there[after] = there.get(after, 0.0) + weight * chance
             here = there
+        best: _Table | None = self._best
+        if replies is not None:
+            then_left, best = min(then_left, turns_left * replies.moves), self._of_replies(turns_left, replies)
+        if best is None:
+            return UNKNOWN
         if then_left > 0:
-            totals, successes = self._best[then_left].tolist()
+            totals, successes = best[then_left].tolist()
             total += sum(weight * totals[node] for node, weight in here.items())
             success += sum(weight * successes[node] for node, weight in here.items())
         return Value(total, success)

@@ -44,7 +44,7 @@ async def rollout(
     client, name = model.openai_client(), model.get_inference_name()
     while not played.over:
         answer = await client.chat.completions.create(model=name, messages=played.messages, max_tokens=max_tokens)
-        message = played.reply(answer.choices[0].message.content or "")
+        message = played.reply_message(answer.choices[0].message)
         said += [answer.choices[0], *([] if played.over else [{"role": "user", "content": message}])]
     metadata = {"game": game, "split": str(split), "seed": seed, "level_id": played.level_id}
     return art.Trajectory(

@@ -81,7 +81,7 @@ class GameEnv(BaseEnv):  # type: ignore[misc, unused-ignore]
         most, limit = self.config.max_reply_tokens, self.config.max_token_length
         while not rollout.over and not (state and sum(len(node.tokens) for node in state()["nodes"]) >= limit):
             answer = await complete(messages=rollout.messages, n=1, max_tokens=most)
-            rollout.reply(answer.choices[0].message.content or "")
+            rollout.reply_message(answer.choices[0].message)
         return rollout
 
     async def evaluate(self, *_: Any, **__: Any) -> None:

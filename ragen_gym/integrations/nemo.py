@@ -11,7 +11,7 @@ from nemo_gym.global_config import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.server_utils import SESSION_ID_KEY
 from pydantic import BaseModel, Field, ValidationError
-from resources_servers.gymnasium import GymnasiumServer, extract_text
+from resources_servers.gymnasium import GymnasiumServer
 
 from ragen_gym.integrations.rollout import Rollout, noise_seed_of
 
@@ -84,7 +84,7 @@ class GameServer(GymnasiumServer):
             return session.last
         if session is None or session.rollout.over:
             raise HTTPException(409, "this session has no episode to go on with: POST /reset first, with its cookie.")
-        rollout, text = session.rollout, session.rollout.reply(extract_text(action))
+        rollout, text = session.rollout, session.rollout.reply_message(action.output)
         won, truncated = bool(rollout.info["success"]), bool(rollout.metrics()["truncated"])
         session.last = step = (text, float(won), rollout.over and not truncated, truncated, session.info())
         session.request = request

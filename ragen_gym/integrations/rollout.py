@@ -10,7 +10,9 @@ from gymnasium.error import ResetNeeded
 
 from ragen_gym.core.levels import text_hash
 from ragen_gym.core.validation import check_number, plain_number
+from ragen_gym.envs.messages import read_answer
 from ragen_gym.envs.policies import plan_moves, reply_for
+from ragen_gym.envs.reply import whole_reply
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv
@@ -107,17 +109,28 @@ class Rollout:
         self.rewards, self._played, self._malformed, self._truncated = [], 0, 0, False
         return str(message)
 
-    def reply(self, text: str) -> str:
+    def reply(self, text: str, reasoning: str | None = None, *, begun: str | None = None) -> str:
         """Take the model's reply, whatever it says; the next user message.
+
+        Args:
+            text: the reply as the model's server or tokenizer gave it.
+            reasoning: what a server returned apart from the reply as its reasoning.
+            begun: the end of the prompt that the reply completes, such as an open ``<think>``; None where it is not
+                known: then a reply with one ``</think>`` and no ``<think>`` completes one.
 
         Raises:
             gymnasium.error.ResetNeeded: the episode is over, or none was started.
         """
-        message, reward, _, self._truncated, self._info = self.env.step(text)
+        whole = whole_reply(text, reasoning, begun=begun, think=self.env.config.think)
+        message, reward, _, self._truncated, self._info = self.env.step(whole)
         self.rewards.append(float(reward))
         self._played += len(self.info["actions"])
         self._malformed += bool(self.info["reply"] and self.info["reply"].problem)
         return str(message)
+
+    def reply_message(self, message: Any) -> str:
+        """Take a server's message as the reply, its reasoning as the thinking; see ``reply`` and ``read_answer``."""
+        return self.reply(*read_answer(message))
 
     def play(self, write: Callable[[], str]) -> list[str]:
         """Give replies until the episode is over; what they were."""

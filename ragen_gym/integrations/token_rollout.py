@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ragen_gym.envs.reply import open_thinking
 from ragen_gym.integrations.rollout import Rollout
 
 __all__ = ["TokenRollout"]
 
-_MARK, _THINK = "@@reply@@", "<think>"
+_MARK = "@@reply@@"
 
 
 class TokenRollout:
@@ -30,7 +31,7 @@ class TokenRollout:
     def __init__(self, rollout: Rollout, tokenizer: Any, **template: Any) -> None:
         self.rollout, self._tokenizer, self._template = rollout, tokenizer, template
         text = self._text(rollout.messages)
-        self._opening = _THINK if text.rstrip().endswith(_THINK) else ""  # which the reply then does not say
+        self._begun = open_thinking(text, rollout.messages[-1]["content"])
         self.prompt: list[int] = self._encode(text)
         self.ids: list[int] = []
         self.mask: list[int] = []
@@ -48,8 +49,8 @@ class TokenRollout:
             Whether another reply is due: not where the episode is over, or where ``limit`` leaves no room for one.
         """
         self._add(sampled, 1, log_probs)
-        text = self._tokenizer.decode(sampled, skip_special_tokens=True)
-        message = self.rollout.reply(self._opening + text)
+        text = self._tokenizer.decode(sampled, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        message = self.rollout.reply(text, begun=self._begun)
         if self.rollout.over:
             return False
         glue = self._glue(message, sampled)

@@ -61,14 +61,13 @@ class GameTaskset(vf.Taskset[GameTask, GameConfig]):
     INFINITE = True
 
     def load(self) -> Iterator[GameTask]:  # noqa: D102
-        config = self.config
-        row = {"game": config.game, "split": config.split, "options": config.options}
-        rollout = Rollout(config.game, split=config.split, **config.options)
-        for seed in count(config.first_seed):
+        row = {name: getattr(self.config, name) for name in ("game", "split", "options")}
+        rollout = Rollout(row["game"], split=row["split"], **row["options"])
+        for seed in count(self.config.first_seed):
             message = rollout.begin(seed)
-            name = f"{rollout.env.name}-{config.split or 'all'}-{seed}"
+            name = f"{rollout.env.name}-{self.config.split or 'all'}-{seed}"
             data = GameData(name=name, system_prompt=rollout.instructions, prompt=message, seed=seed, **row)
-            yield GameTask(data.model_copy(update={"id": rollout.level_id}), config.task)
+            yield GameTask(data.model_copy(update={"id": rollout.level_id}), self.config.task)
 
 
 class GameEnvConfig(vf.EnvConfig):
@@ -88,7 +87,8 @@ class GameEnv(vf.Env[GameEnvConfig]):
             rollout.begin(task.data.seed, info["noise_seed"])
             segment = await interaction.turn()
             while not segment.terminated:
-                message = rollout.reply(segment.last_reply)
+                said = next((each for each in reversed(segment.messages) if each.role == "assistant"), "")
+                message = rollout.reply_message(said)
                 info |= {"game_return": rollout.total, "episode": rollout.metrics()}
                 if rollout.over:
                     break

@@ -25,6 +25,7 @@ from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game
+from ragen_gym.games.given_levels import SIZE_OPTIONS, check_one_size, chosen_board, given_levels, joined_levels
 from ragen_gym.games.registry import GameSpec, build_game, find
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
     max_cycles: cycles in an episode; None for the horizon of the id.
     vocabulary: name of one of the game's vocabularies, in which the others get the first letters from Q on that it
         does not use; or a ``ragen_gym.core.text.Vocabulary`` with symbols for them after the game's.
-    observation, text_format, preset, split, levels, render_mode, tile_size, options: as in ``StepEnv``.
+    observation, text_format, preset, split, levels, skip_invalid, render_mode, tile_size, options: as in ``StepEnv``.
 
     Raises:
         ValueError: an unknown name, option or value; the message says what is allowed.
@@ -105,6 +106,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         preset: str | None = None,
         split: str | None = None,
         levels: Any = None,
+        skip_invalid: bool = False,
         render_mode: str | None = None,
         tile_size: int = 48,
         **options: Any,
@@ -116,6 +118,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             check_number(name, "max_cycles", max_cycles, 1, whole=True)
         check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))
         one_alone = players == 1 or self.shared is None
+        levels = joined_levels(levels, self.game_spec.game_class.foreign_levels(options))
         self.game: Game = build_game(
             self.game_spec if one_alone else replace(self.game_spec, game=self.shared or self.game_spec.game),
             options,
@@ -132,8 +135,19 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self.possible_agents = [f"player_{i}" for i in range(players)]
         self.agents: list[str] = []
         self._numbers = {agent: i for i, agent in enumerate(self.possible_agents)}
+        self._levels, self._size_given = None, bool(SIZE_OPTIONS & options.keys())
+        if levels is not None:
+            given = given_levels(
+                self.game,
+                levels,
+                split,
+                vocabulary=self.vocabulary,
+                own_size=not self._size_given,
+                skip_invalid=skip_invalid,
+            )
+            check_one_size(given.games, "a game of several players")
+            self._levels, self.game = given.boards, given.games[0]
         self._seen = _PlayerView(self.game, observation, self.vocabulary, text_format, tile_size)
-        self._levels = None if levels is None else self.game.fixed_boards(levels, split)
         # Each agent has spaces of its own, since sampling from a space moves its generator on.
         self._observation_spaces = {agent: self._seen.space() for agent in self.possible_agents}
         self._action_spaces = {agent: spaces.Discrete(len(self.game.Action)) for agent in self.possible_agents}
@@ -160,7 +174,9 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             self._level_stream, self._episode = stream_key(seed, Stream.LEVEL), 0
         options = checked_options(options, _OPTIONS)
         level = options.get("level")
-        chosen = None if level is None else self.game.chosen_board(level, self._levels)
+        chosen = None
+        if level is not None:
+            chosen = chosen_board([self.game], level, self._levels, self.vocabulary, size_given=self._size_given)
         board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, options.get("noise_seed"))
         level_key = int(episode_keys(self._level_stream, self._episode, 1)[0])
         self._episode += 1

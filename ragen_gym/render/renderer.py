@@ -91,9 +91,10 @@ class Window:
         if self.closed:
             return
         display = self._pygame.display
-        if Window._shown is not self or display.get_surface() is None:
+        size = picture.shape[1], picture.shape[0]
+        if Window._shown is not self or display.get_surface() is None or display.get_surface().get_size() != size:
             display.init()
-            display.set_mode((picture.shape[1], picture.shape[0]))
+            display.set_mode(size)
             display.set_caption(self._title)
             Window._shown = self
         if self._pygame.event.peek(self._pygame.QUIT):

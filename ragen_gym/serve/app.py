@@ -248,9 +248,9 @@ model's whole reply) or `batch/step` (a move of each of many environments), and 
 closed when it is not used for {limits.session_ttl:g} seconds; it lives in the server's memory, so a server that is
 restarted has none.
 
-Limits: {limits.max_sessions} sessions, {limits.max_connections} connections, {limits.max_batch} environments in a batch
-and {limits.max_envs} in all batches, {limits.max_body} bytes in a request, {limits.max_reply} characters in the replies
-of an episode,
+Limits: {limits.max_memory} bytes of sessions, of one client {limits.max_memory_per_client or limits.max_memory // 2},
+{limits.max_connections} connections, {limits.max_batch} environments in a batch, {limits.max_body} bytes in a request,
+{limits.max_reply} characters in the replies of an episode,
 {f"{limits.rate:g} requests a second for each client" if limits.rate else "no limit on the rate of requests"}.
 
 Every error is `{{"error": {{"code": …, "message": …}}}}`:

@@ -8,13 +8,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
-from ragen_gym.core.validation import items_of
+from ragen_gym.core.validation import BatchType, items_of
 from ragen_gym.envs.batch_outputs import batched
 from ragen_gym.envs.messages import parts_of
 from ragen_gym.envs.regret import REGRET_KEYS
@@ -137,11 +138,12 @@ class RemoteEnv(_RemoteSingle):
         body = create_body(env, arguments, max_episode_steps=max_episode_steps)
         again = {**arguments, "max_episode_steps": max_episode_steps}
         super().__init__(_opened(url, body, render_mode, token, timeout), render_mode, again)
+        self._mask: npt.NDArray[np.int8] | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode, as the local environment does."""
         answer = self._reset(seed, options)
-        return _observation(answer["observation"], self.observation_space.dtype), _info(answer["info"])
+        return _observation(answer["observation"], self.observation_space.dtype), self._noted(answer["info"])
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play one move.
@@ -157,7 +159,18 @@ class RemoteEnv(_RemoteSingle):
             raise ValueError(f"action {action!r} is not an integer.")
         answer = self._remote.post("step", {"action": int(action)})
         observation = _observation(answer["observation"], self.observation_space.dtype)
-        return observation, answer["reward"], answer["terminated"], answer["truncated"], _info(answer["info"])
+        return observation, answer["reward"], answer["terminated"], answer["truncated"], self._noted(answer["info"])
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """``info["action_mask"]`` of the last reset or step, bool (actions,), under the name that sb3-contrib reads."""
+        if self._mask is None:
+            raise gymnasium.error.ResetNeeded("no episode was started: call reset() first.")
+        return self._mask.astype(np.bool_)
+
+    def _noted(self, info: Json) -> Json:
+        info = _info(info)
+        self._mask = info["action_mask"].copy()
+        return info
 
 
 class RemoteTurnEnv(_RemoteSingle):
@@ -252,7 +265,7 @@ class RemoteTurnEnv(_RemoteSingle):
         }
 
 
-class RemoteBatchEnv(VectorEnv[Any, Any, Any]):
+class RemoteBatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
     """``num_envs`` environments on a server: what ``gymnasium.make_vec`` of the id makes, played over HTTP.
 
     ``autoreset_mode`` is a ``gymnasium.vector.AutoresetMode`` or its value; the other arguments, and the errors, are

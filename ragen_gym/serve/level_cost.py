@@ -20,6 +20,7 @@ from dataclasses import asdict
 from math import inf
 from typing import Any
 
+from ragen_gym.core.child_python import child_python
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import TABLE, GameSpec, add, build_game
@@ -127,9 +128,7 @@ class LevelCosts:
         if self._process is None or self._process.returncode is not None:
             pipe = asyncio.subprocess.PIPE
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                __name__,
+                *child_python("-m", __name__),
                 stdin=pipe,
                 stdout=pipe,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gymnasium.spaces import Dict
 
 from ragen_gym.core.settings import check_settings, setting
+from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.serve.errors import RequestError
-
-if TYPE_CHECKING:
-    from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
     "LARGEST_NUMBER",
@@ -21,8 +20,8 @@ __all__ = [
     "TURN_LIMITS",
     "Limits",
     "check_boards",
-    "check_images",
     "check_options",
+    "session_bytes",
 ]
 
 #: The most that each of these options of games may be; the games themselves allow more.
@@ -43,8 +42,6 @@ TURN_LIMITS = {
     "max_tokens_per_turn": 2**31 - 1,
     "image_tile_size": 64,
 }
-#: Pixels of all pictures of an episode, which the session keeps: three bytes each.
-EPISODE_PIXELS = 2**21
 #: Values in the tables of ``regret`` that a session keeps, states x actions x moves: some 25 bytes each.
 REGRET_ENTRIES = 2**18
 #: The bound of every other number.
@@ -65,12 +62,13 @@ class Limits:
         ValueError: a number out of range.
     """
 
-    max_sessions: int = setting(4096, "open sessions of all clients together", low=1)
-    max_per_client: int | None = setting(
-        None, "open sessions of one client, which is one address; default: max_sessions", low=1
+    max_memory: int = setting(
+        2**31, "bytes that the open sessions of all clients may come to hold, an upper estimate", low=1, unit="bytes"
+    )
+    max_memory_per_client: int | None = setting(
+        None, "likewise of one client, which is one address; default: half of max_memory", low=1, unit="bytes"
     )
     max_batch: int = setting(1_024, "environments of one batch", low=1)
-    max_envs: int = setting(65_536, "environments of all batches together", low=1)
     session_ttl: float = setting(
         900.0, "seconds without a request after which a session is closed", above=0, unit="seconds"
     )
@@ -130,18 +128,21 @@ def _check_names(name: str, value: list[Any]) -> None:
             )
 
 
-def check_images(env: TurnEnv) -> None:
-    """Check that the pictures of an episode of turns are not more than a session may keep."""
-    if not isinstance(env.observation_space, Dict):
-        return
-    height, width, _ = env.observation_space["image"].shape  # type: ignore[misc]
-    number = env.max_turns + 1
-    if height * width * number > EPISODE_PIXELS:
-        raise RequestError(
-            "too_large",
-            f"an episode would show {number} pictures of {height} x {width} pixels, {height * width * number} in all; "
-            f"this server keeps {EPISODE_PIXELS}: lower image_tile_size or max_turns, or choose a smaller board.",
-        )
+def session_bytes(env: Any, num_envs: int | None, levels: Sequence[str] | str | None, max_reply: int) -> int:
+    """An upper estimate of the bytes that a session comes to hold; measured for every game at its largest."""
+    played = env.env if isinstance(env, TurnEnv) else env.unwrapped
+    board = max(game.height * game.width for game in played.games)
+    texts = [levels] if isinstance(levels, str) else levels or []
+    boards = sum(1_024 + 16 * len(text) for text in texts)
+    boards += 4 * board * 256 if num_envs is None else (1_024 + 32 * board) * num_envs
+    regret = 25 * REGRET_ENTRIES if env.unwrapped._regret is not None else 0
+    conversation = 0
+    if isinstance(env, TurnEnv):
+        pictures = isinstance(env.observation_space, Dict)
+        pixels = math.prod(env.observation_space["image"].shape) if pictures else 0  # type: ignore[index]
+        conversation = (env.max_turns + 1) * (pixels + 8 * board) + 4 * max_reply
+        conversation += 5 * pixels  # of the space: its bounds, and whether there are any; and of the painter
+    return 2**16 + boards + regret + conversation
 
 
 def check_boards(texts: str | list[str] | None) -> None:

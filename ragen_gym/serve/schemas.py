@@ -155,8 +155,11 @@ class CreateRequest(_Request):
         default_factory=dict, max_length=50, description="The game's own options by name; `GET /envs` lists them."
     )
     levels: Annotated[list[BoardText], Field(min_length=1, max_length=1000)] | None = Field(
-        None, description="Boards as texts, to draw from instead of generating."
+        None,
+        description="Boards as texts, to draw from instead of generating; each is played at its own size unless the "
+        "options choose one.",
     )
+    skip_invalid: bool = Field(False, description="Whether levels that cannot be played are left out.")
     observation: Literal["text", "grid"] = "text"
     text_format: TextFormat = "grid"
     vocabulary: Annotated[str, Field(max_length=50)] | Symbols | None = None

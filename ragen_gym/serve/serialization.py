@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ragen_gym.core.levels import Level
+from ragen_gym.core.levels import Level, item_text
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.validation import checked_options, items_of, shown
 from ragen_gym.envs.board_view import TextSpace
@@ -41,11 +41,14 @@ __all__ = [
 Json = dict[str, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
-#: Numbers of an observation, at most; pictures of a server have fewer, by ``ragen_gym.serve.limits.EPISODE_PIXELS``.
+#: Numbers of an observation, at most; the largest picture of a server has fewer.
 _LARGEST_BOX = 2**24
 
 #: Arguments of ``ragen_gym.StepEnv`` that the server takes as fields of their own; all others are options of the game.
-_FIELDS = ("split", "preset", "levels", "observation", "text_format", "vocabulary", "tile_size", "regret")
+_FIELDS = (
+    *("split", "preset", "levels", "skip_invalid"),
+    *("observation", "text_format", "vocabulary", "tile_size", "regret"),
+)
 
 
 def create_body(env: str, arguments: Json, **fields: Any) -> Json:
@@ -63,7 +66,7 @@ def create_body(env: str, arguments: Json, **fields: Any) -> Json:
                 f"levels={shown(body['levels'])} holds no level, and a server reads no files; give the boards, such as "
                 "ragen_gym.core.levels.read_levels(path)."
             )
-        body["levels"] = _text(levels)
+        body["levels"] = _text(list(map(item_text, levels)))
     return body
 
 

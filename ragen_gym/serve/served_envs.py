@@ -11,9 +11,10 @@ import numpy as np
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec, build_game
 from ragen_gym.serve.errors import RequestError, library_errors
-from ragen_gym.serve.limits import REGRET_ENTRIES, check_images
+from ragen_gym.serve.limits import REGRET_ENTRIES, check_options
 from ragen_gym.serve.schemas import BatchResetRequest, CreateRequest, ResetRequest
 from ragen_gym.serve.serialization import (
     Json,
@@ -293,6 +294,7 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
         "split": request.split,
         "preset": request.preset,
         "levels": request.levels,
+        "skip_invalid": request.skip_invalid,
         "observation": request.observation,
         "text_format": request.text_format,
         "vocabulary": request.vocabulary,
@@ -312,16 +314,26 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
             del arguments["observation"]  # an option of a turn, among the budgets
             options = request.budgets.model_dump() if request.budgets else {}
             env = make_turn(spec.name, **options, **arguments)
-            check_images(env)
+            _check_sizes(env.env.games)
             return ServedTurn(_bounded(env), max_reply)
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps
             if request.regret is True:  # the environment knows nothing of the wrapper that ends its episodes
                 arguments["regret"] = request.max_episode_steps
         if request.num_envs is None:
-            return ServedStep(_bounded(gymnasium.make(spec.id, disable_env_checker=True, **arguments)))
+            single: Any = gymnasium.make(spec.id, disable_env_checker=True, **arguments)
+            _check_sizes(single.unwrapped.games)
+            return ServedStep(_bounded(single))
         mode = request.autoreset or "NextStep"
-        return ServedBatch(gymnasium.make_vec(spec.id, request.num_envs, autoreset_mode=mode, **arguments))
+        batch: Any = gymnasium.make_vec(spec.id, request.num_envs, autoreset_mode=mode, **arguments)
+        _check_sizes(batch.unwrapped.games)
+        return ServedBatch(batch)
+
+
+def _check_sizes(games: list[Game]) -> None:
+    """Check that levels do not bring boards larger than the options may ask for."""
+    for game in games:
+        check_options({"height": game.height, "width": game.width})
 
 
 def _bounded(env: Any) -> Any:

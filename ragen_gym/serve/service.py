@@ -18,7 +18,7 @@ from ragen_gym.games.registry import TABLE, find
 from ragen_gym.render.png import encode_png
 from ragen_gym.serve.errors import RequestError, library_errors
 from ragen_gym.serve.level_cost import LevelCosts
-from ragen_gym.serve.limits import Limits, check_boards, check_options
+from ragen_gym.serve.limits import Limits, check_boards, check_options, session_bytes
 from ragen_gym.serve.schemas import CreateRequest
 from ragen_gym.serve.served_envs import ServedBatch, ServedEnv, ServedSingle, ServedStep, ServedTurn, make_env
 from ragen_gym.serve.sessions import Session, SessionStore
@@ -87,15 +87,21 @@ class Service:
         check_options(request.env_options)
         check_boards(request.levels)
         check_boards(request.start.level if request.start else None)
-        self.store.take_place(owner, request.num_envs)
+        if (request.num_envs or 0) > self.limits.max_batch:
+            raise RequestError(
+                "too_large",
+                f"num_envs={request.num_envs} is above {self.limits.max_batch}, the most that a batch may have.",
+            )
+        env = await self._executor.run(make_env, spec, request, self.limits.max_reply)
+        size = session_bytes(env.env, request.num_envs, request.levels, self.limits.max_reply)
+        self.store.take(owner, size)
         try:
-            env = await self._executor.run(make_env, spec, request, self.limits.max_reply)
             seconds = 0.0
             if request.levels is None:
                 seconds = await self._costs.of(spec, request.preset, request.env_options, request.split)
             at_once = _AHEAD * request.num_envs if request.num_envs else _BLOCK
             self._check_cost(seconds, at_once)
-            session = Session(spec.id, env, request.num_envs, owner)
+            session = Session(spec.id, env, request.num_envs, owner, size)
             session.quick = (
                 not (env.slow or request.regret)
                 and seconds * at_once < _QUICK
@@ -103,7 +109,7 @@ class Service:
             )
             answer = await self._carry_out(session, False, lambda: _created(self._named(session), env, request))
         except BaseException:
-            self.store.give_place_back(owner, request.num_envs)
+            self.store.give_back(owner, size)
             raise
         self.store.put(session)
         return answer

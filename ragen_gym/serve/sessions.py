@@ -1,4 +1,4 @@
-"""The sessions that are open: how many there may be, whose they are, and when they expire."""
+"""The open sessions: the memory that they may hold, whose they are, and when they expire."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ __all__ = ["Session", "SessionStore"]
 class Session:
     """One environment or batch, and what the server knows of it."""
 
-    def __init__(self, env_id: str, env: ServedEnv, num_envs: int | None, owner: str) -> None:
+    def __init__(self, env_id: str, env: ServedEnv, num_envs: int | None, owner: str, size: int) -> None:
         self.id = f"{np.random.SeedSequence().entropy:032x}"  # 128 random bits; whoever knows them plays the session
         self.env_id, self.env, self.num_envs = env_id, env, num_envs
         self.owner = owner  # address of the client that made it
+        self.size = size  # bytes that it may come to hold
         self.quick = False  # whether its resets, and a batch's steps, are over so soon that they need no thread
         self.lock = asyncio.Lock()  # held while a request is being carried out
         self.used = 0.0  # the clock at the last request
@@ -30,57 +31,59 @@ class Session:
 class SessionStore:
     """All open sessions, the longest unused first.
 
-    Places are taken before an environment is made, so that requests that arrive together cannot exceed the limits.
+    Memory is taken before an environment's first levels are made, so that requests that arrive together cannot exceed
+    the limits.
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits, self._clock = limits, clock
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._of_client: Counter[str] = Counter()
-        self.places = 0
-        self.envs = 0
+        self._of_client: Counter[str] = Counter()  # bytes
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def take_place(self, owner: str, num_envs: int | None) -> None:
-        """Take a place for a session that is about to be made.
+    @property
+    def envs(self) -> int:
+        """The number of environments in batches."""
+        return sum(session.num_envs or 0 for session in self._sessions.values())
+
+    def take(self, owner: str, size: int) -> None:
+        """Take memory for a session that is about to be made.
 
         Raises:
-            RequestError: there is none left.
+            RequestError: there is not enough left.
         """
         self.expire()
-        limits, envs = self._limits, num_envs or 0
-        if envs > limits.max_batch:
-            raise RequestError(
-                "too_large", f"num_envs={envs} is above {limits.max_batch}, the most that a batch may have."
-            )
-        for used, most, what in (
-            (self.places + 1, limits.max_sessions, "sessions"),
-            (self._of_client[owner] + 1, limits.max_per_client or limits.max_sessions, "sessions of one client"),
-            (self.envs + envs, limits.max_envs, "environments in batches"),
+        limits = self._limits
+        for used, most, whose in (
+            (self._of_client[owner], limits.max_memory_per_client or limits.max_memory // 2, "one client"),
+            (self._of_client.total(), limits.max_memory, "all clients"),
         ):
-            if used > most:
+            if size > most:
+                raise RequestError(
+                    "too_large",
+                    f"this session may come to hold {size} bytes, and this server keeps {most} for {whose}: ask for a "
+                    "smaller board, fewer environments or turns, or smaller pictures.",
+                )
+            if used + size > most:
                 raise RequestError(
                     "full",
-                    f"this server has {most} {what} at most, and they are taken: close some, or wait; a session that "
-                    f"is not used for {limits.session_ttl:g} seconds is closed.",
+                    f"this server keeps {most} bytes for the sessions of {whose}; {used} are taken, and this session "
+                    f"may need {size}: close some, or wait; a session that is not used for {limits.session_ttl:g} "
+                    "seconds is closed.",
                     retry_after=min(60.0, limits.session_ttl),
                 )
-        self.places += 1
-        self.envs += envs
-        self._of_client[owner] += 1
+        self._of_client[owner] += size
 
-    def give_place_back(self, owner: str, num_envs: int | None) -> None:
-        """Give a place back whose session was not made, or is closed."""
-        self.places -= 1
-        self.envs -= num_envs or 0
-        self._of_client[owner] -= 1
+    def give_back(self, owner: str, size: int) -> None:
+        """Give the memory back of a session that was not made, or is closed."""
+        self._of_client[owner] -= size
         if not self._of_client[owner]:
             del self._of_client[owner]
 
     def put(self, session: Session) -> None:
-        """Open a session whose place is taken."""
+        """Open a session whose memory is taken."""
         session.used = self._clock()
         self._sessions[session.id] = session
 
@@ -109,7 +112,7 @@ class SessionStore:
         """
         session = self.get(session_id)
         del self._sessions[session_id]
-        self.give_place_back(session.owner, session.num_envs)
+        self.give_back(session.owner, session.size)
         session.env.close()
 
     def expire(self) -> None:
@@ -117,7 +120,7 @@ class SessionStore:
         for session in list(self._sessions.values()):
             if self._expired(session):
                 del self._sessions[session.id]
-                self.give_place_back(session.owner, session.num_envs)
+                self.give_back(session.owner, session.size)
                 session.env.close()
             elif not session.lock.locked():
                 break  # those behind it were used later

@@ -1,28 +1,31 @@
-"""``check_game``: whether a game keeps the promises of the ``Game`` interface."""
+"""``check_game``: the promises of the ``Game`` interface, tested on a game."""
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import IntEnum
 from functools import cache
 from inspect import get_annotations, getattr_static
 from itertools import combinations, pairwise
-from math import isclose
+from math import isclose, log, sqrt
 from typing import Any, get_args
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 
 from ragen_gym.core.levels import SPLITS, Level
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
+from ragen_gym.core.stats import binomial_tail
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Game, Solution
 from ragen_gym.games.grid import GridGame
-from ragen_gym.testing.brute_force import Search, TooLarge
+from ragen_gym.testing.brute_force import DRAWS, Search, TooLarge
 from ragen_gym.testing.strategies import Play, plays
 
 __all__ = ["CLOSE", "check_declared", "check_episode", "check_game", "require"]
@@ -98,27 +101,34 @@ def _check_vocabularies(game: Game) -> None:
         )
 
 
-def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: int = 20_000) -> None:
+def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: int = 20_000) -> list[str]:
     """Check a game: generator, levels, splits, text, rule, action mask, rewards, invariants and oracle.
+
+    The oracle plays some hundred episodes, which must succeed as often as it promises, and random play must not beat
+    it. Where the game is small enough, a search through everything must give what it promises, too.
 
     Args:
         game: the game; with a small board the oracle is held against a search through everything.
         examples: episodes to play; a failure comes with the smallest one that shows it.
         actions: moves in an episode.
-        max_nodes: states that the search may look at, on each of a few levels; on a larger game it is left out, and on
-            one without exact values (``Game.noise_in_params``).
+        max_nodes: states that the search may look at, on each of a few levels; on a larger game it is left out.
+
+    Returns:
+        Sentences on what was not checked; ``ragen-gym check`` prints them.
 
     Raises:
         AssertionError: what the game does and what it should do.
     """
     check_declared(game)
+    unchecked: list[str] = []
     require(
         game.noise in (Stream.DYNAMICS, Stream.REWARD),
         f"{game.name}.noise is {game.noise!r}: it must be Stream.DYNAMICS or Stream.REWARD, or the noise would depend "
         "on the level's draws.",
     )
     _check_generator(game)
-    _check_splits(game)
+    unchecked += _check_splits(game)
+    search = Search(game, sys.maxsize)  # of one move
 
     @settings(
         max_examples=examples,
@@ -131,10 +141,24 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     )
     @given(plays(game, actions), st.integers(1, actions))
     def check_play(play: Play, actions_left: int) -> None:
-        check_episode(game, play, actions_left)
+        unchecked.extend(check_episode(game, play, actions_left, search))
 
-    check_play()
-    _check_oracle(game, actions, max_nodes)
+    try:
+        check_play()
+    except Flaky as error:
+        raise AssertionError(
+            f"{game.name}: the same episode passes and fails, so the game depends on more than its arguments: "
+            f"{' '.join(map(str, getattr(error, 'exceptions', [error])))}"
+        ) from error
+    if not game.has_values:
+        unchecked.append(
+            f"what the rule does on fewer than one draw in {DRAWS:,}: noise_in_params = False, so chances are found by "
+            "asking the rule at that many draws"
+        )
+    refused = [text_format for text_format in get_args(TextFormat) if not _writings(game, text_format)]
+    unchecked += [f"text formats that the game does not write: {', '.join(refused)}"] * bool(refused)
+    unchecked += _check_oracle(game, actions, max_nodes) + _check_oracle_by_play(game, actions)
+    return [*dict.fromkeys(unchecked)]
 
 
 def _keys(count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -168,13 +192,15 @@ def _kind(value: Any) -> str:
     return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
-def _check_splits(game: Game) -> None:
+def _check_splits(game: Game) -> list[str]:
     owners: dict[int, str] = {}
+    unchecked: list[str] = []
     for split in SPLITS:
         try:
             boards = game.generate(_keys(32), split)
-        except ValueError:
-            continue  # with these options the split is empty
+        except ValueError as error:  # with these options the split is empty
+            unchecked.append(f"levels of split={split!r}: the game has none ({error})")
+            continue
         for board in map(bytes, boards):
             text, owner, family = game.own_text(board), game.split_of(board), game.family(board)
             require(owner == split, f"{game.name}: split={split!r} gave a level that split_of calls {owner!r}:\n{text}")
@@ -187,35 +213,142 @@ def _check_splits(game: Game) -> None:
     for board in game.generate(_keys(32), None):
         owner = game.split_of(bytes(board))
         require(owner in (*SPLITS, None), f"{game.name}.split_of gives {owner!r}, not one of {SPLITS} or None.")
+    return unchecked
 
 
-def _check_oracle(game: Game, actions: int, max_nodes: int) -> None:
+def _check_oracle(game: Game, actions: int, max_nodes: int) -> list[str]:
     """The oracle against a search through everything: never beaten, and its own policy earns what it says."""
-    if not game.has_values:  # what an action can do is not in its params
-        return
+    highest = max((abs(value) for _, value in game.rewards()), default=0.0)
     for board in map(bytes, game.generate(_keys(4), None)):
-        state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-        solution = game.solve(board)
+        state = _start(game, board)
         for left in range(actions + 1):
-            said = solution.success(board, state, left), solution.expected_return(board, state, left)
+            # Where chances are found by draws, each move may do something else on one draw in so many.
+            close = CLOSE if game.has_values else CLOSE + left / DRAWS * max(1.0, left * highest)
             search = Search(game, max_nodes)
-            label = f"{game.name}: with {left} actions the oracle promises (success, return) {said}"
             try:
+                solution = game.solve(board)
+                said = solution.success(board, state, left), solution.expected_return(board, state, left)
+                label = f"{game.name}: with {left} actions the oracle promises (success, return) {said}"
                 played = search.value(board, state, left, solution.action)
                 require(
-                    isclose(said[0], played[0], abs_tol=CLOSE),
+                    isclose(said[0], played[0], abs_tol=close),
                     f"{label}, and its own actions reach {played} on\n{game.own_text(board)}",
                 )
                 best = search.best(board, state, left)
             except TooLarge:
-                break
+                return [
+                    f"the oracle against a search through everything, from {left} actions on (more than {max_nodes:,} "
+                    "states): a better policy may exist, and the promised return may be too high"
+                ]
+            except RuntimeError as error:
+                return [_no_answer(error)]
             require(
-                all(isclose(x, y, abs_tol=CLOSE) for x, y in zip(said, best, strict=True)),
+                all(isclose(x, y, abs_tol=close) for x, y in zip(said, best, strict=True)),
                 f"{label}, and trying everything gives {best} on\n{game.own_text(board)}",
             )
+            require(
+                best[0] == 0 or solution.winnable(board, state) is not False,
+                f"{game.name}: the oracle calls a level not winnable that {left} actions win:\n{game.own_text(board)}",
+            )
+    return []
 
 
 CLOSE = 1e-9
+#: Levels on which oracle and random play are held against the oracle's promises, and episodes on each.
+_LEVELS, _EPISODES = 8, 250
+#: Chance with which a right game would fail one of these comparisons. The draws are the same each time.
+_ERROR = 1e-6
+
+
+@dataclass(frozen=True)
+class _Played:
+    """Episodes of one player with so many actions, and what the oracle promises of them."""
+
+    actions: int
+    player: str
+    where: str  # which level, or how many
+    success: float  # promised: the highest chance of success
+    total: float  # promised: the highest expected return
+    episodes: list[tuple[float, bool]]  # (return, success) of each
+
+
+_ORACLE, _RANDOM = "the oracle's own moves", "random moves"
+
+
+def _check_oracle_by_play(game: Game, actions: int) -> list[str]:
+    """Episodes of the oracle and of random moves against what the oracle promises, level by level and together."""
+    rng, boards = np.random.default_rng(0), [*map(bytes, game.generate(_keys(_LEVELS), None))]
+    played: list[_Played] = []
+    unchecked: list[str] = []
+    for left in sorted({1, 2, actions, 5 * actions}):
+        try:
+            for player in (_ORACLE, _RANDOM):
+                played += (on_level := [_played(game, board, player, left, rng) for board in boards])
+                together = [pair for each in on_level for pair in each.episodes]
+                # Each level has as many episodes.
+                success, total = (float(np.mean([getattr(e, of) for e in on_level])) for of in ("success", "total"))
+                played.append(_Played(left, player, f"on {len(boards)} levels", success, total, together))
+        except (RuntimeError, ValueError) as error:  # too large for the oracle, which says so
+            unchecked = [_no_answer(error)]
+            break
+    totals = [total for each in played for total, _ in each.episodes]
+    for each in played:
+        n, solved = len(each.episodes), sum(won for _, won in each.episodes)
+        wrong = binomial_tail(solved, n, each.success) < _ERROR
+        if each.player == _ORACLE:  # of random play, less is expected
+            wrong |= binomial_tail(n - solved, n, 1 - each.success) < _ERROR
+            wrong |= n == 1 and not isclose(solved, each.success, abs_tol=CLOSE)
+        label = f"{game.name}: within {each.actions} actions the oracle promises"
+        seen = f"{each.player} {{}} in {n:,} episode{'s' * (n > 1)} {each.where}"
+        require(
+            not wrong,
+            f"{label} success of {each.success:.3g}, and {seen.format(f'succeed at a rate of {solved / n:.3g}')}",
+        )
+        # Hoeffding's bound, with the range of all returns seen; the single episode of a deterministic game is exact.
+        room = (max(totals) - min(totals)) * sqrt(-log(_ERROR) / (2 * n)) if n > 1 else 0.0
+        mean = sum(total for total, _ in each.episodes) / n
+        require(
+            mean <= each.total + room + CLOSE,
+            f"{label} a return of at most {each.total:.3g}, and {seen.format(f'earn {mean:.3g} each')}",
+        )
+    return unchecked
+
+
+def _played(game: Game, board: bytes, player: str, actions: int, rng: np.random.Generator) -> _Played:
+    """Episodes of a player on one level."""
+    solution, start = game.solve(board), _start(game, board)
+    promised = solution.success(board, start, actions), solution.expected_return(board, start, actions)
+    policy = cache(solution.action) if player == _ORACLE else None
+    count = 1 if policy and not game.stochastic else _EPISODES
+    episodes = [_play(game, board, policy, actions, rng) for _ in range(count)]
+    return _Played(actions, player, f"on\n{game.own_text(board)}", *promised, episodes)
+
+
+def _no_answer(error: Exception) -> str:
+    return f"the oracle where it gives no answer: {error}"
+
+
+def _play(
+    game: Game,
+    board: bytes,
+    policy: Callable[[bytes, tuple[int, ...], int], int] | None,
+    actions: int,
+    rng: np.random.Generator,
+) -> tuple[float, bool]:
+    """(Return, success) of an episode; None for a policy plays random moves."""
+    now, state, total = bytearray(board), _start(game, board), 0.0
+    for left, u in zip(range(actions, 0, -1), rng.random(actions).tolist(), strict=True):
+        action = policy(bytes(now), tuple(state), left) if policy else int(rng.integers(len(game.Action)))
+        reward, outcome = game.rule(now, state, action, u, game.params)
+        total += reward
+        if outcome != PLAYING:
+            return total, outcome == SUCCESS
+    return total, False
+
+
+def _start(game: Game, board: bytes) -> list[int]:
+    start: list[int] = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
+    return start
 
 
 def require(condition: Any, message: str) -> None:
@@ -247,11 +380,11 @@ def _check_text(game: Game, board: bytes) -> None:
         )
 
 
-def _writings(game: Game) -> list[tuple[Vocabulary, TextFormat]]:
-    """The vocabularies and formats that the game can write."""
+def _writings(game: Game, *formats: TextFormat) -> list[tuple[Vocabulary, TextFormat]]:
+    """The vocabularies and formats that the game can write; of these formats, or of all."""
     found: list[tuple[Vocabulary, TextFormat]] = []
     for vocabulary in game.vocabularies.values():
-        for text_format in get_args(TextFormat):
+        for text_format in formats or get_args(TextFormat):
             try:
                 game.formatter(vocabulary, text_format)
             except ValueError:
@@ -260,17 +393,26 @@ def _writings(game: Game) -> list[tuple[Vocabulary, TextFormat]]:
     return found
 
 
-def check_episode(game: Game, play: Play, actions_left: int) -> None:
-    """Play an episode and hold every step of it to the interface; the oracle is asked with ``actions_left``."""
+def check_episode(game: Game, play: Play, actions_left: int, search: Search) -> list[str]:
+    """Play an episode and hold every step of it to the interface; sentences on what was not checked.
+
+    Args:
+        game: the game.
+        play: the episode.
+        actions_left: with which the oracle is asked.
+        search: of the game; it finds what each action can do.
+    """
     _check_level(game, play.board)
     fast, solution = _compiled(game.rule), game.solve(play.board)
-    board = bytearray(play.board)
-    state = game.starts(np.frombuffer(play.board, np.uint8)[None])[0].tolist()
+    board, state, unchecked = bytearray(play.board), _start(game, play.board), list[str]()
     conserved, outcome = game.conserved(play.board), PLAYING
     for count, (action, u) in enumerate(play.moves, 1):
         _check_text(game, bytes(board))
-        _check_mask(game, bytes(board), tuple(state))
-        _check_values(game, solution, bytes(board), tuple(state), actions_left)
+        _check_mask(game, bytes(board), tuple(state), search)
+        try:
+            _check_values(game, solution, bytes(board), tuple(state), actions_left)
+        except RuntimeError as error:  # a search that ended without an answer
+            unchecked.append(_no_answer(error))
         before, cells, integers = bytes(board), np.frombuffer(bytes(board), np.uint8).copy(), np.array(state, np.int32)
         middle, middle_state = bytearray(board), list(state)
         reward, outcome = game.rule(board, state, action, u, game.params)
@@ -280,6 +422,13 @@ def check_episode(game: Game, play: Play, actions_left: int) -> None:
             f"{label}returns {reward!r}, {outcome!r}; it must return a float and {PLAYING}, {OVER} or {SUCCESS}.",
         )
         result = reward, outcome, bytes(board), state
+        for _ in range(2):
+            again, again_state = bytearray(before), integers.tolist()
+            repeated = *game.rule(again, again_state, action, u, game.params), bytes(again), again_state
+            require(
+                repeated == result,
+                f"{label}gives {result}, and then {repeated}: the rule must depend on its arguments alone.",
+            )
         if game.has_values:
             part = game.noise_intervals()[bisect_right(game.noise_thresholds, u) if game.stochastic else 0]
             same = *game.rule(middle, middle_state, action, part[1], game.params), bytes(middle), middle_state
@@ -308,6 +457,7 @@ def check_episode(game: Game, play: Play, actions_left: int) -> None:
             game.longest is None or count < game.longest, f"{label}is move {count} and goes on; longest={game.longest}."
         )
     _check_text(game, bytes(board))
+    return unchecked
 
 
 @cache
@@ -317,14 +467,13 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled(function)
 
 
-def _check_mask(game: Game, board: bytes, state: Sequence[int]) -> None:
+def _check_mask(game: Game, board: bytes, state: Sequence[int], search: Search) -> None:
     mask = game.action_mask(board, state)
     require(
         isinstance(mask, np.ndarray) and mask.dtype == np.int8 and mask.shape == (len(game.Action),),
         f"{game.name}.action_mask gives {_kind(mask)}; it must be int8 ({len(game.Action)},).",
     )
-    if game.has_values:  # else what an action can do is not in its params
-        _check_mask_by_trying(game, board, state, mask)
+    _check_mask_by_trying(game, board, state, mask, search)
     before = mask.copy()
     mask[:] = 7
     again = 7 in game.action_mask(board, state)
@@ -332,17 +481,18 @@ def _check_mask(game: Game, board: bytes, state: Sequence[int]) -> None:
     require(not again, f"{game.name}.action_mask gives one array twice: give a fresh one.")
 
 
-def _check_mask_by_trying(game: Game, board: bytes, state: Sequence[int], mask: np.ndarray[Any, Any]) -> None:
+def _check_mask_by_trying(
+    game: Game, board: bytes, state: Sequence[int], mask: np.ndarray[Any, Any], search: Search
+) -> None:
     """The mask against what each action can do."""
-    search = Search(game)
     truth = [
-        any((after[0], after[1]) != (board, tuple(state)) for _, after in search.outcomes(board, state, action))
+        any(after[:2] != (board, tuple(state)) for _, after in search.outcomes(board, state, action))
         for action in game.Action
     ]
     require(
         mask.tolist() == [int(able) for able in truth],
         f"{game.name}.action_mask is {mask.tolist()}; the actions that can change the state are "
-        f"{[int(able) for able in truth]}:\n{game.own_text(board)}",
+        f"{[int(able) for able in truth]}{f' (by {DRAWS:,} draws)' * (not game.has_values)}:\n{game.own_text(board)}",
     )
     bits = sum(int(able) << action for action, able in enumerate(truth))
     for form in (game.legal, game.legal and _compiled(game.legal)):
@@ -358,6 +508,11 @@ def _check_values(game: Game, solution: Solution, board: bytes, state: Sequence[
         all(0 <= low <= high + CLOSE and high <= 1 + CLOSE for low, high in pairwise(chances)),
         f"{game.name}: the oracle's chance of success must grow with the actions left, within 0 and 1; "
         f"it says {chances} of\n{game.own_text(board)}",
+    )
+    require(
+        chances[0] == 0 and isclose(solution.expected_return(board, state, 0), 0, abs_tol=CLOSE),
+        f"{game.name}: with no action left there is neither success nor reward; the oracle promises (success, return) "
+        f"{(chances[0], solution.expected_return(board, state, 0))} of\n{game.own_text(board)}",
     )
     require(action in set(game.Action), f"{game.name}: the oracle's action {action!r} is not one of the game's.")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+
+from ragen_gym.core.child_python import child_python
 
 __all__ = ["run_in_another_process"]
 
@@ -13,6 +14,8 @@ _CHILD = "RAGEN_GYM_CHECK_CHILD"
 
 def run_in_another_process(code: str, text: bytes) -> bytes:
     """What ``python -c code`` prints, given this text, with another PYTHONHASHSEED.
+
+    Its imports do not come from the current folder unless the code adds it.
 
     Raises:
         RuntimeError: that process failed, or this is already one: a module that calls a check when it is imported
@@ -25,7 +28,7 @@ def run_in_another_process(code: str, text: bytes) -> bytes:
         )
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     env = {**os.environ, "PYTHONHASHSEED": seed, _CHILD: "1"}
-    child = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, env=env, check=False)
+    child = subprocess.run(child_python("-c", code), input=text, capture_output=True, env=env, check=False)
     if child.returncode:
         raise RuntimeError(f"it fails in another process:\n{child.stderr.decode()}")
     return child.stdout

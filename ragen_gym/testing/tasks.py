@@ -1,4 +1,4 @@
-"""``check_task``: whether a text task keeps the promises of ``ragen_gym.envs.task``."""
+"""``check_task``: the promises of ``ragen_gym.envs.task``, tested on a text task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print(json.dumps([TaskEnv(name, **options).reset(seed=seed)[0] for seed in seeds
 """
 
 
-def check_task(name: str, *, levels: int = 100, processes: bool = True, **options: Any) -> None:
+def check_task(name: str, *, levels: int = 100, processes: bool = True, **options: Any) -> list[str]:
     """Check a text task: seeds, groups, splits, strange replies, the end of an episode, the oracle.
 
     Args:
@@ -39,6 +39,9 @@ def check_task(name: str, *, levels: int = 100, processes: bool = True, **option
         levels: problems of each split.
         processes: whether to ask another process, too, with another PYTHONHASHSEED (about a second).
         options: arguments of the task; for another process plain JSON values.
+
+    Returns:
+        Sentences on what was not checked; ``ragen-gym check`` prints them.
 
     Raises:
         AssertionError: what the task does and what it should do.
@@ -51,10 +54,11 @@ def check_task(name: str, *, levels: int = 100, processes: bool = True, **option
     _check_seeds(name, options, firsts)
     if processes:
         _check_process(name, options, firsts)
-    _check_splits(name, options, levels)
-    _check_oracle(TaskEnv(name, **options), levels)
+    unchecked = [] if processes else ["equal problems in another process"]
+    unchecked += _check_splits(name, options, levels) + _check_oracle(TaskEnv(name, **options), levels)
     untouched = random.getstate() == state and str(np.random.get_state()) == str(np_state)  # noqa: NPY002
     require(untouched, f"{name} moves the global random state: draw from self.np_random, which reset(seed=…) seeds.")
+    return unchecked
 
 
 def _first(name: str, options: dict[str, Any], seed: int) -> str:
@@ -94,24 +98,27 @@ def _check_process(name: str, options: dict[str, Any], firsts: list[str]) -> Non
     )
 
 
-def _check_splits(name: str, options: dict[str, Any], levels: int) -> None:
+def _check_splits(name: str, options: dict[str, Any], levels: int) -> list[str]:
     require(
         levels == 1 or len(set(TaskEnv(name, **options).level_families(range(levels)))) > 1,
         f"{name}: {levels} seeds give one problem, so none can be held out: if seeds differ in something that the "
         "first message does not say, give it at reset as info['level_id'].",
     )
     owner: dict[int, str] = {}
+    unchecked: list[str] = []
     for split in SPLITS:
         env = TaskEnv(name, split=split, **options)
         try:
             families = env.level_families(range(levels))
-        except ValueError:
-            continue  # the task has too few problems for this split, and says so
+        except ValueError as error:  # the task has too few problems for this split
+            unchecked.append(f"problems of split={split!r}: the task has none ({error})")
+            continue
         for family in families:
             require(
                 owner.setdefault(family, split) == split,
                 f"{name}: the splits {owner[family]} and {split} share the problem {family:016x}.",
             )
+    return unchecked
 
 
 def _check_replies(name: str, options: dict[str, Any]) -> None:
@@ -128,7 +135,7 @@ def _check_replies(name: str, options: dict[str, Any]) -> None:
         require(info["turn"] > 0, f"{name}: an episode is over before its first turn.")
 
 
-def _check_oracle(env: TaskEnv, levels: int) -> None:
+def _check_oracle(env: TaskEnv, levels: int) -> list[str]:
     rng, rates = np.random.default_rng(0), dict[str, float]()
     players = {"optimal": env.optimal_reply} if env.has_oracle else {}
     players |= {"random": lambda: env.random_reply(rng)} if env.has_random_replies else {}
@@ -147,3 +154,9 @@ def _check_oracle(env: TaskEnv, levels: int) -> None:
         rates.get("optimal", 1.0) > 0,
         f"{env.name}: optimal_reply() succeeds in none of {levels} problems, within {env.max_turns} turns.",
     )
+    unchecked = {
+        "random play: the task has no random_reply(rng)": not env.has_random_replies,
+        "the oracle: the task has no optimal_reply()": not env.has_oracle,
+        "the oracle against random play: it needs optimal_reply() and random_reply(rng)": len(rates) == 1,
+    }
+    return [said for said, is_so in unchecked.items() if is_so]

@@ -37,6 +37,8 @@ What else the runner looks for, none of it needed:
 ``batch``            how many questions it answers together: how many episodes ``bench run`` plays at a time by default.
 ``seen``             path of the record of the levels that it saw in training (``ragen_gym.core.seen``), or None.
 ``keeps_time``       True where it sees to the limit of a single request by itself.
+``whole_replies``    True where its replies hold what their prompts began. If not, ``Answer.reasoning`` is the thinking
+                     of a reply without ``<think>``, and one with ``</think>`` alone completes an open ``<think>``.
 ``start()``          called before the first episode; a ValueError ends the run, a str that it returns is shown.
 ``task_reply``       of an agent that moves: what it has in place of ``reply`` where a split plays a text task.
 ``begin(task)``      called before each episode.

@@ -36,14 +36,17 @@ from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.bench.agents.pictures import refuse_pictures
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
 from ragen_gym.core.validation import check_number
+from ragen_gym.envs.messages import IMAGE, map_images, plain_text
+from ragen_gym.envs.reply import open_thinking, whole_reply
 
 if TYPE_CHECKING:
     from ragen_gym.inference.continuous import Request
 
-__all__ = ["HFAgent", "answer_of", "check_template", "end_tokens", "reply_limit", "weights_hash"]
+__all__ = ["HFAgent", "answer_of", "begun_reply", "check_template", "end_tokens", "reply_limit", "weights_hash"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,7 +63,8 @@ class HFAgent:
     """Generates in process.
 
     Args:
-        path: a model's folder, or its name on the Hugging Face Hub.
+        path: a model's folder, or its name on the Hugging Face Hub, with ``@revision`` behind it for one branch, tag or
+            commit.
         max_tokens: the most tokens of a reply; where a suite limits the tokens of a turn, the lower limit holds.
         top_p: share of probability that is sampled from; None for what the model's generation config says.
         top_k: number of tokens that are sampled from; None likewise.
@@ -76,7 +80,7 @@ class HFAgent:
         ImportError: transformers and torch are not installed.
     """
 
-    keeps_time = True
+    keeps_time = whole_replies = True
 
     def __init__(
         self,
@@ -154,7 +158,7 @@ class HFAgent:
             raise AgentFailure(Failure.MODEL_ERROR, "the chat template makes no tokens of the conversation")
         limit = reply_limit(self._max_tokens, task, self._context, len(ids))
         loop = asyncio.get_running_loop()
-        asked = _Asked(loop.create_future(), loop)
+        asked = _Asked(loop.create_future(), loop, begun_reply(self._tokenizer, messages, self._template))
         seed = mix(task.seed + len(messages))
         request = Request(ids, limit, task.temperature, seed, (task.split, task.index, task.rollout))
         with self._news:
@@ -221,8 +225,13 @@ class HFAgent:
             if request.first is not None and len(request.sampled) == min(_TIMED, request.limit):
                 self._check_speed(request, now, rows)
         for request in ended:
-            failed = AgentFailure(Failure.MODEL_ERROR, f"{request.failed}") if request.failed else None
-            self._settle(request, failed or answer_of(self._tokenizer, len(request.ids), request.sampled, self.ends))
+            begun = self._asked[request].begun if request in self._asked else ""
+            outcome: Answer | AgentFailure
+            if request.failed:
+                outcome = AgentFailure(Failure.MODEL_ERROR, f"{request.failed}")
+            else:
+                outcome = answer_of(self._tokenizer, len(request.ids), request.sampled, self.ends, begun)
+            self._settle(request, outcome)
         for request in running:
             if not request.cancelled and request.began is not None and now - request.began > self.timeout:
                 request.cancelled = True
@@ -282,12 +291,24 @@ def end_tokens(tokenizer: Any, model: Any) -> frozenset[int]:
     return frozenset({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
 
 
-def answer_of(tokenizer: Any, prompt_tokens: int, sampled: Sequence[int], ends: Collection[int]) -> Answer:
-    """The reply of the ids that were sampled, an end token last if there is one."""
+def begun_reply(tokenizer: Any, messages: Sequence[Message], template: Mapping[str, Any]) -> str:
+    """The thinking that the chat template opens after the last message, which belongs to the reply."""
+    shown = list(map_images(messages, lambda part: {"type": "image"}))
+    prompt = tokenizer.apply_chat_template(shown, add_generation_prompt=True, tokenize=False, **template)
+    return open_thinking(prompt, plain_text(messages[-1]["content"]).rpartition(IMAGE)[2])
+
+
+def answer_of(tokenizer: Any, prompt_tokens: int, sampled: Sequence[int], ends: Collection[int], begun: str) -> Answer:
+    """The reply of the ids that were sampled, an end token last if there is one, after what its prompt has begun.
+
+    Special tokens are left out of its text, as in training.
+    """
     ended = sampled[-1] in ends
     written = sampled[:-1] if ended else sampled
     return Answer(
-        text=tokenizer.decode(written, skip_special_tokens=False, clean_up_tokenization_spaces=False),
+        text=whole_reply(
+            tokenizer.decode(written, skip_special_tokens=True, clean_up_tokenization_spaces=False), begun=begun
+        ),
         prompt_tokens=prompt_tokens,
         completion_tokens=len(sampled),
         finish_reason="stop" if ended else "length",
@@ -296,10 +317,11 @@ def answer_of(tokenizer: Any, prompt_tokens: int, sampled: Sequence[int], ends: 
 
 @dataclass
 class _Asked:
-    """Who waits for a reply, and in which event loop."""
+    """Who waits for a reply, in which event loop, and what the prompt has begun of it."""
 
     answer: asyncio.Future[Answer]
     loop: asyncio.AbstractEventLoop
+    begun: str
 
 
 def _settle(future: asyncio.Future[Answer], outcome: Answer | AgentFailure) -> None:
@@ -326,7 +348,7 @@ def _one_thread() -> ThreadPoolExecutor:
 def _load(name: str, path: str, device: str, dtype: str) -> tuple[str, Any, Any]:
     """Where a model is, its tokenizer, and the model on its device; raises as ``HFAgent`` does."""
     try:
-        source = _source(name, path)  # some seconds, where the libraries would try for a minute
+        source, revision = _source(name, path)  # some seconds, where the libraries would try for a minute
         import torch
         import transformers
 
@@ -336,16 +358,19 @@ def _load(name: str, path: str, device: str, dtype: str) -> tuple[str, Any, Any]
         raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        if transformers.AutoConfig.from_pretrained(source).model_type in FAMILIES:
+        config = transformers.AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+        if config.model_type in FAMILIES:
             raise ValueError(f"it is a visual model: give hf-vision:{path}")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            source, revision=revision, dtype=dtype or "auto", trust_remote_code=False
+        )
         if device == "cpu" and not dtype:
             fast = bfloat16_units() and model.num_parameters() >= LARGE
             move(model, device, torch.bfloat16 if fast else torch.float32)
         model.to(device).eval()
     except Exception as error:  # whatever a folder that is no model leads to
-        raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {load_problem(error)}") from error
     check_template(name, tokenizer)
     return source, tokenizer, model
 
@@ -356,8 +381,8 @@ def check_template(name: str, tokenizer: Any) -> None:
         raise ValueError(f"{name}: its tokenizer has no chat template; use an instruction-tuned model.")
 
 
-def _source(name: str, path: str) -> str:
-    """What is to be loaded: the path, or where the Hub cannot be reached the snapshot of a name in its cache.
+def _source(name: str, path: str) -> tuple[str, str]:
+    """The folder or name to load, and the revision of the Hub's model; its cached snapshot where it is not reached.
 
     Raises:
         ValueError: it is a run's folder; or it is no folder, and not in the cache, and the Hub has no such model or
@@ -367,16 +392,19 @@ def _source(name: str, path: str) -> str:
         checkpoint = Path(path) / "checkpoint"
         if checkpoint.is_dir() and not Path(path, "config.json").is_file():
             raise ValueError(f"{name} is the folder of a run: its model is hf:{checkpoint}.")
-        return path
+        return path, "main"
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     package = f" (for one of `ragen-agent model --list` give hf:$(ragen-agent model {path}))" * ("/" not in path)
     nowhere = f"{name}: there is no folder {path}{package}, and"
+    path, _, revision = path.partition("@")
     try:
-        HfApi().model_info(path, timeout=_HUB_SECONDS)
+        HfApi().model_info(path, revision=revision or None, timeout=_HUB_SECONDS)
     except GatedRepoError:  # loading says how to ask for access
-        return path
+        return path, revision or "main"
+    except RevisionNotFoundError:
+        raise ValueError(f"{name}: the Hugging Face Hub's model {path} has no revision {revision}.") from None
     except HFValidationError:
         raise ValueError(f"{nowhere} it is not a name of the Hub, such as me/my-model.") from None
     except RepositoryNotFoundError:
@@ -386,12 +414,12 @@ def _source(name: str, path: str) -> str:
         ) from None
     except Exception as error:  # no connection, a proxy's page, offline mode
         with suppress(OSError):
-            return str(snapshot_download(path, local_files_only=True))
+            return str(snapshot_download(path, revision=revision or None, local_files_only=True)), "main"
         raise ValueError(
             f"{nowhere} the Hugging Face Hub cannot be reached ({' '.join(str(error).split())}), nor has its cache "
             "such a model: correct the name, or get the model while there is a connection."
         ) from None
-    return path
+    return path, revision or "main"
 
 
 def weights_hash(folder: Path) -> str | None:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.agents.hf import answer_of, check_template, end_tokens, reply_limit, weights_hash
+from ragen_gym.bench.agents.hf import answer_of, begun_reply, check_template, end_tokens, reply_limit, weights_hash
 from ragen_gym.core.failures import Failure
+from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
 from ragen_gym.core.validation import check_number
@@ -49,6 +50,8 @@ class HFVisionAgent:
         ValueError: the model cannot be loaded, is not a visual one of these families, or has no chat template.
         ImportError: transformers and torch are not installed.
     """
+
+    whole_replies = True
 
     def __init__(
         self,
@@ -98,7 +101,8 @@ class HFVisionAgent:
         limit = reply_limit(self._max_tokens, task, self._context, len(ids), sum(span.tokens for span in spans))
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         seed = mix(task.seed + len(messages))
-        self._inbox.append(_Request(ids, spans, limit, max(task.temperature, _COLDEST), seed, answer))
+        begun = begun_reply(self._tokenizer, messages, self._template)
+        self._inbox.append(_Request(ids, spans, limit, max(task.temperature, _COLDEST), seed, answer, begun))
         if self._generating is None or self._generating.done():
             self._generating = asyncio.create_task(self._generate())
         return await answer
@@ -188,7 +192,7 @@ class HFVisionAgent:
         finally:
             session.close()
         return [
-            answer_of(self._tokenizer, len(request.ids), one.ids, self._ends)
+            answer_of(self._tokenizer, len(request.ids), one.ids, self._ends, request.begun)
             for request, one in zip(batch, sampled, strict=True)
             if one is not None
         ]
@@ -202,6 +206,7 @@ class _Request:
     temperature: float
     seed: int
     answer: asyncio.Future[Answer]
+    begun: str  # what the prompt has begun of the reply
 
 
 def _load(name: str, folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
@@ -216,17 +221,19 @@ def _load(name: str, folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     kind: Any = dtype or ("float32" if device == "cpu" else "auto")
     try:
-        config = transformers.AutoConfig.from_pretrained(folder)
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if config.model_type not in FAMILIES:
             raise ValueError(
                 f"it is of the family {config.model_type}, and these read pictures here: {', '.join(FAMILIES)}"
             )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        model: Any = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=kind)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        model: Any = transformers.AutoModelForImageTextToText.from_pretrained(
+            folder, dtype=kind, trust_remote_code=False
+        )
         vision = Vision.from_folder(model.config, folder)
         model.to(device).eval()
     except Exception as error:  # whatever a folder that is no model leads to
-        raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {load_problem(error)}") from error
     check_template(name, tokenizer)
     assert vision is not None, "a model of one of the families"
     attach(model, vision)

@@ -3,28 +3,36 @@
 **The key** is read from the environment, from ``OPENAI_API_KEY`` or the variable that ``key_env`` names, and is written
 nowhere; should a server's answer quote it, it is redacted. A server that asks for no key needs none.
 
-**Reasoning next to the reply.** Servers that separate a model's reasoning from its reply (``reasoning_content`` or
-``reasoning``) take the model's thinking tags away. Where a suite wants replies that think, and a reply has no
-``<think>`` of its own, the reasoning is put back before it: ``<think>reasoning</think>reply`` is what is parsed,
-recorded, and sent back as the conversation goes on. Tags quoted inside the reasoning lose their brackets, since it is
-clear which answer is meant. With ``reasoning=drop`` the reply is parsed as it came. Either way the record keeps the
-reasoning as the server gave it.
+**Thinking.** Servers that separate a model's reasoning from its reply (``reasoning_content``, ``reasoning``,
+``reasoning_details``, parts of the content that think) take the model's thinking tags away. Where a suite wants replies
+that think, and a reply has no ``<think>`` of its own, the reasoning is put back before it:
+``<think>reasoning</think>reply`` is what is parsed, recorded, and sent back as the conversation goes on. Tags quoted
+inside the reasoning lose their brackets, since it is clear which answer is meant. A reply with one ``</think>`` and no
+``<think>`` completes a thinking that the chat template has begun. With ``reasoning=drop`` the reply is parsed as it
+came. Either way the record keeps the reasoning as the server gave it.
 
 **Pictures** are sent as image parts, PNG files in data URLs.
 
-**Failures.** After a timeout, a cut connection, an answer that is no JSON or holds no choice, and HTTP 408, 409, 425,
+**What an endpoint does not take.** If it takes no system message, the system message begins the first user message, as
+in training with a chat template without a place for one. If it only streams, replies are streamed (always with
+``extra={"stream": true}``). Either is found out by the first refusal, and holds for the rest of the run.
+
+**Failures.** After a timeout, a cut connection, an answer that is no JSON or holds no choice, an error inside an answer
+(in a choice too, or as a finish reason such as ``error`` or ``insufficient_system_resource``), and HTTP 408, 409, 425,
 429 and 5xx, a request is sent again, up to ``retries`` times and later each time. Where the server says
 ``Retry-After``, all requests of the agent wait as long, and ten such waits count as one retry. What still fails is a
-``Failure.TIMEOUT`` or a ``Failure.MODEL_ERROR``. A refusal because the conversation is too long for the model is a
-``Failure.CONTEXT_OVERFLOW``; after any other refusal (400, 401, 403, 404, 422, a spent quota) nothing is sent again.
+``Failure.TIMEOUT`` or a ``Failure.MODEL_ERROR``. An error because the conversation is too long for the model is a
+``Failure.CONTEXT_OVERFLOW``. A refusal is the model's reply, whether the model writes it (``refusal``) or a filter of
+its provider blocks the prompt, whose error is then the text, with the finish reason ``content_filter``. After any other
+error (400, 401, 403, 404, 422, a spent quota) nothing is sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -32,26 +40,21 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
+from ragen_gym.bench.agents.chat_answers import Trouble, joined_chunks, read_completion, said_by, trouble_of
 from ragen_gym.bench.agents.pictures import as_data_urls
 from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
-from ragen_gym.bench.records import MOST
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import check_number
+from ragen_gym.envs.messages import fold_system
+from ragen_gym.envs.reply import whole_reply
 
-__all__ = ["OpenAIAgent", "is_overflow", "read_completion", "with_reasoning"]
+__all__ = ["OpenAIAgent"]
 
-#: How OpenAI, vLLM, SGLang, llama.cpp, TGI and Anthropic's gateway say that a conversation is too long.
-_OVERFLOW = re.compile(
-    r"context.?length|context.?size|context.?window|max(imum)?.?(model|sequence|input|prompt).?len"
-    r"|(prompt|input)\b.{0,60}\btoo (long|large)|too many (input )?tokens|inputs` must have less than",
-    re.IGNORECASE | re.DOTALL,
-)
-_TAG = re.compile(r"<(/?(?:think|answer))>")
+_LOG = logging.getLogger(__name__)
 
 _KEY = "OPENAI_API_KEY"
-_RETRIED = frozenset({408, 409, 425, 429})
 _WAITS = 10  # waits that the server asked for which count as one retry
 _LONGEST_WAIT = 900.0
 _LONGEST_ANSWER = 2**25
@@ -80,7 +83,7 @@ class OpenAIAgent:
         ImportError: the extra ``bench`` is not installed.
     """
 
-    keeps_time = True
+    keeps_time = whole_replies = True
 
     def __init__(
         self,
@@ -119,6 +122,9 @@ class OpenAIAgent:
         self._max_tokens, self._timeout, self._retries = max_tokens, float(timeout), retries
         self._reasoning, self._omit = reasoning, frozenset(filter(None, (name.strip() for name in omit.split(","))))
         self._extra = dict(extra or {})
+        if not isinstance(stream := self._extra.get("stream", False), bool):
+            raise ValueError(f'{self.name}: extra has "stream": {stream!r}, which must be true or false.')
+        self._folds, self._streams = False, stream
         self._pace = RequestPacer(requests_per_minute)
         self._client: Any = None
         self.settings = {
@@ -168,9 +174,9 @@ class OpenAIAgent:
         answer = await self.complete(
             messages, temperature=task.temperature, seed=task.seed, max_tokens=config.max_tokens_per_turn
         )
-        if answer.reasoning and self._reasoning == "think" and config.think and "<think>" not in answer.text:
-            return replace(answer, text=with_reasoning(answer.text, answer.reasoning))
-        return answer
+        if self._reasoning == "drop":
+            return answer
+        return replace(answer, text=whole_reply(answer.text, reasoning=answer.reasoning, think=config.think))
 
     async def complete(
         self, messages: Sequence[Message], *, temperature: float, seed: int, max_tokens: int | None = None
@@ -182,29 +188,30 @@ class OpenAIAgent:
         """
         import openai
 
-        body = self._body(messages, temperature, seed, max_tokens)
         failures = waits = 0
+        folds, streams = self._folds, self._streams
         while True:
             await self._pace.turn()
             try:
                 async with asyncio.timeout(self._timeout):
-                    answer = await self._connected().post("/chat/completions", cast_to=object, body=body)
-                return self._without_key(read_completion(answer, failures + waits))
-            except AgentFailure as error:
-                raise AgentFailure(error.failure, self._clean(error.detail)) from None
+                    body = self._body(messages, temperature, seed, max_tokens, folds=folds, streams=streams)
+                    answer = read_completion(await self._post(body), failures + waits)
+                self._keep(folds=folds, streams=streams)
+                return self._without_key(answer)
             except (TimeoutError, openai.APITimeoutError):
                 failure, detail, wait = Failure.TIMEOUT, f"no answer within {self._timeout:g} s", None
-            except openai.APIStatusError as error:
-                detail = self._clean(f"HTTP {error.status_code}: {error.message}")
-                self._give_up(error, detail)
-                failure, wait = Failure.MODEL_ERROR, retry_after(error.response.headers)
-            except Exception as error:  # a cut connection, an answer that is no JSON or holds no choice
-                for each in (error, error.__cause__):  # some versions of the client wrap it
-                    if isinstance(each, _AnswerTooLong):
-                        raise AgentFailure(Failure.MODEL_ERROR, str(each)) from None
-                cause = f": {error.__cause__}" if error.__cause__ else ""
-                detail = self._clean(f"{type(error).__name__}: {error}{cause}")
-                failure, wait = Failure.MODEL_ERROR, None
+            except Exception as error:
+                failure, detail, wait = Failure.MODEL_ERROR, self._describe(error), _wait_of(error)
+                trouble = trouble_of(error, folds=folds or messages[0]["role"] != "system", streams=streams)
+                if trouble is Trouble.BLOCKED:
+                    return Answer(detail, finish_reason="content_filter", retries=failures + waits)
+                if trouble is Trouble.OVERFLOW:
+                    raise AgentFailure(Failure.CONTEXT_OVERFLOW, detail) from None
+                if trouble is Trouble.REFUSED or _too_long(error):
+                    raise AgentFailure(failure, detail) from None
+                if trouble is not Trouble.BROKEN:
+                    folds, streams = folds or trouble is Trouble.NO_SYSTEM, streams or trouble is Trouble.STREAM_ONLY
+                    continue
             waits, failures = (waits, failures + 1) if wait is None else (waits + 1, failures)
             if failures + waits // _WAITS > self._retries:
                 raise AgentFailure(failure, f"{detail} (asked {failures + waits} times)")
@@ -236,12 +243,42 @@ class OpenAIAgent:
             )
         return self._client
 
+    async def _post(self, body: dict[str, Any]) -> Any:
+        """The JSON of an answer, or its text; of a streamed one a completion of its chunks."""
+        from openai import AsyncStream
+
+        stream = await self._connected().post(
+            "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
+        )
+        response = stream.response  # whole, see `_bounded_client`
+        if response.headers.get("content-type", "").partition(";")[0].strip() == "text/event-stream":
+            return joined_chunks([chunk async for chunk in stream], ended=response.text.rstrip().endswith("[DONE]"))
+        try:
+            return response.json()
+        except ValueError:
+            return response.text
+
+    def _keep(self, *, folds: bool, streams: bool) -> None:
+        """Do for the rest of the run what an answer was got with."""
+        if folds and not self._folds:
+            _LOG.warning("%s takes no system message: it begins the first user message instead", self.name)
+        if streams and not self._streams:
+            _LOG.warning("%s only streams: its replies are streamed", self.name)
+        self._folds, self._streams = self._folds or folds, self._streams or streams
+
     def _body(
-        self, messages: Sequence[Message], temperature: float, seed: int, max_tokens: int | None
+        self,
+        messages: Sequence[Message],
+        temperature: float,
+        seed: int,
+        max_tokens: int | None,
+        *,
+        folds: bool,
+        streams: bool,
     ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": as_data_urls(messages),
+            "messages": as_data_urls(fold_system(messages) if folds else messages),
             "temperature": temperature,
             # Another one for each turn, below 2**31, which every server takes.
             "seed": mix(seed + len(messages)) & 0x7FFFFFFF,
@@ -249,15 +286,9 @@ class OpenAIAgent:
         limits = [limit for limit in (self._max_tokens, max_tokens) if limit is not None]
         if limits:
             body["max_tokens"] = min(limits)
+        if streams:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
         return {name: value for name, value in (body | self._extra).items() if name not in self._omit}
-
-    def _give_up(self, error: Any, detail: str) -> None:
-        """Raise where a retry cannot help."""
-        status, code = error.status_code, str(error.code)
-        if status in (400, 413, 422) and is_overflow(f"{code} {detail}"):
-            raise AgentFailure(Failure.CONTEXT_OVERFLOW, detail) from error
-        if code == "insufficient_quota" or (status < 500 and status not in _RETRIED):
-            raise AgentFailure(Failure.MODEL_ERROR, detail) from error
 
     def _without_key(self, answer: Answer) -> Answer:
         """The answer with the key redacted."""
@@ -270,6 +301,15 @@ class OpenAIAgent:
             text = text.replace(secret, "[key]")
         return text
 
+    def _describe(self, error: BaseException) -> str:
+        """An error of a request in a line."""
+        if long := _too_long(error):
+            return str(long)
+        said = said_by(error)
+        if response := getattr(error, "response", None):
+            return self._clean(f"HTTP {response.status_code}: {said}")
+        return self._clean(f"{said}: {error.__cause__}" if error.__cause__ else said)
+
     def _clean(self, text: str) -> str:
         """An error in a line, without the key and what a terminal would obey."""
         return without_controls(self._redact(" ".join(text.split()))[:500])
@@ -280,6 +320,17 @@ class _AnswerTooLong(Exception):
 
     def __init__(self) -> None:
         super().__init__(f"the server's answer has more than {_LONGEST_ANSWER:,} bytes")
+
+
+def _too_long(error: BaseException) -> _AnswerTooLong | None:
+    """The error of an answer that is too long, which the client may have wrapped."""
+    return next((each for each in (error, error.__cause__) if isinstance(each, _AnswerTooLong)), None)
+
+
+def _wait_of(error: Any) -> float | None:
+    """Seconds that the server asks to wait, or None."""
+    response = getattr(error, "response", None)
+    return None if response is None else retry_after(response.headers)
 
 
 def _bounded_client(*, trust_env: bool) -> Any:
@@ -324,54 +375,3 @@ def _secrets(key: str, user: str | None, password: str | None) -> list[str]:
     if user is not None:
         found.append(base64.b64encode(f"{user}:{password or ''}".encode()).decode())
     return [secret for secret in found if len(secret) >= 6]  # shorter ones occur in any text
-
-
-def is_overflow(text: str) -> bool:
-    """Whether an error says that a conversation does not fit the model's context."""
-    return _OVERFLOW.search(text) is not None
-
-
-def read_completion(answer: Any, retries: int = 0) -> Answer:
-    """The reply, the reasoning next to it and the counts of a completion, as its JSON was decoded.
-
-    Raises:
-        ValueError: it is no completion, or holds no reply.
-        AgentFailure: it is an error that says that the conversation is too long.
-    """
-    if not isinstance(answer, dict):
-        raise ValueError(f"the server answered no JSON object: {str(answer)[:200]!r}")
-    if error := answer.get("error"):
-        if is_overflow(str(error)):
-            raise AgentFailure(Failure.CONTEXT_OVERFLOW, str(error))
-        raise ValueError(f"the server answered an error: {error}")
-    choices = answer.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    message = choice.get("message") if isinstance(choice, dict) else None
-    if not isinstance(choice, dict) or not isinstance(message, dict):
-        raise ValueError("the server answered no choice")
-    content = message.get("content")
-    content = "" if content is None else content  # nothing but reasoning was written before the length was spent
-    if not isinstance(content, str):
-        raise ValueError(f"the server answered no text: {str(content)[:200]!r}")
-    reasoning = message.get("reasoning_content") or message.get("reasoning")
-    usage = answer.get("usage")
-    usage = usage if isinstance(usage, dict) else {}
-    reason = choice.get("finish_reason")
-    return Answer(
-        text=content,
-        reasoning=reasoning if isinstance(reasoning, str) else None,
-        prompt_tokens=_count(usage.get("prompt_tokens")),
-        completion_tokens=_count(usage.get("completion_tokens")),
-        finish_reason=reason if isinstance(reason, str) else None,
-        retries=retries,
-    )
-
-
-def with_reasoning(content: str, reasoning: str) -> str:
-    """The reply with its reasoning in thinking tags before it; tags quoted in the reasoning lose their brackets."""
-    plain = _TAG.sub(r"\1", reasoning)
-    return f"<think>{plain}</think>{content}"
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value <= MOST else None

@@ -132,7 +132,7 @@ def find(target: str) -> Any:
     if not module_name or not path:
         raise ValueError(f"{target!r}: write it as module:name, such as my_agent:reply.")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+        sys.path.append(str(Path.cwd()))  # last: no file that lies there takes the place of a library
     try:
         return resolve_name(target)
     except Exception as error:

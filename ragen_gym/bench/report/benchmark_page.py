@@ -296,14 +296,15 @@ def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> l
             said.append(f"{agent} differs significantly from random play on every split.")
         said += [f"{agent}: {sentence}" for sentence in sentences(summary)]
     for pair in comparisons:
-        differing = [name for name, split in pair["splits"].items() if split["significant"]]
+        differing = [name for name, split in pair["splits"].items() if split["success"]["significant"]]
         of = len(pair["splits"])
         if not of:
             said.append(f"No instance has a scored episode of both {pair['first']} and {pair['second']}.")
             continue
         what = f"on {len(differing)} of {of} splits" if of > 1 else "on the one split"
         verdict = f"differ significantly {what}" if differing else "do not differ significantly on any split"
-        said.append(f"{pair['first']} and {pair['second']} {verdict}.")
+        said.append(f"{pair['first']} and {pair['second']} {verdict} in success.")
+        said += [f"All levels: {entry['sentence']}" for entry in pair["all"].values() if entry["significant"]]
     return said
 
 
@@ -392,7 +393,8 @@ def _interval(estimate: Summary | None) -> str:
 
 def _pair(comparison: Summary) -> dict[str, Any]:
     rows = []
-    for name, split in comparison["splits"].items():
+    successes = {name: split["success"] for name, split in comparison["splits"].items()}
+    for name, split in {**successes, **({"all": comparison["all"]["success"]} if successes else {})}.items():
         difference = split["difference"]
         known = difference["low"] is not None
         ends = f"{100 * difference['low']:+z.1f} to {100 * difference['high']:+z.1f}" if known else ""

@@ -26,6 +26,7 @@ from ragen_gym.bench.results_folder import ResultsFolder
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Split, Suite
 from ragen_gym.bench.verify import Verdict, verify
+from ragen_gym.core.failures import describe_error
 from ragen_gym.core.stats import percent
 from ragen_gym.core.text import without_controls
 
@@ -44,18 +45,18 @@ __all__ = [
 
 SUBMISSION_FILE = "submission.toml"
 
-#: The most characters of a field of a submission.
-LONGEST = 300
+#: The most characters of a field of a submission, and the most bytes of a file of a run.
+LONGEST, _LARGEST = 300, 2**30
 
 PAGE = """\
 # Leaderboard
 
 Written by `ragen-gym bench leaderboard`, which replays every episode of every submission. Success in % with its 95 %
 interval, clustered by the family of the level; random and optimal play are of the same levels. `normalised` is success
-on the scale from random play (0) to optimal play (1), the mean over the splits. `ask why`: levels that the agent saw in
-training, where the run has a record of that, another temperature than the suite's, and what may have chosen among
-outcomes, such as attempts that were made again. What a replay cannot show, such as whether the replies are the
-model's, is in `ragen-gym bench verify --help`.
+on the scale from random play (0) to optimal play (1), the mean over the splits. `seen`: levels that the agent saw in
+training, by the run's own record. `ask why`: another temperature than the suite's, success above the interval of
+optimal play, and what may have chosen among outcomes, such as attempts that were made again. What a replay cannot
+show, such as whether the replies are the model's, is in `ragen-gym bench verify --help`.
 """
 
 
@@ -123,14 +124,18 @@ def find_submissions(folders: Iterable[Path]) -> list[Path]:
         ValueError: there is no such folder, or neither run nor submission in it.
     """
     found: dict[Path, Path] = {}
+    folders, any_file = [*folders], False
     for folder in folders:
         if not folder.is_dir():
             raise ValueError(f"{folder} is not a folder: give those of submissions, or one that holds them.")
         files = [file for name in (SUBMISSION_FILE, "run.json") for file in folder.rglob(name)]
-        if not files:
-            raise ValueError(f"{folder} holds no submission: a run's folder with a {SUBMISSION_FILE}.")
-        for path in sorted({file.parent for file in files}):
+        for path in sorted({file.parent for file in files}) or [folder]:  # an empty one is refused, not an error
             found.setdefault(path.resolve(), path)
+        any_file = any_file or bool(files)
+    if not any_file:
+        raise ValueError(
+            f"{', '.join(map(str, folders))} holds no submission: a run's folder with a {SUBMISSION_FILE}."
+        )
     return [*found.values()]
 
 
@@ -152,13 +157,15 @@ def judge(
             if twin is not None:
                 raise ValueError(f"it is the run of {twin} again.")
             entries.append(entry)
-        except (ValueError, OSError, RecursionError) as error:
-            refusals.append(Refusal(path, without_controls(str(error))))
+        except Exception as error:  # whatever is wrong with one folder, the others are judged
+            said = str(error) if isinstance(error, ValueError | OSError) else describe_error(error)
+            refusals.append(Refusal(path, without_controls(said)))
         progress(done)
     return entries, refusals
 
 
 def _entry(path: Path) -> Entry:
+    _check_size(path)
     submission = Submission.read(path)
     if (suite := ResultsFolder(path).info["suite"]) not in SUITES:
         raise ValueError(f"its suite, {suite}, is not one of this package.")
@@ -180,6 +187,16 @@ def _entry(path: Path) -> Entry:
     temperature, asked = run.info["temperature"], run.suite.temperature
     other = [f"temperature {temperature:g}, where the suite has {asked:g}"] * (temperature != asked)
     return Entry(path, submission, run.suite, summary, verdict.head, (*other, *verdict.doubts))
+
+
+def _check_size(path: Path) -> None:
+    """Raise a ValueError where a file is larger than this machine should read, or is a device or a pipe."""
+    folder = ResultsFolder(path)
+    for file, most in ((path / SUBMISSION_FILE, 2**16), *((file, _LARGEST) for file in folder.files)):
+        if file.exists() and not file.is_file():
+            raise ValueError(f"{file.name} is not a file.")
+        if file.is_file() and (size := file.stat().st_size) > most:
+            raise ValueError(f"{file.name} has {size:,} bytes: at most {most:,} are read.")
 
 
 def _why(verdict: Verdict) -> str:
@@ -215,10 +232,11 @@ def _suite(entries: Sequence[Entry]) -> str:
         model = f"{told.model} ({told.link})" if told.link else told.model
         cells = [str(place), model, entry.summary["agent"], told.who, told.settings]
         cells += [number(total["normalised"]), percent(total["success"])]
+        known = [f"{seen(split)} of {name}" for name, split in entry.summary["splits"].items() if seen(split)]
         met = [f"{seen(split)} of {name}" for name, split in entry.summary["splits"].items() if split["seen"]]
-        why = [*[f"levels seen in training: {', '.join(met)}"] * bool(met), *entry.doubts]
-        overall.append([*cells, f"{total['episodes']:,}", entry.head[:16], "; ".join(why)])
-    head = ["", "model", "agent", "by", "settings", "normalised", "success", "episodes", "chain", "ask why"]
+        cells += [f"{total['episodes']:,}", entry.head[:16], ", ".join(met) or ("none" if known else "not known")]
+        overall.append([*cells, "; ".join(entry.doubts)])
+    head = ["", "model", "agent", "by", "settings", "normalised", "success", "episodes", "chain", "seen", "ask why"]
     rows = {
         f"{place}. {entry.submission.model}": {name: split_rate(s) for name, s in entry.summary["splits"].items()}
         for place, entry in enumerate(entries, 1)

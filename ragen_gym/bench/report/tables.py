@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ragen_gym.core.failures import Failure
-from ragen_gym.core.stats import percent
+from ragen_gym.core.stats import CONFIDENCE, percent
 from ragen_gym.envs.reply import Problem, explain_problem
 
 __all__ = [
+    "above_optimal",
     "bounds",
     "common_problems",
     "csv_table",
@@ -27,7 +28,9 @@ __all__ = [
     "sentences",
     "success",
     "thousands",
+    "too_good",
     "uneven",
+    "wrong_oracle",
 ]
 
 Summary = Mapping[str, Any]
@@ -173,12 +176,48 @@ def lacks(summary: Summary) -> list[str]:
 
 
 def seen_in_training(summary: Summary) -> list[str]:
-    """A sentence on the levels that the agent saw in training, where the run has a record of that."""
+    """A sentence on the levels that the agent saw in training, or that no record says it."""
     splits = {name: split for name, split in summary["splits"].items() if split.get("seen") is not None}
     met = [f"{seen(split)} of {name}" for name, split in splits.items() if split["seen"]]
     if met:
         return [f"Levels that the agent saw in training, themselves or one of their family: {', '.join(met)}."]
-    return ["The agent saw none of these levels in training."] if splits else []
+    if splits:
+        return ["The agent saw none of these levels in training."]
+    return ["Whether the agent saw these levels in training is not known: the run has no record of that (--seen)."]
+
+
+def above_optimal(summary: Summary) -> list[str]:
+    """The splits on which an agent succeeded more often than optimal play is expected to, such as ``x (40 % of 30 %)``.
+
+    They are those above the 95 % interval of optimal play's success, by Bonferroni over the splits.
+    """
+    known = {name: split for name, split in summary["splits"].items() if split.get("optimal_as_good") is not None}
+    return [
+        f"{name} ({percent(split['success']['rate'])}, optimal play {percent(split['optimal_expected'])})"
+        for name, split in known.items()
+        if split["optimal_as_good"] < (1 - CONFIDENCE) / 2 / len(known)
+    ]
+
+
+def too_good(summary: Summary) -> list[str]:
+    """A sentence on success above optimal play's interval."""
+    if above := above_optimal(summary):
+        return [
+            f"Success above the 95 % interval of optimal play: {', '.join(above)}. The agent saw the transition noise "
+            "to come, or the game's oracle is wrong."
+        ]
+    return []
+
+
+def wrong_oracle(splits: Mapping[str, Summary]) -> list[str]:
+    """Sentences on the splits, by name, whose random play is significantly better than their optimal play."""
+    return [
+        f"{name}: random play succeeds in {percent(split['random']['rate'])} and optimal play in "
+        f"{percent(split['optimal_expected'])}, so the oracle of {split['env']} is wrong: run `ragen-gym check "
+        f"{split['env']}`."
+        for name, split in splits.items()
+        if "random" in split and "optimal_expected" in split and split["random"]["low"] > split["optimal_expected"]
+    ]
 
 
 def common_problems(summary: Summary) -> list[str]:
@@ -204,8 +243,8 @@ def common_problems(summary: Summary) -> list[str]:
 
 def sentences(summary: Summary) -> list[str]:
     """All that must be said next to the scores of a run."""
-    about = common_problems, seen_in_training, left_out, uneven, overflowed, lacks
-    return [sentence for each in about for sentence in each(summary)]
+    about = common_problems, seen_in_training, left_out, uneven, overflowed, lacks, too_good
+    return [*wrong_oracle(summary["splits"]), *(sentence for each in about for sentence in each(summary))]
 
 
 def _scored(entry: Summary) -> int:

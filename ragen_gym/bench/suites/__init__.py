@@ -277,7 +277,7 @@ def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path, *, run_cod
             levels = read_problems(folder / row["levels"], task_env(row["env"], turn_config, options))
         else:
             game = make_turn(row["env"], turn_config, **options).game
-            levels = tuple(game.level(game.board(text)) for text in game.level_texts(folder / row["levels"]))
+            levels = tuple(game.level(game.board(item)) for _, item in game.level_items(folder / row["levels"]))
         return Split(
             name=row["name"],
             env=row["env"],

@@ -20,6 +20,11 @@ from ragen_gym.games.grid import GridGame
 
 __all__ = ["FrozenLake", "FrozenLakeSolution"]
 
+#: Gymnasium's own lakes, as its ``map_name`` names them.
+_MAPS = {
+    "4x4": "SFFF\nFHFH\nFFFH\nHFFG",
+    "8x8": "SFFFFFFF\nFFFFFFFF\nFFFHFFFF\nFFFFFHFF\nFFFHFFFF\nFHHFFFHF\nFHFFHFHF\nFFFHFFFG",
+}
 _TIE = 1e-12
 #: Rows of the oracle's table at most, one for every number of actions left, and its cells in all: 300 MB.
 _MOST_ROWS, _MOST_CELLS = 50_000, 2**25
@@ -44,6 +49,12 @@ class FrozenLake(GridGame):
 
     ## Episode End
     Terminated on the goal (success) or in a hole. Truncated by the horizon.
+
+    ## Levels
+    A lake that is given may be written in any vocabulary of the game; ``letters`` are Gymnasium's. Gymnasium's ``desc``
+    (rows, also as an array of bytes, or what its ``generate_random_map`` returns) and ``map_name`` ("4x4" or "8x8")
+    give one lake, as ``levels`` does. Unless ``size``, ``height`` or ``width`` is given, each lake is played at its own
+    size.
 
     ## Arguments
     height, width: rows and columns, 2 to 64 cells a side; ``size`` sets both.
@@ -82,8 +93,9 @@ class FrozenLake(GridGame):
     }
     foreign_options: ClassVar[dict[str, str]] = {
         "is_slippery": "success_rate: 1 for False, 1/3 for True",
-        "map_name": "size: 8 for '8x8'",
-        "desc": "levels: a list of boards",
+        "map_name": "levels: give the map's rows as a board, or size for random lakes",
+        "desc": "levels: a list of boards, each a text of its rows, such as 'SFFF\\nFHFH\\nFFFH\\nHFFG'",
+        "reward_schedule": "fixed: 1 for the goal, 0 for anything else",
         "p": "frozen_prob",
     }
     example_moves = ("Down", "Up")
@@ -96,6 +108,20 @@ class FrozenLake(GridGame):
         "You stand on a frozen lake. Walk over the ice to the goal and keep out of the holes. "
         "You cannot leave the board."
     )
+
+    @classmethod
+    def foreign_levels(cls, options: dict[str, Any]) -> list[Any] | None:
+        """The one lake that Gymnasium's ``desc``, or else its ``map_name``, gives."""
+        rows, map_name = options.pop("desc", None), options.get("map_name")
+        if rows is None and "map_name" not in options:
+            return None
+        if rows is None and (not isinstance(map_name, str) or map_name not in _MAPS):
+            raise ValueError(
+                f"FrozenLake: map_name={shown(map_name)} is not a map: choose one of {', '.join(_MAPS)}; for random "
+                "lakes give size, and random_start=False for a start in the upper left corner."
+            )
+        options.pop("map_name", None)
+        return [list(rows) if rows is not None else _MAPS[str(map_name)]]
 
     def __post_init__(self, size: int | None) -> None:
         self.square(size, 2, 64)

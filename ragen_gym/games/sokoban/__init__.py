@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import read_levels
+from ragen_gym.core.levels import level_items
 from ragen_gym.core.seeding import Stream
-from ragen_gym.core.text import TextFormat, Vocabulary
+from ragen_gym.core.text import Vocabulary, parse_grid
 from ragen_gym.core.validation import check_number, shown
 from ragen_gym.games.game import Board, Boards, Solution
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.sokoban import rules
 from ragen_gym.games.sokoban.rules import most_boxes
-from ragen_gym.games.sokoban.xsb import XSB, is_xsb, read_file, to_rectangle
+from ragen_gym.games.sokoban.xsb import XSB, split_text, to_rectangle, xsb_rows
 
 __all__ = ["GENERATORS", "Generator", "Sokoban"]
 
@@ -53,12 +53,15 @@ class Sokoban(GridGame):
     Levels outside the bounds on moves and pushes, or of another split, are drawn again.
 
     ## Levels
-    A level that is given, alone or in a list or a file, may be written in the game's own symbols, in those of the
-    vocabulary ``new_vocab``, or in XSB, the common format (``#`` wall, space, ``-`` or ``_`` floor, ``.`` target, ``$``
-    box, ``*`` box on target, ``@`` player, ``+`` player on target). No board can be read in two of them, since each has
-    a box of its own. In XSB rows may be ragged and the board smaller than the environment's: what lies outside the
-    walls becomes wall. A file may hold many levels, parted by empty lines, comments after ``;`` or titles, as Boxoban's
-    files do. A level has one player, boxes and targets in equal number, a box off target, and a closed wall.
+    A level that is given, alone or in a list or a file, may be written in any vocabulary of the game and any text
+    format, or in XSB, the common format (``#`` wall, space, ``-`` or ``_`` floor, ``.`` target, ``$`` or ``b`` box,
+    ``*`` or ``B`` box on target, ``@`` or ``p`` player, ``+`` or ``P`` player on target; ``4#`` is ``####``, and ``|``
+    ends a row). In XSB rows may be ragged: what lies outside the walls becomes wall. A file may hold many levels, of
+    several sizes, separated by empty lines, comments after ``;`` or titles, as Boxoban's files do, or be a collection
+    in XML (.slc). A level has one player, boxes and targets in equal number, a box off target, and a closed wall.
+
+    Where ``height``, ``width`` or ``size`` is given, walls fill smaller boards up to it. Otherwise each level is played
+    at its own size.
 
     ## Rewards
     -0.1 for each action, +1 for a box pushed onto a target, -1 for a box pushed off one, +10 when the last box is on
@@ -103,6 +106,7 @@ class Sokoban(GridGame):
     box_tiles = frozenset(rules.BOXES)
     target_tiles = frozenset(rules.TARGETS)
     ground_tiles = frozenset({rules.Tile.WALL, rules.Tile.FLOOR})
+    fills = rules.Tile.WALL
     read_as: ClassVar = {rules.Tile.PLAYER: rules.Tile.FLOOR, rules.Tile.PLAYER_ON_TARGET: rules.Tile.TARGET}
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
@@ -195,43 +199,34 @@ class Sokoban(GridGame):
 
         return SokobanSolution(self, board)
 
-    @property
-    def _alphabets(self) -> tuple[Vocabulary, Vocabulary]:
-        return self.vocabularies["ragen"], self.vocabularies["new_vocab"]
+    def level_items(self, source: str | Path, vocabulary: Vocabulary | None = None) -> list[tuple[str, Any]]:
+        """The levels of a file or text, each with its place in it; see "Levels" in the class."""
+        vocabularies = [*self.vocabularies.values(), *([vocabulary] if vocabulary else [])]
+        # Collections come with titles in every encoding; a board has none of the characters that differ.
+        return level_items(source, lambda text: split_text(text, vocabularies), lenient=True)
 
-    @classmethod
-    def level_texts(cls, path: str | Path) -> list[str]:
-        """The text of each board in a file, of whatever size; see "Levels" in the class."""
-        if Path(path).suffix == ".jsonl":
-            return read_levels(path)
-        return [text for _, text in read_file(path, (cls.vocabularies["ragen"], cls.vocabularies["new_vocab"]))]
+    def read_rows(self, rows: list[str], vocabulary: Vocabulary | None) -> bytes:
+        """The board of rows of symbols; see "Levels" in the class."""
+        if self.fitting(rows, vocabulary):
+            return super().read_rows(rows, vocabulary)
+        plain = xsb_rows(rows)
+        if plain is None:
+            names = ", ".join(f"{each.name} {' '.join(each.symbols)}" for each in self.vocabularies.values())
+            text = "\n".join(rows)
+            slips = {"\t": "a tab within a row: write spaces", "(": "a group of runs in parentheses: write it out"}
+            held = "".join(f" It holds {slip}." for sign, slip in slips.items() if sign in text)
+            raise ValueError(
+                f"Sokoban: a board is written in the symbols of one of {names}; this one is not:\n{text}{held}"
+            )
+        return parse_grid(to_rectangle(plain), self.vocabularies["xsb"], self.name)
 
-    def parse(self, text: str, vocabulary: Vocabulary | None = None, text_format: TextFormat = "grid") -> bytes:
-        """The board of a text; see "Levels" in the class. A vocabulary or a format that is given is taken literally."""
-        if vocabulary is None and text_format == "grid":
-            text = text.replace("\r\n", "\n")
-            vocabulary = next((v for v in self._alphabets if set(text) <= {*v.symbols, "\n"}), None)
-            if vocabulary is None and is_xsb(text):
-                vocabulary, text = XSB, to_rectangle(text, self.height, self.width)
-            if vocabulary is None:
-                names = ", ".join(f"{v.name} {' '.join(v.symbols)}" for v in (*self._alphabets, XSB))
-                raise ValueError(
-                    f"Sokoban: a board is written in the symbols of one of {names}; this one is not:\n{text}"
-                )
-        return super().parse(text, vocabulary, text_format)
+    def fitting(self, rows: list[str], vocabulary: Vocabulary | None) -> list[Vocabulary]:
+        """The vocabularies of the rows but for XSB, whose rows may be ragged."""
+        return [each for each in super().fitting(rows, vocabulary) if each.name != XSB.name]
 
-    def fixed_boards(self, levels: Any, split: str | None) -> list[bytes]:
-        """The boards of a file, or of a list of levels or texts, that belong to ``split``."""
-        of_a_file = isinstance(levels, str) or hasattr(levels, "__fspath__")
-        if not of_a_file or Path(levels).suffix == ".jsonl":
-            return super().fixed_boards(levels, split)
-        boards = []
-        for line, text in read_file(levels, self._alphabets):
-            try:
-                boards.append(self.level(self.board(text)))
-            except ValueError as error:
-                raise ValueError(f"{levels}, level at line {line}: {error}") from None
-        return super().fixed_boards(boards, split)
+    def options_at(self, height: int, width: int) -> dict[str, Any]:
+        """As many boxes as fit: the number for generated levels says nothing about a given one."""
+        return {"boxes": max(1, min(self.boxes, most_boxes(height, width)))}
 
     def check(self, board: bytes) -> None:
         """Raise a ValueError unless walls close the board and it has one player, and boxes and targets in pairs."""

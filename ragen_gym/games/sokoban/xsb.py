@@ -1,108 +1,115 @@
-"""Levels in XSB, the common text format of Sokoban, and the files that hold many of them.
+r"""Levels in XSB, the common text format of Sokoban, and the files that hold many of them.
 
 | symbol | tile | | symbol | tile |
 |---|---|---|---|---|
 | ``#`` | wall | | ``.`` | target |
-| space, ``-``, ``_`` | floor | | ``*`` | box on target |
-| ``@`` | player | | ``$`` | box |
-| ``+`` | player on target | | | |
+| space, ``-``, ``_`` | floor | | ``*``, ``B`` | box on target |
+| ``@``, ``p`` | player | | ``$``, ``b`` | box |
+| ``+``, ``P`` | player on target | | | |
+
+A number before a symbol repeats it, as in ``4#``, and ``|`` ends a row as a new line does.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from pathlib import Path
+from html import unescape
 
-from ragen_gym.core.levels import check_file
 from ragen_gym.core.text import Vocabulary
 
-__all__ = ["XSB", "is_xsb", "read_file", "split_text", "to_rectangle"]
+__all__ = ["XSB", "split_text", "to_rectangle", "xsb_rows"]
 
-#: XSB as a vocabulary; a space or an underscore is read as its floor, too.
+#: XSB as a vocabulary; ``_READ_AS`` is read as well.
 XSB = Vocabulary("xsb", "#-.*$@+")
 
-_FLOOR, _WALL = "-", "#"
-_FLOORS = " _"
+_FLOOR, _WALL, _DECORATION = "-", "#", "*"
+_PLAYERS = "@+"
+_READ_AS = str.maketrans(" _pPbB", "--@+$*")
+_SYMBOLS = "".join((*XSB.symbols, *map(chr, _READ_AS)))
+_ROWS = re.compile(rf"(?:\d{{0,2}}[{re.escape(_SYMBOLS)}]|\|)+")
+_SPACED = re.compile(r"\S( \S)+")
+_SIZE, _PLACES = re.compile(r"board \d+x\d+"), re.compile(r"[a-z ]+: [(),\d ]+")
+#: Of files in the XML of Sokoban collections (.slc).
+_XML_LEVEL, _XML_ROW = re.compile(r"<Level\b.*?</Level>", re.DOTALL), re.compile(r"<L>(.*?)</L>")
 
 
-def is_xsb(text: str) -> bool:
-    """Whether every character of the text is a symbol of XSB."""
-    return set(text) <= {*XSB.symbols, *_FLOORS, "\n"}
+def xsb_rows(rows: Sequence[str]) -> list[str] | None:
+    """Rows in ``XSB``'s own symbols, of any length; None where they are not XSB."""
+    if not all(row == "" or _ROWS.fullmatch(row) for row in rows):
+        return None
+    full = "\n".join(rows).replace("|", "\n").translate(_READ_AS)
+    return re.sub(r"(\d+)(\D)", lambda run: run[2] * int(run[1]), full).strip("\n").split("\n")
 
 
-def to_rectangle(text: str, height: int, width: int) -> str:
-    """An XSB level as full rows of ``XSB``'s symbols, at least ``height`` rows of ``width``.
+def to_rectangle(rows: Sequence[str]) -> str:
+    """The rows of a level in ``XSB``'s symbols, equally long.
 
-    What lies outside the walls becomes wall: short rows are filled up, floor that can be reached from beyond the edge
-    is walled, and rows and columns are added below and on the right. None of that changes the game.
+    What lies outside the walls becomes wall: short rows are filled up, and floor and boxes on targets that can be
+    reached from beyond the edge are walled. None of that changes the game.
 
     Raises:
         ValueError: the walls leave a way from the player, a box or a target to beyond the edge.
     """
-    rows = [row.rstrip() for row in text.strip("\n").split("\n")]
     columns = max(map(len, rows))
-    cells = [list(row.translate(dict.fromkeys(map(ord, _FLOORS), _FLOOR)).ljust(columns, _FLOOR)) for row in rows]
-    edge = [
-        (r, c) for r in range(len(rows)) for c in range(columns) if r in (0, len(rows) - 1) or c in (0, columns - 1)
-    ]
-    outside = [(r, c) for r, c in edge if cells[r][c] != _WALL]
-    while outside:
-        r, c = outside.pop()
+    cells = [list(row.ljust(columns, _FLOOR)) for row in rows]
+    ends = (0, len(rows) - 1), (0, columns - 1)
+    todo = [(r, c) for r in range(len(rows)) for c in range(columns) if r in ends[0] or c in ends[1]]
+    while todo:
+        r, c = todo.pop()
         if cells[r][c] == _WALL:
             continue
-        if cells[r][c] != _FLOOR:
+        if cells[r][c] not in (_FLOOR, _DECORATION):
             raise ValueError(
-                f"Sokoban: the walls do not close: {cells[r][c]!r} in row {r + 1}, column {c + 1} "
-                "can be reached from beyond the edge."
+                f"Sokoban: the walls do not close: {cells[r][c]!r} in row {r + 1}, column {c + 1} can be reached from "
+                "beyond the edge; close them, or remove what stands outside them."
             )
         cells[r][c] = _WALL
-        outside += [
-            (y, x)
-            for y, x in ((r - 1, c), (r + 1, c), (r, c - 1), (r, c + 1))
-            if 0 <= y < len(rows) and 0 <= x < columns
-        ]
-    full = ["".join(row).ljust(width, _WALL) for row in cells]
-    full += [_WALL * len(full[0])] * (height - len(full))
-    return "\n".join(full)
+        around = ((r - 1, c), (r + 1, c), (r, c - 1), (r, c + 1))
+        todo += [(y, x) for y, x in around if 0 <= y < len(rows) and 0 <= x < columns]
+    return "\n".join(map("".join, cells))
 
 
 def split_text(text: str, vocabularies: Sequence[Vocabulary]) -> list[tuple[int, str]]:
     """The levels of a text that holds many, each with the number of its first line, from 1 on.
 
     The rows of a level stand on neighbouring lines. A row is made of the symbols of XSB, or of one of the vocabularies,
-    with a wall among them (their first symbol). Every other line, be it empty, a comment after ``;``, a title or an
-    author, only ends a level.
-
-    Raises:
-        ValueError: a line starts with a wall and is not a row.
+    with a wall among them (their first symbol); the rows of a level share a vocabulary. Coordinates may follow, or
+    stand alone. A line that begins with ``#`` belongs to a level whatever it holds, so that a slip of the pen is not
+    taken for a title. Every other line, be it empty, a comment after ``;``, a title or an author, only ends a level.
     """
-    alphabets = [{*XSB.symbols, *_FLOORS}, *(set(vocabulary.symbols) for vocabulary in vocabularies)]
-    walls = [_WALL, *(vocabulary.symbols[0] for vocabulary in vocabularies)]
+    if "</Level>" in text:
+        return [
+            (text.count("\n", 0, level.start()) + 1, "\n".join(map(unescape, _XML_ROW.findall(level[0]))))
+            for level in _XML_LEVEL.finditer(text)
+        ]
     levels: list[tuple[int, str]] = []
     block: list[str] = []
+    shared: set[str] = set()
+    listing = False  # whether the lines of coordinates have begun
     for number, line in enumerate([*text.splitlines(), ""], 1):
         row = line.rstrip()
-        if any(wall in row and set(row) <= symbols for wall, symbols in zip(walls, alphabets, strict=True)):
-            block.append(row)
+        written_in, size = _written_in(row.strip(), vocabularies), bool(_SIZE.fullmatch(row))
+        places = listing and bool(_PLACES.fullmatch(row))
+        if block and not places and (listing or not (size or written_in & shared)):
+            if len(block) > 1 or block[0].lstrip().startswith(_WALL) or "|" in block[0]:
+                levels.append((number - len(block), "\n".join(block)))
+            block, listing = [], False
+        if size:
+            listing = True
+        elif written_in:
+            shared = written_in & shared if block else written_in
+        elif not places:
             continue
-        if row.lstrip().startswith(_WALL):
-            raise ValueError(f"Sokoban: line {number} starts like a row of a board, but {row!r} holds other symbols.")
-        if block:
-            levels.append((number - len(block), "\n".join(block)))
-            block = []
+        block.append(row)
     return levels
 
 
-def read_file(source: str | Path, vocabularies: Sequence[Vocabulary]) -> list[tuple[int, str]]:
-    """The levels of a file, as ``split_text`` reads them.
-
-    Raises:
-        ValueError: there is no such file, no level in it, or a line that cannot be read.
-    """
-    path = Path(source)
-    check_file(path)
-    # Collections come with titles in every encoding; a board has none of the characters that differ.
-    levels = split_text(path.read_text(encoding="utf-8-sig", errors="replace"), vocabularies)
-    if not levels:
-        raise ValueError(f"{path} holds no board: write one row a line, a blank line between boards.")
-    return levels
+def _written_in(row: str, vocabularies: Sequence[Vocabulary]) -> set[str]:
+    """The names of the vocabularies that a line can be a row of."""
+    compact = set(row.replace(" ", "") if _SPACED.fullmatch(row) else row)
+    found = {each.name for each in vocabularies if each.symbols[0] in compact and compact <= set(each.symbols)}
+    if _WALL in row and _ROWS.fullmatch(row.translate({ord("("): None, ord(")"): None})):
+        found.add(XSB.name)
+    walled = {XSB.name, *(each.name for each in vocabularies if each.symbols[0] == _WALL)}
+    return found or (walled if row.startswith(_WALL) else set())

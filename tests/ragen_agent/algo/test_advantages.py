@@ -101,6 +101,32 @@ def test_a_baseline_removes_what_all_have_in_common(data: st.DataObject, shape: 
         close(algo.normalised(returns + shift, rule), algo.normalised(returns, rule))
 
 
+@pytest.mark.parametrize("rule", sorted(set(ADVANTAGE_RULES) - {"ppo"}))
+def test_integers_are_numbers(rule: str) -> None:
+    returns = torch.tensor([[0, 1, 3], [2, 2, 2]])
+    torch.testing.assert_close(algo.normalised(returns, rule), algo.normalised(returns.float(), rule))
+    torch.testing.assert_close(algo.group_std(returns), algo.group_std(returns.float()))
+    assert bool(algo.normalised(returns > 1, rule).isfinite().all())
+
+
+@pytest.mark.parametrize("rule", sorted(set(ADVANTAGE_RULES) - {"ppo"}))
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+def test_a_broken_return_is_refused_and_a_failed_one_left_out(rule: str, broken: float) -> None:
+    """Neither silences the rest of its group, or of the batch."""
+    returns = torch.tensor([[0.0, 1.0, 3.0, 2.0], [5.0, broken, 1.0, 0.0]])
+    refused = f"episode 1 of group 1 has {broken}, which is not a finite number; leave"
+    with pytest.raises(ValueError, match=refused):
+        algo.normalised(returns, rule)
+    with pytest.raises(ValueError, match=refused):
+        algo.group_std(returns)
+    counted = returns.isfinite()
+    found = algo.normalised(returns, rule, counted=counted)
+    rest = algo.normalised(torch.where(counted, returns, 7.0), rule, counted=counted)
+    assert torch.equal(found, rest)
+    assert float(found[1, 1]) == 0
+    assert bool(found[1, [0, 2, 3]].any())
+
+
 def test_broadcast_to_tokens() -> None:
     sampled = torch.tensor([[False, True, True], [True, False, False]])
     close(algo.broadcast_to_tokens(torch.tensor([2.0, -1.0]), sampled), [[0.0, 2.0, 2.0], [-1.0, 0.0, 0.0]])

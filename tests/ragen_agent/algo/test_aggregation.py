@@ -13,13 +13,13 @@ from tests.ragen_agent.algo.tensors import ONE, YES, close, masks, tensors
 
 
 def test_what_a_token_weighs_by_hand() -> None:
-    """A row of one token (4) and one of three (1 each), and a row that takes no part."""
+    """A row of one token (4) and one of three (1 each), and a masked row: its sum is 0, and it has no mean."""
     x = torch.tensor([[4.0, 9.0, 9.0], [1.0, 1.0, 1.0], [9.0, 9.0, 9.0]], dtype=torch.float64)
     mask = torch.tensor([[True, False, False], [True, True, True], [False, False, False]])
     close(algo.aggregate(x, mask), 7 / 4)
     close(algo.aggregate(x, mask, "sequence_mean"), (4 + 1) / 2)
-    close(algo.aggregate(x, mask, "sequence_sum"), (4 + 3) / 2)
-    close(algo.aggregate(x, mask, "constant", length=10), (4 + 3) / 20)
+    close(algo.aggregate(x, mask, "sequence_sum"), (4 + 3 + 0) / 3)
+    close(algo.aggregate(x, mask, "constant", length=10), (4 + 3 + 0) / 30)
 
 
 @given(

@@ -49,26 +49,28 @@ def test_gae_reference(data: st.DataObject, shape: tuple[int, int], gamma: float
         assert not returns[row, ~at].any()
 
 
-# Two turns of two tokens with an observation between them. The values at the turns' ends are 2 and 6, the others 1
-# and 4; the observation's 100 plays no part.
+# Two turns of two tokens with an observation between them. The values at the turns' first tokens are 1 and 4, at their
+# ends 2 and 6; the observation's 100 plays no part.
 SAMPLED = torch.tensor([[True, True, False, True, True]])
 VALUES = torch.tensor([[1.0, 2.0, 100.0, 4.0, 6.0]], dtype=torch.float64)
 ENDS = [[1, 4]]
 
 
 def test_turn_wise_gae_by_hand() -> None:
-    """gamma_turn 1/2, lambda 1/2, rewards 3 and 8.
+    """gamma_turn 1/2, lambda 1/2, rewards 3 and 8, values before the turns 1 and 4.
 
-    Second turn: A = 8 - 6 = 2. First: delta = 3 + 6/2 - 2 = 4, A = 4 + 2/4 = 4.5. Returns: 6 + 2 and 2 + 4.5.
+    Second turn: A = 8 - 4 = 4. First: delta = 3 + 4/2 - 1 = 4, A = 4 + 4/4 = 5. Returns: 4 + 4 and 1 + 5.
     """
     rewards = torch.tensor([[0.0, 3.0, 0.0, 0.0, 8.0]], dtype=torch.float64)
     advantages, returns = algo.turn_wise_gae(rewards, VALUES, SAMPLED, ENDS, gamma_turn=0.5, lam=0.5)
-    close(advantages, [[4.5, 4.5, 0.0, 2.0, 2.0]])
-    close(returns, [[6.5, 6.5, 0.0, 8.0, 8.0]])
+    close(advantages, [[5.0, 5.0, 0.0, 4.0, 4.0]])
+    close(returns, [[6.0, 6.0, 0.0, 8.0, 8.0]])
 
 
 def test_bi_level_gae_by_hand() -> None:
-    """The same turns, gamma_token 1, lambda 1/2: A = 4.5 and 2 at the ends, as above; r' = 6.5 and 8.
+    """The same turns, gamma_token 1, lambda 1/2, from the values at the ends, as VAGEN's: r' = 6.5 and 8.
+
+    At the ends A = 8 - 6 = 2, and delta = 3 + 6/2 - 2 = 4, A = 4 + 2/4 = 4.5.
 
     Second turn's first token: delta = 0 + 6 - 4 = 2, A = 2 + 2/2 = 3. First turn's: delta = 0 + 2 - 1 = 1,
     A = 1 + 4.5/2 = 3.25.
@@ -137,11 +139,12 @@ def test_turn_wise_gae_reference(data: st.DataObject, shape: tuple[int, int], ga
     for row in range(shape[0]):
         starts = [0, *(end + 1 for end in ends[row])]
         earned = [float(rewards[row, a : e + 1].sum()) for a, e in zip(starts, ends[row], strict=False)]
-        at_ends = [float(values[row, e]) for e in ends[row]]
-        by_turn = reference_gae(earned, at_ends, gamma, lam)
+        spoken = [sampled[row, a : e + 1].nonzero() for a, e in zip(starts, ends[row], strict=False)]
+        before = [float(values[row, a + int(found[0])]) for a, found in zip(starts, spoken, strict=False)]
+        by_turn = reference_gae(earned, before, gamma, lam)
         for t in range(shape[1]):
             turn = sum(end < t for end in ends[row])
-            expected = (by_turn[turn], by_turn[turn] + at_ends[turn]) if sampled[row, t] else (0.0, 0.0)
+            expected = (by_turn[turn], by_turn[turn] + before[turn]) if sampled[row, t] else (0.0, 0.0)
             assert (float(advantages[row, t]), float(returns[row, t])) == pytest.approx(expected, abs=1e-9)
 
 

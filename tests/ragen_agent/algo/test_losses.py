@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,11 +38,46 @@ def test_policy_loss_by_hand() -> None:
     close(stats.approx_kl, (2 * (2 - 1 - math.log(2)) + 2 * (0.5 - 1 + math.log(2))) / 4)
 
 
-def test_one_broken_token_does_not_overflow() -> None:
-    loss, _ = algo.policy_loss(0 * ONE, -1000 * ONE, -ONE, YES)
-    assert torch.isfinite(loss)
-    weights, _ = algo.mismatch_weights(0 * ONE, -1000 * ONE, YES, bounds=(0.0, math.inf))
-    assert torch.isfinite(weights).all()
+#: Log-probs of tokens, the broken ones included: gaps of up to 10,000 nats, and of probabilities that are 0.
+LOG_PROBS = st.floats(-1e4, 0, width=32) | st.just(-math.inf)
+
+
+def float32(data: st.DataObject, shape: tuple[int, int], elements: st.SearchStrategy[float]) -> torch.Tensor:
+    return data.draw(tensors(shape, elements)).float()
+
+
+@pytest.mark.parametrize("dual_clip", [None, 3.0])
+@pytest.mark.parametrize("rule", POLICY_LOSSES)
+@given(data=st.data(), shape=ROWS)
+def test_no_gap_of_log_probs_overflows_a_loss(
+    rule: str, dual_clip: float | None, data: st.DataObject, shape: tuple[int, int]
+) -> None:
+    """In float32, as it is trained: loss, gradients and figures are finite, whatever the two policies say."""
+    new, old = (float32(data, shape, LOG_PROBS) for _ in range(2))
+    advantages, mask = float32(data, shape, st.floats(-5, 5)), data.draw(masks(shape, some=True))
+    new.requires_grad_()
+    options: dict[str, Any] = (
+        {"dual_clip": dual_clip} if dual_clip and "dual_clip" in POLICY_LOSSES[rule].options else {}
+    )
+    loss, stats = algo.policy_loss(new, old, advantages, mask, rule, **options)
+    (gradient,) = torch.autograd.grad(loss, new)
+    assert bool(loss.isfinite())
+    assert bool(gradient.isfinite().all())
+    assert bool(torch.stack([*stats]).isfinite().all())
+
+
+AXES = [("token", "clip", "ratio"), *product(("token", "sequence"), ("mask",), ("ratio", "binary_kl", "tv"))]
+
+
+@pytest.mark.parametrize(("level", "mode", "gating"), AXES)
+@given(data=st.data(), shape=ROWS)
+def test_no_gap_of_log_probs_overflows_a_correction(
+    level: str, mode: str, gating: str, data: st.DataObject, shape: tuple[int, int]
+) -> None:
+    new, old = (float32(data, shape, LOG_PROBS) for _ in range(2))
+    mask = data.draw(masks(shape, some=True))
+    weights, _ = algo.mismatch_weights(new, old, mask, level=level, mode=mode, gating=gating, bounds=(0.0, math.inf))
+    assert bool(weights.isfinite().all())
 
 
 @given(data=st.data(), shape=ROWS, clip=st.floats(0.01, 2) | st.just(math.inf))
@@ -110,11 +146,10 @@ def test_policy_loss_reference(
                     term = max(term, dual_clip * advantage)
                 clipped += term != plain
                 terms.append(term)
-        if terms:
-            rows.append(terms)
+        rows.append(terms)
     expected = {
         "token_mean": statistics.fmean([term for terms in rows for term in terms]),
-        "sequence_mean": statistics.fmean([statistics.fmean(terms) for terms in rows]),
+        "sequence_mean": statistics.fmean([statistics.fmean(terms) for terms in rows if terms]),
         "sequence_sum": statistics.fmean([math.fsum(terms) for terms in rows]),
         "constant": statistics.fmean([math.fsum(terms) / 7 for terms in rows]),
     }

@@ -60,10 +60,34 @@ def test_kl_loss_reference(data: st.DataObject, shape: tuple[int, int], kind: st
     for row in range(shape[0]):
         differences = [float(new[row, t] - reference[row, t]) for t in range(shape[1]) if mask[row, t]]
         rows.append([formulas[kind](d) for d in differences])
-    filled = [terms for terms in rows if terms]
-    tokens = [term for terms in filled for term in terms]
-    expected = statistics.fmean(tokens) if how == "token_mean" else math.fsum(tokens) / len(filled)
+    tokens = [term for terms in rows for term in terms]
+    expected = statistics.fmean(tokens) if how == "token_mean" else math.fsum(tokens) / len(rows)
     assert float(algo.kl_loss(new, reference, mask, kind, how)) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", KL_ESTIMATES)
+@given(data=st.data(), shape=ROWS)
+def test_no_gap_of_log_probs_overflows_an_estimate(kind: str, data: st.DataObject, shape: tuple[int, int]) -> None:
+    """In float32: the loss and its gradients, and what a critic's whitened batch becomes with it as a cost."""
+    log_probs = st.floats(-1e4, 0, width=32) | st.just(-math.inf)
+    new, reference = (data.draw(tensors(shape, log_probs)).float() for _ in range(2))
+    mask = data.draw(masks(shape, some=True))
+    new.requires_grad_()
+    loss = algo.kl_loss(new, reference, mask, kind)
+    (gradient,) = torch.autograd.grad(loss, new)
+    assert bool(loss.isfinite())
+    assert bool(gradient.isfinite().all())
+    cost = algo.kl_penalty(new.detach(), reference, kind)
+    assert bool(algo.whiten(-0.001 * cost, mask).isfinite().all())
+
+
+def test_k3_is_bounded_as_the_ratios_are_and_pulls_from_above() -> None:
+    """The policy 100 nats below its reference: e^20 - 1 - 20, without a gradient. 100 above: 99, with the slope 1."""
+    policy = torch.tensor([[-100.0, 0.0, -1.0]], requires_grad=True)
+    found = algo.kl_penalty(policy, torch.tensor([[0.0, -100.0, -1.0]]), "k3")
+    torch.testing.assert_close(found, torch.tensor([[math.exp(20) - 21, 99.0, 0.0]]))
+    (gradient,) = torch.autograd.grad(found.sum(), policy)
+    close(gradient, [[0.0, 1.0, 0.0]])
 
 
 @given(

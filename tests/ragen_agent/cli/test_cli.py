@@ -98,6 +98,7 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["train", "--set", "openrlhf=3"], "openrlhf is 3; it must be a table"),
         (["train", "--backend", "openrlhf", "--set", "openrlhf=3"], "openrlhf is 3; it must be a table"),
         (["train", "--backend", "openrlhf", "--set", "evaluation.batch=8"], "evaluation.batch has no effect with"),
+        (["train", "--backend", "openrlhf", "--evaluation.imitation"], "evaluation.imitation=true has no effect with"),
         (["eval", "x", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed"),
         (["tokens", "--set", "openrlhf.micro_batch=4"], "distributed trainer alone: leave it out."),
         (["data", "--out", "x", "--set", "openrlhf.prompts=y"], "distributed trainer alone: leave it out."),
@@ -327,6 +328,11 @@ def test_the_game_is_a_setting_too() -> None:
         ("sft data --noise 0.5 --set demonstrations.mistakes=0 --out {out}", "mistakes is given as 0.5 and as 0"),
         ("train --config a.toml --config b.toml", "--config: given as a.toml and as b.toml: give one of them"),
         ("train --seed 1 --seed 2", "--seed: given as 1 and as 2"),
+        ("train --starpo-s --no-starpo-s", "--starpo-s/--no-starpo-s: both are given: give one of them"),
+        ("train --no-starpo-s --starpo-s", "--starpo-s/--no-starpo-s: both are given: give one of them"),
+        ("report run --json --tensorboard", "argument --tensorboard: not allowed with argument --json"),
+        ("report run --json --out page.html", "--out has no effect with --json, which writes no page"),
+        ("report run --tensorboard --force", "--force has no effect with --tensorboard, which writes no page"),
     ],
 )
 def test_two_values_of_one_setting_are_refused(
@@ -488,3 +494,26 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     monkeypatch.setattr("ragen_agent.cli.build_parser", missing)
     assert main(["settings"]) == 2
     assert f"the library {name} is missing: run pip install 'ragen-gym[{extra}]'" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_trained_further_as_the_message_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shape = ["small_model.hidden=32", "small_model.layers=1", "training.groups=2", "training.group_size=2"]
+    shape += ["demonstrations.episodes=64", "evaluation.levels=2", "evaluation.imitation=false"]
+    words = ["--game", "Bandit", "--iterations", "2", *(word for name in shape for word in ("--set", name))]
+    assert main(["train", *words, "--out", "run"]) == 0
+    capsys.readouterr()
+    assert main(["train", "--resume", "run", "--iterations", "3"]) == 2
+    said = capsys.readouterr().err
+    assert "The run has 2 iterations and keeps no state of its optimiser." in said
+    command = said.partition("begin a new run with new levels: ragen-agent ")[2].split()
+    assert command[:5] == ["train", "--config", "run/config.toml", "--model", "run/checkpoint"]
+    assert command[-2:] == ["--iterations", "1"]
+    assert main([*command, "--out", "further"]) == 0
+    config = RunFolder.reopen(Path("further"))[1]
+    assert (config.seed, config.training.iterations, config.warm_start.epochs) == (1, 1, 0)
+    (tmp_path / "run" / "checkpoint").rename(tmp_path / "elsewhere")
+    assert main(["train", "--resume", "run", "--iterations", "3"]) == 2
+    assert "finish it first, with --resume run alone" in capsys.readouterr().err

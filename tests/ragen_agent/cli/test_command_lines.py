@@ -70,9 +70,8 @@ def test_every_command_has_help_without_the_extras(tmp_path: Path) -> None:
     calls = [(*words, "--help") for words in COMMANDS]
     for words, (code, out, err) in zip(calls, base_only(calls, tmp_path), strict=True):
         assert code == 0, (words, code, err)
-        if words[1] != "bench-speed":  # which is the repository's and says so
-            assert out.startswith(f"usage: {' '.join(words[:-1])}"), words
-            assert not err, words
+        assert out.startswith(f"usage: {' '.join(words[:-1])}"), words
+        assert not err, words
 
 
 @pytest.mark.parametrize("name", MAINS)
@@ -137,8 +136,6 @@ def test_what_needs_no_extra_works_without(tmp_path: Path) -> None:
 def test_help_fits_a_small_terminal(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if words[1:] == ("bench-speed",):
-        pytest.skip("its help is that of python -m benchmarks.speed")
     monkeypatch.setenv("COLUMNS", "80")
     name, *rest = words
     for flag in ("--help", "--help-all") if "--help-all" in flags(words) else ("--help",):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,116 @@ from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.policy import Policy
 
 RECIPE = ["train", "--recipe", "qwen2.5-0.5b-sokoban"]
+GPUS = ["--backend", "openrlhf", "--set", "openrlhf.accelerator=cuda"]
+QWEN3_4B = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 2560,
+    "num_hidden_layers": 36,
+    "intermediate_size": 9728,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": True,
+}
+
+
+def shown(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    assert main(["train", "--dry-run", *flags]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("turns", "words"),
+    [
+        ((3, 1024, 2560), "3 of at most 1,024 tokens and {} of prompt and messages are {}, but"),
+        ((3, 820, 2560), "3 of at most 820 tokens"),  # by the prompt alone
+        ((1, 2560, 2560), "1 of at most 2,560 tokens"),
+        ((3, 780, 2560), ""),
+        ((1, 1024, 2560), ""),
+    ],
+)
+def test_replies_that_cannot_fit_the_episode_are_warned_of(
+    turns: tuple[int, int, int], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Every episode with whole replies would be cut, and the run would say nothing until then."""
+    monkeypatch.chdir(tmp_path)
+    names = ("max_turns", "max_tokens_per_turn", "max_tokens_per_episode")
+    flags = [word for pair in zip(names, turns, strict=True) for word in ("--set", "turns.{}={}".format(*pair))]
+    said = shown(capsys, *flags)
+    assert ("Warning Replies may not fit" in said) == bool(words)
+    assert words.partition("{}")[0] in said
+    if words:
+        [raised] = re.findall(r"Raise it to (\d+)", said)
+        lowered = re.findall(r"turns.max_tokens_per_turn to (\d+)", said)
+        assert int(raised) > turns[2]
+        assert "Replies may not fit" not in shown(capsys, *flags[:4], "--set", f"turns.max_tokens_per_episode={raised}")
+        for limit in lowered:
+            assert "Replies may not fit" not in shown(
+                capsys, *flags[:2], *flags[4:], "--set", f"turns.max_tokens_per_turn={limit}"
+            )
+
+
+def test_a_window_of_turns_needs_room_for_its_turns_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--set", "turns.max_turns=3", "--set", "turns.max_tokens_per_turn=1024", "--set"]
+    flags += ["turns.max_tokens_per_episode=2560", "--set"]
+    assert "Replies may not fit" not in shown(capsys, *flags, "turns.history=0")
+    assert "Warning Replies may not fit: 3 of" in shown(capsys, *flags, "turns.history=2")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "GPUs stand idle: playing and training take turns, so the 1 of vLLM wait"),
+        (["openrlhf.colocate=true"], ""),
+        (["openrlhf.staleness=1"], ""),
+        (
+            [
+                *("openrlhf.colocate=true", "openrlhf.actor_gpus=8", "openrlhf.vllm_engines=8"),
+                *("training.groups=4", "openrlhf.micro_batch=1"),
+            ],
+            "4 prompts do not divide evenly among 8 engines, which leaves 4 engines without a prompt",
+        ),
+        (["openrlhf.staleness=1", "openrlhf.vllm_engines=3"], "32 prompts do not divide evenly among 3 engines"),
+    ],
+)
+def test_gpus_that_stand_idle_are_named(
+    flags: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = shown(capsys, *GPUS, *(word for flag in flags for word in ("--set", flag)))
+    assert ("GPUs stand idle" in said) == bool(words)
+    assert words in said
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_a_config_file_or_a_name_is_enough_for_the_memory_plan(
+    only: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(QWEN3_4B))
+    model = "mine" if only else "Qwen/Qwen3-4B-Instruct-2507"
+    said = shown(capsys, *GPUS, "--set", f"model={model}")
+    assert "2 B x 4022.5M" in said
+    assert f"The tokenizer of {model} is not here" in said
+    assert re.search(r"Estimate: \S+ \S+ to \S+ \S+, without start and evaluation, from rates measured on H100s", said)
+    assert "Unknown" in shown(capsys, *GPUS, "--set", "model=Qwen/Qwen3-30B-A3B")
+
+
+def test_a_run_that_has_begun_is_estimated_from_its_own_iterations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    lines = [json.dumps({"iteration": number, "seconds": 30.0 + number}) for number in range(5)]
+    (tmp_path / "run" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    said = shown(capsys, "--out", "run", "--iterations", "65")
+    assert "Its 5 iterations took 32 s each in the median. Estimate: 32 min for the 60 that are left." in said
 
 
 def test_a_dry_run_shows_everything_and_writes_nothing(

@@ -17,9 +17,9 @@ from ragen_gym.core.seen import read_seen
 from ragen_gym.games import registry
 from ragen_gym.games._jit import _compiler
 from ragen_gym.serve import RemoteTurnEnv
+from tests.pages import script_of
 from tests.ragen_agent.cli.test_own_task import FEW, check_run_code, settings
 from tests.ragen_gym.serve.test_command import started
-from tests.test_documentation import script_of
 
 GUIDE = Path(__file__).parents[3] / "renders" / "guides" / "your_own_game.md"
 NAME = "lights_out:LightsOut"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -10,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from ragen_agent.cli import main
-from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.console import run_code_flag
 from ragen_agent.training.run_folder import RunFolder
 from tests.ragen_agent.cli.test_own_task import SOURCE
-
-JUDGE = {"turns": {"grounding": True}, "judge": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "key_env": "KEY"}}
 
 
 @pytest.fixture
@@ -77,26 +77,6 @@ def test_the_program_of_a_run_or_file(folder: Path, capsys: pytest.CaptureFixtur
     assert main(["report", "run"]) == 0, "which starts no program"
 
 
-def test_the_judge_of_a_run_or_file_is_sent_no_key(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = with_settings(Config(), merged(JUDGE, {"evaluation": {"levels": 1}}))
-    RunFolder.create(folder / "run", config)
-    monkeypatch.setenv("KEY", "secret")
-    assert run_code_flag(config) == " --run-code", "of the commands with which a run says how to go on"
-    for words in (
-        ["train", "--resume", "run"],
-        ["eval", "run"],
-        ["train", "--config", "run/config.toml"],
-        ["doctor", "--backend", "local", "--config", "run/config.toml"],
-    ):
-        assert main(words) == 2
-        assert "sends the key in KEY to the judge at http://127.0.0.1:9/v1" in capsys.readouterr().err
-    monkeypatch.delenv("KEY")
-    assert not run_code_flag(config)
-    assert main(["train", "--config", "run/config.toml", "--dry-run"]) == 0, "there is no key to send"
-
-
 @pytest.mark.parametrize("arm", ['game = "theirs:Sum"', 'games = [{game = "theirs:Sum"}]', 'program.command = "true"'])
 def test_what_the_table_of_an_experiment_names(folder: Path, arm: str, capsys: pytest.CaptureFixture[str]) -> None:
     texts = [f'{name} = "?"' for name in ("title", "question", "claim", "source", "evidence", "limits")]
@@ -114,3 +94,59 @@ def test_what_the_table_of_an_experiment_names(folder: Path, arm: str, capsys: p
     for own in ("game=FrozenLake", "games=[]", "program.command="):
         words += ["--set", own]
     assert main(words) == 0, "none of it is used"
+
+
+DISTRIBUTED = {
+    'ray_address = "ray://elsewhere:10001"': "connects to ray://elsewhere:10001 (openrlhf.ray_address)",
+    'attention = "somebody/attention"': "runs code of the Hub's repository 'somebody/attention' (openrlhf.attention)",
+}
+
+
+@pytest.mark.parametrize("line", DISTRIBUTED)
+@pytest.mark.parametrize("words", ["train --resume run", "train --resume run --dry-run"])
+def test_the_address_and_the_code_of_a_distributed_run(
+    folder: Path, words: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFolder.create(folder / "run", Config())
+    (folder / "run" / "openrlhf.toml").write_text(f"{line}\n", encoding="utf-8")
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert f"run {DISTRIBUTED[line]}" in error
+    assert "--run-code" in error
+    assert not (folder / "run" / "openrlhf.json").exists()
+
+
+@pytest.mark.parametrize("line", DISTRIBUTED)
+def test_the_address_and_the_code_of_a_file_of_settings(
+    folder: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "file.toml").write_text(f"[openrlhf]\n{line}\n[warm_start]\nepochs = 1\n", encoding="utf-8")
+    words = ["train", "--config", "file.toml", "--backend", "openrlhf", "--dry-run"]
+    assert main(words) == 2
+    assert f"file.toml {DISTRIBUTED[line]}" in capsys.readouterr().err
+    name, value = (part.strip().strip('"') for part in line.split(" = "))
+    assert main([*words, "--set", f"openrlhf.{name}={value}"]) == 0, "the user named it"
+    assert main([*words, "--run-code"]) == 0
+    assert main(["train", "--config", "file.toml", "--dry-run"]) == 0, "the local trainer reads none of it"
+
+
+def test_the_flags_of_a_distributed_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Among those of OpenRLHF are files of code, and checkpoints that are unpickled."""
+    run = folder / "run"
+    config = with_settings(Config(), {"warm_start": {"epochs": 1}})
+    RunFolder.create(run, config)
+    (run / "openrlhf.toml").write_text("", encoding="utf-8")
+    for extra in (["--train.agent_func_path", "theirs.py"], ["--actor.adam.eps", "1e-8"]):
+        (run / "openrlhf.json").write_text(json.dumps({"extra": extra}), encoding="utf-8")
+        for words in (["train", "--resume", "run"], ["train", "--resume", "run", "--dry-run"]):
+            assert main(words) == 2
+            error = capsys.readouterr().err
+            assert f"run passes the flags {' '.join(extra)} to OpenRLHF" in error
+            assert "--run-code" in error
+        assert run_code_flag(config, OpenRLHF(), extra) == " --run-code"
+        own = ["train", "--backend", "openrlhf", "--resume", "run", "--dry-run"]
+        assert main([*own, "--run-code"]) == 0
+        assert main([*own, "--", "--ds.overlap_comm"]) == 0, "the user's flags take the place of the folder's"
+    (run / "openrlhf.json").write_text("{}", encoding="utf-8")
+    assert main(["train", "--resume", "run", "--dry-run"]) == 0, "which states no further flags"
+    assert not run_code_flag(config, OpenRLHF())

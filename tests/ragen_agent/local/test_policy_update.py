@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ import torch
 from ragen_agent.config import Config, Lora, Training, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.local import policy_update
-from ragen_agent.local.policy_update import Critic, Learner, update
+from ragen_agent.local.policy_update import Counts, Critic, Learner, cut, policy_terms, targets_of, update
 from ragen_agent.rollout import group
 from ragen_agent.training import scoring
 from ragen_agent.training.batches import Batch
@@ -23,6 +23,13 @@ from ragen_agent.training.parameters import adapt, clip_gradients
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.prefix_tree import shares_prefixes
 from ragen_agent.trajectory import Trajectory
+from tests.ragen_agent.algo.known_processes import (
+    KNOWN_CREDIT,
+    Known,
+    credit_settings,
+    trajectory_of,
+    whitened_credit,
+)
 
 CONFIG = with_settings(
     Config(),
@@ -63,6 +70,59 @@ def test_a_policy_at_its_reference_pays_no_divergence(agent: Policy) -> None:
     measured = update(policy, played(agent, 0.7), torch.zeros(8), settings, seed=0)
     assert measured["grad_norm"] < 1e-4, "no advantage, no divergence: nothing pulls"
     assert measured["kl"] == pytest.approx(0.0, abs=1e-5), "logged where it is part of the reward, too"
+
+
+class PerfectCritic(torch.nn.Module):
+    """Says the value before each sampled token of a known process."""
+
+    def __init__(self, known: Known) -> None:
+        super().__init__()
+        self.known = known
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        values = torch.full(batch.ids.shape, 50.0)
+        for row, place in batch.sampled.nonzero().tolist():
+            values[row, place] = self.known.value(batch.ids[row].tolist(), place)
+        return values
+
+
+@pytest.mark.parametrize(("credit", "lam"), KNOWN_CREDIT)
+def test_every_credit_of_a_process_that_is_known(credit: str, lam: float, agent: Policy) -> None:
+    episodes, known, right = whitened_credit(credit, lam)
+    rows, learner = [trajectory_of(episode) for episode in episodes], policy_of(agent)
+    learner.critic = cast(Critic, PerfectCritic(known))
+    targets = targets_of(learner, Batch.of(rows), rows, torch.zeros(len(rows)), credit_settings(credit, lam))
+    for row, (episode, expected) in enumerate(zip(episodes, right, strict=True)):
+        assert targets["advantages"][row, : len(expected)].tolist() == pytest.approx(expected, abs=1e-5)
+        first, second = episode.starts
+        earned = sum(episode.rewards) if lam else episode.rewards[0] + known.value(episode.ids, second)
+        assert float(targets["returns"][row, first]) == pytest.approx(earned)
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+def test_rows_without_a_token_in_the_loss(how: str, agent: Policy) -> None:
+    """Half of the rows are masked: of sums they count as rows, of means they do not; and so in parts of a minibatch."""
+    rows, settings = played(agent, 1.0), Training(aggregation=how, entropy_bonus=0.0)
+    learner, batch = policy_of(agent), Batch.of(rows)
+    learner.longest = 64
+    targets = targets_of(learner, batch, rows, torch.linspace(-1, 1, 8), settings)
+    targets["mask"] = batch.sampled & (torch.arange(8) % 2 == 0)[:, None]
+    whole = policy_terms(learner, batch, targets, settings)[0]["policy"]
+    sums = (targets["advantages"] * targets["mask"]).sum(1)  # on the policy that sampled every ratio is 1
+    number = targets["mask"].sum(1)
+    expected = {
+        "token_mean": sums.sum() / number.sum(),
+        "sequence_mean": (sums / number)[::2].sum() / 4,
+        "sequence_sum": sums.sum() / 8,
+        "constant": sums.sum() / 8 / 64,
+    }[how]
+    torch.testing.assert_close(whole, -expected, rtol=1e-4, atol=1e-6)
+    counts, found = Counts.of(batch, targets, settings), torch.zeros(())
+    for some in ([0, 1, 3], [2, 5], [4, 6, 7]):
+        chosen = torch.tensor(some)
+        part = batch.rows(chosen)
+        found = found + policy_terms(learner, part, cut(targets, chosen, part), settings, counts)[0]["policy"]
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("how", AGGREGATIONS)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,8 +17,9 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, with_settings
-from ragen_agent.config.algorithms import CREDITS
+from ragen_agent.config.algorithms import AGGREGATIONS, CREDITS
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf import loss
 from ragen_agent.openrlhf.experience import (
     AdvantageInputs,
     StarPOExperience,
@@ -30,6 +32,7 @@ from ragen_agent.openrlhf.experience import (
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.training.step_groups import token_advantages, turn_advantages
 from ragen_agent.trajectory import Trajectory, TurnInfo
+from tests.ragen_agent.algo.known_processes import KNOWN_CREDIT, credit_settings, trajectory_of, whitened_credit
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -156,6 +159,43 @@ def test_a_critic_s_advantages_are_whitened_over_all_batches_at_once(rows: list[
         assert abs(float(flat.mean())) < 1e-5
         assert float(flat.std()) == pytest.approx(1.0, abs=1e-3)
     assert all(not e.advantages[~e.action_mask.bool()].any() for e in got)
+
+
+@pytest.mark.parametrize(("credit", "lam"), KNOWN_CREDIT)
+def test_every_credit_of_a_process_that_is_known(credit: str, lam: float) -> None:
+    """As of the local trainer, whose test reads the same numbers."""
+    episodes, known, right = whitened_credit(credit, lam)
+    rows, settings = [trajectory_of(episode) for episode in episodes], credit_settings(credit, lam)
+    made = maker({"algo": "ppo", "credit": credit, "gae_lambda": lam, "gamma_turn": settings.gamma_turn})
+    notes = [advantage_inputs(t, 0.0, 1.0, made.run.config.training, str) for t in rows]
+    batch = experience(rows, notes)
+    batch.values = known.tensors()[0][:, 1:].float()
+    (got,) = made.compute_advantages_and_returns([batch])
+    for row, (episode, expected) in enumerate(zip(episodes, right, strict=True)):
+        assert got.advantages[row, : len(expected) - 1].tolist() == pytest.approx(expected[1:], abs=1e-5)
+        first, second = episode.starts
+        earned = sum(episode.rewards) if lam else episode.rewards[0] + known.value(episode.ids, second)
+        assert float(got.returns[row, first - 1]) == pytest.approx(earned)
+
+
+@pytest.mark.parametrize("how", AGGREGATIONS)
+def test_episodes_that_the_loss_is_divided_by(how: str) -> None:
+    """Of three episodes one has no thought, and one is two rows of which one has a thought; and two rows of padding."""
+    made = maker({"loss_tokens": "reasoning", "aggregation": how})
+    words = ["P", "a", "</think>", "Up"]
+    spoken = [[0, 1, 2, 3], [0, 1], [0, 1], [0, 1, 2, 3]]
+    rows = [replace(row_of([0] + [1] * (len(t) - 1), [len(t) - 1], [1.0]), ids=np.array(t)) for t in spoken]
+    notes = [advantage_inputs(t, 1.0, 1.0, made.run.config.training, lambda token: words[token]) for t in rows]
+    notes = [replace(note, continues=number == 3) for number, note in enumerate(notes)]
+    blank = [replace(row_of([0, 1], [1], [0.0]), sampled=np.zeros(2, bool), turn_ends=(), turn_rewards=(), failure="")]
+    whole = [
+        experience(rows[:2], notes[:2]),
+        experience([*rows[2:], *blank, *blank], [*notes[2:], *[AdvantageInputs()] * 2]),
+    ]
+    got = made.compute_advantages_and_returns(whole)
+    expected = 3.0 if how in ("sequence_sum", "constant") else 2.0
+    if how != "token_mean":
+        assert sum(loss.count_episodes(e) for e in got) == expected
 
 
 def row_of(sampled: Sequence[int], ends: Sequence[int], rewards: Sequence[float]) -> Trajectory:

@@ -1,11 +1,22 @@
-"""What a run says of an error that was raised somewhere in the cluster."""
+"""The driver: what it says of errors somewhere in the cluster, and what its workers may load."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import sys
+from importlib import import_module
+from pathlib import Path
+
 import pytest
+import torch
 from ray.exceptions import OutOfMemoryError, RayTaskError
 
-from ragen_agent.openrlhf.driver import explanation
+from ragen_agent.config import Config
+from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf.driver import _start_ray, explanation
+from ragen_agent.openrlhf.launch import _environment
+from ragen_agent.openrlhf.processes import RunContext
 
 MEMORY = (
     "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 192.0.2.2, ID: eca4) was "
@@ -31,3 +42,64 @@ def test_the_first_error_is_the_one_that_is_told() -> None:
     outer = RayTaskError("g", "traceback", inner)
     assert explanation(outer) == "ValueError: the game says no"
     assert explanation(KeyError()) == "KeyError"
+
+
+class Evil:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch ran",)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_saved_state_that_holds_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed's own classes are loaded, and no others."""
+    from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+
+    from ragen_agent.openrlhf.ray_actors import trust_states
+
+    monkeypatch.chdir(tmp_path)
+    context = RunContext(Config(), OpenRLHF(), str(tmp_path), (), 4)
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    monkeypatch.setenv(name, _environment(context, on_cpu=True)[name])
+    trust_states()
+    engine = TorchCheckpointEngine()
+    torch.save({"scaler": LossScaler(2.0), "stage": ZeroStageEnum(2), "weights": torch.ones(2)}, "good.pt")
+    assert engine.load("good.pt")["scaler"].cur_scale == 2.0
+    torch.save({"module": Evil()}, "evil.pt")
+    with pytest.raises(pickle.UnpicklingError) as error:
+        engine.load("evil.pt")
+    assert not Path("ran").exists()
+    assert "weights_only" not in explanation(error.value)
+
+
+@pytest.mark.filterwarnings("default")
+def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But the module of a game that the run plays, which lies there."""
+    import ray
+
+    for name in ("json", "gymnasium", "ragen_gym"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'a').close()\n", encoding="utf-8")
+    (tmp_path / "game_of_mine.py").write_text("HERE = 1\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    start = {"environment": {"GIVEN": "1"}, "modules": ["game_of_mine"], "cpu": False, "devices": 0}
+    _start_ray("", start)
+    try:
+
+        @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
+        def found() -> tuple[list[str], int]:
+            import gymnasium  # noqa: F401
+
+            return sys.path, import_module("game_of_mine").HERE
+
+        path, here = ray.get(found.remote())
+    finally:
+        ray.shutdown()
+        sys.modules.pop("game_of_mine", None)
+    assert here == 1
+    assert str(tmp_path) not in path[:-1], "last, if at all"
+    assert not (tmp_path / "ran").exists()

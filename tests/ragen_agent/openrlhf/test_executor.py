@@ -24,7 +24,7 @@ from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, train_rows
 from ragen_agent.training.policy import Policy
 from ragen_agent.trajectory import Trajectory
-from tests.test_documentation import ROOT, script_of
+from tests.pages import ROOT, script_of
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -198,3 +198,15 @@ def test_few_levels_are_named_as_by_the_local_trainer(tmp_path: Path) -> None:
     (notice,) = baseline_notices(*evaluated_levels(config))
     assert notice in console.file.getvalue()
     assert {"random", "optimal"} == set(folder.read_summary())
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "preprocessor_config.json"])
+def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path, file: str) -> None:
+    """OpenRLHF and vLLM load models with trust_remote_code=True."""
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}', encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"auto_map": 1}}}', encoding="utf-8")
+    launch._check_no_code(tmp_path)
+    for text in ('{"auto_map": {"AutoConfig": "a.B"}}', '{"text_config": {"auto\\u005fmap": {}}}'):
+        (tmp_path / file).write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=rf"{file} names code of the model's own"):
+            launch._check_no_code(tmp_path)

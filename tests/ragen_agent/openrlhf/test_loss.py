@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +18,10 @@ from ragen_agent import algo
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.openrlhf import loss
-from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_ROWS, EPISODE_TOKENS
+from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_SHARE, EPISODE_TOKENS
 
 #: What ``loss.install`` replaces in OpenRLHF's module.
-INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm")
+INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm", "compute_approx_kl")
 
 
 class Scripted(nn.Module):
@@ -83,7 +84,7 @@ def test_every_term_of_the_loss_is_aggregated_alike(
         advantages=advantages,
         info={
             EPISODE_TOKENS: torch.tensor([3.0, 1.0]),
-            EPISODE_ROWS: torch.ones(2),
+            EPISODE_SHARE: torch.ones(2),
             AVERAGE_ENTROPY: torch.full((2,), 1.0),
             ENTROPY_PHASE: torch.full((2,), 0.5),
         },
@@ -119,9 +120,9 @@ def test_a_sequence_is_an_episode_of_several_rows(how: str) -> None:
     """In two micro-batches, whose parts DeepSpeed divides by their number and adds up."""
     values = torch.tensor([[1.0, 2.0, 7.0], [6.0, 7.0, 7.0], [4.0, 5.0, 9.0], [7.0, 7.0, 7.0]])
     mask = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]])
-    tokens, rows = torch.tensor([3.0, 3.0, 3.0, 1.0]), torch.tensor([2.0, 2.0, 1.0, 1.0])
+    tokens, rows = torch.tensor([3.0, 3.0, 3.0, 1.0]), torch.tensor([0.5, 0.5, 1.0, 0.0])
     batches = [
-        Experience(action_mask=mask[part], info={EPISODE_TOKENS: list(tokens[part]), EPISODE_ROWS: list(rows[part])})
+        Experience(action_mask=mask[part], info={EPISODE_TOKENS: list(tokens[part]), EPISODE_SHARE: list(rows[part])})
         for part in (slice(0, 2), slice(2, 4))
     ]
     assert [loss.count_episodes(batch) for batch in batches] == [1.0, 1.0]
@@ -204,6 +205,39 @@ def test_gspo_is_that_of_openrlhf(level: str) -> None:
     )
     same(ours, loss, x["new"])
     torch.testing.assert_close(stats.clip_fraction, clipped.double(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("level", ["off", "token"])
+@pytest.mark.parametrize("rule", POLICY_LOSSES)
+def test_no_gap_of_log_probs_overflows_a_loss(rule: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of OpenRLHF's losses and ours, in float32; and of every estimate of the divergence that its step takes."""
+    for name in INSTALLED:
+        monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))
+    sequences = POLICY_LOSSES[rule].sequences
+    training = {"policy_loss": rule, "aggregation": "sequence_mean" if sequences else "token_mean"}
+    stock = PolicyLoss(policy_loss_type=POLICY_LOSSES[rule].openrlhf or "ppo", is_correction_level=level)
+    kl = SimpleNamespace(use_loss=True)
+    trainer = SimpleNamespace(
+        actor_loss_fn=stock, training_step=None, args=SimpleNamespace(algo=SimpleNamespace(kl=kl))
+    )
+    loss.install(trainer, with_settings(Config(), {"training": training}))
+    stock.generator = torch.Generator().manual_seed(0)
+    old = torch.tensor([[-1.0, -1.0, -1.0, -51.0, -201.0, -1e4, -1.0, -math.inf, -math.inf]])
+    new = torch.tensor([[-1e4, -201.0, -51.0, -1.0, -1.0, 0.0, -math.inf, -1.0, -math.inf]]).requires_grad_()
+    mask = torch.ones(1, 9, dtype=torch.long)
+    for sign in (1.0, -1.0):
+        found = trainer.actor_loss_fn(
+            new, old, torch.full((1, 9), sign), action_mask=mask, rollout_log_probs=new.detach().flip(1)
+        )
+        (gradient,) = torch.autograd.grad(found[0], new)
+        assert bool(found[0].isfinite())
+        assert bool(gradient.isfinite().all())
+    for kind in ("k1", "k2", "k3"):
+        estimate = ppo_actor.compute_approx_kl(new, old, log_probs_old=old, kl_estimator=kind, unbiased_gradient=False)
+        torch.testing.assert_close(estimate, algo.kl_penalty(new, old, kind))
+        (gradient,) = torch.autograd.grad(estimate.sum(), new)
+        assert bool(gradient.isfinite().all())
 
 
 def same(ours: Tensor, theirs: Tensor, new: Tensor) -> None:
@@ -312,7 +346,7 @@ def steps_of(trainer: Any, model: Weighed, masks: list[list[int]]) -> tuple[Any,
             advantages=numbers + 1,
             values=numbers,
             returns=numbers + 1,
-            info={EPISODE_TOKENS: torch.ones(1), EPISODE_ROWS: torch.ones(1)},
+            info={EPISODE_TOKENS: torch.ones(1), EPISODE_SHARE: torch.tensor([float(any(mask))])},
         )
         trainer.replay_buffer.append(row)
     return trainer, gradients

@@ -40,6 +40,7 @@ from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT, _suppressed_ids
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.rollout import group
+from ragen_agent.training.batches import distinct_prefixes
 from ragen_agent.training.checkpoint import save_checkpoint
 from ragen_agent.training.diagnostics import gradient_figures, information_figures, rollout_entropy
 from ragen_agent.training.iteration import Iteration
@@ -72,7 +73,7 @@ CASES: dict[str, dict[str, Any]] = {
     "PPO, bi-level": {"algo": "ppo", "credit": "bi_level", "starpo_s": False, "reweight": 0.5, "gae_lambda": 0.9},
 }
 #: What ``ragen_agent.openrlhf.loss.install`` replaces in OpenRLHF's module.
-INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm")
+INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm", "compute_approx_kl")
 FORGETFUL = {"turns": {"history": 0}, "training": {"minibatch": 64}}
 
 
@@ -262,6 +263,7 @@ def test_the_first_update_has_the_same_gradients(case: str, tmp_path: Path) -> N
 
 MASKS: dict[str, dict[str, Any]] = {
     "M_loss, GRPO": {"loss_tokens": "reasoning", "starpo_s": False, "kl": 0.1},
+    "M_loss, Dr. GRPO": {"algo": "dr_grpo", "loss_tokens": "reasoning", "aggregation": "constant"},
     "M_loss": {"algo": "ppo", "loss_tokens": "answer", "aggregation": "sequence_mean"},
     "M_adv": {"algo": "ppo", "credit": "turn", "advantage_tokens": "answer", "starpo_s": False, "kl": 0.1},
     "both": {"algo": "ppo", "credit": "bi_level", "loss_tokens": "reasoning", "advantage_tokens": "reasoning"},
@@ -321,6 +323,10 @@ def check_first_update(trainers: Both) -> None:
     local = update(trainers.learner, episodes.trajectories, episodes.advantages, settings, 0, weights)
     distributed = trainers.trainer._update(iteration)
     assert local["updates"] == distributed["updates"] == 1
+    parts = [part for t in episodes.trajectories for part in t.split_contexts()]
+    models = 2 if settings.critic else 1
+    assert local["train_tokens"] == models * distinct_prefixes([part.ids.tolist() for part in parts])
+    assert distributed["train_tokens"] == models * sum(len(part.ids) for part in parts), "which shares no prefixes"
     names = ["entropy", "grad_norm", "clip_fraction"] + ["value_loss"] * settings.critic
     names += ["kl"] * (settings.kl_estimate != "none") + ["entropy_deviation"] * (settings.entropy_smoothing > 0)
     names += ["corrected"] * (settings.correction not in ("", "none"))

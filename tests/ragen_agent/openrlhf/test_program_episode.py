@@ -19,7 +19,7 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.threads import in_thread
 from ragen_gym.inference import ImageSpan, Sampled
-from tests.test_documentation import ROOT, script_of
+from tests.pages import ROOT, script_of
 
 GUIDE = ROOT / "renders" / "guides" / "your_own_agent.md"
 CONFIG = with_settings(

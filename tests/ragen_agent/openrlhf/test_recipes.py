@@ -21,6 +21,8 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
@@ -187,12 +189,13 @@ def test_a_dry_run_of_a_recipe_with_pictures_shows_where_they_stand(
     assert "[picture of 112x112 pixels: 16 times <|image_pad|>]" in said
 
 
-#: Config and model by whether there are biases, and a vision encoder.
-KINDS: dict[tuple[bool, bool], tuple[Any, Any]] = {
-    (True, False): (Qwen2Config, Qwen2ForCausalLM),
-    (False, False): (LlamaConfig, LlamaForCausalLM),
-    (True, True): (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration),
-    (False, True): (Qwen3VLConfig, Qwen3VLForConditionalGeneration),
+#: Config and model by whether there are biases, norms of heads, and a vision encoder.
+KINDS: dict[tuple[bool, bool, bool], tuple[Any, Any]] = {
+    (True, False, False): (Qwen2Config, Qwen2ForCausalLM),
+    (False, False, False): (LlamaConfig, LlamaForCausalLM),
+    (False, True, False): (Qwen3Config, Qwen3ForCausalLM),
+    (True, False, True): (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration),
+    (False, True, True): (Qwen3VLConfig, Qwen3VLForConditionalGeneration),
 }
 
 
@@ -207,9 +210,9 @@ def test_the_arithmetic_counts_the_parameters_that_there_are(name: str) -> None:
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.key_value_heads,
         "head_dim": shape.head_size,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": shape.tied,
     }
-    kind, made = KINDS[shape.biases, shape.vision is not None]
+    kind, made = KINDS[shape.biases, shape.head_norms, shape.vision is not None]
     if shape.vision:
         encoder: dict[str, Any] = {
             "depth": shape.vision.layers,

@@ -28,8 +28,8 @@ from ragen_agent.training.checkpoint import load_checkpoint
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
+from tests.pages import ROOT, script_of
 from tests.ragen_agent.openrlhf.small_runs import BASE, Family, begin, configure, lines
-from tests.test_documentation import ROOT, script_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 

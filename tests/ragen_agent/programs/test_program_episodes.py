@@ -35,8 +35,8 @@ from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.inference import Sampled
+from tests.pages import ROOT, script_of
 from tests.ragen_agent.displays import quiet
-from tests.test_documentation import ROOT, script_of
 
 GUIDE = ROOT / "renders" / "guides" / "your_own_agent.md"
 SMALL = {
@@ -172,9 +172,9 @@ def test_messages_hold_each_reply_once_after_what_it_answers(agent: Policy) -> N
     texts: list[dict[str, str]] = []
     for turn, ids in enumerate(replies):
         shortened = [{"role": "user", "content": "what was"}, *texts] if turn else []
-        conversation.request([system, *shortened, said[turn]])
-        text = conversation.add(Sampled(ids, [-1.0] * len(ids)))
-        texts.append({"role": "assistant", "content": text})
+        reply = conversation.request([system, *shortened, said[turn]])
+        conversation.add(reply, Sampled(ids, [-1.0] * len(ids)))
+        texts.append({"role": "assistant", "content": reply.text})
     assert len({text["content"] for text in texts}) == 3
     trajectory = conversation.trajectory([0.0] * 3, [], truncated=True)
     assert len(trajectory.contexts) == 3

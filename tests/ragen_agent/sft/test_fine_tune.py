@@ -24,6 +24,7 @@ from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, reopen
 from ragen_agent.training import policy
 from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.training.console import Display
+from ragen_agent.training.named_models import NAMED_MODELS, SOURCE
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder, families_met
 from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
@@ -196,6 +197,21 @@ def test_a_resumed_fine_tuning_equals_an_unbroken_one(
     if dtype == torch.bfloat16:
         weights = state(whole / "model")
         assert any(not torch.equal(weight, weight.bfloat16().float()) for weight in weights.values()), "not rounded"
+
+
+def test_a_model_may_be_given_by_its_name(
+    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAGEN_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "models" / "smollm2-135m"
+    shutil.copytree(model, kept)
+    (kept / SOURCE).write_text(json.dumps({"sha256": NAMED_MODELS["smollm2-135m"].sha256}))
+    words = ["--data", str(data), "--model", "smollm2-135m", "--batch", "8"]
+    assert main(["sft", "train", *words, "--out", "all"]) == 0
+    assert state(tmp_path / "all" / "model").keys() == state(model).keys()
+    assert main(["sft", "train", *words, "--lora-rank", "4", "--lora-target", "q_proj", "--out", "lora"]) == 0
+    assert main(["sft", "merge", "lora", "--out", "merged"]) == 0
 
 
 def test_an_adapter_is_merged_into_its_model(

@@ -240,8 +240,9 @@ def test_the_reader_of_the_file_may_be_missing(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (cache / "models").mkdir()
-    monkeypatch.setitem(sys.modules, "gguf", None)  # as Python does where a module cannot be imported
-    assert "needs the package gguf: run `pip install 'ragen-gym[agent]'`" in refused(capfd)
+    for package in ("accelerate", "gguf"):
+        monkeypatch.setitem(sys.modules, package, None)  # as Python does where a module cannot be imported
+        assert f"needs the package {package}: run `pip install 'ragen-gym[agent]'`" in refused(capfd)
 
 
 def test_a_full_disk_is_said_before_anything_is_fetched(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

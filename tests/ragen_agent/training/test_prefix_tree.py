@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +141,19 @@ def test_scores_are_those_of_autograd() -> None:
     torch.testing.assert_close(gradients, [weight.grad for weight in model.parameters()], atol=2e-4, rtol=1e-3)
 
 
+def test_a_logit_of_minus_infinity_is_a_probability_of_zero() -> None:
+    """As of tokens that a model masks by itself: entropy and gradients are those of the others."""
+    torch.manual_seed(0)
+    model, batch, found = llama().eval(), batch_of(rows()), []
+    for masked in (-1e9, -math.inf):
+        first = torch.arange(VOCABULARY) == 0
+        hook = model.lm_head.register_forward_hook(lambda *given, x=masked, at=first: given[2].masked_fill(at, x))
+        found.append(scored(model, batch))
+        hook.remove()
+    torch.testing.assert_close(found[0], found[1])
+    assert bool(found[1][0].entropy.isfinite().all())
+
+
 def test_contexts_that_begin_anew_share_prefixes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model, found = llama().eval(), rows()
@@ -202,6 +216,21 @@ def test_a_tree_is_made_of_each_part_and_of_nothing_more(monkeypatch: pytest.Mon
     of_update = scoring.passes(llama(), batch)
     assert [chosen.tolist() for chosen in of_update] == [chosen.tolist() for _, chosen in parts]
     assert len(made) == len(parts), "an update asks for the rows alone"
+
+
+def test_what_is_counted_and_planned_is_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows read in two contexts: tokens and passes are counted in the distinct prefixes of these."""
+    found = [[(n, n > 2) for n in (1, 2, 3, 4)] + [(1, False), (2, False), (5 + row, True)] for row in range(4)]
+    batch = batch_of(found, ((0, 4),) * 4)
+    assert batch.tokens == 4 + 4, "1 2 3 4 once, and each row's own token after 1 2"
+    assert batch_of(found).tokens == 6 + 4
+    read = batch.split_contexts()
+    assert batch.tokens == len(PrefixTree.of(read.ids, read.attention).ids) == read.tokens
+    for limit, expected in ((8, [4]), (7, [2, 2]), (6, [2, 2]), (5, [1] * 4)):
+        monkeypatch.setattr(scoring, "TOKENS_PER_PASS", limit)
+        planned = scoring.passes(llama(), batch)
+        assert [len(rows) for rows in planned] == expected
+        assert sorted(row for rows in planned for row in rows.tolist()) == [0, 1, 2, 3]
 
 
 def test_models_that_cannot_run_over_a_tree_are_padded() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ragen_agent.cli import main
-from ragen_agent.config import merged
+from ragen_agent.config import Diagnostics, merged
 from ragen_agent.local import run as training
 from ragen_agent.training import tracking
 from ragen_agent.training.run_folder import RunFolder
@@ -150,3 +150,22 @@ def test_a_run_that_broke_is_not_shown_as_finished(tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt), tracking.track(config, folder):
         raise KeyboardInterrupt
     assert ended == [0, 1]
+
+
+@needs_wandb
+def test_no_file_in_the_current_folder_chooses_who_gets_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
+    (tmp_path / "wandb").mkdir()
+    file = tmp_path / "wandb" / "settings"
+    diagnostics = Diagnostics(wandb="games")
+    file.write_text("[default]\nproject = mine\n", encoding="utf-8")
+    tracking.check_installed(diagnostics)
+    file.write_text("[default]\nbase_url = http://127.0.0.1:9\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"wandb/settings names the server that would get your key"):
+        tracking.check_installed(diagnostics)
+    tracking.check_installed(Diagnostics())
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example")
+    tracking.check_installed(diagnostics)

@@ -40,12 +40,46 @@ _REFUSALS: dict[str, tuple[str, dict[str, str], Any]] = {
             "code": 400,
         },
     ),
+    "overflow text": ("400 Bad Request", {}, {"error": "the input length exceeds the context length"}),
+    "overflow detail": ("422 Unprocessable Entity", {}, {"detail": "prompt is too long: 5000 tokens > 4096 maximum"}),
+    "overflow type": ("400 Bad Request", {}, {"error": {"message": "no", "type": "exceed_context_size_error"}}),
+    "overflow gateway": (
+        "400 Bad Request",
+        {},
+        {
+            "error": {
+                "message": "Provider returned error",
+                "code": 400,
+                "metadata": {"raw": "This model's maximum context length is 4096 tokens."},
+            }
+        },
+    ),
     "overflow new vllm": (
         "400 Bad Request",
         {},
         {"error": {"message": "The decoder prompt (length 700) is longer than the maximum model length of 512."}},
     ),
     "400": ("400 Bad Request", {}, {"error": {"message": "Unknown field: seed"}}),
+    "no system": (
+        "400 Bad Request",
+        {},
+        {"error": {"message": "Developer instruction is not enabled for models/gemma-3-27b-it"}},
+    ),
+    "stream only": (
+        "400 Bad Request",
+        {},
+        {"error": {"message": "parameter.enable_thinking must be set to false for non-streaming calls"}},
+    ),
+    "blocked": (
+        "400 Bad Request",
+        {},
+        {
+            "error": {
+                "message": "The response was filtered due to the prompt triggering our content management policy.",
+                "code": "content_filter",
+            }
+        },
+    ),
     # The rest are answers with status 200.
     "no json": ("200 OK", {"Content-Type": "text/html"}, "<html>Welcome!</html>"),
     "half json": ("200 OK", {}, '{"choices": [{"mess'),
@@ -79,7 +113,8 @@ class BadServer:
 
     Ways beside those of the table: ``"good"``, ``"slow"`` (good after `delay` seconds), ``"hang"``, ``"drip"`` (a byte
     now and then, for ever), ``"cut"`` (no answer), ``"cut body"`` (half of one), ``"echo"`` (a reply that quotes the
-    request's headers), ``"echo 500"`` (an error that does).
+    request's headers), ``"echo 500"`` (an error that does), ``"stream"`` (good as chunks, of one character each),
+    ``"cut stream"`` (half of them), ``"broken stream"`` (an error after half of them).
 
     Attributes:
         arrivals: when each request came, on the monotonic clock.
@@ -195,8 +230,29 @@ class BadServer:
             return _response(*_REFUSALS[way])
         if way == "echo 500":
             return _response("500 Internal Server Error", {}, {"error": {"message": f"bad headers: {dict(headers)}"}})
+        if "stream" in way:
+            return _stream(self.answer, way)
         quoted = f"<think>{dict(headers)}</think><answer>Up</answer>"
         return _response("200 OK", {}, completion(quoted) if way == "echo" else self.answer)
+
+
+def _stream(answer: dict[str, Any], way: str) -> bytes:
+    (choice,) = answer["choices"]
+    message = choice["message"]
+    deltas: list[dict[str, Any]] = [{"role": "assistant"}]
+    for name, value in message.items():
+        parts = value if isinstance(value, list) else [*value] if name != "role" and value is not None else []
+        deltas += [{name: [part] if isinstance(value, list) else part} for part in parts]
+    chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    chunks += [{"choices": [], "usage": answer["usage"]}, "[DONE]"]
+    if way != "stream":
+        chunks = chunks[: len(chunks) // 2]
+    if way == "broken stream":
+        chunks.append({"error": {"message": "upstream gone", "code": 502}})
+    lines = [chunk if isinstance(chunk, str) else json.dumps(chunk) for chunk in chunks]
+    body = "".join(f": a comment\n\ndata: {line}\n\n" for line in lines).encode()
+    return _response("200 OK", {"Content-Type": "text/event-stream; charset=utf-8"}, body)
 
 
 def _response(status: str, headers: Mapping[str, str], content: Any) -> bytes:

@@ -17,10 +17,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -34,7 +32,6 @@ from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import build_parser, main
 from ragen_gym.core.failures import Failure
-from ragen_gym.wrappers import FlatSymbols
 from tests.ragen_gym.bench.bad_server import BadServer
 
 SMOKE = load_suite("smoke")
@@ -284,6 +281,33 @@ def test_every_form_of_python_code_plays(target: str, settings: dict[str, Any], 
     assert {turn.actions for record in records for turn in record.turns} == {(0,)}
     if target in ("plain", "policy", "Short"):
         assert sys.modules["forms"].threads == {"MainThread" if settings else "blocking call"}
+
+
+SERVED = """
+    from ragen_gym.bench.agent import Answer
+
+    def opened(messages):
+        return "up it is</think><answer>Up</answer>"
+
+    def apart(messages):
+        return Answer("<answer>Up</answer>", reasoning="up it is")
+
+    class Knows:
+        name = "knows"
+        whole_replies = True
+
+        def reply(self, messages):
+            return opened(messages)
+"""
+
+
+@pytest.mark.parametrize(("target", "problem"), [("opened", None), ("apart", None), ("Knows", "no_answer")])
+def test_the_thinking_that_a_server_took_away_is_put_back(target: str, problem: str | None, here: Path) -> None:
+    write(here / "served.py", SERVED)
+    _, records = play(make_agent(f"python:served:{target}"), here / "run", "sokoban", limit=1)
+    (turn, *_) = records[0].turns
+    assert turn.problem == problem
+    assert turn.reply == ("<think>" * (problem is None)) + "up it is</think><answer>Up</answer>"
 
 
 @pytest.mark.parametrize(
@@ -562,86 +586,6 @@ def test_a_person_who_has_left_ends_the_run_with_the_input(monkeypatch: pytest.M
     info = {"action_names": env.action_names, "actions_left": 1}
     with pytest.raises(StopRun):
         asyncio.run(agent.act("", info, task))
-
-
-# Stable-Baselines3
-
-SEEN = ("grid", "planes", "planes first", "flat")
-
-
-def planes(env: gymnasium.Env[Any, Any], first: bool = False) -> gymnasium.Env[Any, Any]:
-    tiles = int(env.observation_space.high.max()) + 1  # type: ignore[attr-defined]
-    height, width = env.observation_space.shape or ()
-    shape = (tiles, height, width) if first else (height, width, tiles)
-    space = gymnasium.spaces.Box(0, 1, shape, np.float32)
-
-    def encode(grid: Any) -> Any:
-        one = np.eye(tiles, dtype=np.float32)[grid]
-        return one.transpose(2, 0, 1) if first else one
-
-    return gymnasium.wrappers.TransformObservation(env, encode, space)
-
-
-@pytest.fixture(scope="module")
-def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Policies after some hundred steps of PPO on the lake, by what they see."""
-    import torch
-    from stable_baselines3 import PPO
-
-    torch.set_num_threads(1)
-    paths = {}
-    for seen in SEEN:
-        env = gymnasium.make("ragen/FrozenLake-v0", observation="grid", split="train")
-        if seen == "flat":
-            env = FlatSymbols(env)
-        elif seen != "grid":
-            env = planes(env, seen == "planes first")
-        model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
-        model.learn(256)
-        paths[seen] = tmp_path_factory.mktemp("policy") / "lake"
-        model.save(paths[seen])
-    return paths
-
-
-@pytest.fixture(params=SEEN)
-def policy(request: pytest.FixtureRequest, policies: dict[str, Path]) -> Path:
-    return policies[request.param]
-
-
-def test_a_policy_plays(policy: Path, tmp_path: Path) -> None:
-    agent: Any = make_agent(f"sb3:{policy}")
-    outcome, records = play(agent, tmp_path / "run", "frozen_lake")
-    assert (outcome.played, outcome.failures) == (8, {})
-    for record in records:  # each move is the policy's own
-        env = make_env(SPLITS["frozen_lake"], "grid").env
-        seen, _ = env.reset(
-            options={"level": SPLITS["frozen_lake"].levels[record.index], "noise_seed": record.noise_seed}
-        )
-        for turn in record.turns:
-            task = SimpleNamespace(env=env, split="frozen_lake")
-            expected = agent._model.predict(agent._fitted(seen, task), deterministic=True)[0].item()
-            assert turn.actions == (expected,)
-            seen, *_ = env.step(expected)
-
-
-def test_a_policy_may_draw_its_moves_and_draws_them_again(policy: Path, tmp_path: Path) -> None:
-    moves = []
-    for concurrency in (1, 8):
-        agent = make_agent(f"sb3:{policy}.zip", deterministic=False)
-        _, records = play(agent, tmp_path / str(concurrency), "frozen_lake", rollouts=3, concurrency=concurrency)
-        moves.append({record.key: [turn.actions for turn in record.turns] for record in records})
-    assert moves[0] == moves[1]
-    assert len({str(row) for row in moves[0].values()}) > 12
-
-
-def test_a_policy_of_another_shape_says_so(policy: Path, tmp_path: Path) -> None:
-    outcome, records = play(make_agent(f"sb3:{policy}"), tmp_path / "run", "sokoban", limit=1)
-    assert outcome.failures == {Failure.AGENT_ERROR: 1}
-    assert "and sokoban gives (6, 6): choose the splits that fit" in records[0].detail
-    with pytest.raises(ValueError, match="algorithm='Guess' is not one of stable_baselines3's"):
-        make_agent(f"sb3:{policy}", algorithm="Guess")
-    with pytest.raises(ValueError, match="cannot be loaded as DQN"):
-        make_agent(f"sb3:{policy}", algorithm="DQN")
 
 
 # transformers

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from ragen_gym.bench.agent import Answer, Task
+from ragen_gym.bench.agent import AgentFailure, Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.agents import rate_limit as pace
-from ragen_gym.bench.agents.openai import OpenAIAgent, is_overflow, with_reasoning
+from ragen_gym.bench.agents.chat_answers import ProviderError, Trouble, is_overflow, trouble_of
+from ragen_gym.bench.agents.openai import OpenAIAgent
 from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord
@@ -113,6 +114,8 @@ def test_everything_goes_wrong_and_nothing_is_lost(tmp_path: Path) -> None:
         ("no message", Failure.MODEL_ERROR, 3, "no choice"),
         ("list", Failure.MODEL_ERROR, 3, "no JSON object"),
         ("an error inside", Failure.MODEL_ERROR, 3, "upstream gone"),
+        ("cut stream", Failure.MODEL_ERROR, 3, "stream ended before the reply"),
+        ("broken stream", Failure.MODEL_ERROR, 3, "upstream gone"),
         ("escapes", Failure.MODEL_ERROR, 1, "400 - \ufffd[2J\ufffd]0;owned\ufffdgone\ufffd31m"),
         ("bomb", Failure.MODEL_ERROR, 1, "more than 33,554,432 bytes"),
         ("endless", Failure.MODEL_ERROR, 1, "more than 33,554,432 bytes"),
@@ -122,6 +125,10 @@ def test_everything_goes_wrong_and_nothing_is_lost(tmp_path: Path) -> None:
         ("overflow code", Failure.CONTEXT_OVERFLOW, 1, "too much"),
         ("overflow vllm", Failure.CONTEXT_OVERFLOW, 1, "maximum context length"),
         ("overflow new vllm", Failure.CONTEXT_OVERFLOW, 1, "maximum model length"),
+        ("overflow text", Failure.CONTEXT_OVERFLOW, 1, "exceeds the context length"),
+        ("overflow detail", Failure.CONTEXT_OVERFLOW, 1, "prompt is too long"),
+        ("overflow type", Failure.CONTEXT_OVERFLOW, 1, "no"),
+        ("overflow gateway", Failure.CONTEXT_OVERFLOW, 1, "Provider returned error {'raw': \"This model's maximum"),
     ],
 )
 def test_each_failure_has_its_type(way: str, failure: Failure, requests: int, detail: str, tmp_path: Path) -> None:
@@ -303,6 +310,154 @@ def ask(server: BadServer, suite: str = "smoke", **settings: Any) -> Answer:
     return asyncio.run(answer())
 
 
+def one_choice(content: Any, **fields: Any) -> dict[str, Any]:
+    """A completion of one choice; ``fields`` are of the choice."""
+    answer = completion(content)
+    answer["choices"][0] |= fields
+    return answer
+
+
+TEXT = {"type": "text", "text": "<answer>Up</answer>"}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("message", "thought"),
+    [
+        ({"content": [{"type": "text", "text": GOOD}]}, None),
+        ({"content": {"type": "text", "text": GOOD}}, None),
+        ({"content": ["<think>On we go.</think>", "<answer>Up || Left</answer>"]}, None),
+        ({"content": [{"text": GOOD}]}, None),
+        ({"content": [{"type": "output_text", "text": GOOD}]}, None),
+        ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "go"}]}, TEXT]}, "go"),  # Mistral
+        ({"content": [{"type": "thinking", "thinking": "go", "signature": "x"}, TEXT]}, "go"),  # Anthropic, Cohere
+        ({"content": [{"reasoningContent": {"reasoningText": {"text": "go"}}}, {"text": TEXT["text"]}]}, "go"),
+        ({"content": [{"text": "go", "thought": True}, {"text": TEXT["text"]}]}, "go"),  # Gemini
+        ({"content": [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": GOOD}]}, None),
+        ({"content": TEXT["text"], "reasoning_content": "go"}, "go"),
+        ({"content": TEXT["text"], "reasoning": "go"}, "go"),
+        ({"content": TEXT["text"], "reasoning_details": [{"type": "reasoning.text", "text": "go"}]}, "go"),
+        ({"content": TEXT["text"], "reasoning_details": [{"type": "reasoning.summary", "summary": "go"}]}, "go"),
+        (
+            {
+                "content": TEXT["text"],
+                "reasoning": "go",
+                "reasoning_details": [{"type": "reasoning.text", "text": "go"}],
+            },
+            "go",
+        ),
+        ({"content": "go down\n</think>\n\n<answer>Up</answer>"}, None),
+        ({"content": "on</think><answer>Up</answer>", "reasoning": "go "}, "go "),
+    ],
+)
+def test_text_and_thought_are_read_in_every_form(message: dict[str, Any], thought: str | None, streams: bool) -> None:
+    if streams and isinstance(message["content"], dict):
+        message = {**message, "content": [message["content"]]}
+    with BadServer("stream" if streams else "good") as server:
+        server.answer = completion(**message)
+        answer = ask(server, extra={"stream": True} if streams else {})
+    reply = parse_reply(answer.text, ["Up", "Down", "Left"])
+    assert (reply.problem, reply.actions[0]) == (None, 0)
+    assert reply.thinking
+    assert thought is None or thought.strip() in reply.thinking
+    assert answer.reasoning == thought
+    assert (answer.prompt_tokens, answer.completion_tokens, answer.finish_reason) == (100, 10, "stop")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        one_choice("", finish_reason="error", error={"message": "upstream", "code": 502}),
+        *(one_choice("<think>go do", finish_reason=reason) for reason in (
+            "error", "network_error", "insufficient_system_resource", "engine_error", "abort", "timeout", "ERROR",
+        )),
+        {"choices": [{"message": {"role": "assistant", "content": None, "error": {"message": "upstream"}}}]},
+        {"object": "error", "message": "worker died", "code": 50001},
+        {"base_resp": {"status_code": 1000, "status_msg": "unknown error"}, "choices": None},
+        {"error": "model runner has stopped"},
+        one_choice(7),
+    ],
+)  # fmt: skip
+def test_a_providers_failure_inside_an_answer_is_asked_again_and_is_no_reply(answer: dict[str, Any]) -> None:
+    with BadServer() as server:
+        server.answer = answer
+        with pytest.raises(AgentFailure) as failed:
+            ask(server)
+        assert failed.value.failure is Failure.MODEL_ERROR
+        assert len(server.arrivals) == 3
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "content_filter: SAFETY", "MALFORMED_RESPONSE", "refusal"])
+def test_what_the_model_ends_with_is_its_reply(reason: str) -> None:
+    with BadServer() as server:
+        server.answer = one_choice("<think>go", finish_reason=reason)
+        assert (ask(server).text, ask(server).finish_reason) == ("<think>go", reason)
+
+
+@pytest.mark.parametrize(("code", "requests"), [(401, 1), (402, 1), (400, 1), (429, 3), (503, 3)])
+def test_the_code_of_an_error_inside_an_answer_says_whether_to_ask_again(code: int, requests: int) -> None:
+    with BadServer() as server:
+        server.answer = {"error": {"message": "no", "code": code}}
+        with pytest.raises(AgentFailure):
+            ask(server)
+        assert len(server.arrivals) == requests
+
+
+def test_an_endpoint_without_a_system_role_gets_it_in_the_first_user_message(tmp_path: Path) -> None:
+    """The first refusal is enough for the run."""
+    with BadServer(lambda _, body: "good" if body["messages"][0]["role"] == "user" else "no system") as server:
+        assert not play(server, tmp_path / "run", one_split(4), concurrency=1)
+        records = records_in(tmp_path / "run")
+        assert len(server.bodies) == sum(len(record.turns) for record in records) + 1
+        first = server.bodies[0]["messages"]
+        assert server.bodies[1]["messages"] == [
+            {"role": "user", "content": f"{first[0]['content']}\n\n{first[1]['content']}"}
+        ]
+        assert [message["role"] for message in server.bodies[2]["messages"]] == ["user", "assistant", "user"]
+
+
+def test_an_endpoint_that_refuses_the_folded_conversation_too_is_given_up(tmp_path: Path) -> None:
+    with BadServer("no system") as server:
+        assert play(server, tmp_path / "run", one_split(1)) == {Failure.MODEL_ERROR: 1}
+        assert [body["messages"][0]["role"] for body in server.bodies] == ["system", "user"]
+    assert "Developer instruction is not enabled" in records_in(tmp_path / "run")[0].detail
+
+
+def test_an_endpoint_that_only_streams_is_streamed_from(tmp_path: Path) -> None:
+    with BadServer(lambda number, body: "stream" if body.get("stream") else "stream only") as server:
+        assert not play(server, tmp_path / "run", one_split(4), concurrency=1)
+        records = records_in(tmp_path / "run")
+        turns = [turn for record in records for turn in record.turns]
+        assert len(server.bodies) == len(turns) + 1
+        assert server.bodies[1]["stream_options"] == {"include_usage": True}
+    assert {turn.reply for turn in turns} == {GOOD}
+    assert {(turn.prompt_tokens, turn.completion_tokens, turn.finish_reason) for turn in turns} == {(100, 10, "stop")}
+
+
+def test_a_server_that_streams_unasked_or_does_not_stream_though_asked_is_read() -> None:
+    with BadServer("stream") as server:
+        assert ask(server).text == GOOD
+    with BadServer() as server:
+        assert ask(server, extra={"stream": True}).text == GOOD
+
+
+def test_a_refusal_and_a_blocked_prompt_are_replies_with_their_texts(tmp_path: Path) -> None:
+    for way, answer, text in (
+        ("good", completion(None, refusal="I can't help with that."), "I can't help with that."),
+        ("good", {"choices": [{"finish_reason": "content_filter"}]}, ""),
+        ("blocked", None, "our content management policy"),
+    ):
+        with BadServer(way) as server:
+            server.answer = answer or server.answer
+            out = tmp_path / f"{way} {text}"
+            assert not play(server, out, one_split(1))
+            (record,) = records_in(out)
+        assert record.counted
+        assert {turn.problem for turn in record.turns} == {"no_answer"}
+        assert all(text in (turn.reply or "") for turn in record.turns)
+        assert len(server.arrivals) == len(record.turns)
+
+
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_next_to_a_reply_is_its_thinking(field: str) -> None:
     thought = "I reply <answer>Up</answer> in <think> tags."
@@ -356,6 +511,7 @@ def test_a_run_does_not_begin_without_a_server_and_notices_another_model(
         ({"requests_per_minute": 0}, "requests_per_minute"),
         ({"reasoning": "keep"}, "'think' or 'drop'"),
         ({"base_url": "localhost"}, "is no address"),
+        ({"extra": {"stream": "yes"}}, "must be true or false"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], said: str) -> None:
@@ -398,26 +554,94 @@ def test_retry_after_in_all_its_forms() -> None:
     assert retry_after({}) is None
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
+#: By what an error asks for, how servers say it; checked against their documentation, code and users' reports.
+SAID: dict[Trouble, tuple[str, ...]] = {
+    Trouble.OVERFLOW: (
         "This model's maximum context length is 4096 tokens, however you requested 5000 tokens",  # OpenAI, vLLM
+        "Your input exceeds the context window of this model. Please adjust your input and try again.",  # OpenAI
+        "Invalid 'messages[1].content': string too long. Expected maximum length 9 [string_above_max_length]",
+        "context_length_exceeded",
+        "'max_tokens' is too large: 2000. This model's maximum context length is 4096 tokens",  # vLLM
         "The prompt (total length 5000) is too long to fit into the model (context length 4096).",  # vLLM
         "The input (5000 tokens) is longer than the model's context length (4096 tokens).",  # SGLang
         "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",  # llama.cpp
         "Input validation error: `inputs` must have less than 4096 tokens. Given: 5000",  # TGI
+        "`inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens",  # TGI, Together
         "prompt is too long: 210000 tokens > 200000 maximum",  # Anthropic
-        "context_length_exceeded",
-    ],
-)
-def test_how_servers_say_that_a_conversation_is_too_long(said: str) -> None:
-    assert is_overflow(said)
+        "input length and `max_tokens` exceed context limit: 190000 + 21333 > 200000",  # Anthropic
+        "The input token count (5000) exceeds the maximum number of tokens allowed (4096).",  # Gemini
+        "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",  # Mistral
+        "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]",  # DashScope
+        "Please reduce the length of the messages or completion.",  # Groq, Cerebras
+        "The prompt is too long: 139000, model maximum context length: 131071",  # Fireworks
+        "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000.",  # Cohere
+        "Input is too long for requested model.",  # Bedrock
+        "Too many input tokens. Max input tokens: 8192, request input token count: 9000",  # Bedrock
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens",  # xAI
+        "prompt too long; exceeded max context length by 5 tokens",  # Ollama
+        "Trying to keep the first 5000 tokens when context the overflows.",  # LM Studio
+        "The number of tokens to keep from the initial prompt is greater than the context length",  # LM Studio
+        "Invalid request: Your request exceeded model token limit: 8192",  # Moonshot
+        "Prompt exceeds max length",  # Zhipu
+        "invalid params, context window exceeds limit (2013)",  # MiniMax
+        "prompt token count of 140000 exceeds the limit of 128000",  # GitHub
+        "Request prompt has 5000 tokens in total, larger than the model capacity 4096.",  # MLC
+        "Prompt length (5000) exceeds maximum input length (4096)",  # TensorRT-LLM
+    ),
+    Trouble.NO_SYSTEM: (
+        "Developer instruction is not enabled for models/gemma-3-27b-it",  # Gemini
+        "System role not supported",  # Gemma's template
+        "Only user and assistant roles are supported!",  # Mistral's first template
+        "Conversation roles must alternate user/assistant/user/assistant/...",
+        "Unsupported value: 'messages[0].role' does not support 'system' with this model.",  # OpenAI
+        "role 'system' is not supported on this model",  # Anthropic
+        'Unexpected role "system". The Messages API accepts a top-level `system` parameter',  # Anthropic
+        "This model doesn't support system messages. Try again without a system message",  # Bedrock
+        "the role of message with index 0 must be user",  # Qianfan
+        "messages.0.role: Input should be 'user' or 'assistant'",
+        "unknown variant `system`, expected `user` or `assistant`",
+    ),
+    Trouble.STREAM_ONLY: (
+        "parameter.enable_thinking must be set to false for non-streaming calls",  # DashScope
+        "This model only support stream mode, please enable the stream parameter to access the model. ",  # DashScope
+        "current user api does not support http call",  # DashScope
+        "Stream must be set to true",
+        "This endpoint only supports streaming",
+        "Streaming is required for operations that may take longer than 10 minutes",  # Anthropic
+    ),
+    Trouble.BLOCKED: (
+        "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
+        "Invalid prompt: your prompt was flagged as potentially violating our usage policy.",  # OpenAI
+        "Your request was rejected as a result of our safety system.",  # OpenAI
+        "Input data may contain inappropriate content.",  # DashScope
+        "Content Exists Risk",  # DeepSeek
+        "The request was rejected because it was considered high risk",  # Moonshot
+        "Content violates usage guidelines.",  # xAI
+        'm requires moderation. Your input was flagged for "harassment"',  # OpenRouter
+    ),
+    Trouble.REFUSED: (
+        "Unknown field: seed",
+        "temperature must be at most 2",
+        "max_tokens is too large: 9",
+        "max_tokens (5000) exceeds the maximum allowed for this model (4096)",
+        "max_tokens must be less than or equal to 8192, which is below the context_window of this model",  # Groq
+        "Range of max_tokens should be [1, 8192]",  # DashScope
+        "Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 7700",  # Groq
+        "Too many tokens, please wait before trying again.",  # Bedrock
+        "Your account was suspended for violating our usage policy",
+    ),
+}
 
 
-@pytest.mark.parametrize("said", ["Unknown field: seed", "temperature must be at most 2", "max_tokens is too large: 9"])
-def test_other_refusals_are_no_overflow(said: str) -> None:
-    assert not is_overflow(said)
+@pytest.mark.parametrize(("kind", "said"), [(kind, said) for kind, every in SAID.items() for said in every])
+def test_how_servers_say_what_is_wrong_with_a_request(kind: Trouble, said: str) -> None:
+    assert trouble_of(ProviderError(said, 400), folds=False, streams=False) is kind
+    assert trouble_of(ProviderError(said), folds=False, streams=False) is {Trouble.REFUSED: Trouble.BROKEN}.get(
+        kind, kind
+    )
+    assert is_overflow(said) is (kind is Trouble.OVERFLOW)
 
 
-def test_reasoning_keeps_everything_but_the_brackets_of_tags() -> None:
-    assert with_reasoning("r", "a<b></think>c") == "<think>a<b>/thinkc</think>r"
+@pytest.mark.parametrize("said", ["not enough system memory", "unexpected system error", "CUDA error", "upstream gone"])
+def test_a_broken_server_is_asked_again(said: str) -> None:
+    assert trouble_of(ProviderError(said, 500), folds=False, streams=False) is Trouble.BROKEN

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from ragen_gym.bench.report.tables import left_out
 from ragen_gym.bench.results import load_results
 from ragen_gym.bench.runner import RunOutcome, run_suite, run_suite_async
 from ragen_gym.bench.score import score_results
-from ragen_gym.bench.suites import load_suite
+from ragen_gym.bench.suites import load_suite, noise_seed
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
@@ -347,3 +349,120 @@ class Meddler:
 def test_an_agent_that_plays_on_the_environment_fails(meddle: Callable[[Any], object], tmp_path: Path) -> None:
     for record in check(play(Meddler(meddle), tmp_path), tmp_path):
         assert record.detail == "the agent changed task.env, which it may only look at"
+
+
+LAKE = next(split for split in SMOKE.splits if split.name == "frozen_lake")
+
+
+def plan(env: StepEnv, moves: int, copied: Callable[[Any], Any]) -> list[int]:
+    """Actions that reach the goal on copies of an environment, breadth first; [0] where none do."""
+    here: dict[Any, tuple[Any, list[int]]] = {env.state: (env, [])}
+    for _ in range(moves):
+        there: dict[Any, tuple[Any, list[int]]] = {}
+        for now, path in here.values():
+            for action in range(4):
+                after = copied(now)
+                _, _, over, _, info = after.step(action)
+                if info["success"]:
+                    return [*path, action]
+                if not over:
+                    there.setdefault(after.state, (after, [*path, action]))
+        here = there
+    return [0]
+
+
+class LooksAhead:
+    """Tries moves on copies of what it is shown, and plays the first of the best."""
+
+    name = "looks ahead"
+
+    def __init__(self, find: Callable[[Task], StepEnv], copied: Callable[[Any], Any] = deepcopy) -> None:
+        self.find, self.copied = find, copied
+
+    def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
+        return plan(self.find(task), info["actions_left"], self.copied)[0]
+
+
+def from_the_suite(task: Task) -> StepEnv:
+    """The episode played from its start with the noise that anyone can compute; an agent could note its moves."""
+    env = LAKE.make_game().env
+    LAKE.begin(env, task.index, noise_seed(SMOKE, LAKE, task.index, task.rollout))
+    for action in MOVES.setdefault((task.index, task.rollout), []):
+        env.step(action)
+    return env
+
+
+MOVES: dict[tuple[int, int], list[int]] = {}
+
+
+@pytest.mark.parametrize(
+    ("find", "copied"),
+    [
+        (lambda task: task.env.env, deepcopy),
+        (lambda task: task.env.unwrapped.env.unwrapped, lambda env: pickle.loads(pickle.dumps(env))),
+        (lambda task: deepcopy(task).env.env, deepcopy),
+    ],
+    ids=["deepcopy", "pickle", "task"],
+)
+def test_an_agent_that_looks_ahead_on_copies_gains_nothing(
+    find: Callable[[Task], StepEnv], copied: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    options = RunOptions(splits=("frozen_lake",), rollouts=2)
+    run_suite(SMOKE, LooksAhead(find, copied), tmp_path, options)
+    run = load_results(tmp_path)
+    split = score_results(run)["splits"]["frozen_lake"]
+    assert (split["success"]["n"], split["excluded"]) == (16, 0)
+    assert split["success"]["rate"] <= 0.75, "seeing the noise to come it would always succeed"
+    assert split["optimal_as_good"] > 0.025
+    assert verify(run).doubts == []
+
+
+def test_what_an_agent_is_shown_stands_where_the_episode_does_with_other_noise(tmp_path: Path) -> None:
+    shown: list[Any] = []
+
+    class Watcher:
+        name = "watcher"
+
+        def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
+            env = task.env.env
+            assert (env.text, env.level.id) == (observation, info["level_id"])
+            shown.append((task.index, env._noise_key, env))
+            return 0
+
+    run_suite(SMOKE, Watcher(), tmp_path, RunOptions(splits=("frozen_lake",), concurrency=1))
+    for record in load_results(tmp_path).records:
+        env = LAKE.make_game().env
+        LAKE.begin(env, record.index, record.noise_seed)
+        keys = {key for index, key, _ in shown if index == record.index}
+        assert len(keys) == 1
+        assert env._noise_key not in keys
+
+
+def test_success_above_the_interval_of_optimal_play_is_a_doubt_that_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Knows(LooksAhead):
+        name = "knows"
+
+        def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
+            action = super().act(observation, info, task)
+            MOVES[task.index, task.rollout].append(action)
+            return action
+
+    out = tmp_path / "knows"
+    MOVES.clear()
+    run_suite(SMOKE, Knows(from_the_suite), out, RunOptions(splits=("frozen_lake",)))
+    run = load_results(out)
+    split = score_results(run)["splits"]["frozen_lake"]
+    assert split["success"]["rate"] > 0.9
+    assert split["optimal_as_good"] < 0.025
+    [doubt] = verify(run).doubts
+    assert doubt.startswith("success above the interval of optimal play: frozen_lake (")
+    assert main(["bench", "score", str(out), "--write"]) == 0
+    assert "Success above the 95 % interval of optimal play: frozen_lake" in " ".join(capsys.readouterr().out.split())
+    assert main(["bench", "verify", str(out)]) == 0
+    assert "Verified, but ask why. Success above the interval of optimal play: frozen_lake" in capsys.readouterr().out
+    (out / "submission.toml").write_text('who = "a"\nmodel = "b"\nsettings = "c"\n')
+    page = tmp_path / "page.md"
+    assert main(["bench", "leaderboard", str(out), "--out", str(page)]) == 0
+    assert "| success above the interval of optimal play: frozen_lake (" in page.read_text()

@@ -6,6 +6,7 @@ The models are real and tiny; a slow machine is a real model whose forward passe
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -204,6 +205,16 @@ def test_a_template_that_makes_nothing_of_a_conversation_is_said(model: Path) ->
     agent._tokenizer.chat_template = "{# nothing #}"
     with pytest.raises(AgentFailure, match="the chat template makes no tokens"):
         asyncio.run(ask_once(agent))
+
+
+def test_a_thinking_that_the_template_opens_belongs_to_the_reply(model: Path) -> None:
+    agent = agent_of(model, max_tokens=3)
+    plain = asyncio.run(ask_once(agent)).text
+    agent._tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    opened = asyncio.run(ask_once(agent))
+    assert not plain.startswith("<think>")
+    assert opened.text.startswith("<think>\n")
+    assert opened.completion_tokens == 3
 
 
 def test_closing_ends_what_is_being_made(model: Path) -> None:
@@ -413,3 +424,55 @@ def test_a_model_in_the_cache_plays_without_the_hub(model: Path, tmp_path: Path)
     done = command(tmp_path / "home", NOWHERE, "-c", program)
     assert done.stdout == "0123\n", done.stderr
     assert "Retry" not in done.stderr
+
+
+def test_a_model_of_the_hub_is_pinned_to_a_revision(model: Path, tmp_path: Path) -> None:
+    """A branch, tag or commit; the commit stands in the record of the run."""
+    cache = tmp_path / "home" / "hub" / "models--me--tiny"
+    (cache / "refs").mkdir(parents=True)
+    for revision, commit in (("main", "0" * 40), ("v1", "1" * 40)):
+        (cache / "refs" / revision).write_text(commit)
+        shutil.copytree(model, cache / "snapshots" / commit)
+    program = (
+        "import sys\nfrom ragen_gym.bench.agents import make_agent\nfrom ragen_agent.training.named_models import "
+        "model_folder\nprint(make_agent(f'hf:{sys.argv[1]}').settings['weights'], model_folder(sys.argv[1]).name)"
+    )
+    for name, commit in (("me/tiny", "0" * 40), ("me/tiny@v1", "1" * 40), (f"me/tiny@{'1' * 40}", "1" * 40)):
+        done = command(tmp_path / "home", NOWHERE, "-c", program, name)
+        assert done.stdout == f"{commit} {commit}\n", done.stderr
+    assert command(tmp_path / "home", NOWHERE, "-c", program, "me/tiny@v2").returncode == 1
+
+
+def test_the_code_of_a_models_folder_is_never_run(model: Path, tmp_path: Path) -> None:
+    """transformers would ask whether to run it, and a y on standard input would do."""
+    folder, ran = tmp_path / "model", tmp_path / "ran"
+    shutil.copytree(model, folder)
+    (folder / "theirs.py").write_text(f"open({str(ran)!r}, 'w').close()\n", encoding="utf-8")
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    settings |= {"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.C", "AutoModelForCausalLM": "theirs.M"}}
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    for words in (
+        [
+            "ragen_gym.cli",
+            "bench",
+            "run",
+            "--suite",
+            "smoke",
+            "--agent",
+            f"hf:{folder}",
+            "--out",
+            str(tmp_path / "out"),
+        ],
+        ["ragen_agent.cli", "eval", str(folder), "--game", "Bandit"],
+        ["ragen_agent.cli", "train", "--model", str(folder), "--out", str(tmp_path / "run")],
+        ["ragen_agent.cli", "tokens", "--model", str(folder)],
+        ["ragen_agent.cli", "doctor", "--backend", "local", "--model", str(folder)],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *words], input="y\n" * 9, capture_output=True, check=False, text=True, timeout=300
+        )
+        assert not ran.exists(), words
+        assert done.returncode in (1, 2)
+        said = done.stdout + done.stderr
+        assert "auto_map" in said
+        assert "trust_remote_code" not in said, "advice to run it"

@@ -117,6 +117,12 @@ def test_a_conversation_that_is_too_long(model: Path) -> None:
     assert raised.value.failure is Failure.CONTEXT_OVERFLOW
 
 
+def test_a_thinking_that_the_template_opens_belongs_to_the_reply(model: Path) -> None:
+    agent: Any = make_agent(f"hf-vision:{model}", max_tokens=3)
+    agent._tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    assert ask(agent, LAKE)[0].text.startswith("<think>\n")
+
+
 def test_a_template_without_pictures(model: Path) -> None:
     agent: Any = make_agent(f"hf-vision:{model}")
     agent._tokenizer.chat_template = "{% for message in messages %}{{ message['role'] }}{% endfor %}"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ragen_gym.bench.agents import make_agent
@@ -21,7 +22,7 @@ from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main
-from ragen_gym.core.seen import SEEN_FILE, write_seen
+from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
 
 SMOKE = load_suite("smoke")
 TEXT = 'who = "Ada"\nmodel = "{model}"\nsettings = "one rollout a level"\n'
@@ -182,14 +183,15 @@ def test_what_to_ask_of_a_verified_run_stands_next_to_its_score(submissions: Pat
     ResultsFolder(stopped).write_summary(score_results(load_results(stopped)))
     trained = shutil.copytree(submissions / "c-lake", tmp_path / "trained")
     [split] = [split for split in SMOKE.splits if split.name == "frozen_lake"]
-    write_seen(trained / SEEN_FILE, [split.families[0]])
+    ResultsFolder(trained).add_seen([split.families[0]])
     ResultsFolder(trained).write_summary(score_results(load_results(trained)))
     [seen] = [line for line in page(*judge([trained])).splitlines() if line.startswith("| 1 |")]
-    assert seen.endswith("| levels seen in training: 1 of 8 of frozen_lake |")
+    assert seen.endswith("| 1 of 8 of frozen_lake |  |")
     text = page(*judge([stopped, submissions / "b-oracle"]))
     rows = {line.split(" | ")[2]: line for line in text.splitlines() if line.startswith(("| 1 |", "| 2 |"))}
     assert rows["random"].endswith("| episodes started that left no record: 1 |")
-    assert rows["oracle"].endswith(f"{verify(load_results(submissions / 'b-oracle')).head[:16]} |  |")
+    head = verify(load_results(submissions / "b-oracle")).head
+    assert rows["oracle"].endswith(f"{head[:16]} | not known |  |"), "no record is not a record of nothing"
 
 
 def test_a_part_of_a_split_a_copy_and_a_rescored_run_are_refused(
@@ -218,3 +220,139 @@ def test_folders_without_a_submission_are_an_error(tmp_path: Path, capsys: pytes
     assert "holds no submission" in capsys.readouterr().err
     assert main(["bench", "leaderboard", str(tmp_path / "none")]) == 2
     assert "is not a folder" in capsys.readouterr().err
+
+
+def claims(families: int) -> Callable[[Path], None]:
+    """A record of levels seen in training whose header claims so many, and that ends after one."""
+
+    def change(folder: Path) -> None:
+        with (folder / SEEN_FILE).open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "<u8", "fortran_order": False, "shape": (families,)})
+            file.write(bytes(8))
+
+    return change
+
+
+def of_dtype(dtype: str) -> Callable[[Path], None]:
+    return lambda folder: np.save(folder / SEEN_FILE, np.zeros(3, dtype))
+
+
+def sparse(name: str) -> Callable[[Path], None]:
+    """A file that claims 745 GiB and takes none."""
+
+    def change(folder: Path) -> None:
+        with (folder / name).open("ab") as file:
+            file.truncate(800_000_000_000)
+
+    return change
+
+
+def cut(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[: len(data) // 2])
+
+    return change
+
+
+def replaced(name: str, *entry: str, by: Any) -> Callable[[Path], None]:
+    """An entry of a file of JSON has another value."""
+
+    def change(folder: Path) -> None:
+        table = inner = json.loads((folder / name).read_text(encoding="utf-8").splitlines()[0] if entry else "{}")
+        for key in entry[:-1]:
+            inner = inner[key]
+        inner[entry[-1]] = by
+        (folder / name).write_text(json.dumps(table) + "\n", encoding="utf-8")
+
+    return change
+
+
+def info_of(**entries: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        (folder / "run.json").write_text(json.dumps(info | entries), encoding="utf-8")
+
+    return change
+
+
+def pipe(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        claims(10**11),
+        claims(2**62),
+        claims(0),
+        cut(SEEN_FILE),
+        of_dtype("<u4"),
+        of_dtype("O"),
+        lambda folder: (folder / SEEN_FILE).write_bytes(b"PK\3\4"),
+        lambda folder: (folder / SEEN_FILE).write_bytes(b""),
+        *map(sparse, [SEEN_FILE, "run.json", "episodes.jsonl", "started.jsonl", "summary.json", SUBMISSION_FILE]),
+        *map(pipe, ["episodes.jsonl", "summary.json", SUBMISSION_FILE]),
+        *map(cut, ["run.json", "summary.json"]),
+        replaced("episodes.jsonl", "turns", by=7),
+        replaced("episodes.jsonl", "extra", by=[]),
+        info_of(settings={"rescored": 7}),
+        info_of(settings={"rescored": {"by": 7}}),
+        info_of(seen=7),
+        info_of(seen={}),
+        info_of(prompts={}),
+        info_of(sessions=[7]),
+        info_of(sessions=[{"versions": {"ragen_gym": {}}, "prices": {"prompt": "x", "completion": 1}}]),
+        info_of(temperature="hot"),
+        lambda folder: (folder / "summary.json").write_text("[" * 100_000),
+        lambda folder: shutil.rmtree(folder) or folder.mkdir(),  # type: ignore[func-returns-value]
+    ],
+)
+def test_a_damaged_submission_is_named_and_ends_nothing(
+    change: Callable[[Path], None], submissions: Path, tmp_path: Path
+) -> None:
+    bad = shutil.copytree(submissions / "a-random", tmp_path / "bad")
+    ResultsFolder(bad).add_seen([1, 2, 3])
+    change(bad)
+    entries, refusals = judge(find_submissions([bad, submissions / "b-oracle"]))
+    assert [entry.path.name for entry in entries] == ["b-oracle"]
+    assert [refusal.path.name for refusal in refusals] == ["bad"]
+    assert "a-random" not in refusals[0].reason
+    assert refusals[0].reason
+
+
+def test_a_record_of_levels_seen_in_training_cannot_be_emptied_unseen(
+    submissions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = shutil.copytree(submissions / "c-lake", tmp_path / "trained")
+    [split] = [split for split in SMOKE.splits if split.name == "frozen_lake"]
+    assert main(["bench", "score", str(trained)]) == 0
+    assert "Whether the agent saw these levels in training is not known" in " ".join(capsys.readouterr().out.split())
+    write_seen(tmp_path / "seen.npy", [split.families[0]])
+    assert main(["bench", "score", str(trained), "--seen", str(tmp_path / "seen.npy"), "--write"]) == 0
+    assert "1 of 8 of frozen_lake" in capsys.readouterr().out
+    assert verify(load_results(trained)).holds
+    whole = (trained / SEEN_FILE).read_bytes()
+    for forge in (
+        (trained / SEEN_FILE).unlink,
+        lambda: write_seen(trained / SEEN_FILE, []),
+        lambda: write_seen(trained / SEEN_FILE, [7]),
+        lambda: (trained / SEEN_FILE).write_bytes(whole[:-4]),
+    ):
+        forge()
+        run = load_results(trained)
+        assert run.seen is None, "not known, which is not nothing"
+        ResultsFolder(trained).write_summary(score_results(run))
+        verdict = verify(run)
+        assert verdict.verdict == "false"
+        assert "seen.npy: the record of levels seen in training is" in str(verdict.differences[0])
+        assert main(["bench", "score", str(trained)]) == 0
+        assert "is not known" in " ".join(capsys.readouterr().out.split())
+        [refusal] = judge([trained])[1]
+        assert "seen.npy" in refusal.reason
+        (trained / SEEN_FILE).write_bytes(whole)
+    assert read_seen(trained) == {split.families[0]}

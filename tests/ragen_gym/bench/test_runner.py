@@ -731,7 +731,7 @@ def test_the_record_of_what_an_agent_was_trained_on_stays_with_the_run(
 
     play(Trained(), tmp_path / "trained", limit=1)
     assert load_results(tmp_path / "trained").seen == read_seen(tmp_path / "seen.npy")
-    write_seen(tmp_path / "trained" / "seen.npy", [1, *read_seen(tmp_path / "seen.npy")])  # as --seen adds
+    ResultsFolder(tmp_path / "trained").add_seen([1])  # as --seen adds
     play(Trained(), tmp_path / "trained", limit=2)
     assert load_results(tmp_path / "trained").seen == read_seen(tmp_path / "seen.npy") | {1}, "nor by a later session"
     play(Scripted(), tmp_path / "new", limit=1)

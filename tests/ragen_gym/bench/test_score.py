@@ -31,6 +31,7 @@ from ragen_gym.core.seen import write_seen
 from ragen_gym.core.stats import Difference, percent, wilson
 from ragen_gym.core.storage import locked_folder
 from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games.frozen_lake import FrozenLake, FrozenLakeSolution
 
 SMOKE = load_suite("smoke")
 Player = Callable[[TurnEnv, np.random.Generator], str]
@@ -345,7 +346,7 @@ def test_the_levels_of_a_family_count_as_one() -> None:
     assert entry["clustered"]["low"] < entry["success"]["low"], "two families say less than eight episodes"
     assert entry["clustered"]["high"] > entry["success"]["high"]
     worse = [replace(record, success=False) for record in records]
-    difference = compare(suite, ("some", records), ("none", worse))["splits"]["sokoban"]
+    difference = compare(suite, ("some", records), ("none", worse))["splits"]["sokoban"]["success"]
     assert (difference["difference"]["levels"], difference["difference"]["families"]) == (8, 2)
     assert "8 levels of 2 families" in difference["sentence"]
     lines = "\n".join(bench_scores.score_lines(score(suite, records, "some")))
@@ -362,7 +363,9 @@ def test_levels_seen_in_training_are_counted() -> None:
         assert "seen in training" in lines
         assert f"{met} of 8" in lines
         assert ("none of these levels" in lines) == (met == 0)
-    assert "in training" not in "\n".join(bench_scores.score_lines(score(suite, records, "some")))
+    lines = "\n".join(bench_scores.score_lines(score(suite, records, "some")))
+    assert "seen in training" not in lines
+    assert "Whether the agent saw these levels in training is not known" in lines
 
 
 def test_the_command_takes_a_record_and_keeps_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -416,18 +419,50 @@ def test_episodes_of_another_suite_are_refused(change: dict[str, Any], random_ru
         score(CALM, [replace(random_run[0], **change)], "random")
 
 
+def test_random_play_that_beats_optimal_play_is_a_warning(
+    random_run: list[EpisodeRecord], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Pessimist(FrozenLakeSolution):
+        """An oracle that steps back and forth, and promises no more."""
+
+        def success(self, *state: Any) -> float:
+            return 0.05
+
+        def action(self, *state: Any) -> int:
+            return 0
+
+    def pessimist(game: FrozenLake, board: bytes) -> Pessimist:
+        return Pessimist(game, board)
+
+    assert tables.wrong_oracle(score(CALM, random_run, "random")["splits"]) == []
+    monkeypatch.setattr(FrozenLake, "solve", pessimist)
+    monkeypatch.setattr("ragen_gym.bench.baselines._BASELINES", {})
+    monkeypatch.setattr("ragen_gym.bench.baselines._ORACLE_EPISODES", {})
+    [warning] = tables.wrong_oracle(score(CALM, random_run, "random")["splits"])
+    assert re.fullmatch(
+        r"frozen_lake: random play succeeds in \d\d\.\d % and optimal play in 5\.0 %, so the oracle of FrozenLake is "
+        r"wrong: run `ragen-gym check FrozenLake`\.",
+        warning,
+    )
+    assert warning in bench_scores.score_lines(score(CALM, random_run, "random"))
+    monkeypatch.setattr("ragen_gym.bench.baselines._BASELINES", {})
+    assert main(["bench", "suites", "smoke"]) == 0
+    assert "the oracle of FrozenLake is wrong" in capsys.readouterr().err
+
+
 # Two runs
 
 
 def test_two_agents_on_the_same_instances(oracle_run: list[EpisodeRecord], random_run: list[EpisodeRecord]) -> None:
     result = compare(CALM, ("oracle", oracle_run), ("random", random_run[:-8]))
     assert list(result["splits"]) == [split.name for split in CALM.splits[:-1]]
-    sokoban = result["splits"]["sokoban"]
+    sokoban = result["splits"]["sokoban"]["success"]
     assert sokoban["first"] == 1
     assert sokoban["difference"]["value"] == 1 - sokoban["second"] > 0.4
-    assert sokoban["significant"]
     assert sokoban["sentence"].startswith("oracle is above random by ")
-    back = compare(CALM, ("random", random_run), ("oracle", oracle_run))["splits"]["sokoban"]
+    assert result["all"]["success"]["verdict"] == "better"
+    assert result["all"]["success"]["sentence"].startswith("oracle is above random by ")
+    back = compare(CALM, ("random", random_run), ("oracle", oracle_run))["splits"]["sokoban"]["success"]
     assert back["difference"]["value"] == -sokoban["difference"]["value"]
     assert back["sentence"].startswith("random is below oracle by ")
     assert json.loads(json.dumps(result, allow_nan=False)) == result
@@ -435,7 +470,7 @@ def test_two_agents_on_the_same_instances(oracle_run: list[EpisodeRecord], rando
 
 def test_an_agent_does_not_differ_from_itself(random_run: list[EpisodeRecord]) -> None:
     result = compare(CALM, ("one", random_run), ("other", random_run))
-    for split in result["splits"].values():
+    for split in (own["success"] for own in result["splits"].values()):
         assert not split["significant"]
         assert split["difference"]["value"] == 0
         assert re.fullmatch(
@@ -443,7 +478,7 @@ def test_an_agent_does_not_differ_from_itself(random_run: list[EpisodeRecord]) -
             split["sentence"],
         )
         assert split["difference"]["low"] < 0 < split["difference"]["high"]
-    alone = compare(CALM, ("one", random_run[:1]), ("other", random_run))["splits"]["sokoban"]
+    alone = compare(CALM, ("one", random_run[:1]), ("other", random_run))["splits"]["sokoban"]["success"]
     assert alone["difference"]["low"] is None
     assert "too few" in alone["sentence"]
 
@@ -514,10 +549,13 @@ def test_bench_compare_prints(folders: tuple[Path, Path], tmp_path: Path, capsys
     assert "chance (first) and shouting (second)" in printed
     assert "large_sokoban" in printed
     assert run_command("compare", *folders, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["splits"]["bandit"]["first"] > 0
+    assert json.loads(capsys.readouterr().out)["splits"]["bandit"]["success"]["first"] > 0
     same = shutil.copytree(folders[0], tmp_path / "same")
     assert run_command("compare", folders[0], same) == 0
-    assert "not significant" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "unclear" in printed
+    assert "better" not in printed.split("tests of all levels")[0]
+    assert "worse" not in printed.split("tests of all levels")[0]
 
 
 def test_a_comparison_says_what_is_missing(
@@ -528,15 +566,16 @@ def test_a_comparison_says_what_is_missing(
     kept = [line for line in lines if json.loads(line)["success"]]
     (wins / "episodes.jsonl").write_text("".join(kept))
     assert run_command("compare", wins, folders[1]) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert f"first: {len(kept)} of 48 episodes asked for, 0 excluded, {48 - len(kept)} missing; bounds " in printed
-    assert "second: 48 of 48 episodes asked for, 0 excluded\n" in printed
-    head, *rows = re.findall(r"^(?:split|bandit|bandit_rev|frozen_lake) .*", printed, re.MULTILINE)
-    assert head.split()[:3] == ["split", "levels", "first"]
-    assert len(rows) == 3
-    for split, levels, rate, played, of, asked, *_ in (row.replace(" %", "%").split() for row in rows):
-        assert (rate, of, asked) == ("100.0%", "of", "8")
-        assert levels == played == str(sum(json.loads(line)["split"] == split for line in kept))
+    assert "second: 48 of 48 episodes asked for, 0 excluded all" in printed
+    assert run_command("compare", wins, folders[1], "--all") == 0
+    printed = capsys.readouterr().out
+    for split in ("bandit", "bandit_rev", "frozen_lake"):
+        own = str(sum(json.loads(line)["split"] == split for line in kept))
+        assert re.search(rf"^  {split} +100\.0 ", printed, re.MULTILINE)
+        assert re.search(rf"^{split}: success +{own} ", printed, re.MULTILINE)
+        assert re.search(rf"^{split} +{own} of 8 ", printed, re.MULTILINE)
     assert run_command("compare", wins, folders[1], "--json") == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert [runs[which]["missing"] for which in ("first", "second")] == [48 - len(kept), 0]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.report.viewer_data import heading
 from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
@@ -53,6 +54,17 @@ class Spelling(gymnasium.Env):
 def reply(messages):
     said = messages[-1]["content"]
     return said[6:][::-1] if said.startswith("Word: ") else "7"
+
+
+def guesses(messages, task):
+    # on a copy of what it is shown, it reads the number that the noise decides
+    from copy import deepcopy
+
+    said = messages[-1]["content"]
+    if said.startswith("Word: "):
+        copy = deepcopy(task.env)
+        return copy.step("x")[0]
+    return said
 
 
 def fails(messages, task):
@@ -285,3 +297,18 @@ def test_a_suite_of_code_is_not_run_for_a_name_in_a_file(folder: Path, capsys: p
     sys.modules.pop("backwards_words")
     with pytest.raises(ValueError, match="imported only for a suite that you name"):
         load_suite("words", run_code=False)
+
+
+def test_an_agent_is_shown_a_task_with_other_noise(tmp_path: Path) -> None:
+    """What a copy of ``task.env`` says next is as often right as a guess of one of ten numbers."""
+    run_suite(
+        load_suite("words"),
+        make_agent("python:backwards_words:guesses"),
+        tmp_path / "run",
+        RunOptions(splits=("spelling",), rollouts=10),
+    )
+    records = ResultsFolder(tmp_path / "run").records()
+    assert [record.failure for record in records] == [None] * 40
+    seen = [(record.turns[0].reply, record.turns[1].message) for record in records]
+    assert all(said.startswith("The number is ") for pair in seen for said in pair if said)
+    assert sum(shown == happened for shown, happened in seen) <= 12

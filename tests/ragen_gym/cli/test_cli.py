@@ -163,9 +163,7 @@ def test_bad_input_gets_one_clear_message(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "words", ["", "play", "info", "render", "gallery", "levels export", "solve", "check", "bench-speed"]
-)
+@pytest.mark.parametrize("words", ["", "play", "info", "render", "gallery", "levels export", "solve", "check"])
 def test_help_shows_examples(run: Run, words: str) -> None:
     code, out, _ = run(*words.split(), "--help")
     assert code == 0
@@ -456,7 +454,7 @@ def test_solve_knows_the_fewest_pushes_and_its_own_limit(run: Run) -> None:
     assert "plan            Right\n" in run("solve", "LargeSokoban", "-", typed="#####\n#@$.#\n#####\n")[1]
     code, _, errors = run("solve", "FrozenLake", "-", typed="P_\n_G\n\nP_\nG\n")
     assert code == 2
-    assert "board 2 of 2: FrozenLake: the rows of a board must be equally long" in errors
+    assert "levels, level at line 4: FrozenLake: the rows of a board must be equally long" in errors
 
 
 def test_check_reports_and_fails_with_its_own_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

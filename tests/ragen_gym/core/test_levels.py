@@ -29,6 +29,7 @@ from ragen_gym.games import kernels
 from ragen_gym.games.bandit import SPLIT_OF_PAIR, Bandit
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Game
+from ragen_gym.games.given_levels import given_levels
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.registry import TABLE, build_game
 from ragen_gym.games.sokoban.rules import Tile
@@ -224,9 +225,10 @@ def test_level_files(tmp_path: Path) -> None:
     path.write_text("an older file")
     write_levels(path, levels)
     assert read_levels(path) == [level.text for level in levels]
-    assert game.fixed_boards(str(path), None) == game.fixed_boards(levels, None) == some_boards(game, 20)
+    for source in (str(path), levels):
+        assert given_levels(game, source, None).boards == some_boards(game, 20)
     assert list(tmp_path.iterdir()) == [path]
-    kept = game.fixed_boards(path, "train")
+    kept = given_levels(game, path, "train").boards
     assert kept == [board for board in some_boards(game, 20) if game.split_of(board) == "train"]
     path.write_text("; two lakes, blank lines around\n\n\nPG\n__\n;between\n\n \n_P\nG_\n\n")
     assert read_levels(path) == ["PG\n__", "_P\nG_"]
@@ -255,12 +257,12 @@ def test_bad_level_files(tmp_path: Path) -> None:
     nothings: list[Any] = [[], 3, None]
     for nothing in nothings:
         with pytest.raises(ValueError, match="holds no level: give a path to a level file, or a list of boards"):
-            FrozenLake().fixed_boards(nothing, None)
+            given_levels(FrozenLake(), nothing, None)
     lake = next(board for board in some_boards(FrozenLake(), 9) if FrozenLake().split_of(board) == "train")
     with pytest.raises(ValueError, match=r"none of the 1 levels given belongs to split='test'"):
-        FrozenLake().fixed_boards([FrozenLake().level(lake)], "test")
+        given_levels(FrozenLake(), [FrozenLake().level(lake)], "test")
     with pytest.raises(ValueError, match="split='dev' is not a split: choose one of train, validation, test, train-v1"):
-        FrozenLake().fixed_boards(["P__G\n____\n____\n____"], "dev")
+        given_levels(FrozenLake(), ["P__G\n____\n____\n____"], "dev")
 
 
 def test_a_row_that_would_be_read_as_a_comment_is_not_written(tmp_path: Path) -> None:
@@ -285,4 +287,4 @@ def test_levels_that_cannot_be_played() -> None:
         (7, "level=7 is not a level: give a ragen_gym.Level or the text of a board"),
     ):
         with pytest.raises(ValueError, match=message):
-            game.board(level)  # type: ignore[arg-type]
+            game.board(level)

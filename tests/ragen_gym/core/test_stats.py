@@ -15,11 +15,14 @@ from scipy import stats
 from ragen_gym.core.stats import (
     Estimate,
     against_random,
+    binomial_tail,
     clustered_mean,
     clustered_rate,
     detectable_difference,
     effective_episodes,
+    holm,
     paired_difference,
+    paired_mean_difference,
     pass_at,
     pass_hat,
     wilson,
@@ -277,3 +280,55 @@ def test_clusters_of_any_kind_are_told_apart() -> None:
         [(1, 1), (1, 1), (1, 2), (1, 2), (0, 0), (2, 0)],
     ):
         assert clustered_mean(values, clusters) == expected
+
+
+def test_holm_by_hand() -> None:
+    """0.01 < 0.05 / 4, 0.013 < 0.05 / 3, 0.03 > 0.05 / 2: the last two stop at 0.05 / 2."""
+    assert [round(1 - each, 6) for each in holm([0.04, 0.01, 0.03, 0.013])] == [0.025, 0.0125, 0.025, 0.016667]
+    assert holm([0.03]) == [pytest.approx(0.95)]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.05, 0.49, 0.999])
+def test_a_binomial_tail(chance: float) -> None:
+    for least in range(22):
+        assert binomial_tail(least, 20, chance) == pytest.approx(stats.binom.sf(least - 1, 20, chance), abs=1e-12)
+
+
+def test_a_paired_mean_difference_by_hand() -> None:
+    """Of 2**6 exchanges of six differences of 1, two have a mean as far from 0."""
+    some = list(range(6))
+    found = paired_mean_difference([3.0] * 6, [2.0] * 6, some)
+    assert (found.value, found.p, found.low, found.high) == (1.0, 2 / 64, 1.0, 1.0)
+    assert not paired_mean_difference([3.0] * 5, [2.0] * 5, some[:5]).significant, "1 in 16 is no evidence"
+    assert paired_mean_difference([3.0], [2.0], [0]).p == 1
+    none = paired_mean_difference([1.0, -5.0, 2.0], [1.0, -5.0, 2.0], [0, 1, 2])
+    assert (none.value, none.p, none.significant) == (0.0, 1.0, False)
+    clustered = paired_mean_difference([3.0] * 12, [2.0] * 12, some * 2)
+    assert clustered.p == found.p, "two episodes of one level are one exchange"
+
+
+@given(st.integers(2, 30), st.integers(0, 2**32 - 1), st.sampled_from([0.9, 0.95, 0.999]))
+def test_a_paired_mean_difference_is_significant_where_its_interval_leaves_0_out(
+    n: int, seed: int, confidence: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    first, second = rng.integers(-3, 9, n) * 1.0, rng.integers(-3, 5, n) * 1.0
+    found = paired_mean_difference(first, second, list(range(n)), confidence)
+    assert found.low <= found.value <= found.high
+    assert (found.p < 1 - confidence) == (found.low > 0 or found.high < 0)
+    scaled = paired_mean_difference(100 * first, 100 * second, list(range(n)), confidence)
+    assert (scaled.low, scaled.high) == pytest.approx((100 * found.low, 100 * found.high))
+    assert scaled.p == found.p
+
+
+def test_a_paired_mean_difference_errs_as_often_as_it_says() -> None:
+    """For normal differences its interval is about Student's, and holds the truth 95 times of 100."""
+    rng, held = np.random.default_rng(3), 0
+    for _ in range(300):
+        d = rng.normal(0.7, 1, 20)
+        found = paired_mean_difference(d, np.zeros(20), list(range(20)))
+        half = stats.t.ppf(0.975, 19) * d.std(ddof=1) / np.sqrt(20)
+        assert found.high - found.low == pytest.approx(2 * half, rel=0.15)
+        held += found.low <= 0.7 <= found.high
+    assert 0.91 <= held / 300 <= 0.98

@@ -116,8 +116,8 @@ def test_a_level_file_for_another_game(tmp_path: Path) -> None:
     for face in FACES:
         with pytest.raises(ValueError, match=r"holds no board|written in the symbols"):
             face("Sokoban", levels=path)
-        with pytest.raises(ValueError, match="make it with height=2, width=2"):
-            face("FrozenLake", levels=path)
+        with pytest.raises(ValueError, match="the board is 2x2, this environment plays 4x4"):
+            face("FrozenLake", levels=path, size=4)
 
 
 @every_face

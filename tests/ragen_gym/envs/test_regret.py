@@ -145,6 +145,8 @@ def test_turns_add_up_to_the_optimum_less_the_return(seed: int, name: str, data:
     if not env.game.stochastic:
         assert chance == pytest.approx(0, abs=1e-9)
         assert [-value.advantage.total for value in values] == pytest.approx([value.regret.total for value in values])
+        assert all(value.attainable == value.before for value in values)
+        assert [value.avoidable.total for value in values] == pytest.approx([value.regret.total for value in values])
     assert total == pytest.approx(first.total - regret + chance, abs=1e-9)
     assert values[0].before == first
     for one, other in pairwise(values):
@@ -172,6 +174,37 @@ def test_the_advantage_of_a_turn_does_not_depend_on_its_noise() -> None:
         values.add(info["turn_value"].advantage)
         assert info["turn_value"].chance.total != 0
     assert len(values) == 1
+
+
+def test_on_slippery_ice_the_attainable_optimum_stands_beside_the_regret() -> None:
+    """Every reply of one or two moves gives away 1/16 of V* at least, and the best one nothing of what is attainable.
+
+    The numbers are those of ``test_what_replies_cannot_avoid_by_hand``.
+    """
+    options: dict[str, Any] = {"max_turns": 1, "max_actions_per_turn": 2, "size": 2, "success_rate": 0.5}
+    env, found = make_turn("FrozenLake", regret=True, **options), []
+    for moves in [[], *([a] for a in range(4)), *([a, b] for a in range(4) for b in range(4))]:
+        _, info = env.reset(options={"level": "P_\n_G", "noise_seed": 1})
+        start = info["turn_value"]
+        assert (start.before.success, start.attainable.success) == pytest.approx((3 / 8, 5 / 16))
+        value = env.step(reply_for(env, moves) if moves else "?")[4]["turn_value"]
+        assert value.attainable == start.attainable
+        found.append((value.avoidable.success, -value.advantage.success))
+    assert min(avoidable for avoidable, _ in found) == pytest.approx(0, abs=1e-12)
+    assert all(given_away - avoidable == pytest.approx(1 / 16) for avoidable, given_away in found)
+
+
+@given(seed=st.integers(0, 2**20), data=st.data())
+@settings(max_examples=15)
+def test_no_reply_beats_the_attainable_optimum(seed: int, data: st.DataObject) -> None:
+    """In every turn of an episode it is at most V*, and no reply gives away less than none of it."""
+    env = make_turn("FrozenLake", regret=True, max_turns=3, max_actions_per_turn=2, max_actions=5)
+    env.reset(seed=seed)
+    while not env.over:
+        moves = data.draw(st.lists(st.integers(0, 3), max_size=3))
+        value = env.step(reply_for(env, moves) if moves else "?")[4]["turn_value"]
+        assert value.attainable.success <= value.before.success + 1e-12
+        assert -1e-12 <= value.avoidable.success <= value.attainable.success + 1e-12
 
 
 def test_the_oracles_turns_on_firm_ice_have_no_regret() -> None:

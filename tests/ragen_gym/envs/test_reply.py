@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_gym.envs.reply import Problem, parse_reply
+from ragen_gym.envs.reply import Problem, open_thinking, parse_reply, whole_reply
 from ragen_gym.testing import replies
 
 NAMES = ("Left", "Down", "Right", "Up")
@@ -107,3 +107,48 @@ def test_a_thought_of_nothing_but_openings_takes_no_time() -> None:
         reply = parse_reply(f"<think>{tags}</think><answer>Up</answer>", NAMES, parts=("observation",))
         assert reply.problem is Problem.NO_STATE
         assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "whole"),
+    [
+        ("go</think><answer>Up</answer>", {}, "<think>go</think><answer>Up</answer>"),
+        ("\n</think>\n\n<answer>Up</answer>", {}, "<think>\n</think>\n\n<answer>Up</answer>"),
+        ("go</think><answer>Up</answer>", {"reasoning": "I "}, "<think>I go</think><answer>Up</answer>"),
+        ("<answer>Up</answer>", {"reasoning": "I go"}, "<think>I go</think><answer>Up</answer>"),
+        ("r", {"reasoning": "a<b></think>c"}, "<think>a<b>/thinkc</think>r"),
+        ("<think>go</think>r", {"reasoning": "I go"}, "<think>go</think>r"),
+        ("<answer>Up</answer>", {"reasoning": "I go", "think": False}, "<answer>Up</answer>"),
+        ("go</think>r", {"think": False}, "go</think>r"),
+        ("a</think>b</think>r", {}, "a</think>b</think>r"),
+        ("<answer>Up</answer>", {}, "<answer>Up</answer>"),
+        ("go</think>r", {"begun": "<think>\n"}, "<think>\ngo</think>r"),
+        ("go</think>r", {"begun": ""}, "go</think>r"),
+        ("go</think>r", {"begun": "<think>", "think": False}, "<think>go</think>r"),
+    ],
+)
+def test_a_reply_gets_the_thinking_that_its_prompt_began(text: str, said: dict[str, Any], whole: str) -> None:
+    assert whole_reply(text, **said) == whole
+
+
+@given(replies(["Up", "Down"]))
+def test_a_whole_reply_stays_as_it_is(text: str) -> None:
+    if "<think>" in text or "</think>" not in text:
+        assert whole_reply(text) == text
+    once = whole_reply(text)
+    assert whole_reply(once) == once
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message", "begun"),
+    [
+        ("Reply with <think>\nassistant\n<think>\n", "Reply with <think>", "<think>\n"),
+        ("Reply with <think>\nassistant\n", "Reply with <think>", ""),
+        ("Reply with <think>\nassistant\n", "  Reply with <think> \n", ""),
+        ("Hi\nassistant\n<think>\n\n</think>\n\n", "Hi", ""),
+        ("Hi\nassistant\n<think>", "", "<think>"),
+        ("Hi\nassistant\n<think>", "not there", "<think>"),
+    ],
+)
+def test_the_thinking_that_a_prompt_opens_after_its_last_message(prompt: str, message: str, begun: str) -> None:
+    assert open_thinking(prompt, message) == begun

@@ -439,3 +439,16 @@ def test_nobody_resets_where_autoreset_is_off() -> None:
     batch.reset(options={"reset_mask": np.array([True, False])})
     with pytest.raises(ResetNeeded, match=r"\[1\]"):
         batch.step([0, 1])
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_the_masks_are_those_of_the_infos(name: str) -> None:
+    batch: Any = gymnasium.make_vec(name, 3, autoreset_mode=AutoresetMode.SAME_STEP)
+    with pytest.raises(ResetNeeded, match="call reset"):
+        batch.action_masks()
+    _, infos = batch.reset(seed=0)
+    for _ in range(12):
+        masks = batch.action_masks()
+        assert masks.dtype == np.bool_
+        np.testing.assert_array_equal(masks, infos["action_mask"])
+        *_, infos = batch.step(masks.argmax(axis=1))

@@ -96,6 +96,57 @@ def test_metrics_count_malformed_replies_truncation_and_what_was_left() -> None:
     assert rollout.metrics()["malformed_replies"] == 0.0
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "go up</think><answer>Up</answer>"},
+        {"content": "<answer>Up</answer>", "reasoning_content": "go up"},
+        {"content": "<answer>Up</answer>", "reasoning": "go up"},
+        {"content": "<answer>Up</answer>", "reasoning_details": [{"type": "reasoning.text", "text": "go up"}]},
+        {"content": [{"type": "thinking", "thinking": "go up"}, {"type": "text", "text": "<answer>Up</answer>"}]},
+    ],
+)
+@pytest.mark.parametrize("as_object", [True, False])
+def test_a_servers_message_is_a_whole_reply(message: dict[str, Any], as_object: bool) -> None:
+    from openai.types.chat import ChatCompletionMessage
+
+    rollout = Rollout("FrozenLake")
+    rollout.begin(0)
+    given: Any = ChatCompletionMessage.construct(role="assistant", **message) if as_object else message
+    rollout.reply_message(given)
+    assert rollout.messages[2]["content"] == "<think>go up</think><answer>Up</answer>"
+    assert rollout.metrics()["malformed_replies"] == 0.0
+    if isinstance(message["content"], str) and len(message) == 1:
+        rollout.begin(0)
+        rollout.reply(message["content"])
+        assert rollout.metrics()["actions"] == 1.0
+
+
+def test_items_of_a_response_are_a_whole_reply() -> None:
+    """OpenAI's other API: a list of items, the reasoning one of them."""
+    items = [
+        {
+            "type": "reasoning",
+            "id": "r",
+            "summary": [{"type": "summary_text", "text": "go up"}],
+            "encrypted_content": "x",
+        },
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "<answer>Up</answer>"}]},
+        {"type": "function_call", "name": "f", "arguments": "{}"},
+    ]
+    rollout = Rollout("FrozenLake")
+    rollout.begin(0)
+    rollout.reply_message(items)
+    assert rollout.messages[2]["content"] == "<think>go up</think><answer>Up</answer>"
+
+
+def test_a_task_without_thinking_leaves_replies_as_they_are() -> None:
+    rollout = Rollout("FrozenLake", think=False)
+    rollout.begin(0)
+    rollout.reply("<answer>Up</answer>", reasoning="go up")
+    assert rollout.metrics()["actions"] == 1.0
+
+
 def test_the_return_is_that_of_the_turn_environment() -> None:
     rollout, env = Rollout("FrozenLake", split="test"), make_turn("FrozenLake", split="test")
     rollout.begin(5, noise_seed=9)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import RecordVideo, RenderCollection
 from gymnasium.wrappers.vector import RecordVideo as RecordBatchVideo
+from moviepy import VideoFileClip
 
 from ragen_gym import make_turn
 from ragen_gym.games.registry import TABLE, GameSpec
@@ -22,12 +23,6 @@ every_id = pytest.mark.parametrize("spec", ROWS, ids=[spec.name for spec in ROWS
 @pytest.fixture(autouse=True)
 def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-
-
-@pytest.fixture
-def moviepy() -> Any:
-    """What RecordVideo writes with. It asks for a Pillow before 12, so it is not among the tests' requirements."""
-    return pytest.importorskip("moviepy", reason="RecordVideo needs moviepy, whose Pillow is older than ours")
 
 
 def play_out(env: Any) -> int:
@@ -51,20 +46,19 @@ def test_an_episode_is_collected_picture_by_picture(spec: GameSpec) -> None:
 
 
 @every_id
-def test_a_video_of_an_episode(spec: GameSpec, moviepy: Any, tmp_path: Path) -> None:
+def test_a_video_of_an_episode(spec: GameSpec, tmp_path: Path) -> None:
     made = gymnasium.make(spec.id, render_mode="rgb_array", tile_size=17)
     env: Any = RecordVideo(made, str(tmp_path / "videos"), episode_trigger=lambda _: True)
     steps = play_out(env)
     first = made.render()
     env.close()
     (path,) = tmp_path.rglob("*.mp4")
-    with moviepy.VideoFileClip(str(path)) as clip:
+    with VideoFileClip(str(path)) as clip:
         assert clip.fps == made.metadata["render_fps"]
         assert clip.duration == pytest.approx((steps + 1) / clip.fps, abs=0.1)
         assert clip.size == [first.shape[1], first.shape[0]]  # type: ignore[union-attr]
 
 
-@pytest.mark.usefixtures("moviepy")
 def test_videos_of_turns_and_of_batches(tmp_path: Path) -> None:
     turns: Any = RecordVideo(make_turn("FrozenLake", render_mode="rgb_array"), str(tmp_path / "turns"))
     turns.reset(seed=0)

@@ -126,7 +126,7 @@ def test_a_text_task_is_refused() -> None:
 
 
 def test_the_limits_are_options() -> None:
-    options = ("--max-sessions", "1", "--session-ttl", "77", "--rate", "0", "--max-batch", "3", "--max-body", "4096")
+    options = ("--max-memory", "200000", "--session-ttl", "77", "--rate", "0", "--max-batch", "3", "--max-body", "4096")
     with started("--port", "0", *options) as (url, _), httpx.Client(base_url=url) as http:
         answer = http.post("/sessions", json={"env": "FrozenLake", "num_envs": 4})
         assert "above 3" in answer.json()["error"]["message"]

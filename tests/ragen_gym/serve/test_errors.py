@@ -47,7 +47,7 @@ CREATE = [
     ({"env": "my_game:Maze"}, "bad_value", "`ragen-gym serve` does with --game my_game:Maze."),
     ({"env": "FrozenLake", "levels": ["/etc/passwd"]}, "bad_value", "unknown symbol"),
     ({"env": "Sokoban", "levels": ["/etc/passwd"]}, "bad_value", "is written in the symbols of"),
-    ({"env": "FrozenLake", "levels": ["P__\n___\n__G"]}, "bad_value", "make it with height=3, width=3"),
+    ({"env": "FrozenLake", "levels": ["P__\n___\n__G"], "env_options": {"size": 4}}, "bad_value", "plays 4x4"),
     ({"env": "FrozenLake", "levels": []}, "bad_request", "at least 1 item"),
     ({"env": "FrozenLake", "split": "exam"}, "bad_value", "choose one of train, validation, test"),
     ({"env": "FrozenLake", "preset": "hardest"}, "bad_value", "it has easy, medium, hard, expert"),

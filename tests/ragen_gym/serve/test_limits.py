@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 import tracemalloc
@@ -16,13 +17,14 @@ import httpx
 import numpy as np
 import pytest
 
-from ragen_gym.games.registry import find
+from ragen_gym.games.registry import TABLE, GameSpec, find
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.serve import Limits, RemoteEnv, ServerError, level_cost, serving
 from ragen_gym.serve.errors import RequestError
 from ragen_gym.serve.level_cost import LevelCosts
+from ragen_gym.serve.limits import session_bytes
 from ragen_gym.serve.middleware import RateLimiter, is_loopback
-from ragen_gym.serve.schemas import Budgets, CreateRequest, ResetRequest
+from ragen_gym.serve.schemas import BatchResetRequest, Budgets, CreateRequest, ResetRequest
 from ragen_gym.serve.served_envs import ServedBatch, ServedSingle, ServedStep, ServedTurn, make_env
 from ragen_gym.serve.server import check_token
 from ragen_gym.serve.service import Service
@@ -51,9 +53,9 @@ class Quiet(ServedSingle):
         self.closed = True
 
 
-def opened(store: SessionStore, owner: str = "a", num_envs: int | None = None) -> Session:
-    store.take_place(owner, num_envs)
-    session = Session("ragen/FrozenLake-v0", Quiet(), num_envs, owner)
+def opened(store: SessionStore, owner: str = "a", size: int = 1, num_envs: int | None = None) -> Session:
+    store.take(owner, size)
+    session = Session("ragen/FrozenLake-v0", Quiet(), num_envs, owner, size)
     store.put(session)
     return session
 
@@ -67,7 +69,7 @@ def test_sessions_expire_by_their_last_use() -> None:
     clock.now = 12
     store.expire()
     assert [session.env.closed for session in (first, second)] == [False, True]  # type: ignore[attr-defined]
-    assert len(store) == store.places == 1
+    assert len(store) == 1
     with pytest.raises(RequestError, match="not used for 10 seconds"):
         store.get(second.id)
     clock.now = 16.5
@@ -101,26 +103,75 @@ def test_a_session_is_in_use_until_its_request_is_answered() -> None:
     assert asyncio.run(played()) == b'"played"'
 
 
-def test_places() -> None:
+def test_memory_is_shared() -> None:
+    """One client could take all places, and with pictures the machine's memory."""
     clock = Clock()
-    store = SessionStore(Limits(max_sessions=3, max_per_client=2, max_envs=10, max_batch=6, session_ttl=10), clock)
-    mine = [opened(store, "a"), opened(store, "a", 6)]
-    for owner, num_envs, words in (
-        ("a", None, "2 sessions of one client"),
-        ("b", 7, "num_envs=7 is above 6"),
-        ("b", 5, "10 environments in batches"),
-    ):
-        with pytest.raises(RequestError, match=words):
-            store.take_place(owner, num_envs)
-    opened(store, "b", 4)
-    with pytest.raises(RequestError, match="3 sessions at most"):
-        store.take_place("c", None)
+    store = SessionStore(Limits(max_memory=30, session_ttl=10), clock)
+    mine = [opened(store, "a", 4), opened(store, "a", 10, 6)]
+    with pytest.raises(RequestError, match="15 bytes for the sessions of one client; 14 are taken") as full:
+        store.take("a", 2)
+    assert full.value.code == "full"
+    with pytest.raises(RequestError, match="may come to hold 16 bytes, and this server keeps 15") as large:
+        store.take("c", 16)
+    assert large.value.code == "too_large", "waiting does not help"
+    opened(store, "b", 15)
+    with pytest.raises(RequestError, match="30 bytes for the sessions of all clients; 29 are taken"):
+        store.take("c", 2)
+    assert store.envs == 6
     store.close(mine[1].id)
-    assert (store.places, store.envs) == (2, 4)
-    opened(store, "a")
-    clock.now = 11  # a place is free as soon as its session has expired, without anybody sweeping
-    opened(store, "c")
-    assert (len(store), store.places, store.envs) == (1, 1, 0)
+    assert store.envs == 0
+    opened(store, "a", 11)
+    clock.now = 11  # memory is free as soon as its session has expired, without anybody sweeping
+    opened(store, "c", 15)
+    assert len(store) == 1
+
+
+@pytest.mark.parametrize("spec", TABLE.values(), ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"num_envs": 64},
+        {"regret": True},
+        {"grain": "turn", "budgets": Budgets(max_turns=5)},
+        {"grain": "turn", "budgets": Budgets(max_turns=5, observation="image", image_tile_size=32)},
+        {"levels": 300},
+    ],
+    ids=str,
+)
+def test_a_session_holds_no_more_than_it_is_counted_with(spec: GameSpec, asked: dict[str, Any]) -> None:
+    if "levels" in asked:
+        boards = {gymnasium.make(spec.id).reset(seed=seed)[0] for seed in range(40)}
+        asked = {"levels": (sorted(boards) * 300)[:300]}
+
+    def made() -> Any:
+        request = CreateRequest(env=spec.name, **asked)
+        served = make_env(spec, request, 2000)
+        served.reset((BatchResetRequest if request.num_envs else ResetRequest).model_validate({"seed": 1}))
+        if isinstance(served, ServedTurn):
+            for _ in range(5):
+                if served.playing:
+                    served.turn("\U0001f600" * 400)
+        return served
+
+    made()  # what all sessions share
+    tracemalloc.start()
+    served = made()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    counted = session_bytes(served.env, asked.get("num_envs"), asked.get("levels"), 2000)
+    assert held <= counted
+
+
+def test_a_client_with_pictures_leaves_half_of_the_memory_to_others() -> None:
+    body = {"env": "FrozenLake", "grain": "turn", "budgets": {"observation": "image", "max_turns": 10}}
+    with serving(Limits(rate=0, max_memory=2**24, max_reply=1000)) as url, httpx.Client(base_url=url) as http:
+        answers = [http.post("/sessions", json=body) for _ in range(30)]
+        codes = [answer.status_code for answer in answers]
+        assert codes == sorted(codes), "once full, it stays full"
+        assert answers[-1].json()["error"]["code"] == "full"
+        pictures = 11 * math.prod(answers[0].json()["observation_space"]["spaces"]["image"]["shape"])
+        assert 3 < codes.count(201) <= 2**23 / pictures
 
 
 def test_a_session_is_closed_between_requests() -> None:
@@ -193,9 +244,9 @@ def test_requests_over_the_rate_wait(server: str) -> None:
 
 
 def test_full_servers_and_expired_sessions() -> None:
-    with serving(Limits(rate=0, max_sessions=2, session_ttl=0.6)) as url, httpx.Client(base_url=url) as http:
+    with serving(Limits(rate=0, max_memory=400_000, session_ttl=0.6)) as url, httpx.Client(base_url=url) as http:
         envs = [RemoteEnv(url, "FrozenLake") for _ in range(2)]
-        with pytest.raises(ServerError, match="2 sessions at most"):
+        with pytest.raises(ServerError, match="keeps 200000 bytes for the sessions of one client"):
             RemoteEnv(url, "FrozenLake")
         answer = http.post("/sessions", json={"env": "FrozenLak"})
         assert answer.status_code == 422
@@ -212,7 +263,7 @@ def test_full_servers_and_expired_sessions() -> None:
 
 
 def test_a_session_that_cannot_be_made_takes_no_place() -> None:
-    with serving(Limits(rate=0, max_sessions=1)) as url, httpx.Client(base_url=url, timeout=60) as http:
+    with serving(Limits(rate=0, max_memory=200_000)) as url, httpx.Client(base_url=url, timeout=60) as http:
         for body in (
             {"env": "FrozenLake", "env_options": {"success_rate": 2}},
             {"env": "FrozenLake", "start": {"level": "?"}},
@@ -343,7 +394,7 @@ def test_who_needs_a_token() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_sessions": 0}, {"max_per_client": 0}, {"session_ttl": 0}, {"rate": -1}, {"max_seconds": float("nan")}],
+    [{"max_memory": 0}, {"max_memory_per_client": 0}, {"session_ttl": 0}, {"rate": -1}, {"max_seconds": float("nan")}],
 )
 def test_limits_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -45,7 +45,7 @@ def test_thousands_of_sessions_play_at_once() -> None:
         for some in hundreds(players):
             await asyncio.gather(*(player.close() for player in some))
 
-    with started("--port", "0", "--rate", "0", "--max-sessions", str(count)) as server:
+    with started("--port", "0", "--rate", "0", "--max-memory", str(2**18 * count)) as server:
         asyncio.run(crowd(server.port))
         assert len(asyncio.run(played(server, 8, LAKE, Player.steps, 0.5)).taken) > 16
 

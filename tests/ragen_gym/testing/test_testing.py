@@ -110,7 +110,8 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"action_mask": lambda game, board, state: np.array([state[0] > 0, 1])}, "it must be int8"),
     ({"action_mask": lambda game, board, state: ONE_MASK * 0}, "the actions that can change the state are"),
     ({"legal": staticmethod(always)}, "legal says 0b11, action_mask"),
-    ({"solve": solver(success=lambda *_: 1.0)}, "its own actions reach"),
+    ({"solve": solver(success=lambda *_: 1.0)}, "with no action left there is neither success nor reward"),
+    ({"solve": solver(success=lambda *asked: float(asked[-1] > 0))}, "its own actions reach"),
     ({"solve": solver(action=lambda *_: 0)}, "its own actions reach"),
     (
         {"solve": solver(success=lambda *_: 0.0, expected_return=lambda *_: 0.0, action=lambda *_: 0)},
@@ -150,11 +151,122 @@ def test_check_game_sees_a_bent_rule(right: str, wrong: str, message: str, tmp_p
         check_game(game, examples=300)  # what is drawn changes with Hypothesis
 
 
-def test_check_game_takes_a_game_that_says_it_has_no_exact_values(tmp_path: Path) -> None:
-    secret = changed({"rule": bent("u >= params[0]", "u >= 0.35", tmp_path), "noise_in_params": False})
-    check_game(secret)
+def hidden(folder: Path, **fault: Any) -> Tightrope:
+    """A tightrope of grip 0.35 whose rule keeps that number to itself, with some members replaced."""
+    oracle = {"solve": lambda game, board: TightropeSolution(0.35, board.index(rules.Tile.FLAG))}
+    return changed({"rule": bent("u >= params[0]", "u >= 0.35", folder), "noise_in_params": False, **oracle, **fault})
+
+
+def hidden_solver(**wrong: Any) -> Callable[[Tightrope, Board], Solution]:
+    solution: type[TightropeSolution] = type("Wrong", (TightropeSolution,), wrong)
+    return lambda game, board: solution(0.35, board.index(rules.Tile.FLAG))
+
+
+def any_time(solution: TightropeSolution, board: Board, state: Sequence[int], actions_left: int) -> float:
+    """Success as if there were always time enough."""
+    return TightropeSolution.success(solution, board, state, 99 if actions_left else 0)
+
+
+def hopeless(*asked: Any) -> float:
+    return 0.0
+
+
+def back(*asked: Any) -> int:
+    return 0
+
+
+def certain(*asked: Any) -> float:
+    return float(asked[-1] > 0)
+
+
+def test_check_game_takes_a_game_that_keeps_its_chances_to_itself_and_says_what_it_left_out(tmp_path: Path) -> None:
+    unchecked = check_game(hidden(tmp_path))
+    assert len(unchecked) == 1
+    assert unchecked[0].startswith("what the rule does on fewer than one draw in 1,024")
+    unchecked = check_game(hidden(tmp_path), max_nodes=100)
+    assert any("the oracle against a search through everything, from" in said for said in unchecked)
+    assert check_game(Tightrope()) == []
+
+
+@pytest.mark.parametrize("max_nodes", [20_000, 0], ids=["by search", "by play"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"success": certain},
+        {"action": back},
+        {"success": hopeless, "expected_return": hopeless, "action": back},
+        {"success": any_time},
+    ],
+    ids="-".join,
+)
+def test_check_game_sees_a_wrong_oracle_of_a_game_that_keeps_its_chances_to_itself(
+    wrong: dict[str, Any], max_nodes: int, tmp_path: Path
+) -> None:
+    with pytest.raises(AssertionError, match="the oracle promises"):
+        check_game(hidden(tmp_path, solve=hidden_solver(**wrong)), max_nodes=max_nodes)
+
+
+@pytest.mark.parametrize("mask", [[0, 0], [1, 1], [0, 1]])
+def test_check_game_sees_a_wrong_mask_of_a_game_that_keeps_its_chances_to_itself(
+    mask: list[int], tmp_path: Path
+) -> None:
+    def action_mask(game: Tightrope, board: Board, state: Sequence[int]) -> Any:
+        return np.array(mask, np.int8)
+
+    with pytest.raises(AssertionError, match=r"actions that can change the state are \[., .\] \(by 1,024 draws\)"):
+        check_game(hidden(tmp_path, action_mask=action_mask))
+    with pytest.raises(AssertionError, match="legal says 0b11, action_mask"):
+        check_game(hidden(tmp_path, legal=staticmethod(always)))
     with pytest.raises(AssertionError, match="gives one array twice"):
         check_game(changed({"noise_in_params": False, "action_mask": lambda game, board, state: ONE_MASK}))
+
+
+def test_check_game_sees_wrong_oracles_by_play_alone() -> None:
+    wrong = {"expected_return": hopeless}
+    with pytest.raises(AssertionError, match=r"a return of at most 0, and (the oracle's own|random) moves earn 0\.\d+"):
+        check_game(changed({"solve": solver(**wrong), "grip": 0.95}), max_nodes=0)
+    wrong = {"success": hopeless, "expected_return": certain, "action": back}
+    with pytest.raises(
+        AssertionError, match=r"success of 0, and random moves succeed at a rate of 0\.\d+ in 250 episodes"
+    ):
+        check_game(changed({"solve": solver(**wrong)}), max_nodes=0)
+
+
+def test_check_game_sees_a_rule_that_depends_on_more_than_its_arguments(tmp_path: Path) -> None:
+    fickle = bent("    cell = state[0]\n", "    cell = state[0]\n    u = np.random.random()\n", tmp_path)
+    fickle.__func__.__globals__["np"] = np
+    with pytest.raises(AssertionError, match=r"depends? on (more than )?its arguments|as Python and"):
+        check_game(hidden(tmp_path, rule=fickle))
+
+
+def test_check_game_names_splits_formats_and_levels_that_it_left_out() -> None:
+    def fixed(game: Tightrope, keys: Any, split: str | None) -> Any:
+        if split == "test":
+            raise ValueError("no such rope")
+        return Tightrope.generate(game, keys, split)
+
+    class Unsolved(RuntimeError):
+        """As of an oracle that searches, and met its limit."""
+
+    def unsolved(*asked: Any) -> float:
+        raise Unsolved("more than 9 nodes")
+
+    unchecked = check_game(changed({"generate": fixed, "solve": solver(success=unsolved)}))
+    assert "levels of split='test': the game has none (no such rope)" in unchecked
+    assert "the oracle where it gives no answer: more than 9 nodes" in unchecked
+
+
+def test_the_outcomes_of_a_rule_are_found_by_draws(tmp_path: Path) -> None:
+    game = hidden(tmp_path)
+    [(held, after), (fell, other)] = Search(game).outcomes(b"\2\0\1", (0,), 1)
+    assert (held, fell) == pytest.approx((0.35, 0.65), abs=1e-12)
+    assert (after[1], other[2]) == ((1,), -0.5)
+
+    def gradual(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
+        return u, 1
+
+    [(chance, (_, _, reward, _))] = Search(hidden(tmp_path, rule=staticmethod(gradual))).outcomes(b"\2\1", (0,), 1)
+    assert (chance, reward) == pytest.approx((1, 0.5), abs=1e-3)
 
 
 def test_a_mask_given_twice() -> None:

@@ -1,0 +1,53 @@
+"""Consent: what a file or folder would import, start or connect to beyond what the user's own flags name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ragen_gym.core.settings import declared, parts
+from ragen_gym.games.registry import TABLE, own_module, task_of
+
+__all__ = ["effects"]
+
+HERE = ("auto", "local")
+"""Addresses of a Ray cluster that runs on this machine."""
+
+
+def effects(settings: Any, asked: Mapping[str, Any] | None = None, table: str = "") -> Iterator[tuple[str, str]]:
+    """Effects of settings that need consent: the kind, of ``ragen_gym.core.settings.OPENS``, and a sentence on each.
+
+    Args:
+        settings: a ``Config``, or the settings of one trainer.
+        asked: values that the user gave by flags, as nested tables: what they name needs no further consent.
+        table: the name of the settings' table, such as ``openrlhf``; empty for a ``Config``.
+    """
+    asked = asked or {}
+    named = {own_module(game) for name in ("game", "games") if name in asked for game in _games(asked[name])}
+    for name, each in declared(type(settings)).items():
+        value, where = getattr(settings, name), f"{table}.{name}" if table else name
+        if each.opens == "module":
+            for game in _games(value):
+                if (module := own_module(game)) and module not in named and not _imported(game, module):
+                    yield "module", f"plays {game}, a game of the module {module}"
+        elif name in asked or not value:
+            continue
+        elif each.opens == "address" and value not in HERE:
+            said = f"connects to {value} ({where}), whose machines run the run's code and read its environment"
+            yield "address", said
+        elif each.opens == "command":
+            yield "command", f"starts the program {value!r} ({where})"
+        elif each.opens == "kernel" and "/" in value:
+            yield "kernel", f"runs code of the Hub's repository {value!r} ({where})"
+    for name in parts(type(settings)):
+        yield from effects(getattr(settings, name), asked.get(name), name)
+
+
+def _games(value: Any) -> list[str]:
+    """The games that a setting names: one, or those of a list of tables."""
+    return [value] if isinstance(value, str) else [str(row.get("game", "")) for row in value]
+
+
+def _imported(game: str, module: str) -> bool:
+    return module in sys.modules and (task_of(game) is not None or game.rpartition(":")[2] in TABLE)

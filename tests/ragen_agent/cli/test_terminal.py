@@ -1,0 +1,106 @@
+"""No command writes control characters of a run's files or names to the terminal, nor advice to run a file's code."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ragen_agent.cli import main
+from ragen_agent.config import Config, with_settings
+from ragen_agent.openrlhf.processes import RunState, read_replay
+from ragen_agent.training.run_folder import RunFolder
+from ragen_gym.core.console import json_text, plain_stdout, rich_console
+
+ESCAPES = "\x1b]0;taken\x07\x1b[2J\x9b31m\x08\r"
+RATE = {"rate": 0.5, "low": 0.2, "high": 0.8, "n": 4, "successes": 2, "failed": 0, "overflowed": 0}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose name, reasons, episodes and settings hold control characters."""
+    config = with_settings(Config(), {"env_options": {"vocabulary": f"n{ESCAPES}"}, "diagnostics": {"wandb": ESCAPES}})
+    folder = RunFolder.create(tmp_path / f"run{ESCAPES}", config)
+    summary = {"random": RATE, "before": RATE, "optimal": RATE, "stopped": f"because {ESCAPES}"}
+    folder.write_summary(summary)
+    text = f"board {ESCAPES}"
+    messages = [{"role": role, "content": text} for role in ("system", "user", "assistant")]
+    episode: dict[str, Any] = {"phase": f"now{ESCAPES}", "messages": messages, "failure": None, "success": True}
+    episode |= {"turn_rewards": [1.0], "turn_ends": [3], "iteration": 0, "level_id": ESCAPES, "rewards": [1.0]}
+    folder.episodes.write_text(json.dumps(episode) + "\n", encoding="utf-8")
+    folder.metrics.write_text('{"iteration": 0, "success": 0.5, "seconds": 1.0}\n', encoding="utf-8")
+    return folder.path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "watch RUN --once",
+        "watch RUN --json",
+        "report RUN",
+        "report RUN --json",
+        "report RUN --tensorboard",
+        "eval RUN",
+        "train --resume RUN",
+        "train --resume RUN --dry-run",
+        "train --config RUN/config.toml --dry-run",
+        "tokens --config RUN/config.toml",
+        "data --config RUN/config.toml --out RUN/rows.jsonl",
+        "doctor --backend local --config RUN/config.toml",
+        "sft data --config RUN/config.toml --out RUN/demos.jsonl",
+        "sft merge RUN --out RUN/merged",
+        "sft train --resume RUN",
+    ],
+)
+def test_every_command_that_reads_a_run(run: Path, words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    if words == "report RUN":  # whose viewer needs whole episodes
+        (run / "episodes.jsonl").unlink()
+    main([word.replace("RUN", str(run)) for word in words.split()])
+    said = "".join(capfd.readouterr())
+    assert said
+    assert not set(said) & {"\x1b", "\x07", "\x08", "\x9b"}, ascii(said)
+
+
+def test_colours_of_our_own_are_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with plain_stdout():
+        print(f"plain{ESCAPES}")
+        rich_console(force_terminal=True).print(f"[red]red[/red] {ESCAPES}")
+    plain, rich = capsys.readouterr().out.split("\n")[:2]
+    assert plain.isprintable()
+    assert "\x1b[31mred\x1b[0m" in rich
+    assert "\x1b[2J" not in rich
+    assert "\x9b" not in rich
+
+
+def test_json_keeps_what_it_says() -> None:
+    text = json_text({"name": ESCAPES, "é": "雪 \u00a0\u200d"})
+    assert json.loads(text) == {"name": ESCAPES, "é": "雪 \u00a0\u200d"}
+    assert "雪" in text
+    assert not set(text) & set("\x1b\x07\x08\x9b")
+
+
+class Evil:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch ran",)
+
+
+def test_a_state_that_holds_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.create(tmp_path / "run", Config())
+    torch.save({"model": Evil()}, folder.path / "state.pt")
+    state = RunState(1, "iteration1", 0)
+    replay = folder.path / "deepspeed" / "_replay" / state.tag
+    replay.mkdir(parents=True)
+    torch.save([Evil()], replay / "episodes.pt")
+    for read in (folder.load_state, lambda: read_replay(folder.path, state)):
+        with pytest.raises(ValueError, match="is damaged: it is damaged, or holds other objects than tensors") as error:
+            read()
+        assert "weights_only" not in str(error.value)
+    assert not Path("ran").exists()

@@ -1,0 +1,74 @@
+"""Every setting that could name code, a file or an address says so, and what it names needs the user's consent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.consent import effects
+from ragen_agent.config.io import OPENRLHF, catalog
+from ragen_agent.config.trainers import FineTuning, OpenRLHF
+from ragen_gym.core.settings import OPENS, Setting, check_settings, declared, parts, setting
+
+NEED_CONSENT = ("module", "command", "address", "kernel")
+
+#: A value that needs consent, for each setting whose kind does.
+VALUES: dict[str, Any] = {
+    "game": "theirs:Sum",
+    "games": [{"game": "theirs:Sum"}],
+    "program.command": "touch started",
+    "openrlhf.ray_address": "ray://elsewhere:10001",
+    "openrlhf.attention": "somebody/attention",
+}
+
+
+def everything() -> dict[str, Setting]:
+    tables = {"fine_tuning": FineTuning, **{f"fine_tuning.{name}": each for name, each in parts(FineTuning).items()}}
+    fine_tuning = {f"{table}.{name}": each for table, cls in tables.items() for name, each in declared(cls).items()}
+    return {**catalog(), **fine_tuning}
+
+
+@pytest.mark.parametrize("name", everything())
+def test_a_setting_of_free_text_says_what_its_value_opens(name: str) -> None:
+    each = everything()[name]
+    assert each.opens in OPENS if each.free else not each.opens, f"{name}: give opens=..., of {', '.join(OPENS)}"
+
+
+def test_what_counts_as_free() -> None:
+    @dataclass(frozen=True)
+    class New:
+        number: float = setting(1.0, "")
+        band: list[float] = setting([1.0], "")
+        choice: str = setting("a", "", choices=("a", "b"))
+        text: str = setting("", "")
+        texts: list[str] = setting([], "")
+        table: dict[str, Any] = setting({}, "")
+        perhaps: str | None = setting(None, "")
+
+        def __post_init__(self) -> None:
+            check_settings(self)
+
+    assert {name for name, each in declared(New).items() if each.free} == {"text", "texts", "table", "perhaps"}
+
+
+def test_each_setting_of_such_a_kind_has_its_effect() -> None:
+    assert {name for name, each in catalog().items() if each.opens in NEED_CONSENT} == set(VALUES)
+    for name, value in VALUES.items():
+        table, _, key = name.rpartition(".")
+        nested: Mapping[str, Any] = {table: {key: value}} if table else {key: value}
+        if table == OPENRLHF:
+            found = [*effects(with_settings(OpenRLHF(), nested[table]), table=table)]
+            typed = [*effects(with_settings(OpenRLHF(), nested[table]), nested[table], table)]
+        else:
+            found = [*effects(with_settings(Config(), nested))]
+            typed = [*effects(with_settings(Config(), nested), nested)]
+        assert [kind for kind, _ in found] == [catalog()[name].opens]
+        assert str(value if name != "games" else value[0]["game"]) in found[0][1]
+        assert not typed, "the user's own flag is the consent"
+    assert not [*effects(Config())]
+    for address in ("", "auto"):
+        assert not [*effects(OpenRLHF(ray_address=address), table=OPENRLHF)], "a cluster on this machine"

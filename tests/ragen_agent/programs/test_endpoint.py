@@ -1,0 +1,342 @@
+"""The endpoint as OpenAI's own client meets it: what a field does, who gave up, and what is sampled together."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import openai
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from ragen_agent.chat import ChatFormat
+from ragen_agent.config import Config, Program, with_settings
+from ragen_agent.message_encoding import decode, encode
+from ragen_agent.programs.conversation import Conversation
+from ragen_agent.programs.endpoint import Endpoint
+from ragen_agent.programs.rollout import _Rollout
+from ragen_agent.programs.worker import Worker
+from ragen_agent.rollout import Instance
+from ragen_agent.token_mdp import TokenMDP
+from ragen_agent.training.policy import Policy
+from ragen_agent.trajectory import Trajectory
+from ragen_gym.inference import Sampled
+
+USER = {"role": "user", "content": "hello"}
+
+
+@pytest.fixture(scope="module")
+def agent() -> Policy:
+    small = {"small_model": {"hidden": 32, "layers": 1, "feed_forward": 32}, "env_options": {"size": 4}}
+    return Policy.build(with_settings(Config(), {**small, "turns": {"max_tokens_per_turn": 12}}))
+
+
+class Counting:
+    """The engine, with the number of rows of each of its calls."""
+
+    def __init__(self, agent: Policy) -> None:
+        self.engine, self.rows = agent.engine, list[int]()
+
+    def max_rows(self, tokens: int) -> int:
+        return self.engine.max_rows(tokens)
+
+    def start(self, prompts: Sequence[Sequence[int]], **arguments: Any) -> Any:
+        self.rows.append(len(prompts))
+        return self.engine.start(prompts, **arguments)
+
+
+class Served:
+    """A worker in an episode, reached over HTTP; the engine samples while ``sampling``."""
+
+    def __init__(self, agent: Policy, endpoint: Endpoint) -> None:
+        self.engine = Counting(agent)
+        self.rollout = _Rollout(self.engine, [Instance(3, 3)], Program("x"), 1.0, 5)
+        [process] = agent.processes("train", 1)
+        assert isinstance(process, TokenMDP)
+        self.worker = Worker(Program("x"), process, self.rollout, lambda ids: None)
+        self.url = endpoint.add(self.worker)
+        self.worker.begin()
+        self.sampling, self.over = threading.Event(), False
+        self.sampling.set()
+        self.thread = threading.Thread(target=self._sample, daemon=True)
+        self.thread.start()
+
+    def _sample(self) -> None:
+        while not self.over:
+            self.sampling.wait()
+            self.rollout._sample(self.rollout._gather())
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", **{"max_retries": 0, **options})
+
+    def ask(self, **fields: Any) -> Any:
+        with self.client() as client:
+            return client.chat.completions.create(model="policy", **{"messages": [USER], **fields})
+
+    def replies(self) -> int:
+        conversation = self.worker._episode.conversation  # type: ignore[union-attr]
+        return len(conversation.replies)
+
+    def connect(self, request: bytes) -> socket.socket:
+        address = urlsplit(self.url)
+        connection = socket.create_connection((address.hostname, address.port), timeout=10)
+        connection.sendall(request.replace(b"KEY", address.path.encode()))
+        return connection
+
+    def ended(self) -> Trajectory:
+        self.worker.end()
+        return self.rollout.played[0]
+
+
+@pytest.fixture
+def served(agent: Policy) -> Iterator[Served]:
+    with Endpoint() as endpoint:
+        found = Served(agent, endpoint)
+        yield found
+        found.over = True
+        found.sampling.set()
+        found.thread.join()
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+CHANGING = {
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "n": 3,
+    "logprobs": True,
+    "top_logprobs": 2,
+    "top_p": 0.5,
+    "seed": 7,
+    "frequency_penalty": 0.5,
+    "presence_penalty": -1,
+    "logit_bias": {"50": -100},
+    "response_format": {"type": "json_object"},
+    "modalities": ["text", "audio"],
+    "audio": {"format": "wav", "voice": "alloy"},
+    "reasoning_effort": "low",
+    "verbosity": "low",
+    "web_search_options": {},
+    "tools": [{"type": "function", "function": {"name": "move"}}],
+    "tool_choice": "required",
+    "functions": [{"name": "move"}],
+    "function_call": {"name": "move"},
+    "moderation": {"model": "omni-moderation-latest"},
+    "top_k": 20,
+    "min_p": 0.1,
+    "repetition_penalty": 1.2,
+    "min_tokens": 5,
+    "chat_template_kwargs": {"enable_thinking": False},
+}
+
+
+@pytest.mark.parametrize("field", CHANGING)
+def test_a_field_that_would_change_the_reply_is_refused_by_name(served: Served, field: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=f"{field} is not supported"):
+        served.ask(extra_body={field: CHANGING[field]})
+    assert served.replies() == 0
+
+
+def test_every_field_of_the_official_client_is_honoured_neutral_or_refused(served: Served) -> None:
+    """A field that the client learns tomorrow is refused until somebody has looked at it."""
+    neutral = {
+        "audio": None,
+        "frequency_penalty": 0,
+        "function_call": "none",
+        "functions": [],
+        "logit_bias": {},
+        "logprobs": False,
+        "max_completion_tokens": 3,
+        "max_tokens": 3,
+        "metadata": {"run": "1"},
+        "modalities": ["text"],
+        "moderation": None,
+        "n": 1,
+        "parallel_tool_calls": True,
+        "prediction": {"type": "content", "content": "Up"},
+        "presence_penalty": 0.0,
+        "prompt_cache_key": "x",
+        "prompt_cache_options": {},
+        "prompt_cache_retention": "24h",
+        "reasoning_effort": None,
+        "response_format": {"type": "text"},
+        "safety_identifier": "x",
+        "seed": None,
+        "service_tier": "auto",
+        "stop": [],
+        "store": True,
+        "stream": False,
+        "stream_options": None,
+        "temperature": 0.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": 1.0,
+        "user": "x",
+        "web_search_options": None,
+        "verbosity": "medium",
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    }
+    known = openai.types.chat.completion_create_params.CompletionCreateParamsBase.__annotations__
+    assert set(known) - {"messages", "model"} <= set(neutral)
+    answer = served.ask(extra_body=neutral)
+    assert answer.usage.completion_tokens <= 3
+    with pytest.raises(openai.BadRequestError, match="a_new_field is not supported"):
+        served.ask(extra_body={"a_new_field": 1})
+
+
+@pytest.mark.parametrize("field", ["name", "tool_calls", "reasoning_content"])
+def test_a_field_of_a_message_that_is_not_shown_to_the_model_is_refused(served: Served, field: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=f"has {field}, which is not supported"):
+        served.ask(messages=[{**USER, field: "x"}])
+    sent_back = served.ask().choices[0].message.model_dump()  # with a null for all that it does not have
+    assert served.ask(messages=[USER, sent_back, USER]).choices[0].message.role == "assistant"
+    assert len(served.ended().contexts) == 0, "it continues the row"
+
+
+@pytest.mark.parametrize("stop", ["", [""], [3], {"a": 1}])
+def test_a_stop_that_is_no_text_is_refused(served: Served, stop: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="it must be a text or a list of texts"):
+        served.ask(extra_body={"stop": stop})
+
+
+def test_a_reply_ends_before_its_stop_sequence_and_its_tokens_with_it(
+    served: Served, agent: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes after a stop sequence no other endpoint returns, and the program never saw it."""
+    ids = [*agent.tokenizer.encode("<think>go left</think><answer>Up || Down</answer>"), agent.chat.end_id]
+    monkeypatch.setattr(served.rollout, "sample", lambda *_: Sampled(ids, [-0.5 - n for n in range(len(ids))]))
+    messages = [{"role": "system", "content": "Play."}, USER]
+    answer = served.ask(messages=messages, stop=["|| Down", "<answer>"])
+    [choice] = answer.choices
+    assert (choice.message.content, choice.finish_reason) == ("<think>go left</think>", "stop")
+    assert answer.usage.completion_tokens == 6
+    messages += [{"role": "assistant", "content": choice.message.content}, USER]
+    served.ask(messages=messages)
+    played = served.ended()
+    first, second = played.split_contexts()
+    assert first.ids[first.sampled].tolist() == ids[:6], "the stop sequence is the action that ended the reply"
+    assert first.log_probs[first.sampled].tolist() == [-0.5 - n for n in range(6)]
+    assert first.ids[-1] == ids[5]
+    prompt = second.ids[~second.sampled].tolist()
+    assert prompt == agent.chat.conversation_ids(messages), "without the stop sequence, as the program sends it"
+    assert played.messages[2]["content"] == "<think>go left</think>"
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_stop_sequence_cuts_text_and_tokens_where_it_is_first_complete(
+    make_tokenizer: Callable[[str, str], PreTrainedTokenizerFast], data: st.DataObject
+) -> None:
+    tokenizer = make_tokenizer("bpe", data.draw(st.sampled_from(["chatml", "qwen3", "llama3"])))
+    chat = ChatFormat.from_tokenizer(tokenizer)
+    text = data.draw(st.text(st.sampled_from("ab é🙂\nObservation: the lake"), min_size=1, max_size=40))
+    stop = data.draw(st.lists(st.text(st.sampled_from("ab é🙂\nOs: l"), min_size=1, max_size=3), max_size=3))
+    ids = encode(tokenizer, text) + ([chat.end_id] if data.draw(st.booleans()) else [])
+    conversation = Conversation(chat, 100, 2000)
+    reply = conversation.request([USER])
+    conversation.add(reply, Sampled(ids, [-1.0] * len(ids)), stop)
+    lengths = [n for n in range(1, len(ids) + 1) if any(each in decode(tokenizer, ids[:n]) for each in stop)]
+    if not lengths:
+        assert (reply.ids, reply.text) == (ids, text)
+        return
+    assert reply.ids == ids[: lengths[0]]
+    assert reply.stopped
+    assert text.startswith(reply.text)
+    assert not any(each in reply.text for each in stop)
+    assert any(text[len(reply.text) :].startswith(each) for each in stop)
+
+
+def test_a_reply_that_the_client_timed_out_on_is_not_of_the_episode(served: Served) -> None:
+    """OpenAI's client asks again after its timeout: both replies were trained on, and the first one could earn."""
+    served.sampling.clear()
+    threading.Timer(1.5, served.sampling.set).start()
+    with served.client(timeout=0.6, max_retries=5) as client:
+        answer = client.chat.completions.create(model="policy", messages=[USER])  # type: ignore[list-item]
+    served.worker.turn({"reply": answer.choices[0].message.content})
+    played = served.ended()
+    assert len(played.turn_ends) == 1
+    assert sum(served.engine.rows) == 1, "nobody waits for the others, so they are not even sampled"
+    assert served.worker._episode is None
+    assert played.turn_rewards[0] != 0
+
+
+REQUEST = json.dumps({"messages": [USER]}).encode()
+HEADER = b"POST KEY/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n" + REQUEST
+
+
+@pytest.mark.parametrize("connection_header", [b"", b"Connection: close\r\n"])
+def test_a_reply_that_was_sent_and_not_read_is_not_of_the_episode(served: Served, connection_header: bytes) -> None:
+    """The client's timeout may fall between the server's last look and the arrival of the answer."""
+    request = HEADER % (len(REQUEST), connection_header)
+    connection = served.connect(request)
+    assert select.select([connection], [], [], 20)[0]
+    until(lambda: served.replies() == 1)
+    time.sleep(0.05)  # the whole answer is there
+    connection.close()
+    until(lambda: served.replies() == 0)
+    connection = served.connect(request)
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += connection.recv(2**16)
+    connection.close()
+    time.sleep(0.05)
+    assert served.replies() == 1, "it was read"
+    served.worker.turn({"reply": "nonsense"})
+    played = served.ended()
+    assert (len(played.turn_ends), len(played.contexts)) == (1, 0)
+    assert played.turn_rewards[0] < 0
+
+
+def test_an_episode_without_a_reply_that_was_read_says_so(served: Served) -> None:
+    served.sampling.clear()
+    with pytest.raises(openai.APITimeoutError):
+        served.client(timeout=0.3).chat.completions.create(model="policy", messages=[USER])  # type: ignore[list-item]
+    served.worker.turn({"reply": "nonsense"})
+    assert served.ended().failure == "agent_error: the program's client gave up on each of its 1 requests"
+
+
+def test_parallel_requests_of_one_program_are_sampled_together(served: Served) -> None:
+    """A lock was held while a reply was sampled: eight requests were eight calls of the engine."""
+    served.sampling.clear()
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(served.ask, messages=[{**USER, "content": f"vote {n}"}]) for n in range(8)]
+        try:
+            until(lambda: served.rollout._waiting.qsize() >= 7)  # the loop may hold one
+        finally:
+            served.sampling.set()
+        texts = [each.result().choices[0].message.content for each in asked]
+    assert max(served.engine.rows) >= 7
+    assert len(served.engine.rows) <= 2
+    served.worker.turn({"reply": "nonsense"})
+    played = served.ended()
+    assert len(played.turn_ends) == len(played.contexts) == 8
+    assert np.count_nonzero(played.turn_rewards) == 1
+    assert played.turn_rewards[-1] < 0, "the last one asked for"
+    said = {m["content"] for m in played.messages if m["role"] == "assistant"}
+    assert said == set(texts)
+
+
+def test_the_key_is_checked_before_the_body_is_read(served: Served) -> None:
+    """Without it a megabyte on each of many connections was the server's to keep."""
+    wrong = served.connect(b"POST /" + b"0" * 32 + b"/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")
+    wrong.settimeout(5)
+    assert wrong.recv(2**16).startswith(b"HTTP/1.1 404")
+    wrong.close()

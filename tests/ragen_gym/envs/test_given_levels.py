@@ -1,0 +1,426 @@
+"""Levels that are given: in every vocabulary and format, of several sizes, and from every kind of file."""
+
+from __future__ import annotations
+
+import json
+from codecs import BOM_UTF16_LE
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.toy_text.frozen_lake import MAPS, generate_random_map
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragen_gym import StepEnv, make_turn
+from ragen_gym.core.text import TEXT_FORMATS, Vocabulary
+from ragen_gym.envs.one_by_one import OneByOneBatch, make_batch
+from ragen_gym.envs.vector import BatchEnv
+from ragen_gym.games.registry import TABLE
+from ragen_gym.games.sokoban import Sokoban
+from ragen_gym.multiagent.sokoban_v0 import parallel_env
+from ragen_gym.testing import boards, plays
+from ragen_gym.wrappers import TextToGrid
+
+ROOM = "#######\n#P_X_O#\n#__#__#\n#######"
+SMALL = "#####\n#PXO#\n#####"
+SOLVED = "#####\n#@* #\n#####"
+LAKES = "P___\n_O__\n___O\n___G\n\nP____\n_O___\n___O_\n____O\nG____\n"
+SIZES = "\n\n".join(f"#{'#' * n}#\n#@$.{' ' * (n - 3)}#\n#{'#' * n}#" for n in (3, 5, 8))
+#: Ice, hole, goal and player, each in the symbol of another.
+TURNED = Vocabulary("turned", "O_PGX√")
+
+
+def shapes(name: str) -> list[dict[str, Any]]:
+    """Options of small boards that are not square, where the game has such."""
+    return [{}, {"height": 5, "width": 7}] if TABLE[name].game_class.layout == "grid" else [{}]
+
+
+SHOWN = [
+    (name, options, vocabulary, text_format)
+    for name, spec in TABLE.items()
+    for options in shapes(name)
+    for vocabulary in (*spec.game_class.vocabularies, *([TURNED] if name == "FrozenLake" else []))
+    for text_format in (TEXT_FORMATS if spec.game_class.layout == "grid" else ("grid",))
+]
+
+
+@pytest.mark.parametrize(("name", "options", "vocabulary", "text_format"), SHOWN, ids=str)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_what_is_shown_is_read(
+    name: str, options: dict[str, Any], vocabulary: Any, text_format: Any, data: st.DataObject
+) -> None:
+    shown = StepEnv(name, vocabulary=vocabulary, text_format=text_format, **options)
+    board = data.draw(boards(shown.game))
+    text, info = shown.reset(seed=0, options={"level": shown.game.level(board)})
+    again, read = shown.reset(seed=1, options={"level": text})
+    assert (again, read["level_id"]) == (text, info["level_id"])
+    if vocabulary == TURNED and text_format != "coord":
+        return  # which the environments below would read in their own vocabularies
+    second, its_info = shown.reset(seed=2, options={"level": shown.game.level(data.draw(boards(shown.game)))})
+    both = StepEnv(name, levels=f"; two of them\n{text}\n\n\n{second}\n")
+    for place, level_id in enumerate((info["level_id"], its_info["level_id"])):
+        assert both.reset(seed=0, options={"level": place})[1]["level_id"] == level_id
+    for other in (StepEnv(name, levels=[text]), StepEnv(name, levels=text), make_batch(name, levels=[text])):
+        assert np.atleast_1d(other.reset(seed=0)[1]["level_id"])[0] == info["level_id"]
+    if isinstance(vocabulary, str):
+        same = StepEnv(name, vocabulary=vocabulary, levels=[text])
+        assert same.reset(seed=0)[1]["level_id"] == info["level_id"]
+
+
+@pytest.mark.parametrize("name", ["FrozenLake", "Sokoban"])
+@pytest.mark.parametrize("text_format", TEXT_FORMATS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_what_is_shown_in_symbols_of_ones_own_is_read(name: str, text_format: Any, data: st.DataObject) -> None:
+    """At every moment of an episode, so with the player on the goal, too."""
+    count = len(TABLE[name].game_class.Tile)
+    characters = st.sampled_from([chr(code) for code in range(33, 127)] + list("√□■☺éß"))
+    symbols = data.draw(st.lists(characters, min_size=count, max_size=count, unique=True))
+    shown = StepEnv(name, vocabulary=Vocabulary("own", symbols), text_format=text_format)
+    play = data.draw(plays(shown.game))
+    text, _ = shown.reset(seed=0, options={"level": shown.game.level(play.board)})
+    for action, _ in play.moves:
+        board = shown.state[0]
+        assert shown.game.read(text, shown.vocabulary) == board
+        if not shown.game.over(board):
+            for levels in ([text], text):
+                env = StepEnv(name, vocabulary=shown.vocabulary, levels=levels)
+                env.reset(seed=0)
+                assert env.state[0] == board
+        text, _, over, *_ = shown.step(action)
+        if over:
+            break
+    assert shown.game.read(text, shown.vocabulary) == shown.state[0]
+
+
+def test_the_vocabulary_of_the_environment_decides() -> None:
+    text = "P_OG"  # either end may be the player, and either sign the ice
+    level = f"{text}\n____"
+    plain = StepEnv("FrozenLake", levels=[level])
+    turned = StepEnv("FrozenLake", levels=[level], vocabulary=TURNED)
+    assert (plain.reset(seed=0)[0], turned.reset(seed=0)[0]) == (level, level)
+    assert str(plain.level) == level
+    assert str(turned.level) == "GO_P\nOOOO"
+    exported = StepEnv("FrozenLake", levels=[plain.level], vocabulary=TURNED)
+    assert exported.reset(seed=0)[1]["level_id"] == plain.level.id
+
+
+class TwoWays(Sokoban):
+    """Sokoban with two vocabularies of the same symbols."""
+
+    vocabularies = {**Sokoban.vocabularies, "other": Vocabulary("other", "#_XSOP√")}  # noqa: RUF012
+
+
+def test_a_board_that_means_two_things_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"means different things in the vocabularies ragen, other: make the"):
+        TwoWays(height=3, width=6).board("######\n#PXO_#\n######")
+    assert StepEnv("Sokoban", levels=[ROOM]).game.board(ROOM)
+
+
+MAP = ["SFFF", "FFHF", "HFFF", "FFFG"]
+GIVEN: list[dict[str, Any]] = [
+    {"desc": MAP},
+    {"desc": np.asarray(MAP, dtype="c")},
+    {"desc": np.asarray(MAP)},
+    {"desc": [list(row) for row in MAP]},
+    {"desc": [row.encode() for row in MAP], "map_name": None},
+    {"desc": MAP, "map_name": "8x8"},
+    {"levels": MAP},
+    {"levels": [MAP]},
+    {"levels": [np.asarray(MAP, dtype="c")]},
+    {"levels": "\n".join(MAP)},
+    {"levels": [{"text": "\n".join(MAP)}]},
+]
+
+
+@pytest.mark.parametrize("kwargs", GIVEN, ids=str)
+def test_gymnasiums_own_lakes(kwargs: dict[str, Any]) -> None:
+    envs: list[Any] = [gymnasium.make("ragen/FrozenLake-v0", **kwargs), make_turn("FrozenLake", **kwargs)]
+    for env in envs:
+        env.reset(seed=3)
+        assert str(env.unwrapped.level) == "P___\n__O_\nO___\n___G"
+    assert make_batch("FrozenLake", **kwargs).reset(seed=0)[0] == ("P___\n__O_\nO___\n___G",)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_gymnasiums_maps_by_name(name: str) -> None:
+    own = StepEnv("FrozenLake", map_name=name, vocabulary="letters").reset(seed=0)[0]
+    assert own == "\n".join(MAPS[name])
+
+
+def test_gymnasiums_random_maps() -> None:
+    for size in (2, 5, 8):
+        rows = generate_random_map(size)
+        env = StepEnv("FrozenLake", desc=rows, vocabulary="letters")
+        assert env.reset(seed=0)[0] == "\n".join(rows)
+        assert (env.game.height, env.game.width) == (size, size)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "says"),
+    [
+        ({"map_name": None}, r"map_name=None is not a map: choose one of 4x4, 8x8; for random lakes give size"),
+        ({"desc": MAP, "levels": [LAKES]}, "is given next to .*: give one of them"),
+        ({"desc": ["SFFF", "FFQG"]}, "unknown symbol 'Q' in a board; vocabulary .*'letters' has F H G S D W"),
+        ({"desc": ["SFF", "FFFG"]}, "equally long and not empty; got lengths"),
+        ({"desc": [[3]]}, "is not a row of a board"),
+        ({"desc": MAP, "is_slippery": False}, "Here is_slippery is success_rate: 1 for False, 1/3 for True"),
+        ({"reward_schedule": (1, 0, 0)}, "reward_schedule is fixed: 1 for the goal, 0 for anything else"),
+    ],
+    ids=str,
+)
+def test_lakes_that_are_refused(kwargs: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        StepEnv("FrozenLake", **kwargs)
+
+
+@pytest.mark.parametrize(("name", "text", "count"), [("FrozenLake", LAKES, 2), ("Sokoban", SIZES, 3)])
+def test_levels_of_several_sizes_are_each_played_at_their_own(name: str, text: str, count: int, tmp_path: Path) -> None:
+    path = tmp_path / "levels.txt"
+    path.write_text(text, encoding="utf-8")
+    env = StepEnv(name, levels=path, regret=5, render_mode="rgb_array")
+    alone = [StepEnv(name, levels=[board]) for board in text.strip().split("\n\n")]
+    shown = [each.reset(seed=0)[0] for each in alone]
+    for place in (*range(count), *reversed(range(count))):
+        observation, info = env.reset(seed=place, options={"level": place})
+        assert observation == shown[place]
+        assert observation in env.observation_space
+        assert info["level_id"] == alone[place].level.id
+        assert env.game == alone[place].game
+        assert env.render().shape == env.render().shape
+        alone[place].reset(seed=place)
+        for left in range(4, 0, -1):
+            action = alone[place].oracle_action(left)
+            assert env.oracle_action(left) == action
+            step, other = env.step(action), alone[place].step(action)
+            assert step[:4] == other[:4]
+            assert (step[4]["action_mask"] == other[4]["action_mask"]).all()
+            assert not np.isnan(step[4]["regret"])
+            if step[2]:
+                break
+    assert {env.reset(seed=seed)[0] for seed in range(30)} == set(shown)
+    families = {family for each in alone for family in each.level_families([0])}
+    assert set(env.level_families(range(30))) == families
+    assert len(families) == count
+
+
+def test_turns_on_levels_of_several_sizes() -> None:
+    env = make_turn("Sokoban", levels=SIZES, grounding=True, vocabulary="xsb", state_format="coordinates")
+    for place in (0, 2, 1, 0):
+        message, _ = env.reset(seed=0, options={"level": place})
+        assert env.board in message
+        assert message in env.observation_space
+        assert env.state_text.write(env.env.state[0]).startswith("player: (1,1)")
+        assert env.oracle_action() == 3
+    with pytest.raises(
+        ValueError, match=r"from 3x5 to 3x10, and observation='image' needs one size. height=3, width=10"
+    ):
+        make_turn("Sokoban", levels=SIZES, observation="image")
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_a_batch_of_several_sizes_plays_what_single_environments_play(mode: AutoresetMode) -> None:
+    envs = gymnasium.make_vec("ragen/Sokoban-v0", 4, levels=SIZES, autoreset_mode=mode, max_episode_steps=3)
+    assert isinstance(envs, OneByOneBatch)
+    single = [gymnasium.make("ragen/Sokoban-v0", levels=SIZES, max_episode_steps=3) for _ in range(4)]
+    observations, infos = envs.reset(seed=7)
+    first = [env.reset(seed=7 + i) for i, env in enumerate(single)]
+    assert list(observations) == [observation for observation, _ in first]
+    assert infos["level_id"].tolist() == [info["level_id"] for _, info in first]
+    assert len({len(text) for text in envs.texts}) > 1
+    for step in range(1, 4):
+        observations, rewards, _, truncated, _ = envs.step(np.full(4, 1))
+        played = [env.step(1) for env in single]
+        assert rewards.tolist() == [reward for _, reward, *_ in played]
+        assert truncated.all() == (step == 3)
+    envs.reset(options={"level": [0, 1, 2, 0], "noise_seed": 3})
+    assert [len(str(level).split("\n")[0]) for level in envs.levels] == [5, 7, 10, 5]
+    mask = np.array([False, True, False, False])
+    observations, infos = envs.reset(options={"reset_mask": mask, "level": 2})
+    assert [len(text.split("\n")[0]) for text in observations] == [5, 10, 10, 5]
+    assert infos["_level_id"].tolist() == mask.tolist()
+    with pytest.raises(ValueError, match=r"choose one of 'reset_mask', 'level'"):
+        envs.reset(options={"lvl": 1})
+
+
+def test_levels_of_one_size_make_a_native_batch() -> None:
+    envs = gymnasium.make_vec("ragen/Sokoban-v0", 2, levels=[ROOM], observation="grid")
+    assert isinstance(envs, BatchEnv)
+    assert envs.reset(seed=0)[0].shape == (2, 4, 7)
+
+
+@pytest.mark.parametrize("observation", ["grid", "rgb"])
+def test_grids_name_the_size_that_fits_all(observation: Any) -> None:
+    for make in (StepEnv, make_batch):
+        with pytest.raises(ValueError, match=r"from 3x5 to 3x10, and .* needs one size. height=3, width=10 fits all"):
+            make("Sokoban", levels=SIZES, observation=observation)
+        with pytest.raises(ValueError, match=r"from 4x4 to 5x5, and .* needs one size. Else give levels of one size"):
+            make("FrozenLake", levels=LAKES, observation=observation)
+    with pytest.raises(ValueError, match="and TextToGrid needs one size"):
+        TextToGrid(StepEnv("Sokoban", levels=SIZES))
+    with pytest.raises(ValueError, match="several players needs one size"):
+        parallel_env(levels=SIZES)
+    env = StepEnv("Sokoban", levels=SIZES, observation=observation, height=3, width=10)
+    assert {env.reset(seed=seed)[0].shape for seed in range(9)} == {env.observation_space.shape}
+
+
+def test_a_size_that_is_given_is_kept_and_nothing_else_fills_a_board() -> None:
+    assert StepEnv("Sokoban", levels=[SMALL], size=6).reset(seed=0)[0].count("\n") == 5
+    assert StepEnv("Sokoban", levels=[SMALL]).reset(seed=0)[0] == SMALL
+    assert StepEnv("LargeSokoban", levels=[SMALL]).reset(seed=0)[0] == SMALL
+    with pytest.raises(
+        ValueError, match="the board is 3x5, this environment plays 6x6; make it with height=3, width=5"
+    ):
+        StepEnv("Sokoban").reset(options={"level": SMALL})
+    with pytest.raises(ValueError, match="the board is 3x5, this environment plays 6x6"):
+        parallel_env().reset(options={"level": SMALL})
+    with pytest.raises(
+        ValueError, match=r"(?s)2 of 3 levels.*\nheight=3, width=10 fits all of them .* at its own size"
+    ):
+        StepEnv("Sokoban", levels=SIZES, height=3, width=6)
+
+
+def test_levels_that_cannot_be_played_are_named_and_may_be_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "levels.txt"
+    bad = [SOLVED, "#####\n#@$ #\n#####", "#####\n#@$.\n#####", "#####\n#@$?#\n#####", "##\n##"]
+    path.write_text("\n\n".join([*bad, "#####\n#@$.#\n#####"]), encoding="utf-8")
+    says = (
+        r"(?s)5 of 6 levels cannot be played:\n.*level at line 1: .*over already.*line 5: .*1 and 0.*line 9: .*do not "
+    )
+    with pytest.raises(ValueError, match=says + r"close.*\nand 2 more.\n.*skip_invalid=True .*--skip-invalid"):
+        StepEnv("Sokoban", levels=path)
+    makers: list[Any] = [StepEnv, make_turn]
+    for make in makers:
+        env = make("Sokoban", levels=path, skip_invalid=True)
+        env.reset(seed=0)
+        assert str(env.level) == SMALL
+    skipped = StepEnv("Sokoban", levels=path, skip_invalid=True).skipped_levels
+    assert [line.split("line ")[1].split(":")[0] for line in skipped] == ["1", "5", "9", "13", "17"]
+    assert make_batch("Sokoban", levels=path, skip_invalid=True).reset(seed=0)[0] == (SMALL,)
+    with pytest.raises(ValueError, match=r"(?s)2 of 2 levels cannot be played.*starts before that\.$"):
+        StepEnv("Sokoban", levels=[SOLVED, SOLVED], skip_invalid=True)
+
+
+XML = """<?xml version="1.0"?>
+<SokobanLevels><Title>A &amp; B</Title><LevelCollection>
+<Level Id="one" Width="7" Height="4"><L>#######</L><L>#@ $ .#</L>
+<L>#  #  #</L><L>#######</L></Level>
+</LevelCollection></SokobanLevels>"""
+
+FORMS: dict[str, str | bytes] = {
+    "run lengths": "7#\n#@-$-.#\n#2-#2-#\n7#",
+    "ends of rows": "#######|#@-$-.#|#--#--#|#######",
+    "both": "7#|#@-$-.#|#2-#2-#|7#",
+    "letters": "#######\n#p b .#\n#  #  #\n#######",
+    "tabs": "\t#######\n\t#@ $ .#\n\t#  #  #\n\t#######",
+    "indented": "    #######\n    #@ $ .#\n    #  #  #\n    #######",
+    "decoration": "#######*\n#@ $ .# *\n#  #  #*\n#######\n",
+    "utf-16": BOM_UTF16_LE + "#######\r\n#@ $ .#\r\n#  #  #\r\n#######".encode("utf-16-le"),
+    "mark": "\ufeff#######\r\n#@ $ .#\r\n#  #  #\r\n#######\r\n",
+    "old Mac": "#######\r#@ $ .#\r#  #  #\r#######\r",
+    "of the web": "\u200b#######\n#@\u00a0$\u00a0.#\n#\u00a0 #\u00a0 #\n#######\u200b",
+    "titles": "My levels\n10\n#######\n#@ $ .#\n#  #  #\n#######\nTitle: 1\nlurdLURD\n",
+    "a number before": "000\n\n#######\n#@ $ .#\n#  #  #\n#######\n",
+    "a fence": "```\n#######\n#@ $ .#\n#  #  #\n#######\n```\n",
+    "spaced": " # # # # # # #\n # P _ X _ O #\n # _ _ # _ _ #\n # # # # # # #",
+    "digits": "0000000\n0514120\n0110110\n0000000",
+    "XML": XML,
+    "JSON": json.dumps([ROOM]),
+    "JSON with objects": json.dumps([{"id": 1, "text": ROOM}]),
+    "JSON with a game": json.dumps([{"game": "Sokoban", "text": ROOM}], indent=2),
+    "JSON with rows": json.dumps([ROOM.split("\n")]),
+    "JSON of one board's rows": json.dumps(ROOM.split("\n")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("way", ["file", "text", "solve"])
+def test_the_forms_of_level_files(form: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = FORMS[form]
+    path = tmp_path / "levels.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if way == "file":
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("USERPROFILE", str(tmp_path))
+        assert StepEnv("Sokoban", levels="~/levels.txt").reset(seed=0)[0] == cropped(form)
+        assert StepEnv("Sokoban", levels=path).reset(seed=0)[0] == cropped(form)
+    elif way == "text" and isinstance(content, str) and "\n" in content:
+        assert StepEnv("Sokoban", levels=content).reset(seed=0)[0] == cropped(form)
+    elif way == "solve":
+        from ragen_gym.cli import main
+
+        assert main(["solve", "Sokoban", str(path), "--json"]) == 0
+
+
+def cropped(form: str) -> str:
+    """The room, with walls in the place of what stands outside it."""
+    return "\n".join(row + "##" for row in ROOM.split("\n")) if form == "decoration" else ROOM
+
+
+REFUSED: dict[str, tuple[str | bytes, str]] = {
+    "gzip": (b"\x1f\x8b\x08\x00", r"is compressed \(gzip\): unpack it first"),
+    "zip": (b"PK\x03\x04\x14", "is a zip archive: unpack it first"),
+    "Parquet": (b"PAR1\x15", r"is a Parquet file.*: export the levels as .jsonl or .txt"),
+    "UTF-16 without a mark": ("#@$.#".encode("utf-16-le"), "is not text in UTF-8: save it in that encoding"),
+    "empty": ("", "holds no board: write one row a line"),
+    "blank": (" \n\n", "holds no board: write one row a line"),
+    "tabs within rows": ("#######\n#@\t$ .#\n#######", "holds a tab within a row: write spaces"),
+    "groups of runs": ("3(#)4#\n#@-$-.#\n7#", "a group of runs in parentheses: write it out"),
+    "decoration with a box": (
+        "#####$.\n#@$.#\n#####",
+        r"'[$.]' in row 1, column [67].* remove what stands outside them",
+    ),
+    "other XML": ("<?xml version='1.0'?>\n<Row>#####</Row>", "is XML or HTML of a form that is not read here"),
+    "other fields": ('[{"board": "#####"}]', "an object holds the board as its 'text'; this one has 'board'"),
+    "numbers": ("[[1, 2], [3, 4]]", "is not a row of a board"),
+    "more boxes": ("######\n#@$$.#\n######", "this one has 2 and 1"),
+    "too large": ("#" * 70 + "\n#@$." + " " * 65 + "#\n" + "#" * 70, "the board is 3x70, and .*width=70 must be"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_forms_of_level_files_that_are_refused_by_name(case: str, tmp_path: Path) -> None:
+    content, says = REFUSED[case]
+    path = tmp_path / "levels.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=says):
+        StepEnv("Sokoban", levels=path)
+    with pytest.raises(ValueError, match=r"is a folder, not a file: give one file, such as .*levels.txt"):
+        StepEnv("Sokoban", levels=tmp_path)
+
+
+def test_jsonl_with_blank_lines_and_texts(tmp_path: Path) -> None:
+    path = tmp_path / "levels.jsonl"
+    path.write_text(f"\n{json.dumps({'text': ROOM})}\n \n{json.dumps(SMALL)}\n\n", encoding="utf-8")
+    env = StepEnv("Sokoban", levels=path)
+    assert [env.reset(options={"level": place})[0] for place in (0, 1)] == [ROOM, SMALL]
+
+
+def test_a_server_plays_levels_as_the_library_does() -> None:
+    pytest.importorskip("pydantic")
+    from ragen_gym.games.registry import find
+    from ragen_gym.serve.errors import RequestError
+    from ragen_gym.serve.schemas import BatchResetRequest, CreateRequest, ResetRequest
+    from ragen_gym.serve.served_envs import make_env
+
+    texts = [*SIZES.split("\n\n"), SOLVED]
+
+    def served(**fields: Any) -> Any:
+        return make_env(find("Sokoban"), CreateRequest.model_validate({"env": "Sokoban", **fields}), 100)
+
+    one = served(levels=texts, skip_invalid=True)
+    assert one.reset(ResetRequest.model_validate({"seed": 0}))["observation"].startswith("####")
+    batch = served(levels=texts, skip_invalid=True, num_envs=3)
+    assert len(batch.reset(BatchResetRequest.model_validate({"seed": 0}))["observations"]) == 3
+    assert len(batch.state()["levels"]) == 3
+    assert batch.step([1, 1, 1])["rewards"] == [-0.1] * 3
+    wide = "#" * 40 + "\n#@$." + " " * 35 + "#\n" + "#" * 40
+    kinds: list[dict[str, Any]] = [{}, {"num_envs": 2}, {"grain": "turn"}]
+    for kind in kinds:
+        with pytest.raises(RequestError, match="width=40 is above 32"):
+            served(levels=[wide], **kind)
