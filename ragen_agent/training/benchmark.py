@@ -117,6 +117,8 @@ class PolicyAgent:
         error: what ended the policy's play, or None.
     """
 
+    whole_replies = True  # what the template begins is in the text already, as the token process decodes it
+
     def __init__(
         self,
         name: str,
