@@ -303,7 +303,7 @@ def _episode(status: RunStatus) -> RenderableType | None:
     where = (
         f"iteration {episode['iteration'] + 1}" if "iteration" in episode else str(episode["phase"]).replace("_", " ")
     )
-    return Panel(text, title=f"last episode, {where}", title_align="left")
+    return Panel(text, title=Text(f"last episode, {where}"), title_align="left")
 
 
 def _span(seconds: float) -> str:

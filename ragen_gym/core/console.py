@@ -26,7 +26,7 @@ def json_text(value: Any) -> str:
 
 
 def rich_console(**options: Any) -> Any:
-    """A console of rich, whose own colours and cursor movements are the only ones that it writes."""
+    """A console of rich, whose own colours and movements are the only ones that it writes; texts hold no markup."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -39,7 +39,7 @@ def rich_console(**options: Any) -> Any:
             for each in super().render(*arguments, **named):
                 yield each if each.control else Segment(without_controls(each.text), each.style)
 
-    return PlainConsole(**options)
+    return PlainConsole(**{"markup": False, "emoji": False, "highlight": False, **options})
 
 
 class _PlainText:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.text import Text
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
@@ -16,7 +17,7 @@ from ragen_agent.openrlhf.processes import RunState, read_replay
 from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.console import json_text, plain_output, rich_console
 
-ESCAPES = "\x1b]0;taken\x07\x1b[2J\x9b31m\x08\r\u202e"
+ESCAPES = "\x1b]0;taken\x07\x1b[2J\x9b31m\x08\r\u202e[/red]"
 RATE = {"rate": 0.5, "low": 0.2, "high": 0.8, "n": 4, "successes": 2, "failed": 0, "overflowed": 0}
 
 
@@ -69,7 +70,7 @@ def test_colours_of_our_own_are_written(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("TERM", "xterm-256color")
     with plain_output():
         print(f"plain{ESCAPES}")
-        rich_console(force_terminal=True).print(f"[red]red[/red] {ESCAPES}")
+        rich_console(force_terminal=True).print(Text.assemble(("red", "red"), f" {ESCAPES}"))
     plain, rich = capsys.readouterr().out.split("\n")[:2]
     assert plain.isprintable()
     assert "\x1b[31mred\x1b[0m" in rich
