@@ -110,6 +110,7 @@ def test_each_helper_that_the_commands_start(dirty: Path) -> None:
     from ragen_agent.openrlhf.doctor import import_check
     from ragen_agent.training.named_models import file_of_package
     from ragen_gym.audit.sandbox import AuditSettings, audit
+    from ragen_gym.cli import main
     from ragen_gym.testing.processes import run_in_another_process
 
     assert import_check("gymnasium", "import gymnasium; print(gymnasium.__version__)").state == "ok"
@@ -119,6 +120,7 @@ def test_each_helper_that_the_commands_start(dirty: Path) -> None:
     assert not dirty.exists()
     report = audit("ragen/Bandit-v0", AuditSettings(checks=["seed_repeats"]))
     assert report.status("seed_repeats") == "passed"
+    assert main(["audit", "ragen/Bandit-v0", "--check", "seed_repeats"]) == 0
     assert not dirty.exists()
 
 

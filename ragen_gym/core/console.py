@@ -31,7 +31,7 @@ def rich_console(**options: Any) -> Any:
     from rich.segment import Segment
 
     class PlainConsole(Console):
-        @Console.file.getter  # type: ignore[attr-defined]
+        @Console.file.getter  # type: ignore[attr-defined, untyped-decorator]
         def file(self) -> TextIO:
             return _below(super().file)
 
