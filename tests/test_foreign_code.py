@@ -110,6 +110,7 @@ def test_each_helper_that_the_commands_start(dirty: Path) -> None:
     from ragen_agent.openrlhf.doctor import import_check
     from ragen_agent.training.named_models import file_of_package
     from ragen_gym.audit.sandbox import AuditSettings, audit
+    from ragen_gym.cli import main
     from ragen_gym.testing.processes import run_in_another_process
 
     assert import_check("gymnasium", "import gymnasium; print(gymnasium.__version__)").state == "ok"
@@ -119,7 +120,18 @@ def test_each_helper_that_the_commands_start(dirty: Path) -> None:
     assert not dirty.exists()
     report = audit("ragen/Bandit-v0", AuditSettings(checks=["seed_repeats"]))
     assert report.status("seed_repeats") == "passed"
+    assert main(["audit", "ragen/Bandit-v0", "--check", "seed_repeats"]) == 0
     assert not dirty.exists()
+
+
+def test_numba_reads_no_settings_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They could move its cache there, whose files are unpickled; it reads them again at each compilation."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".numba_config.yaml").write_text("cache_dir: theirs\n", encoding="utf-8")
+    code = "from ragen_gym.games._jit import _numba; config = _numba().core.config; config.reload_config(); "
+    child = child_python("-c", f"{code}print(config.CACHE_DIR)")
+    environment = {name: value for name, value in child_environment().items() if name != "NUMBA_CACHE_DIR"}
+    assert subprocess.run(child, env=environment, capture_output=True, text=True, check=True).stdout == "\n"
 
 
 def test_the_servers_helper(dirty: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ragen_agent.cli.settings import add_run_code, add_set, check_consent
 from ragen_gym.core.console import rich_console
@@ -87,7 +88,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from benchmarks.experiments.spec import names, read
 
-    console = rich_console(highlight=False)
+    console = rich_console()
     if options.list or not options.names:
         return _list(console, options.json)
     for name in ("seeds", "jobs"):
@@ -210,9 +211,8 @@ def _play_and_write(
                 failed += len(failures)
                 _report(written, folder, options.json, console)
             else:
-                rich_console(stderr=True, highlight=False).print(
+                rich_console(stderr=True).print(
                     f"{each.name}: after {looks[number]} seeds {len(wanted)} arms get more: {', '.join(wanted)}.",
-                    markup=False,
                 )
         if "all" in options.names:
             write_overview(experiments, {each.name: _shown(each, options, out, pages) for each in experiments}, pages)
@@ -228,7 +228,7 @@ def _report(written: Mapping[str, Any], pages: Path, as_json: bool, console: Con
         console.print_json(json.dumps(written))
         return
     for sentence in written["conclusion"]:
-        console.print(f"- {sentence}", markup=False, soft_wrap=True)
+        console.print(f"- {sentence}", soft_wrap=True)
     files = [f"{written['experiment']}.md", "results.json", *written["pictures"]]
     console.print(f"In {pages}: {', '.join(files)}", soft_wrap=True)
 
@@ -238,9 +238,9 @@ def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int, ends
     from benchmarks.experiments.records import missing_runs
     from benchmarks.experiments.runner import run_all
 
-    log = rich_console(stderr=True, highlight=False)
+    log = rich_console(stderr=True)
     left = missing_runs(planned, pages)
-    log.print(f"{name}: {len(planned)} runs, {len(planned) - len(left)} complete, {len(left)} to play.", markup=False)
+    log.print(f"{name}: {len(planned)} runs, {len(planned) - len(left)} complete, {len(left)} to play.")
     try:
         return run_all(left, jobs, log, ends)
     except KeyboardInterrupt:
@@ -248,7 +248,6 @@ def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int, ends
         log.print(
             f"\nStopped: {done} of {len(planned)} runs are complete, and what the others have is kept. The same "
             "command goes on.",
-            markup=False,
         )
         raise
 
@@ -262,7 +261,7 @@ def _list(console: Console, as_json: bool) -> int:
         return 0
     table = Table("name", "arms", "question", box=None, padding=(0, 2, 1, 0))
     for each in experiments:
-        table.add_row(f"[bold]{each.name}[/bold]", str(len(each.arms)), each.question)
+        table.add_row(Text(each.name, "bold"), str(len(each.arms)), each.question)
     console.print(table)
     console.print("--seeds sets the seeds of each arm; --dry-run estimates the minutes.")
     return 0

@@ -13,7 +13,7 @@ import gymnasium
 
 from ragen_gym import __version__
 from ragen_gym.core.command_line import Parser, error_line
-from ragen_gym.core.console import plain_stdout
+from ragen_gym.core.console import plain_output
 from ragen_gym.core.threads import wait_passively
 
 __all__ = ["build_parser", "main"]
@@ -32,6 +32,11 @@ DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure on
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code: 0, 2 for a mistake in what was asked, 130 after Ctrl-C."""
     wait_passively()
+    with plain_output():
+        return _main(arguments)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     try:
@@ -41,8 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if end < len(words) and getattr(options, "backend", None) != "openrlhf":
             raise ValueError("flags after -- go to OpenRLHF: give --backend openrlhf, or leave them out.")
         options.extra = words[end + 1 :]
-        with plain_stdout():
-            code: int = options.run(options)
+        code: int = options.run(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, say `head`, has read enough

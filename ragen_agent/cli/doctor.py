@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
             )
         )
     else:
-        _print(rich_console(highlight=False, width=terminal_width(10_000)), checks, backend)
+        _print(rich_console(width=terminal_width(10_000)), checks, backend)
     return 1 if broken else 0
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -111,7 +110,7 @@ def dry_run(
         _memory(console, config, settings, recipe, on_cpu=on_cpu)
     gpus = None if settings and _on_cpu(settings) else settings
     for doubt in doubts(config, gpus, *_unsampled(view.trajectory)):
-        console.print(f"\n[bold yellow]Warning[/bold yellow] {escape(doubt)}", soft_wrap=not console.is_terminal)
+        console.print(Text.assemble("\n", ("Warning", "bold yellow"), f" {doubt}"), soft_wrap=not console.is_terminal)
     if recipe:
         _title(console, f"Recipe {recipe.name}: {recipe.seen}")
         title, source, expect = (" ".join(text.split()) for text in (recipe.title, recipe.source, recipe.expect))
@@ -269,7 +268,7 @@ def _vision(config: Config, tokenizer: PreTrainedTokenizerBase) -> Vision | None
 
 
 def _title(console: Console, text: str) -> None:
-    console.print(f"\n[bold]{text}[/bold]", soft_wrap=not console.is_terminal)
+    console.print(f"\n{text}", style="bold", markup=False, soft_wrap=not console.is_terminal)
 
 
 def _say(console: Console, text: str, *, whole: bool = False) -> None:

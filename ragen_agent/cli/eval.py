@@ -158,7 +158,6 @@ def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: 
     from ragen_agent.training.console import rates_table, run_code_flag
     from ragen_gym.bench.report.tables import success
     from ragen_gym.core.stats import percent
-    from ragen_gym.core.text import without_controls
     from ragen_gym.envs.reply import Problem, explain_problem
 
     for config in games:
@@ -178,7 +177,7 @@ def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: 
         if common := split.get("common_problem"):
             said = explain_problem(Problem(common["problem"])).removeprefix("Malformed: ")
             cut = f" A limit of tokens cut {common['cut']} of them." * bool(common["cut"])
-            reply = without_controls(common["reply"]).replace("\n", "\n  ")
+            reply = common["reply"].replace("\n", "\n  ")
             display.say(f"The commonest problem, in {common['n']} replies: {said}.{cut} The first of them:\n  {reply}")
         if split["seen"] is not None:
             display.say(

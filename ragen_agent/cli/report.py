@@ -123,7 +123,7 @@ def _report(options: argparse.Namespace) -> int:
         )
     check_free(out, True)
     write_atomic(out, text)
-    rich_console(highlight=False).print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", markup=False, soft_wrap=True)
+    rich_console().print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", soft_wrap=True)
     return 0
 
 
@@ -159,7 +159,7 @@ def _watch(options: argparse.Namespace) -> int:
 
     if not 0 < options.every < inf:
         raise ValueError(f"--every is {options.every:g}; it must be above 0, and finite.")
-    console, tail = rich_console(highlight=False), RunTail(options.run_folder)
+    console, tail = rich_console(), RunTail(options.run_folder)
     if (options.once or options.json) and not options.run_folder.is_dir():
         raise ValueError(f"there is no folder {options.run_folder}.")
     status = tail.read()

@@ -244,7 +244,7 @@ def _display() -> Any:
     from ragen_agent.training.console import Display
     from ragen_gym.core.console import rich_console
 
-    return Display(rich_console(stderr=True, highlight=False))
+    return Display(rich_console(stderr=True))
 
 
 def _print(options: argparse.Namespace, record: Mapping[str, Any], text: str) -> None:

@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--levels {options.levels} must be 1 or more.")
     check_not_distributed(options)
     config = configure(options, given(options, "model"), fetch=True)
-    with Display(rich_console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
+    with Display(rich_console(stderr=True)).waiting("loading torch and transformers"):
         from ragen_agent.board_tokens import board_tokens, formats_of
         from ragen_agent.cli.dry_run import tokenizer_of
         from ragen_agent.training.tasks import make_game_env
@@ -58,7 +58,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([{**asdict(each), "verdict": each.verdict} for each in found], indent=2))
         return 0
-    console = rich_console(highlight=False, soft_wrap=True)
+    console = rich_console(soft_wrap=True)
     table = Table("format", "tokens a board", "cells a token", "spellings", "", show_edge=False)
     for each in found:
         table.add_row(
@@ -71,5 +71,5 @@ def _run(options: argparse.Namespace) -> int:
     console.print(table)
     for each in found:
         pieces = "|".join(token.replace("\n", "\\n") + "\n" * ("\n" in token) for token in each.example)
-        console.print(f"\n{each.text_format}, each token between two bars:\n|{pieces}|", markup=False)
+        console.print(f"\n{each.text_format}, each token between two bars:\n|{pieces}|")
     return 0

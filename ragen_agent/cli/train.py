@@ -227,14 +227,14 @@ def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> 
     from ragen_agent.training.named_models import cached_folder
     from ragen_gym.core.console import rich_console
 
-    with Display(rich_console(stderr=True, highlight=False)).waiting("loading torch and transformers"):
+    with Display(rich_console(stderr=True)).waiting("loading torch and transformers"):
         from ragen_agent.cli.dry_run import dry_run
     if config.model:
         config = replace(config, model=str(cached_folder(config.model)))
     name = options.recipe or (base_of(options.config) if options.config is not None else "")
     recipe = read_recipe(name) if name else None
     settings = _distributed(options, config, folder)
-    dry_run(config, settings, folder.path, options.extra, rich_console(highlight=False), recipe)
+    dry_run(config, settings, folder.path, options.extra, rich_console(), recipe)
     return 0
 
 

@@ -86,7 +86,7 @@ def read_toml(path: Path) -> Settings:
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
         raise ValueError(f"cannot read {path}: {reason}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
 
 

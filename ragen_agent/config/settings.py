@@ -310,5 +310,5 @@ def pretrained(model: str) -> bool:
         return False
     try:
         return "tokenizer_sha256" not in json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # the loader says what is wrong with it
+    except (OSError, ValueError, RecursionError):  # the loader says what is wrong with it
         return True

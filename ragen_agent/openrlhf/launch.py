@@ -253,6 +253,7 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
         "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(extensions)),
         "HF_HUB_OFFLINE": "1",  # models are folders
+        "PYTHONSAFEPATH": "1",  # vLLM's engine is a child of Ray's process and would import from the current folder
         "VLLM_NO_USAGE_STATS": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",

@@ -31,6 +31,7 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.plan import gpus_of_models, most_pictures
 from ragen_agent.training.scoring import TOKENS_PER_PASS
 from ragen_agent.training.tasks import all_settings, make_env
+from ragen_gym.core.load_errors import check_no_kernels
 from ragen_gym.inference.vision import SAME_PROCESSOR, ImageProcessor, Vision
 
 __all__ = [
@@ -193,6 +194,7 @@ def _vision_shape(folder: Path, sizes: Mapping[str, Any]) -> VisionShape:
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    check_no_kernels(config)
     vision = Vision.from_folder(config, folder, SAME_PROCESSOR)
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config, trust_remote_code=False)

@@ -24,7 +24,6 @@ from ragen_agent.training.alarm import FOLLOWS, Sign, sign_label
 from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
 from ragen_agent.training.run_folder import RunFolder, runs_below
 from ragen_gym.core.storage import read_json_lines
-from ragen_gym.core.text import without_controls
 from ragen_gym.envs.messages import plain_text
 
 __all__ = [
@@ -290,8 +289,8 @@ def _episode(status: RunStatus) -> RenderableType | None:
     replies = [plain_text(m["content"]) for m in messages if m["role"] == "assistant"]
     text = Text()
     if replies:
-        text.append(without_controls(asked[min(len(replies), len(asked)) - 1]) + "\n", "bright_black")
-        text.append(without_controls(replies[-1]) + "\n", "bold")
+        text.append(asked[min(len(replies), len(asked)) - 1] + "\n", "bright_black")
+        text.append(replies[-1] + "\n", "bold")
     outcome, style = (
         ("not counted", "yellow")
         if episode["failure"]
@@ -304,7 +303,7 @@ def _episode(status: RunStatus) -> RenderableType | None:
     where = (
         f"iteration {episode['iteration'] + 1}" if "iteration" in episode else str(episode["phase"]).replace("_", " ")
     )
-    return Panel(text, title=f"last episode, {where}", title_align="left")
+    return Panel(text, title=Text(f"last episode, {where}"), title_align="left")
 
 
 def _span(seconds: float) -> str:

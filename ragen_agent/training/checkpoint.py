@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 from ragen_agent.config import Config
 from ragen_agent.training.tasks import all_settings
-from ragen_gym.core.load_errors import load_problem
+from ragen_gym.core.load_errors import check_no_kernels, load_problem
 from ragen_gym.core.storage import atomic_folder
 from ragen_gym.inference.vision import FAMILIES, Vision, attach, vision_of
 from ragen_gym.inference.weights import move
@@ -65,6 +65,7 @@ def load_shape(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]
         )
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        check_no_kernels(config)
         return config, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a damaged file can lead to any error
         raise _cannot_load(folder, error) from error

@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from ragen_agent.config import Config, Demonstrations, Evaluation
 from ragen_agent.config.consent import effects
@@ -59,7 +60,7 @@ class Display:
     """Progress of the current phase, lines of text and tables, on a rich console."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console: Console = console or rich_console(highlight=False, emoji=False)
+        self.console: Console = console or rich_console()
         self._bar: ProgressBar
 
     @contextmanager
@@ -123,9 +124,8 @@ class Display:
         )
 
     def _transcript(self, title: str, episode: Mapping[str, Any]) -> None:
-        self.console.print(
-            f"\n[bold]{title}[/bold] (level {episode['level_id']}, return {sum(episode['turn_rewards']):g})"
-        )
+        about = f" (level {episode['level_id']}, return {sum(episode['turn_rewards']):g})"
+        self.console.print(Text.assemble("\n", (title, "bold"), about))
         for message in episode["messages"]:
             if message["role"] != "system":
                 mark = "> " if message["role"] == "assistant" else "  "
@@ -135,7 +135,7 @@ class Display:
 def rates_table(game: str, evaluation: Evaluation, rates: Mapping[str, Any]) -> Table:
     """The measured rates with their intervals."""
     levels = f"{evaluation.levels} fixed {evaluation.split} levels, temperature {evaluation.temperature:g}"
-    table = Table(title=f"{game}: success on {levels}", title_justify="left", caption_justify="left")
+    table = Table(title=Text(f"{game}: success on {levels}"), title_justify="left", caption_justify="left")
     if is_training_split(evaluation.split):
         table.caption = "Measured on the training split: training draws from the same levels."
     for name in ("policy", "success", "95 % interval", "what it is"):

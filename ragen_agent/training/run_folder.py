@@ -43,6 +43,7 @@ from ragen_gym.core.storage import (
     remove_temporary,
     write_atomic,
 )
+from ragen_gym.core.validation import shown
 
 __all__ = ["IMITATION", "PACKAGES", "RunFolder", "families_met", "git_state", "resumable", "runs_below", "versions"]
 
@@ -220,10 +221,13 @@ def families_met(model: str | Path) -> frozenset[int] | None:
 
 
 def _read_json(path: Path, default: Any) -> Any:
-    """What the file holds, or the default if there is none; raises a ValueError that names it if it is no JSON."""
+    """What the file holds, or the default if there is none; raises a ValueError that names it if it is no such JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default
-    except ValueError as error:
+        value = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default
+        if type(value) is not type(default):
+            raise ValueError(f"it holds {shown(value)}")
+        return value
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}): restore it, or remove it to go on without it.") from error
 
 

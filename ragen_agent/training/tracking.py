@@ -7,8 +7,8 @@ folder in ``wandb/`` with all iterations so far, which ``wandb sync`` sends late
 
 from __future__ import annotations
 
+import configparser
 import json
-import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -24,6 +24,9 @@ from ragen_agent.training.run_folder import RunFolder
 from ragen_gym.core.storage import atomic_folder, name_full_disk, read_json_lines, write_atomic
 
 __all__ = ["Tracker", "check_installed", "check_wandb_address", "track", "write_events"]
+
+#: What a file in the current folder may tell wandb.
+_WANDB_NAMES = ("disabled", "entity", "mode", "project")
 
 
 class Tracker(Protocol):
@@ -41,7 +44,7 @@ class Tracker(Protocol):
 def check_installed(diagnostics: Diagnostics) -> None:
     """Raises a ValueError, before a run begins, if a library is missing that its settings ask for.
 
-    The same if the server of Weights & Biases is named by a file in the current folder.
+    The same if a file in the current folder could choose the server of Weights & Biases.
     """
     for name, asked in (("tensorboard", diagnostics.tensorboard), ("wandb", diagnostics.wandb)):
         if asked:
@@ -166,18 +169,21 @@ class WeightsAndBiases:
 
 
 def check_wandb_address() -> None:
-    """Raises a ValueError if a file in the current folder would choose the server that gets the user's key.
+    """Raises a ValueError if a file in the current folder could choose the server that gets the user's key.
 
-    wandb reads ``wandb/settings`` there; the environment comes before it, and the user's own settings are elsewhere.
+    wandb reads it there before all else: its own address, a proxy, and whether certificates are checked.
     """
-    settings = Path(os.environ.get("WANDB_DIR", ""), "wandb", "settings")
-    if "WANDB_BASE_URL" in os.environ or not settings.is_file():
-        return
-    if "base_url" in settings.read_text(encoding="utf-8", errors="replace"):
-        raise ValueError(
-            f"{settings} names the server that would get your key of Weights & Biases (base_url): remove that line, or "
-            "name the server yourself in the environment variable WANDB_BASE_URL."
-        )
+    for settings in (Path(folder, "settings") for folder in ("wandb", ".wandb")):
+        parser = configparser.ConfigParser()
+        with suppress(OSError, configparser.Error):  # which wandb goes on without
+            parser.read_string(settings.read_text(encoding="utf-8", errors="replace"))
+        for name in dict(parser).get("default", ()):
+            if name not in _WANDB_NAMES:
+                raise ValueError(
+                    f"{settings} sets {name}, and so could choose the server that gets your key of Weights & Biases: "
+                    f"there may be {', '.join(_WANDB_NAMES)} alone. Remove that line, or set what you need in the "
+                    "environment, such as WANDB_BASE_URL."
+                )
 
 
 def _check_library(name: str) -> None:

@@ -27,7 +27,8 @@ _WORKER = Path(__file__).with_name("worker")
 #: the place of a library.
 _BOOT = """\
 import sys
-if sys.path[0] == "": sys.path.append(sys.path.pop(0))
+if sys.path[0] == "": del sys.path[0]
+sys.path.append("")
 import importlib.util
 spec = importlib.util.spec_from_file_location("audit_worker", sys.argv[1] + "/__init__.py",
                                               submodule_search_locations=[sys.argv[1]])

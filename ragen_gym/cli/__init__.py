@@ -14,7 +14,7 @@ from ragen_gym.cli import list as list_command
 from ragen_gym.cli import render as render_command
 from ragen_gym.cli.command import json_alone
 from ragen_gym.core.command_line import Parser, error_line
-from ragen_gym.core.console import plain_stdout
+from ragen_gym.core.console import plain_output
 from ragen_gym.core.threads import wait_passively
 
 __all__ = ["build_parser", "main"]
@@ -63,9 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without the board's symbols still shows the rest
+    with plain_output():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         arguments = build_parser().parse_args(argv)
-        with plain_stdout(), json_alone(getattr(arguments, "json", False)):
+        with json_alone(getattr(arguments, "json", False)):
             code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code

@@ -111,7 +111,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         train=arguments.train,
         test=arguments.test,
         python=arguments.python,
-        path=[".", *arguments.path],
+        path=arguments.path,
     )
     reports = []
     for target in arguments.targets:

@@ -15,7 +15,6 @@ from ragen_gym.cli.command import add_command, named_values, print_json
 from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import DiskFullError, locked_folder
-from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import joined
 
 if TYPE_CHECKING:
@@ -214,7 +213,7 @@ def _report_outcome(
         )
         for kind, number in sorted(again.items()):
             details = Counter(record.detail for record in records if record.failure == kind)
-            print(f"  {number} {kind}: {without_controls(details.most_common(1)[0][0])}", file=sys.stderr)
+            print(f"  {number} {kind}: {details.most_common(1)[0][0]}", file=sys.stderr)
     if outcome.missing:
         print(
             f"ragen-gym: {outcome.missing} of {outcome.wanted} episodes have no record; the same command plays them.",

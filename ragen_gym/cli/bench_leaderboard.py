@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ragen_gym.cli.command import add_command, print_json, progress_bar, wrapped
 from ragen_gym.core.storage import check_free, write_atomic
-from ragen_gym.core.text import without_controls
 
 __all__ = ["add"]
 
@@ -61,6 +60,6 @@ def _leaderboard(arguments: argparse.Namespace) -> int:
     else:
         write_atomic(arguments.out, page(entries, refusals))
         for each in refusals:
-            print(without_controls(wrapped(f"refused: {each.reason}", f"{each.path}  ")))
+            print(wrapped(f"refused: {each.reason}", f"{each.path}  "))
         print(f"{arguments.out}: {len(entries)} accepted, {len(refusals)} refused")
     return 1 if refusals else 0

@@ -14,7 +14,6 @@ from typing import Any, TextIO
 from ragen_gym.core.command_line import wrap
 from ragen_gym.core.console import json_text
 from ragen_gym.core.progress import ProgressBar
-from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import joined, json_or_text
 
 __all__ = [
@@ -150,6 +149,6 @@ def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def first_lines(lines: Sequence[str]) -> list[str]:
-    """The first lines, without control characters, and how many more there are."""
+    """The first lines, and how many more there are."""
     more = [f"  and {len(lines) - _LISTED:,} more (--json lists them)"] * (len(lines) > _LISTED)
-    return [f"  {without_controls(line)}" for line in lines[:_LISTED]] + more
+    return [f"  {line}" for line in lines[:_LISTED]] + more

@@ -6,14 +6,17 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, TextIO, cast
 
 from ragen_gym.core.text import without_controls
 
-__all__ = ["json_text", "plain_stdout", "raw_stdout", "rich_console"]
+__all__ = ["json_text", "plain_output", "raw_stdout", "rich_console"]
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and newlines
+#: All but tabs and newlines: C0, C1, line separators, and what turns the direction of writing.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+#: What a progress bar of tqdm begins with, and what it moves up by.
+_BAR = re.compile(r"\r(?!\n)|(?:\x1b\[A)+\Z")
 
 
 def json_text(value: Any) -> str:
@@ -23,26 +26,32 @@ def json_text(value: Any) -> str:
 
 
 def rich_console(**options: Any) -> Any:
-    """A console of rich, whose own colours and cursor movements are the only ones that it writes."""
+    """A console of rich, whose own colours and movements are the only ones that it writes; texts hold no markup."""
     from rich.console import Console
     from rich.segment import Segment
 
     class PlainConsole(Console):
+        @Console.file.getter  # type: ignore[attr-defined, untyped-decorator]
+        def file(self) -> TextIO:
+            return _below(super().file)
+
         def render(self, *arguments: Any, **named: Any) -> Iterable[Segment]:
             for each in super().render(*arguments, **named):
                 yield each if each.control else Segment(without_controls(each.text), each.style)
 
-    return PlainConsole(**options)
+    return PlainConsole(**{"markup": False, "emoji": False, "highlight": False, **options})
 
 
 class _PlainText:
     """A stream that writes U+FFFD for control characters; rich, which cleans its texts itself, takes the one below."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.rich_proxied_file = stream
+    def __init__(self, stream: TextIO, bars: bool) -> None:
+        self.rich_proxied_file, self._bars = stream, bars
 
     def write(self, text: str) -> int:
-        self.rich_proxied_file.write(_CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text))
+        begin = _BAR.match(text) if self._bars else None
+        end = begin.end() if begin else 0
+        self.rich_proxied_file.write(text[:end] + _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[end:]))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -53,13 +62,21 @@ class _PlainText:
         return getattr(self.rich_proxied_file, name)
 
 
+def _below(stream: Any) -> TextIO:
+    """The stream below ``_PlainText`` and below what rich puts over that while it draws."""
+    while hasattr(stream, "rich_proxied_file"):
+        stream = stream.rich_proxied_file
+    return cast(TextIO, stream)
+
+
 def raw_stdout() -> TextIO:
-    """Standard output below ``plain_stdout``, for colours of our own."""
-    return cast(TextIO, getattr(sys.stdout, "rich_proxied_file", sys.stdout))
+    """Standard output below ``plain_output``, for colours of our own."""
+    return _below(sys.stdout)
 
 
 @contextmanager
-def plain_stdout() -> Iterator[None]:
-    """Meanwhile ``print`` writes no control characters but tabs and newlines to standard output."""
-    with redirect_stdout(cast(TextIO, _PlainText(sys.stdout))):
+def plain_output() -> Iterator[None]:
+    """Meanwhile no control characters but tabs and newlines are printed; bars of libraries are drawn on stderr."""
+    out, errors = _PlainText(sys.stdout, bars=False), _PlainText(sys.stderr, bars=True)
+    with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, errors)):
         yield

@@ -1,8 +1,20 @@
-"""Errors of libraries that load models and states, without their advice to run code from the files."""
+"""Errors where models and states are loaded, without the libraries' advice to run code from the files."""
 
 from __future__ import annotations
 
-__all__ = ["load_problem"]
+from typing import Any
+
+__all__ = ["check_no_kernels", "load_problem"]
+
+
+def check_no_kernels(config: Any) -> None:
+    """Raises a ValueError if a model's configuration names code of the Hub, which transformers would fetch and run."""
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        for name in ("attn_implementation", "experts_implementation"):
+            if "/" in str(value := getattr(part, f"_{name}", None)):
+                raise ValueError(
+                    f"its config.json names code of the Hub ({name}: {value}), which is never run: remove it"
+                )
 
 
 def load_problem(error: BaseException) -> str:

@@ -109,10 +109,10 @@ def _rich_bar(console: Any, transient: bool) -> Any:
     except ImportError:
         return None
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[info]}"),
+        TextColumn("{task.fields[info]}", markup=False),
         TimeRemainingColumn(),
     )
     return Progress(*columns, console=console or rich_console(stderr=True), transient=transient)

@@ -268,11 +268,18 @@ def check_parent(path: Path) -> None:
         raise ValueError(f"there is no folder {path.parent}: make it, or choose another path.")
 
 
+def _record(line: bytes) -> dict[str, Any]:
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
+
+
 @overload
 def read_json_lines(path: Path) -> list[dict[str, Any]]: ...
 @overload
 def read_json_lines(path: Path, read: Callable[[bytes], T]) -> list[T]: ...
-def read_json_lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> list[Any]:
+def read_json_lines(path: Path, read: Callable[[bytes], Any] = _record) -> list[Any]:
     """The records of a file of JSON lines; empty lines and a torn last one are left out, a missing file is empty.
 
     Args:
@@ -296,7 +303,7 @@ def read_json_lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> li
     return records
 
 
-def repair_json_lines(path: Path, read: Callable[[bytes], Any] = json.loads) -> None:
+def repair_json_lines(path: Path, read: Callable[[bytes], Any] = _record) -> None:
     """Cut off a torn last line of a file of JSON lines, so that more can be added; a missing file is left alone.
 
     A last line that is a record, only without its newline, gets it. Arguments as in ``read_json_lines``.

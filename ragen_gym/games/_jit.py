@@ -357,10 +357,13 @@ def _numba() -> Any:
     os.environ.setdefault(plain, "1")
     try:
         import numba
-        from numba.core import errors, event
+        from numba.core import config, errors, event
     finally:
         if not was_set:
             del os.environ[plain]
+    # Numba would read a file of the current folder at each compilation: it can move the cache, which holds pickles.
+    config._config_fname = ""
+    config.reload_config()
     if hasattr(errors, "ColorShell"):  # who imported it before us did so with colorama
         errors.ColorShell = nullcontext
 

@@ -32,8 +32,8 @@ LEAST_TOKEN = 16
 _BACKLOG = 4096
 #: Bytes of a request's header, and files that the server opens besides its connections.
 _LARGEST_HEADER, _OTHER_FILES = 2**16, 64
-#: Seconds in which a client must read what it is sent.
-_READ_SECONDS = 30.0
+#: Seconds in which a client must read what it is sent, and bytes that it may leave unread meanwhile.
+_READ_SECONDS, _UNREAD = 30.0, 2**27
 
 
 def check_token(host: str, token: str | None, variable: str) -> str | None:
@@ -132,6 +132,7 @@ def _protocol(limits: Limits) -> type[asyncio.Protocol]:
     most = min(limits.max_connections, max(1, allow_many_files() - _OTHER_FILES))
     most_of_one = limits.max_connections_per_client or max(1, most // 2)
     open_of: Counter[str] = Counter()
+    unread_of: Counter[str] = Counter()
 
     class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # h11's or httptools', by what is installed
         """One connection."""
@@ -140,6 +141,7 @@ def _protocol(limits: Limits) -> type[asyncio.Protocol]:
         unfinished = 0  # bytes of a header that has not ended
         deadline: asyncio.TimerHandle | None = None
         unread: asyncio.TimerHandle | None = None
+        unread_bytes = 0
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
@@ -172,11 +174,20 @@ def _protocol(limits: Limits) -> type[asyncio.Protocol]:
         def pause_writing(self) -> None:
             super().pause_writing()
             self.unread = self.loop.call_later(_READ_SECONDS, self.transport.abort)
+            self.unread_bytes = self.transport.get_write_buffer_size()
+            unread_of[self.address or ""] += self.unread_bytes
+            if unread_of[self.address or ""] > _UNREAD or unread_of.total() > limits.max_memory:
+                self.transport.abort()
 
         def resume_writing(self) -> None:
             super().resume_writing()
+            self.has_read()
+
+        def has_read(self) -> None:
             if self.unread is not None:
                 self.unread.cancel()
+            unread_of[self.address or ""] -= self.unread_bytes
+            self.unread_bytes = 0
 
         def timeout_keep_alive_handler(self) -> None:
             super().timeout_keep_alive_handler()  # which closes, but not before all is read
@@ -184,12 +195,11 @@ def _protocol(limits: Limits) -> type[asyncio.Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self.stop_waiting()
-            if self.unread is not None:
-                self.unread.cancel()
+            self.has_read()
             if self.address is not None:
                 open_of[self.address] -= 1
                 if not open_of[self.address]:
-                    del open_of[self.address]
+                    del open_of[self.address], unread_of[self.address]
             super().connection_lost(exc)
 
         def under_way(self) -> bool:

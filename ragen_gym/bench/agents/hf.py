@@ -36,7 +36,7 @@ from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.bench.agents.pictures import refuse_pictures
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.failures import Failure
-from ragen_gym.core.load_errors import load_problem
+from ragen_gym.core.load_errors import check_no_kernels, load_problem
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
 from ragen_gym.core.validation import check_number
@@ -359,6 +359,7 @@ def _load(name: str, path: str, device: str, dtype: str) -> tuple[str, Any, Any]
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         config = transformers.AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+        check_no_kernels(config)
         if config.model_type in FAMILIES:
             raise ValueError(f"it is a visual model: give hf-vision:{path}")
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)

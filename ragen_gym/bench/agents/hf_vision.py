@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.bench.agents.hf import answer_of, begun_reply, check_template, end_tokens, reply_limit, weights_hash
 from ragen_gym.core.failures import Failure
-from ragen_gym.core.load_errors import load_problem
+from ragen_gym.core.load_errors import check_no_kernels, load_problem
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
 from ragen_gym.core.validation import check_number
@@ -222,6 +222,7 @@ def _load(name: str, folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
     kind: Any = dtype or ("float32" if device == "cpu" else "auto")
     try:
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        check_no_kernels(config)
         if config.model_type not in FAMILIES:
             raise ValueError(
                 f"it is of the family {config.model_type}, and these read pictures here: {', '.join(FAMILIES)}"

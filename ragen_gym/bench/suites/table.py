@@ -92,7 +92,7 @@ def read_table(path: Path) -> dict[str, Any]:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two splits are called {twice[0]!r}: give each a name of its own.")
-    except (ValueError, TypeError) as error:  # a TOMLDecodeError is one, too; a value of another type
+    except (ValueError, TypeError, RecursionError) as error:  # not TOML, nested too deeply, a value of another type
         raise ValueError(f"{path}: {error}") from None
     return table
 

@@ -359,9 +359,13 @@ def test_a_file_says_what_its_table_recipe_may_hold(tmp_path: Path) -> None:
 
 def test_damaged_files_of_a_run_are_named(tmp_path: Path) -> None:
     for name, reads in (("summary.json", RunFolder.read_summary), ("versions.json", RunFolder.read_versions)):
-        (tmp_path / name).write_text('{"after": ', encoding="utf-8")
-        with pytest.raises(ValueError, match=f"{name} is damaged .*: restore it"):
-            reads(RunFolder(tmp_path))
+        for text in ('{"after": ', "3", "[" * 100_000):
+            (tmp_path / name).write_text(text, encoding="utf-8")
+            with pytest.raises(ValueError, match=f"{name} is damaged .*: restore it"):
+                reads(RunFolder(tmp_path))
+    (tmp_path / "config.toml").write_text(f"a = {'[' * 100_000}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.toml is not valid TOML"):
+        RunFolder.reopen(tmp_path)
 
 
 def test_a_run_is_named_after_its_game() -> None:

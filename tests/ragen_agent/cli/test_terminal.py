@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from rich.text import Text
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.openrlhf.processes import RunState, read_replay
 from ragen_agent.training.run_folder import RunFolder
-from ragen_gym.core.console import json_text, plain_stdout, rich_console
+from ragen_gym.core.console import json_text, plain_output, rich_console
 
-ESCAPES = "\x1b]0;taken\x07\x1b[2J\x9b31m\x08\r"
+ESCAPES = "\x1b]0;taken\x07\x1b[2J\x9b31m\x08\r\u202e[/red]"
 RATE = {"rate": 0.5, "low": 0.2, "high": 0.8, "n": 4, "successes": 2, "failed": 0, "overflowed": 0}
 
 
@@ -62,14 +63,14 @@ def test_every_command_that_reads_a_run(run: Path, words: str, capfd: pytest.Cap
     main([word.replace("RUN", str(run)) for word in words.split()])
     said = "".join(capfd.readouterr())
     assert said
-    assert not set(said) & {"\x1b", "\x07", "\x08", "\x9b"}, ascii(said)
+    assert not set(said) & set("\x1b\x07\x08\x9b\u202e"), ascii(said)
 
 
 def test_colours_of_our_own_are_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    with plain_stdout():
+    with plain_output():
         print(f"plain{ESCAPES}")
-        rich_console(force_terminal=True).print(f"[red]red[/red] {ESCAPES}")
+        rich_console(force_terminal=True).print(Text.assemble(("red", "red"), f" {ESCAPES}"))
     plain, rich = capsys.readouterr().out.split("\n")[:2]
     assert plain.isprintable()
     assert "\x1b[31mred\x1b[0m" in rich
@@ -81,7 +82,7 @@ def test_json_keeps_what_it_says() -> None:
     text = json_text({"name": ESCAPES, "é": "雪 \u00a0\u200d"})
     assert json.loads(text) == {"name": ESCAPES, "é": "雪 \u00a0\u200d"}
     assert "雪" in text
-    assert not set(text) & set("\x1b\x07\x08\x9b")
+    assert not set(text) & set("\x1b\x07\x08\x9b\u202e")
 
 
 class Evil:

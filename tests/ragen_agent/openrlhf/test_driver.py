@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import sys
@@ -77,16 +78,18 @@ def test_a_saved_state_that_holds_code(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.filterwarnings("default")
 def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But the module of a game that the run plays, which lies there."""
+    """But the module of a game that the run plays, which lies there. vLLM's engine is a worker's child."""
     import ray
 
-    for name in ("json", "gymnasium", "ragen_gym"):
+    for name in ("json", "gymnasium", "ragen_gym", "multiprocessing"):
         (tmp_path / f"{name}.py").write_text("open('ran', 'a').close()\n", encoding="utf-8")
     (tmp_path / "game_of_mine.py").write_text("HERE = 1\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     monkeypatch.setenv("WANDB_API_KEY", "secret")
-    start = {"environment": {"GIVEN": "1"}, "modules": ["game_of_mine"], "cpu": False, "devices": 0}
+    context = RunContext(Config(), OpenRLHF(), str(tmp_path), (), 4)
+    given = {"GIVEN": "1", **_environment(context, on_cpu=True)}
+    start = {"environment": given, "modules": ["game_of_mine"], "cpu": False, "devices": 0}
     _start_ray("", start)
     try:
 
@@ -94,6 +97,10 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypa
         def found() -> tuple[list[str], int]:
             import gymnasium  # noqa: F401
 
+            child = multiprocessing.get_context("spawn").Process(target=os.getpid)
+            child.start()
+            child.join()
+            assert child.exitcode == 0
             return sys.path, import_module("game_of_mine").HERE
 
         path, here = ray.get(found.remote())

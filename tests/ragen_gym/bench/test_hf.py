@@ -29,6 +29,7 @@ from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.results_folder import ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
+from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seen import write_seen
 
@@ -476,3 +477,21 @@ def test_the_code_of_a_models_folder_is_never_run(model: Path, tmp_path: Path) -
         said = done.stdout + done.stderr
         assert "auto_map" in said
         assert "trust_remote_code" not in said, "advice to run it"
+
+
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation", "experts_implementation"])
+def test_code_of_the_hub_that_a_models_folder_names_is_never_run(
+    name: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers would fetch it where the package ``kernels`` is installed, as vLLM brings it."""
+    from ragen_agent.training.checkpoint import load_shape
+
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**settings, name: "theirs/kernel"}), encoding="utf-8")
+    words = ["bench", "run", "--suite", "smoke", "--agent", f"hf:{folder}", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "names code of the Hub" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="names code of the Hub"):
+        load_shape(folder)

@@ -190,6 +190,9 @@ def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_an_error(tmp_path: Pa
     path.write_bytes(whole[:-5] + b"\n" + whole)
     with pytest.raises(ValueError, match=r"log\.jsonl, line 1, is not JSON.*remove that line"):
         read_json_lines(path)
+    path.write_bytes(b"3\n" + whole)
+    with pytest.raises(ValueError, match=r"log\.jsonl, line 1, is not such a record: it is no JSON object; remove"):
+        read_json_lines(path)
 
 
 def test_a_record_that_cannot_be_read_is_a_damaged_line(tmp_path: Path) -> None:

@@ -130,8 +130,10 @@ def test_a_header_has_a_greatest_size(server: str) -> None:
     assert httpx.get(f"{server}/health").status_code == 200
 
 
-def test_a_client_that_never_reads_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ragen_gym.serve.server._READ_SECONDS", 0.5)
+@pytest.mark.parametrize(("seconds", "unread"), [(0.5, 2**27), (600.0, 1)])
+def test_a_client_that_never_reads_is_dropped(seconds: float, unread: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ragen_gym.serve.server._READ_SECONDS", seconds)
+    monkeypatch.setattr("ragen_gym.serve.server._UNREAD", unread)
     with serving(Limits(rate=0, max_connections=1)) as url, socket.socket() as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # more than the kernel holds for it comes soon
         link.connect(("127.0.0.1", urlsplit(url).port))
