@@ -24,12 +24,15 @@ __all__ = ["XSB", "split_text", "to_rectangle", "xsb_rows"]
 XSB = Vocabulary("xsb", "#-.*$@+")
 
 _FLOOR, _WALL, _DECORATION = "-", "#", "*"
-_PLAYERS = "@+"
+_PLAYERS = "@+pP"
 _READ_AS = str.maketrans(" _pPbB", "--@+$*")
 _SYMBOLS = "".join((*XSB.symbols, *map(chr, _READ_AS)))
 _ROWS = re.compile(rf"(?:\d{{0,2}}[{re.escape(_SYMBOLS)}]|\|)+")
+_ROW_END = re.compile(r"\|?\n\|?|\|")
 _SPACED = re.compile(r"\S( \S)+")
 _SIZE, _PLACES = re.compile(r"board \d+x\d+"), re.compile(r"[a-z ]+: [(),\d ]+")
+#: A row that is reported where it stands alone: not what only separates or says something.
+_ALONE = re.compile(r"\s*#+[^#\s]|.*\|")
 #: Of files in the XML of Sokoban collections (.slc).
 _XML_LEVEL, _XML_ROW = re.compile(r"<Level\b.*?</Level>", re.DOTALL), re.compile(r"<L>(.*?)</L>")
 
@@ -38,7 +41,7 @@ def xsb_rows(rows: Sequence[str]) -> list[str] | None:
     """Rows in ``XSB``'s own symbols, of any length; None where they are not XSB."""
     if not all(row == "" or _ROWS.fullmatch(row) for row in rows):
         return None
-    full = "\n".join(rows).replace("|", "\n").translate(_READ_AS)
+    full = _ROW_END.sub("\n", "\n".join(rows)).translate(_READ_AS)
     return re.sub(r"(\d+)(\D)", lambda run: run[2] * int(run[1]), full).strip("\n").split("\n")
 
 
@@ -91,8 +94,9 @@ def split_text(text: str, vocabularies: Sequence[Vocabulary]) -> list[tuple[int,
         row = line.rstrip()
         written_in, size = _written_in(row.strip(), vocabularies), bool(_SIZE.fullmatch(row))
         places = listing and bool(_PLACES.fullmatch(row))
-        if block and not places and (listing or not (size or written_in & shared)):
-            if len(block) > 1 or block[0].lstrip().startswith(_WALL) or "|" in block[0]:
+        another = "|" in row and all(set(_PLAYERS) & set(each) for each in (row, "".join(block)))  # a level to a line
+        if block and not places and (listing or another or not (size or written_in & shared)):
+            if len(block) > 1 or _ALONE.match(block[0]):
                 levels.append((number - len(block), "\n".join(block)))
             block, listing = [], False
         if size:
