@@ -30,11 +30,12 @@ _FLAGS = re.IGNORECASE | re.DOTALL
 #: A conversation is too long. The tests name whose words these are, as for the rest.
 _OVERFLOW = re.compile(
     r"context.?(length|size|window|limit)|context.{0,10}overflow|max(imum)?.?(allowed.)?(model|sequence|input|prompt|seq).?len"
-    r"|\b(prompt|input|messages?|request|conversation)\b.{0,60}\btoo (long|large)|inputs`? (must have less|tokens \+)"
-    r"|too many (input |prompt )?tokens|too many.{0,20} bytes|\btoken.?(limit|count)\b.{0,40}(exceed|only supports)"
-    r"|exceed.{0,40}\b(token|input|prompt|size).?limit|\b(input|prompt|tokens?|size)\b.{0,10}limit exceeded"
+    r"|\b(prompt|input|messages?|request|conversation)\b.{0,60}\btoo (long|large)"
+    r"|inputs`? (must have less|tokens \+)|string too long|too many (input |prompt )?tokens|too many.{0,20} bytes"
+    r"|\btoken.?(limit|count)\b.{0,40}(exceed|only supports)|exceed.{0,40}\b(token|input|prompt|size).?limit"
+    r"|\b(input|prompt|tokens?|size)\b.{0,10}limit exceeded"
     r"|\b(input|prompt|(?<!maximum )tokens?)\b.{0,40}\b(exceed|(greater|more) than).{0,40}(max|limit|capacity|allow)"
-    r"|input.?tokens.{0,20}\+.{0,40}>|tokens\W{0,3} must be at least 1, got (0|-)|maxLength: \d|max length of"
+    r"|input.?tokens.{0,20}\+.{0,40}>|tokens\W{0,3} must be at least 1, got (0|-)|maxLength: \d"
     r"|range of input length|reduce the length of the (messages|prompt|input)|tokens_limit_reached"
     r"|larger than the model capacity|max_num_tokens|string_above_max_length|error_limit"
     r"|超长|过长|超[过出].{0,12}(长度|上限|上下文)|(长度|tokens?).{0,6}超[过出]",
@@ -49,10 +50,10 @@ _ACCOUNT = re.compile(
 )
 #: A provider's filter blocks the prompt.
 _BLOCKED = re.compile(
-    r"content.?filter|content.?policy|content.?management.?policy|usage (policy|policies|guidelines)|invalid_prompt"
-    r"|responsible.?ai|data.?inspection.?failed|inappropriate.content|\bflagged\b|prohibited.?(content|use)"
-    r"|(safety|moderation).{0,20}(system|filter|block|reject|polic|violat)|block.?reason|blocked.{0,20}safety"
-    r"|guardrail.{0,20}interven"
+    r"content.?filter(?!_(result|offset))|content.?(management.?)?policy|usage (policy|policies|guidelines)"
+    r"|invalid_prompt|responsible.?ai|data.?inspection.?failed|inappropriate.content|\bflagged\b"
+    r"|prohibited.?(content|use)|(safety|moderation).{0,20}(system|filter|block|reject|polic|violat)"
+    r"|block.?reason|blocked.{0,20}safety|guardrail.{0,20}interven"
     r"|content exists risk|considered high risk|sensitive.{0,3}(content|words?|information)|new_sensitive"
     r"|敏感|违规|不安全",
     _FLAGS,
@@ -132,7 +133,7 @@ def trouble_of(error: Any, *, folds: bool, streams: bool) -> Trouble:
     status, code = getattr(error, "status_code", None), str(getattr(error, "code", None))
     said = f"{code} {getattr(error, 'type', '')} {said_by(error)}"
     if status not in _NOT_ABOUT_THE_REQUEST and not _ACCOUNT.search(said):
-        kinds = [(Trouble.BLOCKED, _BLOCKED)] * (not status or status < 500) + [(Trouble.OVERFLOW, _OVERFLOW)]
+        kinds = [(Trouble.OVERFLOW, _OVERFLOW)] + [(Trouble.BLOCKED, _BLOCKED)] * (not status or status < 500)
         kinds += [(Trouble.NO_SYSTEM, _NO_SYSTEM)] * (not folds) + [(Trouble.STREAM_ONLY, _STREAM_ONLY)] * (not streams)
         for kind, words in kinds:
             if words.search(said):
@@ -205,7 +206,7 @@ def joined_chunks(chunks: Sequence[Any], *, ended: bool) -> dict[str, Any]:
         answer |= {name: value for name, value in chunk.items() if value}
         for each in chunk.get("choices") or ():
             if isinstance(each, dict) and not each.get("index"):
-                choice |= {name: value for name, value in each.items() if value is not None} | {"message": message}
+                choice |= {name: value for name, value in each.items() if value} | {"message": message}
                 for name, value in (each.get("delta") or each.get("message") or {}).items():
                     message.setdefault(name, []).append(value)
     if choice and not ended and not choice.get("finish_reason"):

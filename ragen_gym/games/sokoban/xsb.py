@@ -25,6 +25,7 @@ XSB = Vocabulary("xsb", "#-.*$@+")
 
 _FLOOR, _WALL, _DECORATION = "-", "#", "*"
 _PLAYERS = "@+pP"
+_LONGEST = 64  # cells of a side
 _READ_AS = str.maketrans(" _pPbB", "--@+$*")
 _SYMBOLS = "".join((*XSB.symbols, *map(chr, _READ_AS)))
 _ROWS = re.compile(rf"(?:\d{{0,2}}[{re.escape(_SYMBOLS)}]|\|)+")
@@ -52,9 +53,11 @@ def to_rectangle(rows: Sequence[str]) -> str:
     reached from beyond the edge are walled. None of that changes the game.
 
     Raises:
-        ValueError: the walls leave a way from the player, a box or a target to beyond the edge.
+        ValueError: a side is too long, or the walls leave a way from the player, a box or a target to beyond the edge.
     """
     columns = max(map(len, rows))
+    if max(columns, len(rows)) > _LONGEST:  # run lengths spell millions of cells in a few thousand characters
+        raise ValueError(f"Sokoban: the board is {len(rows)}x{columns}, and a side has at most {_LONGEST} cells.")
     cells = [list(row.ljust(columns, _FLOOR)) for row in rows]
     ends = (0, len(rows) - 1), (0, columns - 1)
     todo = [(r, c) for r in range(len(rows)) for c in range(columns) if r in ends[0] or c in ends[1]]

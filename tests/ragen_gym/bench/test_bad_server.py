@@ -378,6 +378,7 @@ def test_text_and_thought_are_read_in_every_form(message: dict[str, Any], though
         {"object": "error", "message": "worker died", "code": 50001},
         {"base_resp": {"status_code": 1000, "status_msg": "unknown error"}, "choices": None},
         {"error": "model runner has stopped"},
+        {"choices": [], "prompt_filter_results": [{"content_filter_results": {"hate": {"filtered": False}}}]},  # Azure
         one_choice(7),
     ],
 )  # fmt: skip
@@ -599,8 +600,9 @@ SAID: dict[Trouble, tuple[str, ...]] = {
         "Validation Error: too many total text bytes: 30000000 > 25000000",  # Bedrock
         "tokens in request more than max tokens allowed",
         "input_tokens (5000) + max_tokens (1000) > 4096",
+        "Validation Error: string too long. expected a string with maximum length 1000.",
+        "invalid_prompt: prompt tokens (330095) exceed model maximum (278528) for base model m",  # Bedrock
         "Request too large for model: 5000 tokens",
-        "the max length of current question is 3500",  # Qianfan
         "Prompt tokens limit exceeded: 5000 > 4096",  # OpenRouter
         "输入长度超过最大限制",
     ),

@@ -392,7 +392,11 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "other fields": ('[{"board": "#####"}]', "an object holds the board as its 'text'; this one has 'board'"),
     "numbers": ("[[1, 2], [3, 4]]", "is not a row of a board"),
     "more boxes": ("######\n#@$$.#\n######", "this one has 2 and 1"),
-    "too large": ("#" * 70 + "\n#@$." + " " * 65 + "#\n" + "#" * 70, "the board is 3x70, and .*width=70 must be"),
+    "too large": (
+        "#" * 70 + "\n#@$." + " " * 65 + "#\n" + "#" * 70,
+        "the board is 3x70, and a side has at most 64 cells",
+    ),
+    "far too large": ("99#" * 1300 + "\n#" * 2000, "the board is 2001x128700, and a side has at most 64 cells"),
 }
 
 
