@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import logging
 import os
 import re
@@ -253,10 +252,10 @@ class OpenAIAgent:
         stream = await self._connected().post(
             "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
         )
-        text = stream.response.text  # whole, see `_bounded_client`; some servers do not say that they stream
         with suppress(ValueError):
-            return json.loads(text)
-        if not _STREAM.match(text):
+            return stream.response.json()  # whole, see `_bounded_client`
+        text = stream.response.text
+        if not _STREAM.match(text):  # some servers stream under another content type
             return text
         return joined_chunks([chunk async for chunk in stream], ended=text.rstrip().endswith("[DONE]"))
 
