@@ -79,10 +79,11 @@ def to_rectangle(rows: Sequence[str]) -> str:
 def split_text(text: str, vocabularies: Sequence[Vocabulary]) -> list[tuple[int, str]]:
     """The levels of a text that holds many, each with the number of its first line, from 1 on.
 
-    The rows of a level stand on neighbouring lines. A row is made of the symbols of XSB, or of one of the vocabularies,
-    with a wall among them (their first symbol); the rows of a level share a vocabulary. Coordinates may follow, or
-    stand alone. A line that begins with ``#`` belongs to a level whatever it holds, so that a slip of the pen is not
-    taken for a title. Every other line, be it empty, a comment after ``;``, a title or an author, only ends a level.
+    The rows of a level stand on neighbouring lines, or on one with ``|`` between them. A row is made of the symbols of
+    XSB, or of one of the vocabularies, with a wall among them (their first symbol); the rows of a level share a
+    vocabulary. Coordinates may follow, or stand alone. A line that begins with ``#`` belongs to the level next to it
+    whatever it holds, so that a slip of the pen is not taken for a title. Every other line, be it empty, a comment
+    after ``;``, a title or an author, only ends a level.
     """
     if "</Level>" in text:
         return [
@@ -97,7 +98,7 @@ def split_text(text: str, vocabularies: Sequence[Vocabulary]) -> list[tuple[int,
         row = line.rstrip()
         written_in, size = _written_in(row.strip(), vocabularies), bool(_SIZE.fullmatch(row))
         places = listing and bool(_PLACES.fullmatch(row))
-        another = "|" in row and all(set(_PLAYERS) & set(each) for each in (row, "".join(block)))  # a level to a line
+        another = "|" in row and all(set(_PLAYERS) & set(each) for each in (row, "".join(block)))
         if block and not places and (listing or another or not (size or written_in & shared)):
             if len(block) > 1 or _ALONE.match(block[0]):
                 levels.append((number - len(block), "\n".join(block)))
