@@ -70,7 +70,7 @@ def options_of(spec: GameSpec) -> list[EnvOption]:
 
 
 def read_options(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
-    """The options given as ``name=value``, each value read as the type that the game declares.
+    """The options given as ``name=value``, each value read as the type that the game declares, or as JSON.
 
     Raises:
         ValueError: a pair without ``=``, an unknown option, a value that is not of its type, or two of one option.
@@ -81,9 +81,10 @@ def read_options(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals:
             raise ValueError(f"--option {pair}: write it as name=value, such as --option {next(iter(types))}=1.")
-        if name not in types:
+        value = _read(spec, name, types[name], text) if name in types else json_or_text(text)
+        if name not in types and spec.game_class.foreign_levels({name: value}) is None:
             build_game(spec, {name: None})  # an error that says which options there are
-        read = joined(read, {name: _read(spec, name, types[name], text)})
+        read = joined(read, {name: value})
     return read
 
 

@@ -19,7 +19,7 @@ IMAGE = "<image>"
 #: Where servers put a reasoning that they keep apart from the text, the most common first.
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks")
 #: The entries of a part that hold text or further parts, and those that hold reasoning.
-_TEXTS = ("text", "content", "parts", "refusal")
+_TEXTS = ("text", "value", "content", "parts", "refusal")
 _THOUGHTS = (*_REASONING, "summary", "reasoningContent", "reasoningText")
 _THINKING = re.compile("think|thought|reason", re.IGNORECASE)
 

@@ -150,13 +150,13 @@ def whole_reply(text: str, reasoning: str | None = None, *, begun: str | None = 
         text: the output.
         reasoning: what a server returned apart from the output as its reasoning: the thinking of an output without
             ``<think>``. Tags that it quotes lose their brackets, since it is clear which answer is meant.
-        begun: the end of the prompt that the output completes, see ``open_thinking``. None where the prompt is not
-            known, as behind a server: then an output with one ``</think>`` and no ``<think>`` completes an open
-            ``<think>``.
+        begun: the end of the prompt that the output completes, see ``open_thinking``; left out before an output that
+            writes ``<think>`` again, as models do that are asked for it. None where the prompt is not known, as behind
+            a server: then an output with one ``</think>`` and no ``<think>`` completes an open ``<think>``.
         think: whether replies are to think. If not, nothing is added to an output whose prompt is not known.
     """
     if begun is not None:
-        return begun + text
+        return text if text.lstrip().startswith(_THINK) else begun + text
     if not think or _THINK in text:
         return text
     closed = text.count(_END_THINK) == 1

@@ -183,7 +183,7 @@ def _size_for_all(game: Game, items: list[tuple[str, Any]], vocabulary: Vocabula
 
 def _fitting(games: list[Game]) -> str:
     height, width = max(at.height for at in games), max(at.width for at in games)
-    if len({(at.height, at.width) for at in games}) > 1 and getattr(games[0], "fills", None) is None:
+    if getattr(games[0], "fills", None) is None:
         return ""
     return f"height={height}, width={width} fits all of them (walls fill the rest). "
 

@@ -30,44 +30,47 @@ _FLAGS = re.IGNORECASE | re.DOTALL
 #: A conversation is too long. The tests name whose words these are, as for the rest.
 _OVERFLOW = re.compile(
     r"context.?(length|size|window|limit)|context.{0,10}overflow|max(imum)?.?(allowed.)?(model|sequence|input|prompt|seq).?len"
-    r"|\b(prompt|input|messages?)\b.{0,60}\btoo (long|large)|inputs`? (must have less|tokens \+)"
-    r"|too many (input |prompt )?tokens|\btoken.?(limit|count)\b.{0,40}exceed"
-    r"|exceed.{0,40}\b(token|input|prompt).?limit"
-    r"|\b(input|prompt|tokens?)\b.{0,40}\bexceed.{0,40}(maximum|\bmax\b|limit|capacity|allowed)"
+    r"|\b(prompt|input|messages?|request|conversation)\b.{0,60}\btoo (long|large)"
+    r"|inputs`? (must have less|tokens \+)|string too long|too many (input |prompt )?tokens|too many.{0,20} bytes"
+    r"|\btoken.?(limit|count)\b.{0,40}(exceed|only supports)|exceed.{0,40}\b(token|input|prompt|size).?limit"
+    r"|\b(input|prompt|tokens?|size)\b.{0,10}limit exceeded"
+    r"|\b(input|prompt|(?<!maximum )tokens?)\b.{0,40}\b(exceed|(greater|more) than).{0,40}(max|limit|capacity|allow)"
+    r"|input.?tokens.{0,20}\+.{0,40}>|tokens\W{0,3} must be at least 1, got (0|-)|maxLength: \d"
     r"|range of input length|reduce the length of the (messages|prompt|input)|tokens_limit_reached"
-    r"|larger than the model capacity|max_num_tokens|string_above_max_length"
-    r"|超长|过长|超[过出].{0,12}(长度|上限|上下文)",
+    r"|larger than the model capacity|max_num_tokens|string_above_max_length|error_limit"
+    r"|超长|过长|超[过出].{0,12}(长度|上限|上下文)|(长度|tokens?).{0,6}超[过出]",
     _FLAGS,
 )
 #: Limits and states of an account, and of settings, which speak of tokens and policies too.
 _ACCOUNT = re.compile(
     r"rate.?limit|per.(minute|hour|day|second)\b|\b[TR]P[MD]\b|daily|monthly|quota|throttl|please wait"
     r"|too many requests|billing|suspend|deactivat|\baccount\b|\borgani[sz]ation\b"
-    r"|max_(completion_|output_)?tokens\W{0,3} must be",
+    r"|\byour plan\b|max_(completion_|output_)?tokens\W{0,3} must be(?! at least 1, got (0|-))",
     _FLAGS,
 )
 #: A provider's filter blocks the prompt.
 _BLOCKED = re.compile(
-    r"content.?filter|content.?policy|content.?management.?policy|usage (policy|policies|guidelines)|invalid_prompt"
-    r"|responsible.?ai|data.?inspection.?failed|inappropriate.content|flagged (for|as|by)|prohibited.?(content|use)"
-    r"|(safety|moderation).{0,20}(system|filter|block|reject|polic|violat)|block.?reason|guardrail.{0,20}interven"
+    r"content.?filter(?!_(result|offset))|content.?(management.?)?policy|usage (policy|policies|guidelines)"
+    r"|invalid_prompt|responsible.?ai|data.?inspection.?failed|inappropriate.content|\bflagged\b"
+    r"|prohibited.?(content|use)|(safety|moderation).{0,20}(system|filter|block|reject|polic|violat)"
+    r"|block.?reason|blocked.{0,20}safety|guardrail.{0,20}interven"
     r"|content exists risk|considered high risk|sensitive.{0,3}(content|words?|information)|new_sensitive"
     r"|敏感|违规|不安全",
     _FLAGS,
 )
 #: An endpoint takes no system message, or only streams. The other way is tried once, and kept if it helps.
 _NO_SYSTEM = re.compile(
-    r"\b(system|developer)\W{0,3}(role|message|prompt|instruction)s?\b.{0,60}(\bnot\b|n't|unsupported|disabled|invalid)"
-    r"|(not|n't|un)\W?(support|allow|accept|permit|recogni[sz]ed)\w*\b.{0,60}\b(system|developer)\b"
+    r"\b(system|developer)[\W_]{0,3}(role|message|prompt|instruction)s?\b.{0,60}(\bnot\b|n't|unsupported|disabled|invalid)"
+    r"|(not|n't|un)\W?(support|allow|accept|permit|take|recogni[sz]ed)\w*\b.{0,60}\b(system|developer)\b"
     r"|\b(no|invalid|un\w+)\b.{0,30}\b(role|message|value|variant)\b.{0,20}\b(system|developer)\b"
-    r"|\brole\W{1,4}(system|developer)\W{0,3}.{0,10}(\bnot\b|n't|\bun|invalid)"
-    r"|roles? must alternate|\bonly user\b.{0,40}\broles?"
-    r"|\b(first|message|role)\b.{0,60}(must|should) (be|use|have|start).{0,20}\buser\b"
-    r"|\buser\W{1,3}(or|and|,)\W{1,4}assistant",
+    r"|\brole\W{1,4}(system|developer)\W{0,3}.{0,10}(\bnot\b|n't|\bun|invalid|illegal)|system\W{1,3}is not a valid role"
+    r"|\bno system role|roles? must alternate|\bonly user\b.{0,40}\broles?"
+    r"|\b(first|message|role|conversation)\b.{0,60}(must|should) (be|use|have|start).{0,20}\buser\b"
+    r"|\buser\W{1,4}((or|and)\W{1,4})?(assistant|model)\b|system.{0,12}不支持|不支持.{0,12}system",
     _FLAGS,
 )
 _STREAM_ONLY = re.compile(
-    r"non.?stream|\bonly.{0,20}\bstream|\bstream\w*\W{0,3}.{0,30}\b(required|must|true|enable)"
+    r"non.?stream|\bonly.{0,20}\bstream|\bstream\w*\W{0,3}.{0,30}\b(required|must|true|enable|false)"
     r"|\b(requires?|must|enable|set|expected)\b.{0,30}\bstream|not support http call",
     _FLAGS,
 )
@@ -90,7 +93,7 @@ class ProviderError(Exception):
     def __init__(self, message: str, code: Any = None) -> None:
         super().__init__(message)
         self.message, self.code = message, code
-        self.status_code = code if type(code) is int and 400 <= code < 600 else None
+        self.status_code = int(code) if re.fullmatch(r"[45]\d\d", str(code)) else None
 
 
 class Trouble(Enum):
@@ -130,11 +133,13 @@ def trouble_of(error: Any, *, folds: bool, streams: bool) -> Trouble:
     status, code = getattr(error, "status_code", None), str(getattr(error, "code", None))
     said = f"{code} {getattr(error, 'type', '')} {said_by(error)}"
     if status not in _NOT_ABOUT_THE_REQUEST and not _ACCOUNT.search(said):
-        kinds = [(Trouble.BLOCKED, _BLOCKED)] * (not status or status < 500) + [(Trouble.OVERFLOW, _OVERFLOW)]
+        kinds = [(Trouble.OVERFLOW, _OVERFLOW)] + [(Trouble.BLOCKED, _BLOCKED)] * (not status or status < 500)
         kinds += [(Trouble.NO_SYSTEM, _NO_SYSTEM)] * (not folds) + [(Trouble.STREAM_ONLY, _STREAM_ONLY)] * (not streams)
         for kind, words in kinds:
             if words.search(said):
                 return kind
+        if status == 413:
+            return Trouble.OVERFLOW
     refused = status is not None and status < 500 and status not in RETRIED
     return Trouble.REFUSED if refused or code == "insufficient_quota" else Trouble.BROKEN
 
@@ -201,7 +206,7 @@ def joined_chunks(chunks: Sequence[Any], *, ended: bool) -> dict[str, Any]:
         answer |= {name: value for name, value in chunk.items() if value}
         for each in chunk.get("choices") or ():
             if isinstance(each, dict) and not each.get("index"):
-                choice |= {name: value for name, value in each.items() if value is not None} | {"message": message}
+                choice |= {name: value for name, value in each.items() if value} | {"message": message}
                 for name, value in (each.get("delta") or each.get("message") or {}).items():
                     message.setdefault(name, []).append(value)
     if choice and not ended and not choice.get("finish_reason"):

@@ -33,6 +33,7 @@ import asyncio
 import base64
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -58,6 +59,7 @@ _KEY = "OPENAI_API_KEY"
 _WAITS = 10  # waits that the server asked for which count as one retry
 _LONGEST_WAIT = 900.0
 _LONGEST_ANSWER = 2**25
+_STREAM = re.compile(r"\s*(data|event|id|retry)?:")  # the first line of server-sent events
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -250,13 +252,12 @@ class OpenAIAgent:
         stream = await self._connected().post(
             "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
         )
-        response = stream.response  # whole, see `_bounded_client`
-        if response.headers.get("content-type", "").partition(";")[0].strip() == "text/event-stream":
-            return joined_chunks([chunk async for chunk in stream], ended=response.text.rstrip().endswith("[DONE]"))
-        try:
-            return response.json()
-        except ValueError:
-            return response.text
+        with suppress(ValueError):
+            return stream.response.json()  # whole, see `_bounded_client`
+        text = stream.response.text
+        if not _STREAM.match(text):  # some servers stream under another content type
+            return text
+        return joined_chunks([chunk async for chunk in stream], ended=text.rstrip().endswith("[DONE]"))
 
     def _keep(self, *, folds: bool, streams: bool) -> None:
         """Do for the rest of the run what an answer was got with."""

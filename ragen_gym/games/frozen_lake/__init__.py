@@ -121,7 +121,8 @@ class FrozenLake(GridGame):
                 "lakes give size, and random_start=False for a start in the upper left corner."
             )
         options.pop("map_name", None)
-        return [list(rows) if rows is not None else _MAPS[str(map_name)]]
+        rows = _MAPS[str(map_name)] if rows is None else rows
+        return [rows if isinstance(rows, str) else list(rows)]
 
     def __post_init__(self, size: int | None) -> None:
         self.square(size, 2, 64)

@@ -24,12 +24,16 @@ __all__ = ["XSB", "split_text", "to_rectangle", "xsb_rows"]
 XSB = Vocabulary("xsb", "#-.*$@+")
 
 _FLOOR, _WALL, _DECORATION = "-", "#", "*"
-_PLAYERS = "@+"
+_PLAYERS = "@+pP"
+_LONGEST = 64  # cells of a side
 _READ_AS = str.maketrans(" _pPbB", "--@+$*")
 _SYMBOLS = "".join((*XSB.symbols, *map(chr, _READ_AS)))
 _ROWS = re.compile(rf"(?:\d{{0,2}}[{re.escape(_SYMBOLS)}]|\|)+")
+_ROW_END = re.compile(r"\|?\n\|?|\|")
 _SPACED = re.compile(r"\S( \S)+")
 _SIZE, _PLACES = re.compile(r"board \d+x\d+"), re.compile(r"[a-z ]+: [(),\d ]+")
+#: A row that is reported where it stands alone: not what only separates or says something.
+_ALONE = re.compile(r"\s*#+[^#\s]|.*\|")
 #: Of files in the XML of Sokoban collections (.slc).
 _XML_LEVEL, _XML_ROW = re.compile(r"<Level\b.*?</Level>", re.DOTALL), re.compile(r"<L>(.*?)</L>")
 
@@ -38,7 +42,7 @@ def xsb_rows(rows: Sequence[str]) -> list[str] | None:
     """Rows in ``XSB``'s own symbols, of any length; None where they are not XSB."""
     if not all(row == "" or _ROWS.fullmatch(row) for row in rows):
         return None
-    full = "\n".join(rows).replace("|", "\n").translate(_READ_AS)
+    full = _ROW_END.sub("\n", "\n".join(rows)).translate(_READ_AS)
     return re.sub(r"(\d+)(\D)", lambda run: run[2] * int(run[1]), full).strip("\n").split("\n")
 
 
@@ -49,9 +53,11 @@ def to_rectangle(rows: Sequence[str]) -> str:
     reached from beyond the edge are walled. None of that changes the game.
 
     Raises:
-        ValueError: the walls leave a way from the player, a box or a target to beyond the edge.
+        ValueError: a side is too long, or the walls leave a way from the player, a box or a target to beyond the edge.
     """
     columns = max(map(len, rows))
+    if max(columns, len(rows)) > _LONGEST:  # run lengths spell millions of cells in a few thousand characters
+        raise ValueError(f"Sokoban: the board is {len(rows)}x{columns}, and a side has at most {_LONGEST} cells.")
     cells = [list(row.ljust(columns, _FLOOR)) for row in rows]
     ends = (0, len(rows) - 1), (0, columns - 1)
     todo = [(r, c) for r in range(len(rows)) for c in range(columns) if r in ends[0] or c in ends[1]]
@@ -73,10 +79,11 @@ def to_rectangle(rows: Sequence[str]) -> str:
 def split_text(text: str, vocabularies: Sequence[Vocabulary]) -> list[tuple[int, str]]:
     """The levels of a text that holds many, each with the number of its first line, from 1 on.
 
-    The rows of a level stand on neighbouring lines. A row is made of the symbols of XSB, or of one of the vocabularies,
-    with a wall among them (their first symbol); the rows of a level share a vocabulary. Coordinates may follow, or
-    stand alone. A line that begins with ``#`` belongs to a level whatever it holds, so that a slip of the pen is not
-    taken for a title. Every other line, be it empty, a comment after ``;``, a title or an author, only ends a level.
+    The rows of a level stand on neighbouring lines, or on one with ``|`` between them. A row is made of the symbols of
+    XSB, or of one of the vocabularies, with a wall among them (their first symbol); the rows of a level share a
+    vocabulary. Coordinates may follow, or stand alone. A line that begins with ``#`` belongs to the level next to it
+    whatever it holds, so that a slip of the pen is not taken for a title. Every other line, be it empty, a comment
+    after ``;``, a title or an author, only ends a level.
     """
     if "</Level>" in text:
         return [
@@ -91,8 +98,9 @@ def split_text(text: str, vocabularies: Sequence[Vocabulary]) -> list[tuple[int,
         row = line.rstrip()
         written_in, size = _written_in(row.strip(), vocabularies), bool(_SIZE.fullmatch(row))
         places = listing and bool(_PLACES.fullmatch(row))
-        if block and not places and (listing or not (size or written_in & shared)):
-            if len(block) > 1 or block[0].lstrip().startswith(_WALL) or "|" in block[0]:
+        another = "|" in row and all(set(_PLAYERS) & set(each) for each in (row, "".join(block)))
+        if block and not places and (listing or another or not (size or written_in & shared)):
+            if len(block) > 1 or _ALONE.match(block[0]):
                 levels.append((number - len(block), "\n".join(block)))
             block, listing = [], False
         if size:

@@ -20,6 +20,12 @@ Behave = Callable[[int, dict[str, Any]], str]
 _REFUSALS: dict[str, tuple[str, dict[str, str], Any]] = {
     "401": ("401 Unauthorized", {}, {"error": {"message": "no such key", "code": "invalid_api_key"}}),
     "404": ("404 Not Found", {}, {"error": {"message": "The model `m` does not exist."}}),
+    "413": ("413 Request Entity Too Large", {"Content-Type": "text/html"}, "<html>413</html>"),
+    "413 rate": (
+        "413 Payload Too Large",
+        {},
+        {"error": {"message": "Request too large on tokens per minute (TPM): Limit 6000, Requested 7000"}},
+    ),
     "429": ("429 Too Many Requests", {}, {"error": {"message": "slow down"}}),
     "429 wait": ("429 Too Many Requests", {"Retry-After": "0.5"}, {"error": {"message": "slow down"}}),
     "429 long": ("429 Too Many Requests", {"Retry-After": "86400"}, {"error": {"message": "come tomorrow"}}),
@@ -114,6 +120,7 @@ class BadServer:
     Ways beside those of the table: ``"good"``, ``"slow"`` (good after `delay` seconds), ``"hang"``, ``"drip"`` (a byte
     now and then, for ever), ``"cut"`` (no answer), ``"cut body"`` (half of one), ``"echo"`` (a reply that quotes the
     request's headers), ``"echo 500"`` (an error that does), ``"stream"`` (good as chunks, of one character each),
+    ``"stream as text"`` (which the header does not say),
     ``"cut stream"`` (half of them), ``"broken stream"`` (an error after half of them).
 
     Attributes:
@@ -246,13 +253,14 @@ def _stream(answer: dict[str, Any], way: str) -> bytes:
     chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
     chunks += [{"choices": [], "usage": answer["usage"]}, "[DONE]"]
-    if way != "stream":
+    if way in ("cut stream", "broken stream"):
         chunks = chunks[: len(chunks) // 2]
     if way == "broken stream":
         chunks.append({"error": {"message": "upstream gone", "code": 502}})
     lines = [chunk if isinstance(chunk, str) else json.dumps(chunk) for chunk in chunks]
     body = "".join(f": a comment\n\ndata: {line}\n\n" for line in lines).encode()
-    return _response("200 OK", {"Content-Type": "text/event-stream; charset=utf-8"}, body)
+    kind = "text/plain" if way == "stream as text" else "text/event-stream; charset=utf-8"
+    return _response("200 OK", {"Content-Type": kind}, body)
 
 
 def _response(status: str, headers: Mapping[str, str], content: Any) -> bytes:

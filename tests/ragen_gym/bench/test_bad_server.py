@@ -128,6 +128,8 @@ def test_everything_goes_wrong_and_nothing_is_lost(tmp_path: Path) -> None:
         ("overflow text", Failure.CONTEXT_OVERFLOW, 1, "exceeds the context length"),
         ("overflow detail", Failure.CONTEXT_OVERFLOW, 1, "prompt is too long"),
         ("overflow type", Failure.CONTEXT_OVERFLOW, 1, "no"),
+        ("413", Failure.CONTEXT_OVERFLOW, 1, "413"),
+        ("413 rate", Failure.MODEL_ERROR, 1, "TPM"),
         ("overflow gateway", Failure.CONTEXT_OVERFLOW, 1, "Provider returned error {'raw': \"This model's maximum"),
     ],
 )
@@ -329,6 +331,7 @@ TEXT = {"type": "text", "text": "<answer>Up</answer>"}
         ({"content": ["<think>On we go.</think>", "<answer>Up || Left</answer>"]}, None),
         ({"content": [{"text": GOOD}]}, None),
         ({"content": [{"type": "output_text", "text": GOOD}]}, None),
+        ({"content": [{"type": "text", "text": {"value": GOOD, "annotations": []}}]}, None),
         ({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "go"}]}, TEXT]}, "go"),  # Mistral
         ({"content": [{"type": "thinking", "thinking": "go", "signature": "x"}, TEXT]}, "go"),  # Anthropic, Cohere
         ({"content": [{"reasoningContent": {"reasoningText": {"text": "go"}}}, {"text": TEXT["text"]}]}, "go"),
@@ -375,6 +378,7 @@ def test_text_and_thought_are_read_in_every_form(message: dict[str, Any], though
         {"object": "error", "message": "worker died", "code": 50001},
         {"base_resp": {"status_code": 1000, "status_msg": "unknown error"}, "choices": None},
         {"error": "model runner has stopped"},
+        {"choices": [], "prompt_filter_results": [{"content_filter_results": {"hate": {"filtered": False}}}]},  # Azure
         one_choice(7),
     ],
 )  # fmt: skip
@@ -394,8 +398,10 @@ def test_what_the_model_ends_with_is_its_reply(reason: str) -> None:
         assert (ask(server).text, ask(server).finish_reason) == ("<think>go", reason)
 
 
-@pytest.mark.parametrize(("code", "requests"), [(401, 1), (402, 1), (400, 1), (429, 3), (503, 3)])
-def test_the_code_of_an_error_inside_an_answer_says_whether_to_ask_again(code: int, requests: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "requests"), [(401, 1), (402, 1), (400, 1), ("400", 1), (429, 3), (503, 3), ("502", 3)]
+)
+def test_the_code_of_an_error_inside_an_answer_says_whether_to_ask_again(code: int | str, requests: int) -> None:
     with BadServer() as server:
         server.answer = {"error": {"message": "no", "code": code}}
         with pytest.raises(AgentFailure):
@@ -435,8 +441,9 @@ def test_an_endpoint_that_only_streams_is_streamed_from(tmp_path: Path) -> None:
 
 
 def test_a_server_that_streams_unasked_or_does_not_stream_though_asked_is_read() -> None:
-    with BadServer("stream") as server:
-        assert ask(server).text == GOOD
+    for way in ("stream", "stream as text"):
+        with BadServer(way) as server:
+            assert ask(server).text == GOOD
     with BadServer() as server:
         assert ask(server, extra={"stream": True}).text == GOOD
 
@@ -587,6 +594,17 @@ SAID: dict[Trouble, tuple[str, ...]] = {
         "prompt token count of 140000 exceeds the limit of 128000",  # GitHub
         "Request prompt has 5000 tokens in total, larger than the model capacity 4096.",  # MLC
         "Prompt length (5000) exceeds maximum input length (4096)",  # TensorRT-LLM
+        "max_tokens must be at least 1, got -904.",  # vLLM: what the prompt leaves
+        "Unable to submit request because the input token count is 40000 but model only supports up to 2.",  # Vertex
+        "Malformed input request: expected maxLength: 51200, actual: 64214, please reformat your input",  # Bedrock
+        "Validation Error: too many total text bytes: 30000000 > 25000000",  # Bedrock
+        "tokens in request more than max tokens allowed",
+        "input_tokens (5000) + max_tokens (1000) > 4096",
+        "Validation Error: string too long. expected a string with maximum length 1000.",
+        "invalid_prompt: prompt tokens (330095) exceed model maximum (278528) for base model m",  # Bedrock
+        "Request too large for model: 5000 tokens",
+        "Prompt tokens limit exceeded: 5000 > 4096",  # OpenRouter
+        "输入长度超过最大限制",
     ),
     Trouble.NO_SYSTEM: (
         "Developer instruction is not enabled for models/gemma-3-27b-it",  # Gemini
@@ -600,6 +618,10 @@ SAID: dict[Trouble, tuple[str, ...]] = {
         "the role of message with index 0 must be user",  # Qianfan
         "messages.0.role: Input should be 'user' or 'assistant'",
         "unknown variant `system`, expected `user` or `assistant`",
+        "A conversation must start with a user message. Try again with a conversation that does.",  # Bedrock
+        "Please use a valid role: user, model.",  # Gemini
+        '"system" is not a valid role',
+        "system_instruction is not supported for this model",
     ),
     Trouble.STREAM_ONLY: (
         "parameter.enable_thinking must be set to false for non-streaming calls",  # DashScope
@@ -607,6 +629,7 @@ SAID: dict[Trouble, tuple[str, ...]] = {
         "current user api does not support http call",  # DashScope
         "Stream must be set to true",
         "This endpoint only supports streaming",
+        "Unsupported value: 'stream' does not support false with this model.",
         "Streaming is required for operations that may take longer than 10 minutes",  # Anthropic
     ),
     Trouble.BLOCKED: (
@@ -618,6 +641,8 @@ SAID: dict[Trouble, tuple[str, ...]] = {
         "The request was rejected because it was considered high risk",  # Moonshot
         "Content violates usage guidelines.",  # xAI
         'm requires moderation. Your input was flagged for "harassment"',  # OpenRouter
+        "Your input was flagged",
+        "Prompt blocked: SAFETY",
     ),
     Trouble.REFUSED: (
         "Unknown field: seed",
@@ -627,6 +652,9 @@ SAID: dict[Trouble, tuple[str, ...]] = {
         "max_tokens must be less than or equal to 8192, which is below the context_window of this model",  # Groq
         "Range of max_tokens should be [1, 8192]",  # DashScope
         "Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 7700",  # Groq
+        "The maximum tokens you requested exceeds the model limit of 4096.",  # Bedrock
+        "max_tokens must be at least 1, got 'many'",
+        "Token limit exceeded for your plan",
         "Too many tokens, please wait before trying again.",  # Bedrock
         "Your account was suspended for violating our usage policy",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF16_LE
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_gym import StepEnv, make_turn
+from ragen_gym.cli import main
 from ragen_gym.core.text import TEXT_FORMATS, Vocabulary
 from ragen_gym.envs.one_by_one import OneByOneBatch, make_batch
 from ragen_gym.envs.vector import BatchEnv
@@ -130,6 +132,7 @@ GIVEN: list[dict[str, Any]] = [
     {"desc": [list(row) for row in MAP]},
     {"desc": [row.encode() for row in MAP], "map_name": None},
     {"desc": MAP, "map_name": "8x8"},
+    {"desc": "\n".join(MAP)},
     {"levels": MAP},
     {"levels": [MAP]},
     {"levels": [np.asarray(MAP, dtype="c")]},
@@ -148,9 +151,15 @@ def test_gymnasiums_own_lakes(kwargs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_gymnasiums_maps_by_name(name: str) -> None:
+def test_gymnasiums_maps_by_name(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = StepEnv("FrozenLake", map_name=name, vocabulary="letters").reset(seed=0)[0]
     assert own == "\n".join(MAPS[name])
+    monkeypatch.setattr("sys.stdin", StringIO())
+    for option in (f"map_name={name}", f"desc={json.dumps(MAPS[name])}"):
+        assert main(["play", "FrozenLake", "--option", option, "--vocabulary", "letters", "--terminal"]) == 0
+        assert own in capsys.readouterr().out
 
 
 def test_gymnasiums_random_maps() -> None:
@@ -169,6 +178,7 @@ def test_gymnasiums_random_maps() -> None:
         ({"desc": ["SFFF", "FFQG"]}, "unknown symbol 'Q' in a board; vocabulary .*'letters' has F H G S D W"),
         ({"desc": ["SFF", "FFFG"]}, "equally long and not empty; got lengths"),
         ({"desc": [[3]]}, "is not a row of a board"),
+        ({"desc": MAP, "size": 6}, r"make it with height=4, width=4\.\nWithout height, width and size, each level is"),
         ({"desc": MAP, "is_slippery": False}, "Here is_slippery is success_rate: 1 for False, 1/3 for True"),
         ({"reward_schedule": (1, 0, 0)}, "reward_schedule is fixed: 1 for the goal, 0 for anything else"),
     ],
@@ -316,6 +326,11 @@ FORMS: dict[str, str | bytes] = {
     "run lengths": "7#\n#@-$-.#\n#2-#2-#\n7#",
     "ends of rows": "#######|#@-$-.#|#--#--#|#######",
     "both": "7#|#@-$-.#|#2-#2-#|7#",
+    "ends of rows, in lines": "7#|\n#@-$-.#|\n#2-#2-#|\n7#|",
+    "between bars": "|#######|\n|#@ $ .#|\n|#  #  #|\n|#######|",
+    "a level to a line": "7#|#@-$-.#|#2-#2-#|7#\n7#|#@-$-.#|#2-#2-#|7#",
+    "lines of walls between": "#######\n\n#######\n#@ $ .#\n#  #  #\n#######\n\n#######\n",
+    "a heading": "# my levels\n\n#######\n#@ $ .#\n#  #  #\n#######",
     "letters": "#######\n#p b .#\n#  #  #\n#######",
     "tabs": "\t#######\n\t#@ $ .#\n\t#  #  #\n\t#######",
     "indented": "    #######\n    #@ $ .#\n    #  #  #\n    #######",
@@ -352,8 +367,6 @@ def test_the_forms_of_level_files(form: str, way: str, tmp_path: Path, monkeypat
     elif way == "text" and isinstance(content, str) and "\n" in content:
         assert StepEnv("Sokoban", levels=content).reset(seed=0)[0] == cropped(form)
     elif way == "solve":
-        from ragen_gym.cli import main
-
         assert main(["solve", "Sokoban", str(path), "--json"]) == 0
 
 
@@ -379,7 +392,11 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "other fields": ('[{"board": "#####"}]', "an object holds the board as its 'text'; this one has 'board'"),
     "numbers": ("[[1, 2], [3, 4]]", "is not a row of a board"),
     "more boxes": ("######\n#@$$.#\n######", "this one has 2 and 1"),
-    "too large": ("#" * 70 + "\n#@$." + " " * 65 + "#\n" + "#" * 70, "the board is 3x70, and .*width=70 must be"),
+    "too large": (
+        "#" * 70 + "\n#@$." + " " * 65 + "#\n" + "#" * 70,
+        "the board is 3x70, and a side has at most 64 cells",
+    ),
+    "far too large": ("99#" * 1300 + "\n#" * 2000, "the board is 2001x128700, and a side has at most 64 cells"),
 }
 
 

@@ -124,6 +124,7 @@ def test_a_thought_of_nothing_but_openings_takes_no_time() -> None:
         ("<answer>Up</answer>", {}, "<answer>Up</answer>"),
         ("go</think>r", {"begun": "<think>\n"}, "<think>\ngo</think>r"),
         ("go</think>r", {"begun": ""}, "go</think>r"),
+        ("\n<think>go</think>r", {"begun": "<think>\n"}, "\n<think>go</think>r"),
         ("go</think>r", {"begun": "<think>", "think": False}, "<think>go</think>r"),
     ],
 )
