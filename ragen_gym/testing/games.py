@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from enum import IntEnum
 from functools import cache
@@ -145,6 +146,8 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
 
     try:
         check_play()
+        for play in _oracle_plays(game, 5 * actions):
+            unchecked += check_episode(game, play, actions, search)
     except Flaky as error:
         raise AssertionError(
             f"{game.name}: the same episode passes and fails, so the game depends on more than its arguments: "
@@ -159,6 +162,19 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     unchecked += [f"text formats that the game does not write: {', '.join(refused)}"] * bool(refused)
     unchecked += _check_oracle(game, actions, max_nodes) + _check_oracle_by_play(game, actions)
     return [*dict.fromkeys(unchecked)]
+
+
+def _oracle_plays(game: Game, most: int) -> Iterator[Play]:
+    """Episodes of the oracle, which come where random moves seldom do: to the goal, and next to it."""
+    rng = np.random.default_rng(0)
+    for board in map(bytes, game.generate(_keys(_LEVELS), None)):
+        now, state, moves, outcome = bytearray(board), _start(game, board), list[tuple[int, float]](), PLAYING
+        with suppress(RuntimeError, ValueError):  # too large for the oracle
+            solution = game.solve(board)
+            while outcome == PLAYING and len(moves) < most:
+                moves.append((solution.action(bytes(now), state, most - len(moves)), float(rng.random())))
+                _, outcome = game.rule(now, state, *moves[-1], game.params)
+        yield Play(board, tuple(moves))
 
 
 def _keys(count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -219,14 +235,15 @@ def _check_splits(game: Game) -> list[str]:
 def _check_oracle(game: Game, actions: int, max_nodes: int) -> list[str]:
     """The oracle against a search through everything: never beaten, and its own policy earns what it says."""
     highest = max((abs(value) for _, value in game.rewards()), default=0.0)
-    for board in map(bytes, game.generate(_keys(4), None)):
-        state = _start(game, board)
-        for left in range(actions + 1):
-            # Where chances are found by draws, each move may do something else on one draw in so many.
-            close = CLOSE if game.has_values else CLOSE + left / DRAWS * max(1.0, left * highest)
-            search = Search(game, max_nodes)
+    levels = [
+        (board, _start(game, board), game.solve(board), Search(game, max_nodes))
+        for board in map(bytes, game.generate(_keys(2 * _LEVELS), None))
+    ]
+    for left in range(actions + 1):
+        # Where chances are found by draws, each move may do something else on one draw in so many.
+        close = CLOSE if game.has_values else CLOSE + left / DRAWS * max(1.0, left * highest)
+        for board, state, solution, search in levels:
             try:
-                solution = game.solve(board)
                 said = solution.success(board, state, left), solution.expected_return(board, state, left)
                 label = f"{game.name}: with {left} actions the oracle promises (success, return) {said}"
                 played = search.value(board, state, left, solution.action)
