@@ -256,7 +256,10 @@ def test_check_game_sees_an_oracle_that_is_wrong_on_few_levels() -> None:
         def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
             return super().success(board, state, actions_left if actions_left < 4 else 100)
 
-    members = {"__annotations__": {}, "solve": lambda game, board: Hasty(game, board)}
+    def solve(game: FrozenLake, board: Board) -> Solution:
+        return Hasty(game, board)
+
+    members = {"__annotations__": {}, "solve": solve}
     broken: type[FrozenLake] = dataclass(frozen=True)(type("Broken", (FrozenLake,), members))
     with pytest.raises(AssertionError, match="with 4 actions the oracle promises"):
         check_game(broken(success_rate=1.0))
