@@ -185,12 +185,19 @@ def test_integers_are_numbers(credit: str) -> None:
     right = critic_advantages([[0, 2]], [[0.5, 1]], values.float(), cost, mask, credit, **discounts)
     for one, other in zip(found, right, strict=True):
         assert torch.equal(one, other)
-    ends, rewards = ([[0, 2]],), torch.tensor([[1, 0, 2]])
-    for function, more in ((gae, ()), (turn_wise_gae, ends), (bi_level_gae, ends)):
-        assert torch.equal(
-            function(rewards, values, mask, *more, 0.5)[0],
-            function(rewards.float(), values.float(), mask, *more, 0.5)[0],
-        )
+    rewards, ends = torch.tensor([[1, 0, 2]]), [[0, 2]]
+    for one, other in (
+        (gae(rewards, values, mask, 0.5), gae(rewards.float(), values.float(), mask, 0.5)),
+        (
+            turn_wise_gae(rewards, values, mask, ends, 0.5),
+            turn_wise_gae(rewards.float(), values.float(), mask, ends, 0.5),
+        ),
+        (
+            bi_level_gae(rewards, values, mask, ends, 0.5),
+            bi_level_gae(rewards.float(), values.float(), mask, ends, 0.5),
+        ),
+    ):
+        assert torch.equal(one[0], other[0])
 
 
 def test_part_mask() -> None:
