@@ -26,12 +26,12 @@ from ragen_agent.config import Config
 from ragen_agent.rollout import Instance
 from ragen_agent.token_mdp import TokenMDP
 from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, without_failed
-from ragen_agent.training.judge import descriptions
 from ragen_agent.training.policy import Policy
 from ragen_agent.training.run_folder import RunFolder
 from ragen_agent.training.tasks import make_env, make_game_env
 from ragen_agent.trajectory import Trajectory
 from ragen_gym.core.text import EDGE
+from ragen_gym.envs.messages import plain_text
 from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import TurnEnv, make_turn
@@ -166,6 +166,46 @@ def _planned(policy: Policy, count: int) -> list[TokenMDP]:
         return TokenMDP.from_settings(env, policy.chat, config.turns)
 
     return [process() for _ in range(count)]
+
+
+class Description(NamedTuple):
+    """What a reply says of a board."""
+
+    turn: int  # from 0
+    part: str  # "observation" or "prediction"
+    said: str
+    truth: str  # what it would say of the true board
+    right: bool  # whether it is exactly right
+
+
+def descriptions(trajectory: Trajectory, noise_seed: int, env: TurnEnv) -> list[Description]:
+    """What the replies without fault of an episode say of the boards.
+
+    Args:
+        trajectory: an episode that was played from its start.
+        noise_seed: of its transition noise.
+        env: an environment like its own, in which it is played again.
+
+    Raises:
+        ValueError: the episode goes on otherwise there.
+    """
+    env.reset(seed=trajectory.seed, options={"noise_seed": noise_seed})
+    replies = [plain_text(message["content"]) for message in trajectory.messages if message["role"] == "assistant"]
+    found = []
+    for turn, (text, reward) in enumerate(zip(replies, trajectory.turn_rewards, strict=True)):
+        before = env.env.state[0]
+        _, earned, _, _, info = env.step(text)
+        if earned != reward:
+            raise ValueError(
+                f"turn {turn + 1} of an episode on level {trajectory.level_id} earned {reward:g}, but {earned:g} when "
+                "it was played again: give the environment and the noise seed with which it was played."
+            )
+        reply = info["reply"]
+        boards = {"observation": before, "prediction": env.env.state[0]}
+        for part in () if reply.problem else env.config.state_parts:
+            truth = env.state_text.write(boards[part])
+            found.append(Description(turn, part, getattr(reply, part), truth, info[f"{part}_right"]))
+    return found
 
 
 def _said(played: Sequence[Trajectory], instances: Sequence[Instance], env: TurnEnv) -> dict[str, float | None]:

@@ -170,8 +170,9 @@ def turn_wise_gae(
 
     With b_i the first sampled token of turn i and r_i the sum of the turn's rewards:
     delta_i = r_i + gamma_turn V(b_{i+1}) - V(b_i) and A_i = delta_i + gamma_turn lam A_{i+1}; nothing follows the
-    last turn. The baseline V(b_i) has read none of the reply: a baseline that depends on the action takes away what
-    the advantage is to measure (Sutton and Barto, Reinforcement Learning, second edition, section 13.4).
+    last turn. The baseline V(b_i) has read none of the turn's tokens in the mask: a baseline that depends on
+    the action takes away what the advantage measures (Sutton and Barto, Reinforcement Learning, second edition, section
+    13.4). Where the mask leaves out a turn's thinking, the thinking belongs to the state.
 
     Args:
         rewards: float (rows, T), at sampled tokens only; costs inside a turn (a KL penalty) count for the turn.

@@ -20,7 +20,6 @@ def check_config(config: Config) -> None:
     _check_curriculum(config)
     _check_overlong(config)
     _check_program(config)
-    _check_judge(config)
     for name in ("loss_tokens", "advantage_tokens"):
         if getattr(config.training, name) == "reasoning" and not config.turns.think:
             raise ValueError(
@@ -79,22 +78,6 @@ def _check_program(config: Config) -> None:
         raise ValueError(
             f"program.command: training.groups_by={config.training.groups_by} begins episodes in the middle, where "
             "no program can; use training.groups_by=level or state."
-        )
-
-
-def _check_judge(config: Config) -> None:
-    if not config.judge.base_url:
-        return
-    if not config.turns.state_parts:
-        raise ValueError(
-            "judge.base_url: no reply says anything of the board that could be judged; use turns.grounding=true, "
-            "turns.world_modelling=true, or no judge."
-        )
-    if config.program.command or GROUPINGS[config.training.groups_by].branches:
-        raise ValueError(
-            "judge.base_url: replies are played again to see the boards that they are about, which is done for "
-            "whole episodes of the policy alone; leave program.command out, and use training.groups_by=level or "
-            "state."
         )
 
 

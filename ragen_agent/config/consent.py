@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -32,11 +31,11 @@ def effects(settings: Any, asked: Mapping[str, Any] | None = None, table: str = 
             for game in _games(value):
                 if (module := own_module(game)) and module not in named and not _imported(game, module):
                     yield "module", f"plays {game}, a game of the module {module}"
-        elif each.opens == "address":
-            if value and (reason := _connection(settings, name, asked, table)):
-                yield "address", reason
         elif name in asked or not value:
             continue
+        elif each.opens == "address" and value not in HERE:
+            said = f"connects to {value} ({where}), whose machines run the run's code and read its environment"
+            yield "address", said
         elif each.opens == "command":
             yield "command", f"starts the program {value!r} ({where})"
         elif each.opens == "kernel" and "/" in value:
@@ -52,19 +51,3 @@ def _games(value: Any) -> list[str]:
 
 def _imported(game: str, module: str) -> bool:
     return module in sys.modules and (task_of(game) is not None or game.rpartition(":")[2] in TABLE)
-
-
-def _connection(settings: Any, name: str, asked: Mapping[str, Any], table: str) -> str:
-    """A sentence on what is sent to an address; empty if that is nothing, or the user named both."""
-    url = getattr(settings, name)
-    secrets = {key: each for key, each in declared(type(settings)).items() if each.opens == "secret"}
-    if not secrets:
-        if url in HERE:
-            return ""
-        sent = f"connects to {url} ({table}.{name}), whose machines run the run's code and read its environment"
-        return "" if name in asked else sent
-    for key, each in secrets.items():
-        variable = getattr(settings, key)
-        if os.environ.get(variable) and not (name in asked and (key in asked or variable == each.default)):
-            return f"sends the key in {variable} to the {table} at {url} ({table}.{name}, {table}.{key})"
-    return ""

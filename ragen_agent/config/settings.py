@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from ragen_agent.config.config_checks import check_config
 from ragen_agent.config.training import Training
@@ -25,7 +24,6 @@ __all__ = [
     "Demonstrations",
     "Diagnostics",
     "Evaluation",
-    "Judge",
     "Lora",
     "Program",
     "SmallModel",
@@ -205,60 +203,6 @@ class Stops:
 
 
 @dataclass(frozen=True)
-class Judge:
-    """A language model that says whether the boards in the thinking are right (VAGEN, arXiv 2510.16907, section 4).
-
-    It is asked of each observation and each prediction of a reply without fault, next to the exact comparison with the
-    true board, which ``turns.state_reward`` pays. A turn earns half of ``reward`` for each that it accepts. An episode
-    of which it left a question without a readable answer is a failed one, left out of the loss.
-    """
-
-    base_url: str = setting(
-        "",
-        "its OpenAI-compatible server, such as http://127.0.0.1:8000/v1",
-        empty="no judge is asked",
-        opens="address",
-    )
-    model: str = setting(
-        "", "the model's name there", empty="none; a judge needs one", needs="base_url", opens="nothing"
-    )
-    key_env: str = setting(
-        "OPENAI_API_KEY", "environment variable that holds the key, which is written nowhere; may be unset on servers "
-        "that ask for none", opens="secret",
-    )  # fmt: skip
-    reward: float = setting(
-        0.5, "what an observation and a prediction that it accepts earn together, half each; 0 only compares it", low=0
-    )
-    max_tokens: int = setting(400, "length limit of its answer", low=1, unit="tokens")
-    timeout: float = setting(30.0, "of a request", above=0, unit="seconds")
-    retries: int = setting(2, "how often a request that failed is sent again", low=0)
-    concurrency: int = setting(32, "requests at a time", low=1)
-    cache: int = setting(
-        65536, "verdicts that a process remembers, so that equal descriptions of a board are judged once", low=0
-    )
-
-    def __post_init__(self) -> None:
-        check_settings(self, "judge.")
-        if not self.base_url:
-            return
-        said = f"judge.base_url is {self.base_url!r}; write it as http://127.0.0.1:8000/v1."
-        try:
-            place = urlsplit(self.base_url)
-            is_address = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
-        except ValueError as error:  # half an IPv6 address, or a port that is none
-            raise ValueError(said) from error
-        if not is_address:
-            raise ValueError(said)
-        if place.username is not None or place.query:
-            raise ValueError(
-                "judge.base_url holds a user or a query, which run folders would keep; give the address alone, and the "
-                "key in the environment variable that judge.key_env names."
-            )
-        if not self.model:
-            raise ValueError("judge.base_url is given, but judge.model is not; name the model as its server does.")
-
-
-@dataclass(frozen=True)
 class Diagnostics:
     """What is measured next to the training itself; every 0 turns a part off."""
 
@@ -351,7 +295,6 @@ class Config:
     warm_start: WarmStart = field(default_factory=WarmStart)
     training: Training = field(default_factory=Training)
     lora: Lora = field(default_factory=Lora)
-    judge: Judge = field(default_factory=Judge)
     stops: Stops = field(default_factory=Stops)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     evaluation: Evaluation = field(default_factory=Evaluation)

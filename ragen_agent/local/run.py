@@ -35,7 +35,6 @@ from ragen_agent.training.evaluation import (
     play_fixed,
     rate_of_played,
 )
-from ragen_agent.training.judge import check_judge
 from ragen_agent.training.metrics import cost_line
 from ragen_agent.training.parameters import load_policy
 from ragen_agent.training.policy import Policy
@@ -90,8 +89,6 @@ class TrainingRun:
         self.over = self.state is None and "after" in self.summary
         self.begun: float = time.monotonic() - self.summary.get("wall_s", 0.0)
         if not self.over:
-            if notice := check_judge(config.judge):
-                display.say(notice)
             folder.drop_unfinished(self.state["iteration"] if self.state else 0)  # before anything is appended
         with display.waiting("preparing the levels and the model"):
             self.env, self.instances = evaluated_levels(config)

@@ -36,7 +36,6 @@ from ragen_agent.training.evaluation import (
     without_failed,
 )
 from ragen_agent.training.iteration import Iteration, undecided
-from ragen_agent.training.judge import Judge
 from ragen_agent.training.metrics import piece_decoder
 from ragen_agent.training.parameters import (
     adamw,
@@ -158,7 +157,6 @@ class Trainer:
             "learning_rate": self.learner.optimiser.param_groups[0]["lr"],
             "tokens_per_s": iteration.sampled_tokens / (decoded - started),
             "seconds_rollout": decoded - started,
-            **self.rollouts.take_figures(),
         }
         if self.config.program.command:
             record["new_prompts"] = sum(max(0, len(t.contexts) - 1) for t in played)
@@ -249,7 +247,6 @@ class RolloutWorker:
         #: The families of the levels that were played; see ``ragen_gym.games.game.Game.family``.
         self.seen = set[int]()
         self._processes: list[tuple[Config, list[TokenMDP]]] = []
-        self._judge = Judge(config.judge) if config.judge.base_url else None
 
     def instances(self, iteration: int, groups: int | None = None, refill: int = 0) -> list[Instance]:
         """What an iteration plays: the episodes of a group, next to each other, share a level.
@@ -281,15 +278,8 @@ class RolloutWorker:
                 assert isinstance(env, ReplyEnv)
                 self.seen.update(env.level_families({instances[row].seed for row in rows}))
                 episodes = self._play(processes, [instances[row] for row in rows], path)
-                if self._judge is not None:
-                    noise_seeds = [instances[row].noise_seed for row in rows]
-                    episodes = self._judge.rewarded(episodes, noise_seeds, env)
                 played.update(zip(rows, episodes, strict=True))
         return [played[row] for row in range(len(instances))], [games[i].config.game for i in chosen]
-
-    def take_figures(self) -> dict[str, float]:
-        """What a judge said since the last time, for the record of an iteration; nothing without one."""
-        return {} if self._judge is None else self._judge.take_figures()
 
     def _play(self, processes: list[TokenMDP], instances: list[Instance], path: tuple[int, ...]) -> list[Trajectory]:
         """Episodes of one game; ``path`` goes into the seed of what is sampled."""

@@ -394,11 +394,6 @@ def _check_local_alone(config: Config, settings: OpenRLHF) -> None:
                     "turns.keep_thinking) make several rows of one, which OpenRLHF does not join: use turns.history=-1 "
                     "and turns.keep_thinking=true, another setting, or --backend local."
                 )
-    if config.judge.base_url:
-        raise ValueError(
-            "judge.base_url is for the local trainer alone, which asks about all episodes of an iteration at once; "
-            "leave it out (turns.state_reward pays exactly), or use --backend local."
-        )
     if GROUPINGS[training.groups_by].branches:
         raise ValueError(
             f"training.groups_by={training.groups_by} is for the local trainer alone: OpenRLHF sends all samples of a "

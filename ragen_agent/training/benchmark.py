@@ -117,6 +117,8 @@ class PolicyAgent:
         error: what ended the policy's play, or None.
     """
 
+    whole_replies = True  # what the template begins is in the text already, as the token process decodes it
+
     def __init__(
         self,
         name: str,
@@ -160,9 +162,10 @@ class PolicyAgent:
         with self._lock:
             if self.error is not None:
                 raise StopRun(str(self.error))
-            episode.asked = asyncio.get_running_loop().create_future()
-        episode.news.put((messages, task))
-        return await episode.asked
+            asked: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            episode.asked = asked
+        episode.news.put((messages, task))  # after which the other thread may answer at any time
+        return await asked
 
     def end(self, task: Task, record: EpisodeRecord) -> None:
         """The episode has ended."""

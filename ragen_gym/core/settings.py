@@ -23,7 +23,6 @@ OPENS = {
     "module": "a module that is imported, or several",
     "command": "a program that is started",
     "address": "an address to connect to",
-    "secret": "an environment variable whose value is sent to the address in the same table",
     "kernel": "code of the Hugging Face Hub, where the value names a repository",
 }
 """Effects of a setting's value (``Setting.opens``)."""

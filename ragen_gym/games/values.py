@@ -51,8 +51,8 @@ MAX_STATES = 50_000
 #: Values that the tables of an episode hold, at most: states x actions x moves. Two boxes in an open room of 8x8
 #: cells have 8.6 million in 100 moves.
 _MAX_ENTRIES = 9_000_000
-#: Values of plans that are looked at to find the best replies of an episode, at most: about a second. Plans of 5 moves
-#: on a lake of 8x8 cells, in 10 turns and 30 moves, are a tenth of that; the 4**10 plans of 10 moves are too many.
+#: Values of plans that are looked at to find the best replies of an episode, at most: some five seconds. Plans of 5
+#: moves on a lake of 8x8 cells, in 10 turns, are 29 million; the 4**10 plans of 10 moves are too many.
 MAX_PLANNED = 500_000_000
 #: Bytes of a state as a key, and of a level without states, about.
 _OF_A_STATE = 300
@@ -170,12 +170,16 @@ class LevelValues:
         self._steps: dict[tuple[int, int], list[_Step]] = {}  # of a state and an action, once they are asked for
         self._plans: dict[Replies, _Table | None] = {}  # the same
         arrays = self._best, self._of_actions, *reached
-        #: Bytes of all this, about.
-        self.nbytes = _OF_A_STATE * (1 + len(self._rows)) + sum(array.nbytes for array in arrays)
+        self._nbytes = _OF_A_STATE * (1 + len(self._rows)) + sum(array.nbytes for array in arrays)
 
     def __reduce__(self) -> Any:
         made = partial(LevelValues, may_stop=self.may_stop, max_entries=self.max_entries)  # soon made again
         return made, (self.game, self.start, self.moves)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables, about; they grow with the first plans of replies that are asked for."""
+        return self._nbytes + sum(plans.nbytes for plans in tuple(self._plans.values()) if plans is not None)
 
     def value(self, board: Board, state: Sequence[int], moves_left: int) -> Value:
         """V* of a state in which the game goes on: the highest expected return, the highest probability of success."""
@@ -345,22 +349,29 @@ class _Cache:
 
     def __init__(self) -> None:
         self._levels: OrderedDict[_Level, LevelValues] = OrderedDict()
+        self._counted: dict[_Level, int] = {}  # bytes of each level when it was last asked for
         self._nbytes, self._lock = 0, Lock()
 
     def get(self, level: _Level) -> LevelValues | None:
         with self._lock:
-            if level in self._levels:
+            values = self._levels.get(level)
+            if values is not None:
                 self._levels.move_to_end(level)
-            return self._levels.get(level)
+                self._count(level, values)
+            return values
 
     def put(self, level: _Level, values: LevelValues) -> None:
         with self._lock:
-            if level in self._levels:  # another thread was faster
-                return
-            self._levels[level] = values
-            self._nbytes += values.nbytes
-            while self._nbytes > _KEPT_BYTES:
-                self._nbytes -= self._levels.popitem(last=False)[1].nbytes
+            self._levels.setdefault(level, values)  # another thread may have been faster
+            self._count(level, self._levels[level])
+
+    def _count(self, level: _Level, values: LevelValues) -> None:
+        nbytes = values.nbytes
+        self._nbytes += nbytes - self._counted.get(level, 0)
+        self._counted[level] = nbytes
+        while self._nbytes > _KEPT_BYTES:
+            oldest, _ = self._levels.popitem(last=False)
+            self._nbytes -= self._counted.pop(oldest)
 
 
 _kept = _Cache()

@@ -229,20 +229,6 @@ def test_a_run_whose_programs_play(tmp_path: Path) -> None:
     assert [record["failed"] for record in read_json_lines(run.metrics)] == [0, 0, 0]
 
 
-def test_a_run_is_paid_by_its_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openai", reason="a judge needs the extra bench")
-    from tests.ragen_agent.training import test_judge as judges
-
-    monkeypatch.setenv("JUDGE_KEY", judges.KEY)
-    with judges.Server(judges.faithful) as server:
-        config = with_settings(judges.configure(server.url), merged(judges.EASY, {"device": "cuda"}))
-        run = RunFolder.create(tmp_path / "run", config)
-        train(replace(config, evaluation=replace(config.evaluation, imitation=False)), run, quiet())
-    records = read_json_lines(run.metrics)
-    assert sum(record["judged"] for record in records) > 0
-    assert [record["judge_failed"] for record in records] == [0, 0]
-
-
 def test_memory_is_given_back() -> None:
     agent = on("cuda")
     played(agent)

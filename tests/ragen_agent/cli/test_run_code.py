@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from ragen_agent.cli import main
-from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.training.console import run_code_flag
 from ragen_agent.training.run_folder import RunFolder
 from tests.ragen_agent.cli.test_own_task import SOURCE
-
-JUDGE = {"turns": {"grounding": True}, "judge": {"base_url": "http://127.0.0.1:9/v1", "model": "m", "key_env": "KEY"}}
 
 
 @pytest.fixture
@@ -77,26 +75,6 @@ def test_the_program_of_a_run_or_file(folder: Path, capsys: pytest.CaptureFixtur
     assert main(["train", "--config", "run/config.toml", *own]) == 0
     assert main(["train", "--config", "run/config.toml", "--run-code", "--dry-run"]) == 0
     assert main(["report", "run"]) == 0, "which starts no program"
-
-
-def test_the_judge_of_a_run_or_file_is_sent_no_key(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = with_settings(Config(), merged(JUDGE, {"evaluation": {"levels": 1}}))
-    RunFolder.create(folder / "run", config)
-    monkeypatch.setenv("KEY", "secret")
-    assert run_code_flag(config) == " --run-code", "of the commands with which a run says how to go on"
-    for words in (
-        ["train", "--resume", "run"],
-        ["eval", "run"],
-        ["train", "--config", "run/config.toml"],
-        ["doctor", "--backend", "local", "--config", "run/config.toml"],
-    ):
-        assert main(words) == 2
-        assert "sends the key in KEY to the judge at http://127.0.0.1:9/v1" in capsys.readouterr().err
-    monkeypatch.delenv("KEY")
-    assert not run_code_flag(config)
-    assert main(["train", "--config", "run/config.toml", "--dry-run"]) == 0, "there is no key to send"
 
 
 @pytest.mark.parametrize("arm", ['game = "theirs:Sum"', 'games = [{game = "theirs:Sum"}]', 'program.command = "true"'])
@@ -172,17 +150,3 @@ def test_the_flags_of_a_distributed_run(folder: Path, capsys: pytest.CaptureFixt
     (run / "openrlhf.json").write_text("{}", encoding="utf-8")
     assert main(["train", "--resume", "run", "--dry-run"]) == 0, "which states no further flags"
     assert not run_code_flag(config, OpenRLHF())
-
-
-def test_a_key_that_the_file_chose_is_not_sent_to_the_users_judge(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    turns = "[turns]\ngrounding = true\nmax_tokens_per_turn = 200\n"
-    text = f'[judge]\nkey_env = "HF_TOKEN"\n{turns}[warm_start]\nepochs = 1\n'
-    (folder / "file.toml").write_text(text, encoding="utf-8")
-    words = ["train", "--config", "file.toml", "--dry-run", "--judge.base_url", "http://127.0.0.1:9/v1"]
-    words += ["--judge.model", "m"]
-    assert main(words) == 2
-    assert "sends the key in HF_TOKEN to the judge" in capsys.readouterr().err
-    assert main([*words, "--judge.key_env", "HF_TOKEN"]) == 0

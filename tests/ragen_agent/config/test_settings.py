@@ -82,7 +82,6 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"training": {"overlong_penalty": 2.0}}, r"no effect without training\.overlong_buffer; give that too"),
         ({"stops": {"validation_patience": 3}}, r"no effect without stops\.validate_every; give that too"),
         ({"stops": {"return_std_share": 0.2}}, r"no effect without stops\.return_std_patience; give that too"),
-        ({"judge": {"model": "m"}}, r"no effect without judge\.base_url; give that too"),
         ({"training": {"correction_bounds": [2.0]}}, r"correction_bounds is \[2\.0\]; give a lower and a higher"),
         ({"training": {"correction_bounds": ["a", "b"]}}, r"bounds is \['a', 'b'\]; give a lower and a higher"),
         ({"training": {"correction": "sequence"}}, r"correction=sequence .* use training\.correction_mode=mask"),
@@ -161,24 +160,6 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"lora": {"rank": 4, "targets": []}}, r"lora\.targets"),
         ({"lora": {"alpha": 8.0}}, r"no effect without lora\.rank; give that too"),
         ({"lora": {"targets": ["q_proj"]}}, r"no effect without lora\.rank; give that too"),
-        ({"judge": {"base_url": "127.0.0.1:8000", "model": "m"}}, r"judge\.base_url is '127.*write it as http"),
-        ({"judge": {"base_url": "http://[::1/v1", "model": "m"}}, r"judge\.base_url is 'http://.*write it as http"),
-        ({"judge": {"base_url": "http://host:99999/v1", "model": "m"}}, r"judge\.base_url is 'http://host:99999/v1'"),
-        ({"judge": {"base_url": "http://127.0.0.1/v1"}}, r"judge\.model is not; name the model"),
-        (
-            {"judge": {"base_url": "http://me:secret@host/v1", "model": "m"}},
-            r"the key in the environment",
-        ),
-        ({"judge": {"base_url": "http://host/v1?key=secret", "model": "m"}}, r"holds a user or a query"),
-        ({"judge": {"base_url": "http://host/v1", "model": "m"}}, r"could be judged; use turns\.grounding=true"),
-        (
-            {
-                "judge": {"base_url": "http://host/v1", "model": "m"},
-                "turns": {"grounding": True},
-                "program": {"command": "true"},
-            },
-            r"leave program\.command out, and use training\.groups_by=level",
-        ),
     ],
 )
 def test_what_settings_need_of_each_other_is_said(settings: dict[str, object], message: str) -> None:

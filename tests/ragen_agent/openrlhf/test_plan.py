@@ -89,12 +89,6 @@ def test_a_run_without_iterations_is_of_the_local_trainer_alone() -> None:
         check({"training": {"iterations": 0}})
 
 
-def test_a_judge_is_of_the_local_trainer_alone() -> None:
-    config = {"turns": {"grounding": True}, "judge": {"base_url": "http://127.0.0.1:8000/v1", "model": "m"}}
-    with pytest.raises(ValueError, match=r"judge\.base_url is for the local trainer alone.*--backend local"):
-        check(config)
-
-
 def test_a_program_may_make_a_row_of_every_turn() -> None:
     program = {"program": {"command": "python my_agent.py"}, "turns": {"max_turns": 3}}
     training = {"iterations": 4, "groups": 8, "group_size": 8, "keep": 0.5, "minibatch": 16}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,17 +68,23 @@ def test_the_example_says_nothing_of_a_level(name: str) -> None:
 @pytest.mark.parametrize("name", TABLE)
 def test_playing_the_example_does_not_beat_random_play(name: str, wording: dict[str, Any]) -> None:
     env, rng = make_turn(name, example=True, **wording), np.random.default_rng(0)
-    solved = {"example": 0, "random": 0}
+    example = example_of(env)
+    players: dict[str, Callable[[TurnEnv], str]] = {
+        "example": lambda env: example,
+        "random": lambda env: random_reply(env, rng),
+    }
+    solved = dict.fromkeys(players, 0)
     for seed in range(LEVELS):
-        for player, reply in (("example", example_of(env)), ("random", "")):
+        for player, reply in players.items():
             env.reset(seed=seed)
-            solved[player] += bool(play_turns(env, lambda env, r=reply: r or random_reply(env, rng))["success"])
+            solved[player] += bool(play_turns(env, reply)["success"])
     assert wilson(solved["example"], LEVELS).low <= solved["random"] / LEVELS
 
 
 @pytest.mark.parametrize("name", ["Bandit", "BanditRev"])
 def test_no_arm_of_any_split_is_named_by_the_example(name: str) -> None:
-    for options in ({}, {"names": "ragen-v1"}):
+    every: list[dict[str, Any]] = [{}, {"names": "ragen-v1"}]
+    for options in every:
         env = make_turn(name, example=True, **options)
         arms = {arm.casefold() for seed in range(300) for arm in _arms(env, seed)}
         example = env.instructions[env.instructions.index("Example") :].casefold()

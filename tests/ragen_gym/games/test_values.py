@@ -264,6 +264,18 @@ def test_tables_are_kept_up_to_a_size_those_asked_for_last(monkeypatch: pytest.M
     assert level_values(lake, boards[1], 6) is not second
 
 
+def test_tables_of_replies_count_once_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_kept", module._Cache())
+    lake = FrozenLake(size=4)
+    boards = list(map(bytes, lake.generate(episode_keys(3, 0, 2), None)))
+    first, second = (level_values(lake, board, 6, may_stop=True) for board in boards)
+    monkeypatch.setattr(module, "_KEPT_BYTES", first.nbytes + second.nbytes)
+    assert level_values(lake, boards[1], 6, may_stop=True) is second
+    first.attainable(boards[0], [0], 6, 3, Replies(3, 2))
+    assert level_values(lake, boards[0], 6, may_stop=True) is not second
+    assert level_values(lake, boards[1], 6, may_stop=True) is not second
+
+
 def test_what_is_kept_does_not_slow_the_next_level_down() -> None:
     cache, lake = module._Cache(), FrozenLake(size=4)
     board = bytes(lake.generate(episode_keys(3, 0, 1), None)[0])
