@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ragen_agent.config.algorithms import AGGREGATIONS
 
-__all__ = ["aggregate", "check_shapes", "loss_count", "masked_mean"]
+__all__ = ["aggregate", "as_float", "check_shapes", "loss_count", "masked_mean"]
 
 
 def aggregate(
@@ -52,6 +52,11 @@ def aggregate(
             raise ValueError(f"length is {length}; 'constant' divides by it, so it must be at least 1")
         sums = sums / length
     return sums.sum() / number
+
+
+def as_float(x: Tensor) -> Tensor:
+    """Numbers as float: integers and truth values in torch's default type, others as they are."""
+    return x if x.is_floating_point() else x.to(torch.get_default_dtype())
 
 
 def loss_count(mask: Tensor, how: str = "token_mean") -> int:

@@ -15,6 +15,7 @@ from pkgutil import resolve_name
 import torch
 from torch import Tensor
 
+from ragen_agent.algo.aggregation import as_float
 from ragen_agent.config.algorithms import FILTER_RULES
 
 __all__ = [
@@ -92,7 +93,7 @@ def finite_groups(values: Tensor, counted: Tensor | None = None) -> tuple[Tensor
             f"episode {member} of group {group} has {float(values[group, member])}, which is not a finite number; "
             "leave an episode that failed out: counted is False there."
         )
-    values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+    values = as_float(values)
     return torch.where(keep, values, torch.zeros_like(values)), keep
 
 

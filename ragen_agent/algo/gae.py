@@ -22,6 +22,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ragen_agent.algo.aggregation import as_float
 from ragen_agent.config.algorithms import CREDITS
 
 __all__ = [
@@ -153,7 +154,7 @@ def gae(
     Raises:
         ValueError: shapes that differ, or a reward at a token that was not sampled, which would be lost.
     """
-    _check(rewards, values, sampled)
+    rewards, values = _checked(rewards, values, sampled)
     return _backwards(rewards, values, sampled, gamma, lam)
 
 
@@ -190,7 +191,7 @@ def turn_wise_gae(
         ValueError: shapes that differ, a reward at a token that was not sampled, or turns that do not fit the mask
             (see ``turn_end_mask``).
     """
-    _check(rewards, values, sampled)
+    rewards, values = _checked(rewards, values, sampled)
     ends = turn_end_mask(turn_ends, sampled)
     turn = ends.cumsum(1) - ends.long()  # of each token, from 0
     places = torch.arange(values.shape[1], device=values.device).expand_as(turn)
@@ -224,7 +225,7 @@ def bi_level_gae(
     within a turn; values are read at every sampled token, and returns are advantages + values. VAGEN
     uses 0.95 to 0.99 between turns, and whitens the advantages over the mask: ``whiten``.
     """
-    _check(rewards, values, sampled)
+    rewards, values = _checked(rewards, values, sampled)
     ends = turn_end_mask(turn_ends, sampled)
     _, following = _backwards(torch.where(ends, rewards, torch.zeros_like(rewards)), values, ends, gamma_turn, lam)
     return _backwards(torch.where(ends, following, rewards), values, sampled, gamma_token, lam, ends)
@@ -261,6 +262,7 @@ def critic_advantages(
     Raises:
         ValueError: an unknown credit, and what the recursion raises.
     """
+    values = as_float(values)
     rewards = rewards_at(turn_ends, turn_rewards, values) - torch.where(mask, cost, 0.0)
     if credit not in CREDITS:
         raise ValueError(f"credit is {credit!r}; it must be one of {', '.join(CREDITS)}")
@@ -316,7 +318,8 @@ def _backwards(
     return advantages, torch.where(mask, advantages + values, torch.zeros_like(values))
 
 
-def _check(rewards: Tensor, values: Tensor, sampled: Tensor) -> None:
+def _checked(rewards: Tensor, values: Tensor, sampled: Tensor) -> tuple[Tensor, Tensor]:
+    """Rewards and values as float: in integers, discounted ones would be cut off to whole numbers."""
     if not rewards.shape == values.shape == sampled.shape or rewards.ndim != 2:
         raise ValueError(
             f"rewards {tuple(rewards.shape)}, values {tuple(values.shape)}, sampled {tuple(sampled.shape)}; they "
@@ -324,3 +327,4 @@ def _check(rewards: Tensor, values: Tensor, sampled: Tensor) -> None:
         )
     if bool((rewards.ne(0) & ~sampled).any()):
         raise ValueError("a reward stands at a token that was not sampled; put it at its turn's last sampled token")
+    return as_float(rewards), as_float(values)

@@ -124,14 +124,12 @@ class ModelShape:
 _QWEN3_VL = ImageProcessor(
     patch_size=16, min_pixels=256**2, max_pixels=4096**2, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)
 )
-_SMOLLM2 = ModelShape(576, 30, 1536, 9, 3, 64, 49_152, biases=False)
 
 _qwen3 = partial(ModelShape, biases=False, head_norms=True)
 
 #: Models by name, for machines without their folders: the sizes in each one's config.json on the Hugging Face Hub.
 SHAPES = {
-    "smollm2-135m": _SMOLLM2,
-    "SmolLM2-135M": _SMOLLM2,
+    "SmolLM2-135M": ModelShape(576, 30, 1536, 9, 3, 64, 49_152, biases=False),
     "Qwen2.5-0.5B": ModelShape(896, 24, 4864, 14, 2, 64, 151_936),
     "Qwen2.5-1.5B": ModelShape(1536, 28, 8960, 12, 2, 128, 151_936),
     "Qwen2.5-3B": ModelShape(2048, 36, 11_008, 16, 2, 128, 151_936),
@@ -158,7 +156,7 @@ SHAPES = {
 }
 
 #: Parts of a name that leave the sizes as they are.
-_VARIANT = re.compile(r"(?<=Qwen2\.5)-(Coder|Math)|-(Instruct|Base|Thinking|\d{4})(?=-|$)")
+_VARIANT = re.compile(r"(?<=qwen2\.5)-(coder|math)|-(instruct|base|thinking|\d{4}|1m)(?=-|$)")
 
 
 def model_shape(config: Config) -> ModelShape | None:
@@ -186,7 +184,7 @@ def model_shape(config: Config) -> ModelShape | None:
             _vision_shape(path, whole["vision_config"]) if "vision_config" in whole else None,
         )
     except (OSError, ValueError, KeyError):
-        return SHAPES.get(_VARIANT.sub("", path.name))
+        return {name.lower(): shape for name, shape in SHAPES.items()}.get(_VARIANT.sub("", path.name.lower()))
 
 
 def _vision_shape(folder: Path, sizes: Mapping[str, Any]) -> VisionShape:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from enum import IntEnum
 from functools import cache
@@ -26,7 +27,7 @@ from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Game, Solution
 from ragen_gym.games.grid import GridGame
 from ragen_gym.testing.brute_force import DRAWS, Search, TooLarge
-from ragen_gym.testing.strategies import Play, plays
+from ragen_gym.testing.strategies import Play, first_state, plays
 
 __all__ = ["CLOSE", "check_declared", "check_episode", "check_game", "require"]
 
@@ -145,6 +146,8 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
 
     try:
         check_play()
+        for play in _oracle_plays(game, 5 * actions):
+            unchecked += check_episode(game, play, actions, search)
     except Flaky as error:
         raise AssertionError(
             f"{game.name}: the same episode passes and fails, so the game depends on more than its arguments: "
@@ -159,6 +162,19 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     unchecked += [f"text formats that the game does not write: {', '.join(refused)}"] * bool(refused)
     unchecked += _check_oracle(game, actions, max_nodes) + _check_oracle_by_play(game, actions)
     return [*dict.fromkeys(unchecked)]
+
+
+def _oracle_plays(game: Game, most: int) -> Iterator[Play]:
+    """Episodes of the oracle, which come where random moves seldom do: to the goal, and next to it."""
+    rng = np.random.default_rng(0)
+    for board in map(bytes, game.generate(_keys(_LEVELS), None)):
+        now, state, moves, outcome = bytearray(board), first_state(game, board), list[tuple[int, float]](), PLAYING
+        with suppress(RuntimeError, ValueError):  # too large for the oracle
+            solution = game.solve(board)
+            while outcome == PLAYING and len(moves) < most:
+                moves.append((_action(game, solution, bytes(now), state, most - len(moves)), float(rng.random())))
+                _, outcome = game.rule(now, state, *moves[-1], game.params)
+        yield Play(board, tuple(moves))
 
 
 def _keys(count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -219,14 +235,15 @@ def _check_splits(game: Game) -> list[str]:
 def _check_oracle(game: Game, actions: int, max_nodes: int) -> list[str]:
     """The oracle against a search through everything: never beaten, and its own policy earns what it says."""
     highest = max((abs(value) for _, value in game.rewards()), default=0.0)
-    for board in map(bytes, game.generate(_keys(4), None)):
-        state = _start(game, board)
-        for left in range(actions + 1):
-            # Where chances are found by draws, each move may do something else on one draw in so many.
-            close = CLOSE if game.has_values else CLOSE + left / DRAWS * max(1.0, left * highest)
-            search = Search(game, max_nodes)
+    levels = [
+        (board, first_state(game, board), game.solve(board), Search(game, max_nodes))
+        for board in map(bytes, game.generate(_keys(2 * _LEVELS), None))
+    ]
+    for left in range(actions + 1):
+        # Where chances are found by draws, each move may do something else on one draw in so many.
+        close = CLOSE if game.has_values else CLOSE + left / DRAWS * max(1.0, left * highest)
+        for board, state, solution, search in levels:
             try:
-                solution = game.solve(board)
                 said = solution.success(board, state, left), solution.expected_return(board, state, left)
                 label = f"{game.name}: with {left} actions the oracle promises (success, return) {said}"
                 played = search.value(board, state, left, solution.action)
@@ -316,7 +333,7 @@ def _check_oracle_by_play(game: Game, actions: int) -> list[str]:
 
 def _played(game: Game, board: bytes, player: str, actions: int, rng: np.random.Generator) -> _Played:
     """Episodes of a player on one level."""
-    solution, start = game.solve(board), _start(game, board)
+    solution, start = game.solve(board), first_state(game, board)
     promised = solution.success(board, start, actions), solution.expected_return(board, start, actions)
     policy = cache(solution.action) if player == _ORACLE else None
     count = 1 if policy and not game.stochastic else _EPISODES
@@ -336,7 +353,7 @@ def _play(
     rng: np.random.Generator,
 ) -> tuple[float, bool]:
     """(Return, success) of an episode; None for a policy plays random moves."""
-    now, state, total = bytearray(board), _start(game, board), 0.0
+    now, state, total = bytearray(board), first_state(game, board), 0.0
     for left, u in zip(range(actions, 0, -1), rng.random(actions).tolist(), strict=True):
         action = policy(bytes(now), tuple(state), left) if policy else int(rng.integers(len(game.Action)))
         reward, outcome = game.rule(now, state, action, u, game.params)
@@ -344,11 +361,6 @@ def _play(
         if outcome != PLAYING:
             return total, outcome == SUCCESS
     return total, False
-
-
-def _start(game: Game, board: bytes) -> list[int]:
-    start: list[int] = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    return start
 
 
 def require(condition: Any, message: str) -> None:
@@ -404,7 +416,7 @@ def check_episode(game: Game, play: Play, actions_left: int, search: Search) -> 
     """
     _check_level(game, play.board)
     fast, solution = _compiled(game.rule), game.solve(play.board)
-    board, state, unchecked = bytearray(play.board), _start(game, play.board), list[str]()
+    board, state, unchecked = bytearray(play.board), first_state(game, play.board), list[str]()
     conserved, outcome = game.conserved(play.board), PLAYING
     for count, (action, u) in enumerate(play.moves, 1):
         _check_text(game, bytes(board))
@@ -503,7 +515,7 @@ def _check_mask_by_trying(
 def _check_values(game: Game, solution: Solution, board: bytes, state: Sequence[int], actions_left: int) -> None:
     """What holds of an oracle anywhere: its chance is one, it grows with the actions left, its action exists."""
     chances = [solution.success(board, state, left) for left in range(actions_left + 1)]
-    action = solution.action(board, state, actions_left)
+    _action(game, solution, board, state, actions_left)
     require(
         all(0 <= low <= high + CLOSE and high <= 1 + CLOSE for low, high in pairwise(chances)),
         f"{game.name}: the oracle's chance of success must grow with the actions left, within 0 and 1; "
@@ -514,7 +526,12 @@ def _check_values(game: Game, solution: Solution, board: bytes, state: Sequence[
         f"{game.name}: with no action left there is neither success nor reward; the oracle promises (success, return) "
         f"{(chances[0], solution.expected_return(board, state, 0))} of\n{game.own_text(board)}",
     )
+
+
+def _action(game: Game, solution: Solution, board: bytes, state: Sequence[int], actions_left: int) -> int:
+    action = solution.action(board, state, actions_left)
     require(action in set(game.Action), f"{game.name}: the oracle's action {action!r} is not one of the game's.")
+    return action
 
 
 def _is_sum(reward: float, game: Game) -> bool:

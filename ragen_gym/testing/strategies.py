@@ -84,7 +84,7 @@ def plays(draw: st.DrawFn, game: Game, max_steps: int = 20, split: str | None = 
     """Episodes of at most ``max_steps`` moves, cut where the game ends."""
     board = draw(boards(game, split))
     drawn = draw(st.lists(st.tuples(st.sampled_from([int(a) for a in game.Action]), draws(game)), max_size=max_steps))
-    now, state = bytearray(board), _start(game, board)
+    now, state = bytearray(board), first_state(game, board)
     for count, (action, u) in enumerate(drawn, 1):
         if game.rule(now, state, action, u, game.params)[1] != PLAYING or game.over(now):
             return Play(board, tuple(drawn[:count]))
@@ -95,7 +95,7 @@ def states(game: Game, max_steps: int = 12) -> SearchStrategy[tuple[bytes, tuple
     """(board, state) of moments in an episode at which the game goes on."""
 
     def last(play: Play) -> tuple[bytes, tuple[int, ...]]:
-        board, state = bytearray(play.board), _start(game, play.board)
+        board, state = bytearray(play.board), first_state(game, play.board)
         before = play.board, tuple(state)
         for action, u in play.moves:
             before = bytes(board), tuple(state)
@@ -140,6 +140,7 @@ def _makes(attempt: Callable[[], Any]) -> bool:
     return True
 
 
-def _start(game: Game, board: bytes) -> list[int]:
+def first_state(game: Game, board: bytes) -> list[int]:
+    """The integers of the state with which a board begins."""
     start: list[int] = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
     return start

@@ -4,7 +4,8 @@ The saved file does not say which algorithm wrote it, so ``algorithm`` does: a n
 ``module:Class`` for others (``sb3_contrib:MaskablePPO``). What the policy is shown follows from the observation space
 that it was trained with:
 
-- the board's grid of tile codes, uint8 (height, width), as ``observation="grid"`` gives it;
+- the board's grid of tile codes, uint8 (height, width), as ``observation="grid"`` gives it, or (height * width,), as
+  Gymnasium's ``FlattenObservation`` makes of it;
 - planes of zeros and ones, one for each tile code: (height, width, tiles), (tiles, height, width) or (height * width *
   tiles,), the last two as ``OneHotPlanes`` and ``FlatSymbols`` of ``ragen_gym.wrappers`` give them;
 - a picture, with ``observation=rgb``;
@@ -166,7 +167,7 @@ class SB3Agent:
         if self.observation == "grid":
             codes = task.env.game.codes
             planes = np.eye(codes, dtype=np.float32)[observation]
-            for seen in (planes, planes.transpose(2, 0, 1), planes.reshape(-1)):
+            for seen in (planes, planes.transpose(2, 0, 1), planes.reshape(-1), observation.reshape(-1)):
                 if seen.shape == self._shape:
                     return seen
         if self.observation == "rgb" and (shape[2], *shape[:2]) == self._shape:

@@ -109,7 +109,7 @@ def test_a_config_file_or_a_name_is_enough_for_the_memory_plan(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text(json.dumps(QWEN3_4B))
-    model = "mine" if only else "Qwen/Qwen3-4B-Instruct-2507"
+    model = "mine" if only else "Qwen/qwen3-4b-Instruct-2507"
     said = shown(capsys, *GPUS, "--set", f"model={model}")
     assert "2 B x 4022.5M" in said
     assert f"The tokenizer of {model} is not here" in said

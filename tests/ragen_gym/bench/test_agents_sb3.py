@@ -34,7 +34,7 @@ from ragen_gym.wrappers import BatchFlatSymbols, FlatSymbols
 
 SMOKE = load_suite("smoke")
 SPLITS = {split.name: split for split in SMOKE.splits}
-SEEN = ("grid", "planes", "planes first", "flat")
+SEEN = ("grid", "planes", "planes first", "flat", "flat codes")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -68,6 +68,8 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         env = gymnasium.make("ragen/FrozenLake-v0", observation="grid", split="train")
         if seen == "flat":
             env = FlatSymbols(env)
+        elif seen == "flat codes":
+            env = gymnasium.wrappers.FlattenObservation(env)
         elif seen != "grid":
             env = planes(env, seen == "planes first")
         model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")

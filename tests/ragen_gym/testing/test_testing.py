@@ -22,7 +22,8 @@ from ragen_gym.core.levels import split_of_hash
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.games.frozen_lake import FrozenLake, FrozenLakeSolution
+from ragen_gym.games.frozen_lake import rules as lake_rules
 from ragen_gym.games.game import Board, Solution
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.registry import TABLE, GameSpec
@@ -230,6 +231,38 @@ def test_check_game_sees_wrong_oracles_by_play_alone() -> None:
         AssertionError, match=r"success of 0, and random moves succeed at a rate of 0\.\d+ in 250 episodes"
     ):
         check_game(changed({"solve": solver(**wrong)}), max_nodes=0)
+
+
+@pytest.mark.parametrize("size", [6, 10])
+def test_check_game_sees_a_mask_that_forbids_the_winning_move(size: int) -> None:
+    """Of levels on which random moves seldom come next to the goal."""
+
+    def losing(game: FrozenLake, board: Board, state: Sequence[int]) -> Any:
+        bits, ways = lake_rules.legal(board, state, game.params), game.params[0]
+        goals = [board[ways[12 * state[0] + 3 * action]] == lake_rules.Tile.GOAL for action in range(4)]
+        return np.array([bits >> action & 1 and not goal for action, goal in enumerate(goals)], np.int8)
+
+    for rate in (1.0, 0.8):
+        members = {"__annotations__": {}, "action_mask": losing, "legal": None, "masker": lambda game: game.action_mask}
+        broken: type[FrozenLake] = dataclass(frozen=True)(type("Broken", (FrozenLake,), members))
+        with pytest.raises(AssertionError, match="the actions that can change the state are"):
+            check_game(broken(size=size, success_rate=rate))
+
+
+def test_check_game_sees_an_oracle_that_is_wrong_on_few_levels() -> None:
+    """It promises far goals too early, which shows on levels that have one."""
+
+    class Hasty(FrozenLakeSolution):
+        def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
+            return super().success(board, state, actions_left if actions_left < 4 else 100)
+
+    def solve(game: FrozenLake, board: Board) -> Solution:
+        return Hasty(game, board)
+
+    members = {"__annotations__": {}, "solve": solve}
+    broken: type[FrozenLake] = dataclass(frozen=True)(type("Broken", (FrozenLake,), members))
+    with pytest.raises(AssertionError, match="with 4 actions the oracle promises"):
+        check_game(broken(success_rate=1.0))
 
 
 def test_check_game_sees_a_rule_that_depends_on_more_than_its_arguments(tmp_path: Path) -> None:
