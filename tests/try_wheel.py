@@ -99,10 +99,9 @@ TRIALS = {
             "ragen-agent sft data --game Bandit --episodes 8 --out demonstrations.jsonl",
             "ragen-agent sft train --data demonstrations.jsonl --model smollm2-135m --out tuned --batch 8",
             "ragen-agent data --game Bandit --out prompts.jsonl",
-            *(
-                f"ragen-agent train --recipe smollm2-135m-{game} --out {game} {TINY} {PRETRAINED}"
-                for game in ("bandit", "frozenlake", "sokoban")
-            ),
+            f"ragen-agent train --recipe smollm2-135m-bandit --out bandit {TINY} {PRETRAINED}",
+            "ragen-agent train --recipe smollm2-135m-frozenlake --dry-run",
+            "ragen-agent train --recipe smollm2-135m-sokoban --dry-run",
         ),
     ),
     "sft": Trial(

@@ -221,10 +221,15 @@ def model_checks(folder: Path | None, *, cpu: bool, config: Config | None = None
         return [_round_trip(tokenizer, ("FrozenLake",), "the small model's"), *_template(tokenizer, config)]
     if not (folder / "config.json").is_file():
         return [fail("model", f"{folder} has no config.json", "give the folder of a Hugging Face causal LM")]
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    try:
+        if "auto_map" in (folder / "config.json").read_text(encoding="utf-8"):
+            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # a damaged file can lead to any error
+        return [fail("model", f"{folder}: {load_problem(error)}", "use a model that transformers can load")]
     try:
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False

@@ -101,6 +101,11 @@ _GUIDES = (
     ),
     ("benchmark_an_agent.md", "Benchmark an agent", "any model, program or policy on frozen levels, and its report"),
     (
+        "keep_your_agent_in_ci.md",
+        "Keep your agent in CI",
+        "a workflow that fails where a new version of an agent is worse",
+    ),
+    (
         "turns_with_pictures.md",
         "Turns with pictures",
         "boards that an agent sees, and exact scores of what it says of them",
