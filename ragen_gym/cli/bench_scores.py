@@ -83,7 +83,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="POINTS",
         help="exit with 1 where the first run is worse by more than so many percentage points (default: 0)",
     )
-    compare.add_argument("--junit", type=Path, metavar="FILE", help="write the tests as JUnit XML, for CI (default: none)")
+    compare.add_argument("--junit", type=Path, metavar="FILE", help="a file for the tests as JUnit XML (default: none)")
     compare.add_argument("--all", action="store_true", help="print every test of every split, with counts and bounds")
     compare.add_argument("first", type=Path, metavar="RUN", help="the folder of a run")
     compare.add_argument("second", type=Path, metavar="RUN", help="the folder of another run of the same suite")

@@ -273,6 +273,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         other._check_started()
         if getattr(self, "_start", None) != other._start:
             self._start, self._solution = other._start, None
+            if len(self.games) > 1:
+                self._play_at_size_of(self._start)
         self._board, self._state = bytearray(other._board), list(other._state)
         self._level_id, self._allowed = other._level_id, other._allowed
         self.reseed_noise(noise_seed)

@@ -312,6 +312,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     def follow(self, other: TurnEnv, noise_seed: int) -> None:
         """Stand where another environment of the same arguments does, with other noise; see ``StepEnv.follow``."""
         self.env.follow(other.env, noise_seed)
+        if self.state_text.game is not self.game:
+            self._write_states()
         self._turn, self._played, self._over = other._turn, other._played, other._over
         self.message_text, self._info = other.message_text, dict(other._info)
         self._messages, self._images = [*map(dict, other._messages)], list(other._images)

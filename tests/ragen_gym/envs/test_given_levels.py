@@ -441,3 +441,14 @@ def test_a_server_plays_levels_as_the_library_does() -> None:
     for kind in kinds:
         with pytest.raises(RequestError, match="width=40 is above 32"):
             served(levels=[wide], **kind)
+
+
+def test_what_follows_an_environment_plays_at_the_size_of_its_level() -> None:
+    levels = ["P_\n_G", "P__\n___\n__G"]
+    shown, scored = (make_turn("FrozenLake", levels=levels, success_rate=1) for _ in range(2))
+    for seed in range(6):
+        scored.reset(seed=seed)
+        shown.follow(scored, noise_seed=1)
+        assert shown.env.text == scored.env.text
+        assert shown.game.height == scored.game.height == shown.state_text.game.height
+        assert shown.oracle_action() == scored.oracle_action()
