@@ -186,7 +186,7 @@ def test_integers_are_numbers(credit: str) -> None:
     for one, other in zip(found, right, strict=True):
         assert torch.equal(one, other)
     rewards, ends = torch.tensor([[1, 0, 2]]), [[0, 2]]
-    for found, right in (
+    for whole, real in (
         (gae(rewards, values, mask, 0.5), gae(rewards.float(), values.float(), mask, 0.5)),
         (
             turn_wise_gae(rewards, values, mask, ends, 0.5),
@@ -197,7 +197,7 @@ def test_integers_are_numbers(credit: str) -> None:
             bi_level_gae(rewards.float(), values.float(), mask, ends, 0.5),
         ),
     ):
-        assert torch.equal(found[0], right[0])
+        assert torch.equal(whole[0], real[0])
 
 
 def test_part_mask() -> None:
