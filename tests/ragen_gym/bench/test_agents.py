@@ -32,6 +32,7 @@ from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import build_parser, main
 from ragen_gym.core.failures import Failure
+from tests.ragen_gym.bench import test_agents_sb3
 from tests.ragen_gym.bench.bad_server import BadServer
 
 SMOKE = load_suite("smoke")
@@ -758,6 +759,8 @@ def test_agents_are_of_one_of_two_protocols() -> None:
 
 # The documentation
 
+
+policies = test_agents_sb3.policies  # the fixture
 
 PAGE = Path(__file__).parents[3] / "renders" / "guides" / "benchmark_an_agent.md"
 
