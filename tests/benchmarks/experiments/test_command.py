@@ -162,8 +162,11 @@ def test_a_record_counts_for_its_settings_alone(whole: Path, tmp_path: Path) -> 
     assert left(rest, *runs) == 0
     with pytest.raises(ValueError, match=other):
         left(json.dumps({"settings": {**json.loads(rest)["settings"], "gone": 1}}) + "\n", *runs)
-    for damaged in ('{"settings": {}}\n{"arm": "Bandit, none"}\n', "[]\n{}\n"):
-        with pytest.raises(ValueError, match="does not hold records of runs"):
+    for damaged, said in (
+        ('{"settings": {}}\n{"arm": "Bandit, none"}\n', "does not hold records of runs"),
+        ("[]\n{}\n", "line 1, is not such a record: it is no JSON object"),
+    ):
+        with pytest.raises(ValueError, match=said):
             left(damaged)
 
 
@@ -244,7 +247,7 @@ def test_the_page_over_all_experiments(whole: Path, tmp_path: Path) -> None:
     assert main(["experiment", "all", *written]) == 0
     page = (pages / "README.md").read_text(encoding="utf-8")
     assert re.search(r"Not run: \d+ claims of action-budget, \d+ claims of advantages, ", page)
-    assert "turn \N{MINUS SIGN} trajectory | higher | **equivalent** | " in page
+    assert "bi-level \N{MINUS SIGN} trajectory | higher | **equivalent** | " in page
     assert {path.name: path.read_bytes() for path in credit.iterdir()} == found
     assert "](thinking/thinking.md)" in page
     assert "smollm2" not in page, "all are those of the small model"
