@@ -24,12 +24,15 @@ a *group* is the set of episodes that share one level. Everything runs on the de
 """
 
 from ragen_agent.algo.advantages import (
-    METHODS,
+    asymmetric_clip,
     broadcast_to_tokens,
     discounted_returns,
     format_reward,
     group_normalised,
+    leave_one_out,
     length_penalty,
+    less_mean,
+    mean_std,
     normalised,
     step_advantages,
     turns_to_tokens,
@@ -66,11 +69,11 @@ from ragen_agent.algo.losses import (
 from ragen_agent.algo.regularisers import entropy_deviation, entropy_phase, kl_loss, kl_penalty
 
 __all__ = [
-    "METHODS",
     "MIN_UNCERTAINTY",
     "PolicyStats",
     "TokenTerms",
     "aggregate",
+    "asymmetric_clip",
     "bi_level_gae",
     "broadcast_to_tokens",
     "critic_advantages",
@@ -85,10 +88,13 @@ __all__ = [
     "keep_groups",
     "kl_loss",
     "kl_penalty",
+    "leave_one_out",
     "length_penalty",
+    "less_mean",
     "log_ratio",
     "loss_count",
     "masked_mean",
+    "mean_std",
     "mismatch_weights",
     "narrowed_turns",
     "normalised",

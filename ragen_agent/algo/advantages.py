@@ -1,7 +1,7 @@
 """Rewards for the format, and advantages from the returns of whole episodes and of turns.
 
 The returns of one iteration stand as (groups, group size): the episodes of a group share a level. A rule says
-*across* what an episode is compared, its group or the whole batch, and by which *method*. RAGEN (arXiv 2504.20073)
+*across* what an episode is compared, its group or the whole batch, and by which function. RAGEN (arXiv 2504.20073)
 calls these reward normalisations: ARPO keeps the return, BRPO normalises over the batch, GRPO over the group.
 
 RAGEN (arXiv 2504.20073, section on the reply format) takes 0.1 from a turn whose reply is malformed or names an
@@ -11,7 +11,9 @@ game has it; the bonus pays for every turn, and so also for taking many.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
 
 import torch
 from torch import Tensor
@@ -20,29 +22,57 @@ from ragen_agent.algo.filters import finite_groups, group_std
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, FORMAT_REWARDS
 
 __all__ = [
-    "METHODS",
+    "Peers",
+    "asymmetric_clip",
     "broadcast_to_tokens",
     "discounted_returns",
     "format_reward",
     "group_normalised",
+    "leave_one_out",
     "length_penalty",
+    "less_mean",
+    "mean_std",
     "normalised",
     "step_advantages",
     "turns_to_tokens",
     "whiten",
 ]
 
-#: What is done with a return R, given the mean and the sample standard deviation (over n - 1) of those it is compared
-#: with. An episode compared with equals alone gets 0, but for ``identity``.
-METHODS = {
-    "identity": "R",
-    "mean": "R - mean",
-    "mean_std": "(R - mean) / (std + eps)",
-    "asymmetric_clip": "(R - mean) / (std + eps), clamped to [-1, 3]",
-    "leave_one_out": "R - mean of the rest",
-}
-
 LOWEST, HIGHEST = -1.0, 3.0  # the bounds of ``asymmetric_clip``
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Statistics, each (groups, 1), of the returns that a return is compared with."""
+
+    mean: Tensor
+    std: Tensor  # the sample standard deviation, over n - 1, as torch.std and the implementations of GRPO compute it
+    number: Tensor
+    eps: float  # added to a standard deviation that is divided by
+
+
+Comparison = Callable[[Tensor, Peers], Tensor]
+"""A method of comparison: returns (groups, group size) and their ``Peers`` to advantages of the same shape."""
+
+
+def less_mean(returns: Tensor, peers: Peers) -> Tensor:
+    """R - mean."""
+    return returns - peers.mean
+
+
+def mean_std(returns: Tensor, peers: Peers) -> Tensor:
+    """(R - mean) / (std + eps)."""
+    return (returns - peers.mean) / (peers.std + peers.eps)
+
+
+def asymmetric_clip(returns: Tensor, peers: Peers) -> Tensor:
+    """(R - mean) / (std + eps), clamped to [-1, 3]."""
+    return mean_std(returns, peers).clamp(LOWEST, HIGHEST)
+
+
+def leave_one_out(returns: Tensor, peers: Peers) -> Tensor:
+    """R - the mean of the rest, R - (sum - R) / (n - 1) = (R - mean) n / (n - 1)."""
+    return (returns - peers.mean) * peers.number / (peers.number - 1)
 
 
 def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: Tensor | None = None) -> Tensor:
@@ -65,41 +95,30 @@ def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: 
     if rule not in rules:
         raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(rules)}")
     returns, counted = finite_groups(returns, counted)
-    method = rules[rule].method
-    if rules[rule].compares_groups:
-        return group_normalised(returns, method, eps, counted)
-    return group_normalised(returns.reshape(1, -1), method, eps, counted.reshape(1, -1)).view(returns.shape)
+    row = rules[rule]
+    if not row.across:
+        return returns
+    compare = resolve_name(row.function)
+    if row.compares_groups:
+        return group_normalised(returns, compare, eps, counted)
+    return group_normalised(returns.reshape(1, -1), compare, eps, counted.reshape(1, -1)).view(returns.shape)
 
 
 def group_normalised(
-    returns: Tensor, method: str = "mean_std", eps: float = 1e-6, counted: Tensor | None = None
+    returns: Tensor, compare: Comparison = mean_std, eps: float = 1e-6, counted: Tensor | None = None
 ) -> Tensor:
-    """Each row's returns compared with one another; see ``METHODS`` for the formulas and ``normalised`` for the rest.
-
-    The std divides by n - 1 (the sample standard deviation, which is what torch.std and the implementations of GRPO
-    compute).
+    """Each row's returns compared with one another; see ``normalised`` for the arguments.
 
     Returns:
-        float (groups, group size); but for ``identity``, 0 where a row's counted returns are all equal.
+        float (groups, group size); 0 where a row's counted returns are all equal.
 
     Raises:
-        ValueError: an unknown method, returns of another shape, or a return that counts and is not finite.
+        ValueError: returns of another shape, or a return that counts and is not finite.
     """
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
     returns, keep = finite_groups(returns, counted)
-    if method == "identity":
-        return returns
     deviation = group_std(returns, keep)[:, None]
     number = keep.sum(dim=1, keepdim=True)
-    scaled = returns - returns.sum(dim=1, keepdim=True) / number
-    if method == "leave_one_out":
-        # R - (sum - R) / (n - 1) = (R - mean) n / (n - 1)
-        scaled = scaled * number / (number - 1)
-    elif method != "mean":
-        scaled = scaled / (deviation + eps)
-    if method == "asymmetric_clip":
-        scaled = scaled.clamp(LOWEST, HIGHEST)
+    scaled = compare(returns, Peers(returns.sum(dim=1, keepdim=True) / number, deviation, number, eps))
     return torch.where(keep & (deviation > 0), scaled, torch.zeros_like(returns))
 
 
@@ -112,25 +131,25 @@ def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
 
 
 def step_advantages(
-    states: Sequence[Hashable], returns: Sequence[float], method: str = "mean_std", eps: float = 1e-6
+    states: Sequence[Hashable], returns: Sequence[float], compare: Comparison = mean_std, eps: float = 1e-6
 ) -> Tensor:
     """The step relative advantage A^S of each turn of one group of episodes (GiGPO, arXiv 2505.10978, section 4.2).
 
     The turns that begin in the same state are a step group, of whichever episode and at whatever time; their discounted
     returns are compared with each other: A^S = (R - mean of the step group) / F_norm, where F_norm is its std or 1, as
-    ``method`` says. The paper adds it, times omega = 1, to the advantage of the whole episode: A = A^E + omega A^S.
+    ``compare`` has it. The paper adds it, times omega = 1, to the advantage of the whole episode: A = A^E + omega A^S.
 
     Args:
         states: of each turn, what the state is known by before it.
         returns: of each turn, its discounted return, see ``discounted_returns``.
-        method: a key of ``METHODS``.
+        compare: such as ``mean_std`` or ``less_mean``.
         eps: added to a standard deviation that is divided by.
 
     Returns:
-        float32 (turns,); but for ``identity``, 0 where no other turn begins in the state, or all earn the same.
+        float32 (turns,); 0 where no other turn begins in the state, or all earn the same.
 
     Raises:
-        ValueError: an unknown method, or returns that do not fit the states.
+        ValueError: returns that do not fit the states.
     """
     if len(states) != len(returns):
         raise ValueError(f"{len(returns)} returns do not fit {len(states)} states; give one of each for every turn")
@@ -147,7 +166,7 @@ def step_advantages(
     values[rows, columns] = torch.tensor(returns, dtype=torch.float32)[order]
     counted[rows, columns] = True
     found = torch.zeros(len(states))
-    found[order] = group_normalised(values, method, eps, counted)[rows, columns]
+    found[order] = group_normalised(values, compare, eps, counted)[rows, columns]
     return found
 
 

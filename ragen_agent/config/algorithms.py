@@ -53,13 +53,9 @@ class AdvantageRule:
     """How an episode's return becomes its advantage."""
 
     doc: str  # what it does, and its paper
-    across: str = ""  # what an episode is compared with: "group", "batch", or empty with a critic
-    method: str = ""  # a key of ragen_agent.algo.METHODS, or empty with a critic
-
-    @property
-    def critic(self) -> bool:
-        """Whether a critic estimates the advantages."""
-        return not self.across
+    across: str = ""  # what an episode is compared with: "group" or "batch"; empty: nothing
+    function: str = ""  # module:name of f(returns, algo.advantages.Peers) -> Tensor, where episodes are compared
+    critic: bool = False  # whether a critic estimates the advantages
 
     @property
     def compares_groups(self) -> bool:
@@ -147,24 +143,30 @@ FILTER_RULES: dict[str, FilterRule] = {
     ),
 }
 
+_ADVANTAGES = "ragen_agent.algo.advantages:"
+
 ADVANTAGE_RULES: dict[str, AdvantageRule] = {
     "grpo": AdvantageRule(
-        "(R - mean) / std of the group (DeepSeekMath, arXiv 2402.03300, section 4.1)", "group", "mean_std"
+        "(R - mean) / std of the group (DeepSeekMath, arXiv 2402.03300, section 4.1)", "group", f"{_ADVANTAGES}mean_std"
     ),
-    "ppo": AdvantageRule("generalised advantage estimation with a critic (arXiv 1707.06347, 1506.02438)"),
+    "ppo": AdvantageRule("generalised advantage estimation with a critic (arXiv 1707.06347, 1506.02438)", critic=True),
     # Dividing by the std favours groups that are nearly decided.
-    "dr_grpo": AdvantageRule("R - mean of the group (arXiv 2503.20783, section 3.2)", "group", "mean"),
+    "dr_grpo": AdvantageRule(
+        "R - mean of the group (arXiv 2503.20783, section 3.2)", "group", f"{_ADVANTAGES}less_mean"
+    ),
     # One bad episode in a good group weighs at most 1.
     "asymmetric_clip": AdvantageRule(
-        "as grpo, clamped to [-1, 3] (RAGEN's code, reward normalisation asym_clip)", "group", "asymmetric_clip"
+        "as grpo, clamped to [-1, 3] (RAGEN's code, reward normalisation asym_clip)",
+        "group",
+        f"{_ADVANTAGES}asymmetric_clip",
     ),
     # An unbiased baseline for each episode.
     "rloo": AdvantageRule(
-        "R - mean of the rest of the group (arXiv 2402.14740, section 2.2)", "group", "leave_one_out"
+        "R - mean of the rest of the group (arXiv 2402.14740, section 2.2)", "group", f"{_ADVANTAGES}leave_one_out"
     ),
-    "brpo": AdvantageRule("(R - mean) / std of the batch (RAGEN's BRPO)", "batch", "mean_std"),
-    "arpo": AdvantageRule("the return itself (RAGEN's ARPO)", "batch", "identity"),
-    "reinforce": AdvantageRule("R - mean of the batch (Williams 1992)", "batch", "mean"),
+    "brpo": AdvantageRule("(R - mean) / std of the batch (RAGEN's BRPO)", "batch", f"{_ADVANTAGES}mean_std"),
+    "arpo": AdvantageRule("the return itself (RAGEN's ARPO)"),
+    "reinforce": AdvantageRule("R - mean of the batch (Williams 1992)", "batch", f"{_ADVANTAGES}less_mean"),
 }
 
 AGGREGATIONS: dict[str, AggregationRule] = {

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
 from statistics import fmean
 
 import torch
@@ -62,7 +63,7 @@ def with_turn_advantages(
         steps = algo.step_advantages(
             [states[row][turn] for row, turn in held],
             [fmean(returns[holder][turn] for holder in holders) for (_, turn), holders in held.items()],
-            ADVANTAGE_RULES[settings.algo].method,
+            resolve_name(ADVANTAGE_RULES[settings.algo].function),
         )
         weight = settings.step_weight * float(weights[first // size])
         for step, ((row, turn), holders) in zip((weight * steps).tolist(), held.items(), strict=True):

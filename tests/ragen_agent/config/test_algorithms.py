@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from pkgutil import resolve_name
 
-from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, FILTER_RULES, POLICY_LOSSES, TOKEN_PARTS
 from ragen_agent.training.metrics import PARTS
@@ -19,7 +18,9 @@ def test_the_rows_of_the_rules_name_what_the_algorithms_have() -> None:
         assert set(row.options) <= set(known)
         assert row.random is ("generator" in known)
         assert all(hasattr(Training(), name) for name in row.options.values())
-    assert {rule.method for rule in ADVANTAGE_RULES.values() if not rule.critic} == set(algo.METHODS)
+    for rule in ADVANTAGE_RULES.values():
+        assert bool(rule.function) is bool(rule.across)
+        assert not rule.function or callable(resolve_name(rule.function))
     assert {rule.across for rule in ADVANTAGE_RULES.values()} == {"", "group", "batch"}
     assert set(TOKEN_PARTS) == {"all", *PARTS}
 
