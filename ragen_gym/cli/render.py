@@ -93,6 +93,8 @@ _SHARED = (
 
 #: Of the index: file under ``guides``, title, and what it is about.
 _GUIDES = (
+    ("three_grains.md", "One game at three grains", "a move, a model's reply, a token; batches"),
+    ("command_line.md", "The command line", "`ragen-gym` and `ragen-agent`, a line for each command"),
     ("your_own_game.md", "Add your own game", "one class, registered under an id, checked by `check_game`"),
     (
         "text_tasks.md",
