@@ -85,7 +85,7 @@ def finite_groups(values: Tensor, counted: Tensor | None = None) -> tuple[Tensor
         ValueError: values of another shape, or a number that counts and is not finite: with it every advantage of its
             group would be NaN or 0.
     """
-    if values.ndim != 2:
+    if values.ndim != 2 or values.shape[1] == 0:
         raise ValueError(f"values has shape {tuple(values.shape)}; give it as (groups, group size)")
     keep = torch.ones_like(values, dtype=torch.bool) if counted is None else counted
     for group, member in (keep & ~values.isfinite()).nonzero().tolist():

@@ -165,6 +165,8 @@ def test_bad_input_is_told() -> None:
     for compare in (algo.group_normalised, algo.normalised, partial(algo.normalised, rule="brpo")):
         with pytest.raises(ValueError, match="as \\(groups, group size\\)"):
             compare(torch.ones(3))
+        with pytest.raises(ValueError, match="values has shape \\(2, 0\\)"):
+            compare(torch.ones(2, 0))
     with pytest.raises(ValueError, match="do not fit"):
         algo.broadcast_to_tokens(torch.ones(2), YES)
 
