@@ -1,0 +1,124 @@
+"""Advantages of single turns, from groups of turns that begin in the same state of the game (``training.groups_by``).
+
+GiGPO (Group-in-Group Policy Optimization, arXiv 2505.10978, section 4) compares twice. The episodes of a level are
+compared with each other, as without it: A^E. The turns of these episodes that begin in the same *anchor state* are
+compared with each other by their discounted returns R_t = r_t + gamma R_{t+1}: A^S. A turn's advantage is
+
+    A = A^E + omega A^S,
+
+with gamma = ``training.gamma_turn`` (0.95 in the paper), omega = ``training.step_weight`` (1), and both normalised as
+``training.algo`` says (``grpo`` with the std, the paper's F_norm = std; ``dr_grpo`` without, its F_norm = 1).
+
+**What is a state.** The paper compares the texts of observations. Here the state is exact: the level, the board and the
+integers of the game's state (``TurnEnv.state_id``). The turns and moves that are left are *not* in it, although the
+optimum depends on them: as in the paper, a turn is then compared with later ones of its own episode, and one that leads
+in a circle, or wastes moves, comes back to its state with a return that is discounted more. With the moves left in it
+two turns of one episode would never meet. Malformed replies count as turns: they stay in the state that they began in.
+
+**Branches** (``ragen_agent.run.branches``). A turn that several episodes of a tree hold is one turn, of the base:
+its return is the mean of theirs, and so is its A^E. The branches learn from their own turns alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pkgutil import resolve_name
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from ragen_agent import algo
+from ragen_agent.config import Training
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, GROUPINGS
+from ragen_agent.tokens.trajectory import Trajectory
+
+__all__ = ["token_advantages", "turn_advantages", "with_turn_advantages"]
+
+
+def with_turn_advantages(
+    trajectories: Sequence[Trajectory], advantages: Tensor, weights: Tensor, settings: Training
+) -> list[Trajectory]:
+    """The episodes with an advantage of each of their own turns, where ``Training.groups_by`` compares turns.
+
+    Args:
+        trajectories: the episodes of an iteration, those of a group next to each other.
+        advantages: float (groups, group size), of the whole episodes, times their group's weight.
+        weights: float (groups,), of the groups.
+        settings: the algorithm's.
+
+    Raises:
+        ValueError: an environment that does not say in which state of the game a turn begins.
+    """
+    if not GROUPINGS[settings.groups_by].states:
+        return list(trajectories)
+    changed, size = list(trajectories), settings.group_size
+    for first in range(0, len(changed), size):
+        group = [row for row in range(first, first + size) if changed[row].failure is None]
+        states = {row: _states(changed[row], settings) for row in group}
+        returns = {row: algo.discounted_returns(changed[row].turn_rewards, settings.gamma_turn) for row in group}
+        wholes = dict(zip(range(first, first + size), advantages[first // size].tolist(), strict=True))
+        held = _held(changed, group, 1 + settings.branches)
+        steps = algo.step_advantages(
+            [states[row][turn] for row, turn in held],
+            [fmean(returns[holder][turn] for holder in holders) for (_, turn), holders in held.items()],
+            resolve_name(ADVANTAGE_RULES[settings.algo].function),
+        )
+        weight = settings.step_weight * float(weights[first // size])
+        for step, ((row, turn), holders) in zip((weight * steps).tolist(), held.items(), strict=True):
+            infos = list(changed[row].turn_infos)
+            infos[turn] = replace(infos[turn], advantage=fmean(wholes[holder] for holder in holders) + step)
+            changed[row] = replace(changed[row], turn_infos=tuple(infos))
+        for row in group:
+            changed[row] = changed[row].own
+    return changed
+
+
+def _held(trajectories: Sequence[Trajectory], group: Sequence[int], tree: int) -> dict[tuple[int, int], list[int]]:
+    """For each turn of a group, by its row and its number, the rows that hold it: one, but for what branches share.
+
+    ``tree``: the rows of a base and its branches, which follow each other.
+    """
+    held: dict[tuple[int, int], list[int]] = {}
+    for row in group:
+        branch = trajectories[row].branch
+        shared = branch.turns if branch else 0
+        for turn in range(len(trajectories[row].turn_ends)):
+            held.setdefault((row - row % tree if turn < shared else row, turn), []).append(row)
+    return held
+
+
+def turn_advantages(trajectory: Trajectory) -> tuple[float, ...]:
+    """The advantage of each turn; empty where all have that of the episode."""
+    return tuple(turn.advantage for turn in trajectory.turn_infos if turn.advantage is not None)
+
+
+def token_advantages(
+    episodes: Tensor, turns: Sequence[Sequence[float]], turn_ends: Sequence[Sequence[int]], sampled: Tensor
+) -> Tensor:
+    """The advantage of each sampled token, float (rows, T), 0 at all others: of its turn, or of the whole episode.
+
+    Args:
+        episodes: float (rows,).
+        turns: of each row's turns; empty for a row whose tokens have the episode's.
+        turn_ends: of each row, the column of each turn's last sampled token.
+        sampled: bool (rows, T).
+    """
+    tokens = algo.broadcast_to_tokens(episodes, sampled)
+    rows = [row for row, values in enumerate(turns) if values]
+    if rows:
+        found = algo.turns_to_tokens([turns[row] for row in rows], [turn_ends[row] for row in rows], sampled[rows])
+        tokens[torch.tensor(rows, device=tokens.device)] = found.to(tokens.dtype)
+    return tokens
+
+
+def _states(trajectory: Trajectory, settings: Training) -> list[str]:
+    states = [turn.state for turn in trajectory.turn_infos if turn.state is not None]
+    if len(states) != len(trajectory.turn_ends):
+        raise ValueError(
+            f"training.groups_by is {settings.groups_by!r}, but the environment does not say in which state of the "
+            "game a turn begins (state_id, of a ragen_gym.TurnEnv), or an agent program does not play each reply as "
+            "one turn; use training.groups_by=level."
+        )
+    return states
