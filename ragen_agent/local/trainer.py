@@ -1,8 +1,8 @@
 """The loop of StarPO and StarPO-S in one process: roll out, score, update, log, save (RAGEN, arXiv 2504.20073).
 
 ``Trainer.run`` is the loop and ``Trainer._iterate`` one iteration. What both trainers share is in
-``ragen_agent.update`` and ``run``: scores, filter and record in ``iteration``, alarm and reasons to stop in ``early_stopping``.
-The update is in ``ragen_agent.local.policy_update``.
+``ragen_agent.update`` and ``ragen_agent.run``: scores, filter and record in ``iteration``, alarm and reasons to stop in
+``early_stopping``. The update is in ``ragen_agent.local.policy_update``.
 """
 
 from __future__ import annotations

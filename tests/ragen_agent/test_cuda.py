@@ -261,7 +261,7 @@ def test_the_gpus_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_visual_agent_of_the_benchmark_answers_as_on_the_cpu(tmp_path: Path) -> None:
-    from tests.ragen_gym.bench.test_hf_vision import LAKE, ask
+    from tests.ragen_agent.agents.test_hf_vision import LAKE, ask
 
     from ragen_gym.bench.agents import make_agent
 
@@ -276,7 +276,7 @@ def test_a_visual_agent_of_the_benchmark_answers_as_on_the_cpu(tmp_path: Path) -
 
 def test_an_agent_of_the_benchmark_answers_from_the_gpu(folder: Path) -> None:
     pytest.importorskip("openai", reason="the benchmark needs the extra bench")
-    from tests.ragen_gym.bench.test_hf import ask
+    from tests.ragen_agent.agents.test_hf import ask
 
     from ragen_gym.bench.agents import make_agent
 

@@ -79,6 +79,7 @@ class Kind:
 
 
 _HERE = "ragen_gym.bench.agents."
+_MODELS = "ragen_agent.agents."
 
 KINDS: dict[str, Kind] = {
     "random": Kind(_HERE + "builtin:RandomAgent", "", "moves drawn uniformly"),
@@ -86,8 +87,8 @@ KINDS: dict[str, Kind] = {
     "greedy": Kind(_HERE + "builtin:GreedyAgent", "", "the move with the highest expected reward at once"),
     "human": Kind(_HERE + "builtin:HumanAgent", "", "you, in the terminal"),
     "openai": Kind(_HERE + "openai:OpenAIAgent", "MODEL", "a model behind an OpenAI-compatible server"),
-    "hf": Kind(_HERE + "hf:HFAgent", "PATH", "a transformers model in this process"),
-    "hf-vision": Kind(_HERE + "hf_vision:HFVisionAgent", "PATH", "a visual transformers model in this process"),
+    "hf": Kind(_MODELS + "hf:HFAgent", "PATH", "a transformers model in this process"),
+    "hf-vision": Kind(_MODELS + "hf_vision:HFVisionAgent", "PATH", "a visual transformers model in this process"),
     "python": Kind(_HERE + "python:load", "module:callable", "Python code of yours"),
     "cmd": Kind(_HERE + "cmd:load", "PROGRAM", "a program in any language, lines of JSON"),
     "sb3": Kind(_HERE + "sb3:SB3Agent", "PATH", "a policy of Stable-Baselines3"),

@@ -18,10 +18,10 @@ def test_the_rows_of_the_rules_name_what_the_algorithms_have() -> None:
         assert set(row.options) <= set(known)
         assert row.random is ("generator" in known)
         assert all(hasattr(Training(), name) for name in row.options.values())
-    for rule in ADVANTAGE_RULES.values():
-        assert bool(rule.function) is bool(rule.across)
-        assert not rule.function or callable(resolve_name(rule.function))
-    assert {rule.across for rule in ADVANTAGE_RULES.values()} == {"", "group", "batch"}
+    for each in ADVANTAGE_RULES.values():
+        assert bool(each.function) is bool(each.across)
+        assert not each.function or callable(resolve_name(each.function))
+    assert {each.across for each in ADVANTAGE_RULES.values()} == {"", "group", "batch"}
     assert set(TOKEN_PARTS) == {"all", *PARTS}
 
 
