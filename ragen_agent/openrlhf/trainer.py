@@ -1,8 +1,9 @@
 """The trainer of a run: OpenRLHF's, with the iteration of StarPO-S (RAGEN, arXiv 2504.20073, section 3).
 
 One iteration plays all groups, filters them, trains on the rest and sends the weights to vLLM. Scores, filter, record,
-alarm and the reasons to stop are those of the local trainer (``iteration`` and ``early_stopping`` in
-``ragen_agent``). The state is saved at whole iterations: ``state.json`` names the last iteration of which every part was saved, and is written last, so a run that is killed at any moment goes on from there.
+alarm and the reasons to stop are those of the local trainer (``ragen_agent.update.iteration`` and
+``ragen_agent.run.early_stopping``). The state is saved at whole iterations: ``state.json`` names the last iteration of
+which every part was saved, and is written last, so a run that is killed at any moment goes on from there.
 
 A line of ``metrics.jsonl`` holds the keys of the local trainer and, next to them: ``vllm_kl``, ``vllm_gap`` and
 ``mismatch_kl`` (see ``experience.LogProbDifference``), ``critic_grad_norm``, ``eval_success``, ``eval_random`` and

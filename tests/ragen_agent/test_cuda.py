@@ -261,9 +261,8 @@ def test_the_gpus_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_visual_agent_of_the_benchmark_answers_as_on_the_cpu(tmp_path: Path) -> None:
-    from tests.ragen_agent.agents.test_hf_vision import LAKE, ask
-
     from ragen_gym.bench.agents import make_agent
+    from tests.ragen_agent.agents.test_hf_vision import LAKE, ask
 
     policy = on("cpu", SEES)
     save_checkpoint(policy.model, policy.tokenizer, tmp_path / "model")
@@ -276,9 +275,8 @@ def test_a_visual_agent_of_the_benchmark_answers_as_on_the_cpu(tmp_path: Path) -
 
 def test_an_agent_of_the_benchmark_answers_from_the_gpu(folder: Path) -> None:
     pytest.importorskip("openai", reason="the benchmark needs the extra bench")
-    from tests.ragen_agent.agents.test_hf import ask
-
     from ragen_gym.bench.agents import make_agent
+    from tests.ragen_agent.agents.test_hf import ask
 
     agent: Any = make_agent(f"hf:{folder}", max_tokens=8)
 
