@@ -233,6 +233,36 @@ def test_check_game_sees_wrong_oracles_by_play_alone() -> None:
         check_game(changed({"solve": solver(**wrong)}), max_nodes=0)
 
 
+@pytest.mark.parametrize(
+    ("max_nodes", "seen"),
+    [(20_000, "its own actions reach"), (0, "success of 1, and the oracle's own moves succeed")],
+    ids=["by search", "by play"],
+)
+def test_large_rewards_hide_no_wrong_chance_of_success(max_nodes: int, seen: str, tmp_path: Path) -> None:
+    """A chance found by draws is uncertain; a return by that much times the largest reward, and success is not."""
+
+    def expected_return(solution: TightropeSolution, *asked: Any) -> float:
+        return max(0.0, 10_000.5 * TightropeSolution.success(solution, *asked) - 0.5)
+
+    members: dict[str, Any] = {
+        "rule": bent("(1.0, 2) if taken", "(10_000.0, 2) if taken", tmp_path),
+        "noise_in_params": False,
+        "rewards": lambda game: (("taking the flag", 10_000.0), ("falling", -0.5)),
+    }
+    check_game(changed({**members, "solve": solver(expected_return=expected_return)}), max_nodes=max_nodes)
+    broken = changed({**members, "solve": solver(expected_return=expected_return, success=certain)})
+    with pytest.raises(AssertionError, match=seen):
+        check_game(broken, max_nodes=max_nodes)
+
+
+def test_an_error_of_the_rule_is_no_oracle_without_an_answer(tmp_path: Path) -> None:
+    """Of a place that the oracle's moves alone reach, which are more than the other episodes have."""
+    place = "    cell = state[0]\n"
+    refusing = bent(place, place + "    if cell > 4:\n        raise ValueError('no such place')\n", tmp_path)
+    with pytest.raises(ValueError, match="no such place"):
+        check_game(changed({"rule": refusing, "grip": 1.0}), examples=1, actions=1)
+
+
 @pytest.mark.parametrize("size", [6, 10])
 def test_check_game_sees_a_mask_that_forbids_the_winning_move(size: int) -> None:
     """Of levels on which random moves seldom come next to the goal."""
