@@ -94,17 +94,13 @@ class TurnRegret:
     def __init__(self, game: Game) -> None:
         self._game = game
 
-    def begin(self, state: _State, left: int, replies: Replies) -> dict[str, Any]:
+    def begin(self, state: _State, left: int) -> dict[str, Any]:
         """Start an episode of so many moves on this state's level; the entries of ``info`` before the first turn."""
-        self._replies, self._turns = replies, replies.turns
         self._values = level_values(
             self._game.for_board(state[0]), state[0], left, may_stop=True, max_entries=self.max_entries
         )
-        value, attainable = (
-            self._values.value(*state, left),
-            self._values.attainable(*state, left, self._turns, replies),
-        )
-        return _turn_info(TurnValue(value, value, NOTHING, NOTHING, NOTHING, NOTHING, attainable, NOTHING, ()))
+        value = self._values.value(*state, left)
+        return _turn_info(TurnValue(value, value, NOTHING, NOTHING, NOTHING, NOTHING, ()))
 
     def start(self, state: _State, left: int) -> None:
         """Start a turn, with so many moves left."""
@@ -135,15 +131,19 @@ class TurnRegret:
         regret, chance = forfeited, NOTHING
         for move in self._moves:
             regret, chance = regret.plus(move.regret), chance.plus(move.chance)
-        values, start = self._values, (*self._before, planned, self._left, then_left)
-        advantage = values.expected(*start).minus(before)
-        attainable = values.attainable(*self._before, self._left, self._turns, self._replies)
-        self._turns -= 1
-        kept = values.expected(*start, self._turns, self._replies)
-        moves = tuple(self._moves)
-        return _turn_info(
-            TurnValue(before, after, regret, chance, forfeited, advantage, attainable, attainable.minus(kept), moves)
-        )
+        advantage = self._values.expected(*self._before, planned, self._left, then_left).minus(before)
+        return _turn_info(TurnValue(before, after, regret, chance, forfeited, advantage, tuple(self._moves)))
+
+    def attainable(self, state: _State, left: int, turns: int, replies: Replies) -> Value:
+        """See ``LevelValues.attainable``."""
+        return self._values.attainable(*state, left, turns, replies)
+
+    def avoidable(
+        self, state: _State, planned: Sequence[int], left: int, then_left: int, turns: int, replies: Replies
+    ) -> Value:
+        """What a reply that plays ``planned`` gives away of ``attainable``, over fresh transition noise."""
+        kept = self._values.expected(*state, planned, left, then_left, turns - 1, replies)
+        return self.attainable(state, left, turns, replies).minus(kept)
 
 
 class BatchRegret:

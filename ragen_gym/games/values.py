@@ -114,14 +114,6 @@ class TurnValue(NamedTuple):
     #: E[sum of rewards + V* after] - V* before, over fresh transition noise: the turn's advantage over optimal play,
     #: never positive, whatever the noise of this episode was
     advantage: Value
-    #: the optimum of whole replies before the turn, with the turns and moves left then: V* chooses each move after it
-    #: has seen what the last one did, a reply fixes its moves before the first of them. ``before`` less this is what no
-    #: policy of whole replies could avoid. Equal to ``before`` where chance does not decide where a game goes on; NaN
-    #: where there are too many plans to compare (``MAX_PLANNED``)
-    attainable: Value
-    #: what the reply gave away of that, at least 0 up to rounding: ``attainable`` - E[sum of rewards + ``attainable``
-    #: after], over fresh transition noise
-    avoidable: Value
     moves: tuple[MoveValue, ...]  # of each move
 
 
@@ -236,7 +228,9 @@ class LevelValues:
     ) -> Value:
         """The optimum of whole replies, each of which fixes its moves before the first of them is played.
 
-        At least 0, since a reply may play nothing. Unknown where there are too many plans; see ``MAX_PLANNED``.
+        V* chooses each move after it has seen what the last one did: V* less this is what no policy of whole replies
+        can avoid. Equal to V* where chance does not decide where a game goes on, and at least 0, since a reply may play
+        nothing. Unknown where there are too many plans; see ``MAX_PLANNED``.
 
         Args:
             board: of a state in which the game goes on.

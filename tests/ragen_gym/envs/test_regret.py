@@ -20,7 +20,7 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games import values as values_module
 from ragen_gym.games.registry import TABLE, GameSpec
-from ragen_gym.games.values import NOTHING
+from ragen_gym.games.values import NOTHING, Value
 from tests.ragen_gym.envs.test_vector import pair, play_both
 from tests.ragen_gym.games.test_values import Opaque
 
@@ -132,8 +132,10 @@ def test_turns_add_up_to_the_optimum_less_the_return(seed: int, name: str, data:
     env = make_turn(name, regret=True, max_turns=3, max_actions_per_turn=3, max_actions=8, **options)
     _, info = env.reset(seed=seed)
     first, total, regret, chance, values = info["turn_value"].before, 0.0, 0.0, 0.0, []
+    attainable: list[tuple[Value, Value]] = []
     while not env.over:
         moves = data.draw(st.lists(st.integers(0, len(env.action_names) - 1), max_size=4))
+        attainable.append((env.attainable_value(), env.avoidable_regret(moves)))
         _, _, _, _, info = env.step(reply_for(env, moves) if moves else "?")
         value = info["turn_value"]
         assert value.regret.total >= 0
@@ -145,8 +147,8 @@ def test_turns_add_up_to_the_optimum_less_the_return(seed: int, name: str, data:
     if not env.game.stochastic:
         assert chance == pytest.approx(0, abs=1e-9)
         assert [-value.advantage.total for value in values] == pytest.approx([value.regret.total for value in values])
-        assert all(value.attainable == value.before for value in values)
-        assert [value.avoidable.total for value in values] == pytest.approx([value.regret.total for value in values])
+        assert [value for value, _ in attainable] == [value.before for value in values]
+        assert [lost.total for _, lost in attainable] == pytest.approx([value.regret.total for value in values])
     assert total == pytest.approx(first.total - regret + chance, abs=1e-9)
     assert values[0].before == first
     for one, other in pairwise(values):
@@ -186,10 +188,10 @@ def test_on_slippery_ice_the_attainable_optimum_stands_beside_the_regret() -> No
     for moves in [[], *([a] for a in range(4)), *([a, b] for a in range(4) for b in range(4))]:
         _, info = env.reset(options={"level": "P_\n_G", "noise_seed": 1})
         start = info["turn_value"]
-        assert (start.before.success, start.attainable.success) == pytest.approx((3 / 8, 5 / 16))
+        assert (start.before.success, env.attainable_value().success) == pytest.approx((3 / 8, 5 / 16))
+        avoidable = env.avoidable_regret(moves)
         value = env.step(reply_for(env, moves) if moves else "?")[4]["turn_value"]
-        assert value.attainable == start.attainable
-        found.append((value.avoidable.success, -value.advantage.success))
+        found.append((avoidable.success, -value.advantage.success))
     assert min(avoidable for avoidable, _ in found) == pytest.approx(0, abs=1e-12)
     assert all(given_away - avoidable == pytest.approx(1 / 16) for avoidable, given_away in found)
 
@@ -202,9 +204,10 @@ def test_no_reply_beats_the_attainable_optimum(seed: int, data: st.DataObject) -
     env.reset(seed=seed)
     while not env.over:
         moves = data.draw(st.lists(st.integers(0, 3), max_size=3))
+        attainable, avoidable = env.attainable_value(), env.avoidable_regret(moves)
         value = env.step(reply_for(env, moves) if moves else "?")[4]["turn_value"]
-        assert value.attainable.success <= value.before.success + 1e-12
-        assert -1e-12 <= value.avoidable.success <= value.attainable.success + 1e-12
+        assert attainable.success <= value.before.success + 1e-12
+        assert -1e-12 <= avoidable.success <= attainable.success + 1e-12
 
 
 def test_the_oracles_turns_on_firm_ice_have_no_regret() -> None:
@@ -238,3 +241,7 @@ def test_bad_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"Endless has no horizon: give regret=100"):
         StepEnv("Endless", regret=True)
     assert isinstance(TurnEnv(StepEnv("Endless", regret=9)), TurnEnv)
+    turns = make_turn("FrozenLake")
+    turns.reset(seed=0)
+    with pytest.raises(ValueError, match="made with regret=True"):
+        turns.attainable_value()
