@@ -30,6 +30,7 @@ from ragen_gym.core.stats import (
     paired_mean_difference,
     percent,
 )
+from ragen_gym.core.text import without_controls
 
 __all__ = ["METRICS", "compare", "compare_results", "junit", "worse"]
 
@@ -279,13 +280,13 @@ def _entries(comparison: Comparison) -> Iterable[tuple[str, str, dict[str, Any]]
 
 def junit(comparison: Comparison, margin: float = 0.0) -> bytes:
     """A comparison as JUnit XML: a test case for each metric of all levels and of each split; ``worse`` fails it."""
-    failures = worse(comparison, margin)
+    failures = {place: without_controls(reason) for place, reason in worse(comparison, margin).items()}
     cases = [(name, metric, entry["sentence"]) for name, metric, entry in _entries(comparison)]
     scored = dict.fromkeys([*comparison["splits"], *comparison.get("unscored", {})])
     cases += [(name, "scored", "") for name in scored]
     suite = ElementTree.Element(
         "testsuite",
-        name=f"{comparison['suite']}: {comparison['first']} against {comparison['second']}",
+        name=without_controls(f"{comparison['suite']}: {comparison['first']} against {comparison['second']}"),
         tests=str(len(cases)),
         failures=str(len(failures)),
         errors="0",
@@ -296,7 +297,7 @@ def junit(comparison: Comparison, margin: float = 0.0) -> bytes:
         if reason := failures.get((name, metric)):
             ElementTree.SubElement(case, "failure", message=reason, type="worse").text = reason
         elif sentence:
-            ElementTree.SubElement(case, "system-out").text = sentence
+            ElementTree.SubElement(case, "system-out").text = without_controls(sentence)
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)

@@ -247,7 +247,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--fail-if-worse {margin:g}: give percentage points from 0 to 100.")
     first, second = load_several([arguments.first, arguments.second], arguments.suite)
     result = compare_results(first, second)
-    failed = [] if margin is None else [*worse(result, margin).values()]
+    faults = {} if margin is None else worse(result, margin)
+    failed = [*faults.values()]
     if arguments.junit is not None:
         check_parent(arguments.junit)
         write_atomic(arguments.junit, junit(result, margin or 0.0))
@@ -269,8 +270,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     if notes:
         print("\n" + "\n".join(map(wrapped, notes)))
     if margin is not None:
+        shown = any(metric != "scored" for _, metric in faults)
         beyond = f" by more than {margin:g} points" * bool(margin)
-        print(f"\n{first.agent} is {'' if failed else 'not shown to be '}worse{beyond}{':' if failed else '.'}")
+        print(f"\n{first.agent} is {'' if shown else 'not shown to be '}worse{beyond}{':' if failed else '.'}")
         print("".join(f"{wrapped(said, '  ')}\n" for said in failed), end="")
     return int(bool(failed))
 

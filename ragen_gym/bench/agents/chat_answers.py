@@ -1,4 +1,4 @@
-"""What servers of chat completions answer: completions, whole or streamed, and errors in the words of many vendors."""
+"""Answers of servers of chat completions: completions, whole or streamed, and errors in the words of many vendors."""
 
 from __future__ import annotations
 
@@ -56,6 +56,13 @@ _BLOCKED = re.compile(
     r"|block.?reason|blocked.{0,20}safety|guardrail.{0,20}interven"
     r"|content exists risk|considered high risk|sensitive.{0,3}(content|words?|information)|new_sensitive"
     r"|敏感|违规|不安全",
+    _FLAGS,
+)
+#: A field of the request is refused, whose name may be that of a filter.
+_FIELD = re.compile(
+    r"(unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|extra)\W(request\W)?(parameter|argument|field|keyword|input)"
+    r"|is not a (valid|supported) (parameter|argument|field)"
+    r"|(parameter|argument|field)\b.{0,40}\bnot (supported|permitted|allowed)",
     _FLAGS,
 )
 #: An endpoint takes no system message, or only streams. The other way is tried once, and kept if it helps.
@@ -133,7 +140,8 @@ def trouble_of(error: Any, *, folds: bool, streams: bool) -> Trouble:
     status, code = getattr(error, "status_code", None), str(getattr(error, "code", None))
     said = f"{code} {getattr(error, 'type', '')} {said_by(error)}"
     if status not in _NOT_ABOUT_THE_REQUEST and not _ACCOUNT.search(said):
-        kinds = [(Trouble.OVERFLOW, _OVERFLOW)] + [(Trouble.BLOCKED, _BLOCKED)] * (not status or status < 500)
+        about_the_prompt = (not status or status < 500) and not _FIELD.search(said)
+        kinds = [(Trouble.OVERFLOW, _OVERFLOW)] + [(Trouble.BLOCKED, _BLOCKED)] * about_the_prompt
         kinds += [(Trouble.NO_SYSTEM, _NO_SYSTEM)] * (not folds) + [(Trouble.STREAM_ONLY, _STREAM_ONLY)] * (not streams)
         for kind, words in kinds:
             if words.search(said):

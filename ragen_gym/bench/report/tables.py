@@ -203,8 +203,8 @@ def too_good(summary: Summary) -> list[str]:
     """A sentence on success above optimal play's interval."""
     if above := above_optimal(summary):
         return [
-            f"Success above the 95 % interval of optimal play: {', '.join(above)}. The agent saw the transition noise "
-            "to come, or the game's oracle is wrong."
+            f"Success above the 95 % interval of optimal play: {', '.join(above)}. Chance does that to one right agent "
+            "in 40; else the agent saw the transition noise to come, or the game's oracle is wrong."
         ]
     return []
 
@@ -213,8 +213,8 @@ def wrong_oracle(splits: Mapping[str, Summary]) -> list[str]:
     """Sentences on the splits, by name, whose random play is significantly better than their optimal play."""
     return [
         f"{name}: random play succeeds in {percent(split['random']['rate'])} and optimal play in "
-        f"{percent(split['optimal_expected'])}, so the oracle of {split['env']} is wrong: run `ragen-gym check "
-        f"{split['env']}`."
+        f"{percent(split['optimal_expected'])}: the oracle of {split['env']} is wrong, unless these episodes are among "
+        f"the 2.5 % that luck puts there. Run `ragen-gym check {split['env']}`."
         for name, split in splits.items()
         if "random" in split and "optimal_expected" in split and split["random"]["low"] > split["optimal_expected"]
     ]

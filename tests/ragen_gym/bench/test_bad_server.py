@@ -645,6 +645,9 @@ SAID: dict[Trouble, tuple[str, ...]] = {
         "Prompt blocked: SAFETY",
     ),
     Trouble.REFUSED: (
+        "Unsupported parameter: 'content_filter' is not supported with this model.",
+        "Unrecognized request argument supplied: content_filter",
+        "content_filter: Extra inputs are not permitted",
         "Unknown field: seed",
         "temperature must be at most 2",
         "max_tokens is too large: 9",

@@ -145,7 +145,9 @@ def test_a_version_that_fails_where_it_would_lose_is_worse(
     wins = without(shutil.copytree(runs / "old", tmp_path / "wins"), lambda record: record["success"])
     arguments = ["bench", "compare", str(wins), str(runs / "old"), "--fail-if-worse"]
     assert main(arguments) == 1
-    assert "has no scored episode of" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "has no scored episode of" in printed
+    assert "not shown to be worse: " in printed
     assert main([*arguments, "100"]) == 0
     none = without(shutil.copytree(runs / "old", tmp_path / "none"), lambda record: False)
     assert main(["bench", "compare", str(none), str(runs / "old"), "--fail-if-worse"]) == 2
@@ -174,4 +176,7 @@ def test_junit_xml(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert len(wrong) == int(suite.get("failures", "")) == len(result["worse"])
     assert wrong["smoke.all", "malformed"].get("message") in result["worse"]
     assert b"<failure" not in junit(compare_results(load_results(runs / "old"), load_results(runs / "new")))
+    escaped = {**compare_results(load_results(runs / "new"), load_results(runs / "old")), "first": "new\x1b\x00"}
+    [suite] = ElementTree.fromstring(junit(escaped))
+    assert "new\N{REPLACEMENT CHARACTER}" in suite.get("name", "")
     assert main([*arguments[:-1], str(tmp_path / "no" / "folder.xml")]) == 2

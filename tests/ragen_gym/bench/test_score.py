@@ -440,8 +440,8 @@ def test_random_play_that_beats_optimal_play_is_a_warning(
     monkeypatch.setattr("ragen_gym.bench.baselines._ORACLE_EPISODES", {})
     [warning] = tables.wrong_oracle(score(CALM, random_run, "random")["splits"])
     assert re.fullmatch(
-        r"frozen_lake: random play succeeds in \d\d\.\d % and optimal play in 5\.0 %, so the oracle of FrozenLake is "
-        r"wrong: run `ragen-gym check FrozenLake`\.",
+        r"frozen_lake: random play succeeds in \d\d\.\d % and optimal play in 5\.0 %: the oracle of FrozenLake is "
+        r"wrong, unless .* 2\.5 % that luck puts there\. Run `ragen-gym check FrozenLake`\.",
         warning,
     )
     assert warning in bench_scores.score_lines(score(CALM, random_run, "random"))
