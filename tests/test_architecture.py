@@ -73,6 +73,7 @@ WITHOUT = {
     "ragen_gym.core": {"gymnasium", "numba", "torch"},
     "ragen_gym.games": {"gymnasium", "torch"},
     "ragen_gym.envs": {"pygame", "torch"},
+    **{f"ragen_gym.{room}": {"torch"} for room in ("audit", "cli", "integrations", "multiagent", "serve", "testing")},
     "ragen_agent.algo": {"gymnasium", "transformers"},
     "ragen_agent.config": {"torch", "transformers"},
 }

@@ -66,8 +66,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     add_environment_options(solve, rules_only=True)
     solve.add_argument("file", metavar="FILE", help="a file of boards, or - for the standard input")
     solve.add_argument("--actions", type=int, metavar="N", help="the most actions (default: the id's horizon)")
-    solve.add_argument("--pushes", action="store_true", help="Sokoban: a plan with the fewest pushes, too")
-    solve.add_argument("--max-nodes", type=int, metavar="N", help="Sokoban: limit of each search (default: 2,000,000)")
+    solve.add_argument(
+        "--pushes", action="store_true", help="a plan with the fewest pushes, too (games solved by search)"
+    )
+    solve.add_argument(
+        "--max-nodes",
+        type=int,
+        metavar="N",
+        help="limit of each search (games solved by search)",
+    )
     solve.add_argument("--json", action="store_true", help="print JSON")
     check = add_command(
         commands,
@@ -212,7 +219,7 @@ def _solve(arguments: argparse.Namespace) -> int:
             raise ValueError(f"{option} {value}: give 1 or more.")
     if (arguments.pushes or arguments.max_nodes) and not spec.game_class.solved_by_search:
         option = "--pushes" if arguments.pushes else "--max-nodes"
-        raise ValueError(f"{option} is for Sokoban's games, which are solved by search; leave it out for {spec.name}.")
+        raise ValueError(f"{option} is for games that are solved by search; leave it out for {spec.name}.")
     arguments.levels = f"{sys.stdin.read()}\n" if arguments.file == "-" else arguments.file
     if not arguments.levels.strip():
         raise ValueError("the standard input holds no board: write one row a line, a blank line between boards.")

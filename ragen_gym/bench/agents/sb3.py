@@ -89,7 +89,10 @@ class SB3Agent:
         try:
             model = load_policy(loader, saved, run_code=run_code)
         except Exception as error:  # whatever a file that is no policy of this algorithm leads to
-            raise ValueError(f"sb3:{path} cannot be loaded as {algorithm}: {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"sb3:{path} cannot be loaded as {algorithm}: {type(error).__name__}: {error}. Name the class that "
+                "saved it, such as --set algorithm=sb3_contrib:MaskablePPO."
+            ) from error
         try:
             self._statistics = load_statistics(statistics, run_code=run_code) if statistics else None
         except Exception as error:

@@ -14,7 +14,6 @@ import pickle
 import zipfile
 from typing import Any
 
-import torch
 from stable_baselines3.common.vec_env import VecNormalize
 
 __all__ = ["load_policy", "load_statistics"]
@@ -45,6 +44,8 @@ _NEEDED = ("policy_class", "policy_kwargs", "observation_space", "action_space")
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        import torch
+
         module = module.replace("numpy.core.", "numpy._core.")  # of NumPy 1
         if name in _NAMES.get(module, "").split():
             return super().find_class(module, name)
