@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import tomli_w
@@ -86,7 +87,8 @@ def dry_run(
         check_context(load_shape(Path(config.model))[0], config)
     tokenizer, note = tokenizer_of(config)
     chat = ChatFormat.from_settings(tokenizer, config.turns, _vision(config, tokenizer))
-    view = scripted_episode(config, chat)
+    shares = _games(config)
+    views = [scripted_episode(share, chat) for share in shares]
     _title(console, "Configuration")
     _say(
         console,
@@ -99,7 +101,7 @@ def dry_run(
     _title(console, "Arithmetic")
     for sentence in describe(config, settings):
         _say(console, f"- {sentence}")
-    _say(console, f"- {_duration(config, settings, folder, view.trajectory)}")
+    _say(console, f"- {_duration(config, settings, folder, shares, views)}")
     if settings is None:
         _say(console, f"- {_place(config)}")
     else:
@@ -109,7 +111,8 @@ def dry_run(
         _playing_ahead(console, config, settings, folder)
         _memory(console, config, settings, recipe, on_cpu=on_cpu)
     gpus = None if settings and _on_cpu(settings) else settings
-    for doubt in doubts(config, gpus, *_unsampled(view.trajectory)):
+    played = [(share, *_unsampled(view.trajectory)) for share, view in zip(shares, views, strict=True)]
+    for doubt in doubts(config, gpus, played):
         console.print(Text.assemble("\n", ("Warning", "bold yellow"), f" {doubt}"), soft_wrap=not console.is_terminal)
     if recipe:
         _title(console, f"Recipe {recipe.name}: {recipe.seen}")
@@ -118,9 +121,9 @@ def dry_run(
         if recipe.cluster:
             _say(console, f"Cluster: {recipe.cluster}")
     _title(console, "One scripted episode")
-    console.print(view.text, soft_wrap=True)
-    _say(console, f"{LEGEND} {view.counts}{note}")
-    env = make_env(games_at(config, 0)[0].config, "train")
+    console.print(views[0].text, soft_wrap=True)
+    _say(console, f"{LEGEND} {views[0].counts}{note}")
+    env = make_env(shares[0], "train")
     if tokenizer.is_fast and config.turns.observation != "image" and isinstance(env, TurnEnv):
         found = board_tokens(tokenizer, env, range(BOARDS))
         _say(console, f"Its boards: {found}. ragen-agent tokens compares the text formats.")
@@ -152,7 +155,15 @@ def _place(config: Config) -> str:
     return f"On this machine it would run on {device} and play in {str(dtype).removeprefix('torch.')}{threads}."
 
 
-def _duration(config: Config, settings: OpenRLHF | None, folder: Path, episode: Trajectory) -> str:
+def _games(config: Config) -> list[Config]:
+    """The settings of each game that the run plays, of the mixture or of the steps of the curriculum."""
+    starts = [0, *(step["iteration"] for step in config.curriculum)]
+    return [share.config for start in starts for share in games_at(config, start)]
+
+
+def _duration(
+    config: Config, settings: OpenRLHF | None, folder: Path, shares: Sequence[Config], views: Sequence[TokenView]
+) -> str:
     metrics = folder / "metrics.jsonl"
     seconds = [line["seconds"] for line in read_json_lines(metrics) if "seconds" in line] if metrics.is_file() else []
     shape = model_shape(config)
@@ -163,11 +174,17 @@ def _duration(config: Config, settings: OpenRLHF | None, folder: Path, episode: 
         device, devices = "a GPU with the local trainer", 1
         with suppress(ValueError):
             device = "cpu" if device_and_dtype(config)[0] == "cpu" else device
+    played = round(fmean(len(view.trajectory.ids) for view in views))
+    longest = max(_longest(share, view.trajectory) for share, view in zip(shares, views, strict=True))
+    return duration(config, device, devices, shape.parameters if shape else None, played, longest, seconds)
+
+
+def _longest(config: Config, episode: Trajectory) -> int:
+    """The most tokens of an episode of this game."""
     turns, (prompt, between) = config.turns, _unsampled(episode)
     most = prompt + turns.max_turns * (turns.max_tokens_per_turn + between)
     longest = most if between or turns.max_turns == 1 else turns.max_tokens_per_episode
-    longest = min(longest, turns.max_tokens_per_episode)
-    return duration(config, device, devices, shape.parameters if shape else None, len(episode.ids), longest, seconds)
+    return min(longest, turns.max_tokens_per_episode)
 
 
 def _unsampled(episode: Trajectory) -> tuple[int, int]:
@@ -302,10 +319,9 @@ class TokenView:
 
 
 def scripted_episode(config: Config, chat: ChatFormat) -> TokenView:
-    """An episode on a training level of the first game, whose replies the demonstrator writes."""
-    share = games_at(config, 0)[0].config
-    process = TokenMDP.from_settings(make_env(share, "train"), chat, share.turns)
-    how = replace(share.demonstrations, mistakes=0.0)
+    """An episode on a training level of one game, whose replies the demonstrator writes."""
+    process = TokenMDP.from_settings(make_env(config, "train"), chat, config.turns)
+    how = replace(config.demonstrations, mistakes=0.0)
     (t,) = demonstrate(process, [Instance(0, 0)], how, 0)
     edges = {0, *(t.sampled[1:] != t.sampled[:-1]).nonzero()[0] + 1, len(t.ids)}
     images = {image.start: image for image in t.images}

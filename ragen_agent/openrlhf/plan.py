@@ -180,17 +180,18 @@ def _gpu_plan(config: Config, settings: OpenRLHF) -> list[str]:
     ]
 
 
-def doubts(config: Config, settings: OpenRLHF | None, prompt: int, between: int) -> list[str]:
+def doubts(config: Config, settings: OpenRLHF | None, played: Sequence[tuple[Config, int, int]]) -> list[str]:
     """Warnings: replies that do not fit into an episode, and GPUs that stand idle.
 
     Args:
         config: of the run.
         settings: of the distributed trainer; None for the local one.
-        prompt: tokens before the first reply.
-        between: tokens between two replies, 0 where unknown.
+        played: of each game, its settings, the tokens before its first reply, and those between two replies, 0 where
+            unknown.
     """
     found = []
-    for turns in (each.turns for each in all_settings(config)):
+    for each, prompt, between in played:
+        turns, where = each.turns, f" in {each.game}" * bool(config.games)
         replies = turns.max_turns if turns.history < 0 else min(turns.max_turns, turns.history + 1)
         if config.program.command or not turns.keep_thinking:  # what a prompt keeps of earlier replies is not known
             replies = 1
@@ -201,8 +202,8 @@ def doubts(config: Config, settings: OpenRLHF | None, prompt: int, between: int)
             fits = max(0, most - others) // replies
             lower = f", or lower turns.max_tokens_per_turn to {fits}" if fits else ""
             found.append(
-                f"Replies may not fit: {replies} of at most {limit:,} tokens and {others:,} of prompt and messages are "
-                f"{needed:,}, but turns.max_tokens_per_episode={most}, so an episode of long replies is cut. Raise "
+                f"Replies may not fit{where}: {replies} of at most {limit:,} tokens and {others:,} of prompt and "
+                f"messages are {needed:,}, but turns.max_tokens_per_episode={most}, so an episode of long replies is cut. Raise "
                 f"it to {needed}{lower}."
             )
     return [*dict.fromkeys(found), *(_idle_gpus(config, settings) if settings else [])]
@@ -244,12 +245,13 @@ RATES = {
     "H100": Rate(
         12.5e12,
         17.7e12,
-        "H100s with 8B and 32B models, 2,048 episodes an iteration (NeMo RL 0.4; fewer take longer)",
+        "H100s with 8B and 32B models, 2,048 episodes an iteration (NeMo RL 0.4; fewer, or other GPUs, take longer)",
     ),
     "cpu": Rate(0.055e12, 0.46e12, "two CPU cores (AMD EPYC; Intel Xeon with AMX) with SmolLM2-135M"),
 }
-#: Tokens a second on two cores with a model so small that its arithmetic does not count.
-_MOST_ON_CPU = 70_000.0
+#: The most trained tokens a second with a model so small that its arithmetic does not count: the median and the fastest
+#: of the 3,006 runs that benchmarks/experiments records, evaluation included.
+_SMALL_ON_CPU = 3_900.0, 16_000.0
 
 
 def duration(
@@ -268,7 +270,7 @@ def duration(
         device: a key of ``RATES``, or another name for one without a measured rate.
         devices: how many of them.
         parameters: of the model, None where unknown.
-        played: tokens of an episode that the demonstrator plays.
+        played: tokens of an episode that the demonstrator plays, in the mean over the games.
         longest: the most tokens of an episode.
         seconds: of each iteration that the run's folder records.
     """
@@ -284,8 +286,8 @@ def duration(
     if rate is None or parameters is None:
         why = f"no rate was measured on {device}" if rate is None else "the model's size is not known"
         return f"{tokens}; how long that takes is not estimated, since {why}."
-    most = _MOST_ON_CPU if device == "cpu" else inf
-    fast, slow = (devices * min(most, each / parameters) for each in (rate.fast, rate.slow))
+    most = _SMALL_ON_CPU if device == "cpu" else (inf, inf)
+    slow, fast = (devices * min(m, each / parameters) for m, each in zip(most, (rate.slow, rate.fast), strict=True))
     return (
         f"{tokens}. Estimate: {_time(few / fast)} to {_time(many / slow)}, without start and evaluation, from "
         f"rates measured on {rate.measured}."

@@ -69,12 +69,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     solve.add_argument(
         "--pushes", action="store_true", help="a plan with the fewest pushes, too (games solved by search)"
     )
-    solve.add_argument(
-        "--max-nodes",
-        type=int,
-        metavar="N",
-        help="limit of each search (games solved by search)",
-    )
+    limit = "limit of each search, in games that are solved by search (default: 2,000,000)"
+    solve.add_argument("--max-nodes", type=int, metavar="N", help=limit)
     solve.add_argument("--json", action="store_true", help="print JSON")
     check = add_command(
         commands,
