@@ -42,7 +42,6 @@ NOT_YET = {
     "ragen_gym.audit",
     "ragen_gym.bench",
     "ragen_gym.cli",
-    "ragen_gym.core",
     "ragen_gym.envs",
     "ragen_gym.games",
     "ragen_gym.inference",
