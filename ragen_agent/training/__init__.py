@@ -1,1 +1,1 @@
-"""What both trainers share: a policy that plays, the tasks it plays, iterations, run folders, diagnostics."""
+"""Parts shared by both trainers: the playing policy, its tasks, iterations, run folders, diagnostics."""
