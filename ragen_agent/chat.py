@@ -126,12 +126,12 @@ class ChatFormat:
         """
         if not hasattr(tokenizer, "chat_template"):
             raise ValueError(
-                f"{shown(tokenizer)} is no tokenizer: give for example AutoTokenizer.from_pretrained(PATH)."
+                f"{shown(tokenizer)} is not a tokenizer: give for example AutoTokenizer.from_pretrained(PATH)."
             )
         if not tokenizer.chat_template:
             raise ValueError(
                 f"the tokenizer {tokenizer.name_or_path!r} has no chat template; set tokenizer.chat_template "
-                "(a Jinja text, for example that of the instruction-tuned model) and save it with the model"
+                "(a Jinja text, for example the instruction-tuned model's) and save it with the model"
             )
 
         render, text = open_template(tokenizer, template_options or {})

@@ -82,7 +82,7 @@ class TemplateText:
             notes.append("the template strips white space at the ends of earlier replies; the row keeps it")
         if self.opening != self.past_opening:
             notes.append(
-                f"the template writes {self.opening!r} before a reply that is asked for, {self.past_opening!r} "
+                f"the template writes {self.opening!r} before a requested reply, {self.past_opening!r} "
                 "before an earlier one; the row keeps the first"
             )
         return tuple(notes)
@@ -256,7 +256,7 @@ def _other_header(render: Render, frame: _Frame) -> str:
     past, opening = frame.past_opening, frame.opening
     if opening.startswith(past) or (past.startswith(opening) and past[len(opening) :].isspace()):
         return ""
-    found = f"the chat template writes {past!r} before a past reply but {opening!r} when a reply is asked for"
+    found = f"the chat template writes {past!r} before a past reply but {opening!r} before a requested reply"
     system = len(frame.starts) > 1
     first = _conversation([_SYSTEM] * system + [_USERS[0]], system)
     if _render(render, first, True) == _render(render, first, False):

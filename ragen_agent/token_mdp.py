@@ -330,7 +330,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         if not self.ids:
             self._check_running()
         if not self.done:
-            raise ValueError("the episode goes on, and its record is made at its end: step() until done, or fail() it.")
+            raise ValueError("the episode is still running: step() until done, or fail() it, before its record.")
         ids = self._past + self.ids
         sampled = np.zeros(len(ids), dtype=np.bool_)
         for start, end in self._spans:
@@ -369,7 +369,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         if not 0 <= token < self._vocabulary:
             raise ValueError(
                 f"token id {token} is outside the tokenizer's vocabulary of {self._vocabulary}; "
-                "suppress such ids when sampling"
+                "suppress these ids when sampling"
             )
         if token in self.chat.reserved_ids:
             raise ValueError(

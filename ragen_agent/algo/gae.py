@@ -324,5 +324,5 @@ def _checked(rewards: Tensor, values: Tensor, sampled: Tensor) -> tuple[Tensor, 
             "must share one shape (rows, T)"
         )
     if bool((rewards.ne(0) & ~sampled).any()):
-        raise ValueError("a reward stands at a token that was not sampled; put it at its turn's last sampled token")
+        raise ValueError("a reward is at an unsampled token; put it at its turn's last sampled token")
     return as_float(rewards), as_float(values)

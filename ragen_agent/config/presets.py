@@ -171,7 +171,7 @@ def read_settings_file(path: Path, *, keep: bool = False) -> Settings:
     base = about.pop("base", None)
     if base is not None:
         if base not in recipe_names():
-            raise ValueError(f"{path}: its base {base!r} is no recipe; choose one of {', '.join(recipe_names())}.")
+            raise ValueError(f"{path}: its base {base!r} is not a recipe; choose one of {', '.join(recipe_names())}.")
         settings = merged(read_settings_file(FOLDER / f"{base}.toml", keep=True), settings)
     if not keep:
         settings.pop(ROOT, None)

@@ -237,7 +237,7 @@ class Evaluation:
     """The evaluation before and after training: one episode on each of some fixed, distinct levels."""
 
     levels: int = setting(256, "how many", low=1, unit="levels")
-    split: str = setting("test", "whose levels", choices=SPLIT_NAMES)
+    split: str = setting("test", "split of the levels", choices=SPLIT_NAMES)
     temperature: float = setting(0.5, "of sampling", above=0, high=10)
     batch: int = setting(256, "episodes at a time", low=1, unit="episodes")
     imitation: bool = setting(

@@ -138,7 +138,7 @@ class Training:
     )
     kl_place: str = setting(
         "reward",
-        "where the KL term enters",
+        "place of the KL term",
         choices={"reward": "a cost of each token", "loss": "part of the loss; needs kl_kind=k2 or k3"},
     )
     kl: float = setting(0.001, "weight of the KL term", low=0)

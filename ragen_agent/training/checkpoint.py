@@ -53,7 +53,7 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
 def load_shape(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
     """Config and tokenizer of a Hugging Face folder; raises a ValueError like ``load_checkpoint``."""
     if not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder; give that of a run, or of a Hugging Face causal LM.")
+        raise ValueError(f"{folder}: there is no such folder; give a run's folder, or one of a Hugging Face causal LM.")
     if not (folder / "config.json").is_file():
         of_run = f" {folder / 'checkpoint'} is the run's." if (folder / "checkpoint").is_dir() else ""
         raise ValueError(

@@ -110,8 +110,8 @@ def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
             continue
         if len(trajectory.turn_infos) != len(trajectory.turn_ends):
             raise ValueError(
-                f"training.format_reward is {rule!r}, but the environment does not say which replies were well formed, "
-                "or an agent program does not play each reply as one turn; use training.format_reward=none."
+                f"training.format_reward is {rule!r}, but the environment does not report which replies were well "
+                "formed, or an agent program does not play each reply as one turn; use training.format_reward=none."
             )
         formed = torch.tensor([not turn.problem for turn in trajectory.turn_infos], dtype=torch.bool)
         extra = algo.format_reward(formed, rule).tolist()
@@ -153,7 +153,7 @@ def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Traje
         values = [turn.value for turn in trajectory.turn_infos if turn.value is not None]
         if len(values) != len(trajectory.turn_ends):
             raise ValueError(
-                f"training.credit is {settings.credit!r}, but the environment does not say what its states are worth "
+                f"training.credit is {settings.credit!r}, but the environment does not report the values of its states "
                 '(info["turn_value"], of a ragen_gym.TurnEnv with regret=True); use another credit.'
             )
         potentials = [value if math.isfinite(value) else 0.0 for value in values]

@@ -171,8 +171,8 @@ def check_known(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> None:
         spelled = [place for place, index in enumerate(ids) if index not in known]
         nearby = ids[max(0, spelled[0] - 8) : spelled[0] + 12]
         raise ValueError(
-            f"the small model's tokenizer lacks a word, here: {tokenizer.decode(list(nearby))!r}. It was made without "
-            "the texts of these settings: train a model with them, or give --model one with a general tokenizer."
+            f"the small model's tokenizer does not know a word in {tokenizer.decode(list(nearby))!r}. It was built "
+            "without the texts of these settings: train a model with them, or use --model with a general tokenizer."
         )
 
 

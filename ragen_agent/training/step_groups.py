@@ -117,8 +117,8 @@ def _states(trajectory: Trajectory, settings: Training) -> list[str]:
     states = [turn.state for turn in trajectory.turn_infos if turn.state is not None]
     if len(states) != len(trajectory.turn_ends):
         raise ValueError(
-            f"training.groups_by is {settings.groups_by!r}, but the environment does not say in which state of the "
-            "game a turn begins (state_id, of a ragen_gym.TurnEnv), or an agent program does not play each reply as "
-            "one turn; use training.groups_by=level."
+            f"training.groups_by is {settings.groups_by!r}, but the environment does not report the state of the "
+            "game at the start of a turn (state_id, of a ragen_gym.TurnEnv), or an agent program does not play each "
+            "reply as one turn; use training.groups_by=level."
         )
     return states

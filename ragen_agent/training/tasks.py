@@ -81,9 +81,9 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
     """
     for name in config.env_options:
         if name in Turns.__dataclass_fields__:
-            raise ValueError(f"{name} is no option of the game; give --set turns.{name}=...")
+            raise ValueError(f"{name} is not an option of the game; give --set turns.{name}=...")
         if name == "split":
-            raise ValueError("split is no option of the game; give --set evaluation.split=...")
+            raise ValueError("split is not an option of the game; give --set evaluation.split=...")
     training = config.training
     if load_task(config.game) is not None:
         _check_text_task(config)
@@ -131,8 +131,8 @@ def _check_text_task(config: Config) -> None:
         )
     if training.format_reward != "none":
         raise ValueError(
-            f"training.format_reward is {training.format_reward!r}, which needs an environment that says which "
-            f"replies are well formed; {config.game} is a text task, which alone reads replies, so use "
+            f"training.format_reward is {training.format_reward!r}, which needs an environment that reports which "
+            f"replies are well formed; {config.game} is a text task and does not, so use "
             "training.format_reward=none."
         )
 

@@ -51,10 +51,10 @@ def read_seen(path: str | Path) -> frozenset[int]:
         with file.open("rb") as opened:
             families = _array(opened, file.stat().st_size)
     except OSError as error:
-        raise ValueError(f"{file} is no record of the levels seen in training ({SEEN_FILE}): {error}") from error
+        raise ValueError(f"{file} is not a record of the levels seen in training ({SEEN_FILE}): {error}") from error
     if families is None:
         raise ValueError(
-            f"{file} is no record of the levels seen in training: it must hold uint64 (families,), in full, as "
+            f"{file} is not a record of the levels seen in training: it must hold uint64 (families,), in full, as "
             "numpy.save writes it."
         )
     return frozenset(families.tolist())

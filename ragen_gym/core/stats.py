@@ -248,7 +248,7 @@ def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float
         k: from 1 on.
     """
     none = _scipy_stats().hypergeom.pmf(0, rollouts, successes, k)
-    return 1.0 - np.where(successes == 0, 1.0, none)  # exactly, where it is certain
+    return 1.0 - np.where(successes == 0, 1.0, none)  # exactly 1 where it is certain
 
 
 def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float64]:

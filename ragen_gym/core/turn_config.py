@@ -106,7 +106,7 @@ class TurnConfig:
             )
         if (self.grounding or self.world_modelling) and self.prompt != "default":
             raise ValueError(
-                f"{self._where()}prompt={self.prompt!r} asks for no board in the thinking; {self._where()}grounding "
+                f"{self._where()}prompt={self.prompt!r} has no board in the thinking; {self._where()}grounding "
                 f"and {self._where()}world_modelling need {self._where()}prompt='default'."
             )
         if not self.sees:
@@ -165,7 +165,9 @@ def turn_config(config: TurnConfig | None, options: Mapping[str, Any]) -> TurnCo
         ValueError: not a ``TurnConfig``, an unknown option, or one out of range.
     """
     if not isinstance(config, TurnConfig | None):
-        raise ValueError(f"config={shown(config)} is no TurnConfig: give ragen_gym.core.turn_config.TurnConfig(...).")
+        raise ValueError(
+            f"config={shown(config)} is not a TurnConfig: give ragen_gym.core.turn_config.TurnConfig(...)."
+        )
     names = [each.name for each in fields(TurnConfig)]
     for name in options:
         if name not in names:

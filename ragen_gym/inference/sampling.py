@@ -120,7 +120,7 @@ class Sampler:
             self.suppressed_first = torch.tensor(config.begin_suppress_tokens, device=model.device)
         ignored = [name for name, none in IGNORED.items() if getattr(config, name, None) not in (None, none)]
         if ignored:
-            _LOG.warning("the model's generation config asks for %s, which is not done here", ", ".join(ignored))
+            _LOG.warning("the model's generation config sets %s, which is not supported", ", ".join(ignored))
 
     def __call__(
         self,

@@ -228,8 +228,8 @@ class Vision:
                 if "patch_size" in settings or "image_processor_type" in settings:
                     return cls.from_config(config, ImageProcessor.from_settings(settings), families)
         raise ValueError(
-            f"{folder}: a visual model, but neither {FILES[0]} nor {FILES[1]} says how pictures are cut; copy the "
-            "image processor's file from where the model is from."
+            f"{folder}: a visual model without image processor settings ({FILES[0]} or {FILES[1]}); copy the "
+            "image processor's file from the model's source."
         )
 
     def save(self, folder: Path) -> None:

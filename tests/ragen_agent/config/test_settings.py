@@ -96,11 +96,11 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ),
         (
             {"training": {"policy_loss": "gspo", "aggregation": "sequence_mean", "groups_by": "state"}},
-            r"training\.groups_by=state estimates, would be lost; use .* training\.groups_by=level",
+            r"training\.groups_by=state would be lost; use .* training\.groups_by=level",
         ),
         (
             {"training": {"policy_loss": "gspo", "aggregation": "sequence_mean", "algo": "ppo", "credit": "turn"}},
-            r"training\.credit=turn estimates, would be lost; use .* training\.credit=trajectory",
+            r"training\.credit=turn would be lost; use .* training\.credit=trajectory",
         ),
         ({"training": {"correction_bounds": [3.0, 5.0]}}, r"which exclude 1.* such as \[0\.5, 5\.0\]"),
         ({"training": {"correction_mode": "mask", "correction_gating": "tv"}}, r"tv is at most 1, so no token would"),
