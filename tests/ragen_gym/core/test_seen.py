@@ -45,5 +45,5 @@ def test_another_file_is_no_record(tmp_path: Path) -> None:
     np.save(tmp_path / "table.npy", np.ones((2, 2), np.uint64))
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     for name in ("floats.npy", "table.npy", "objects.npy", "missing.npy"):
-        with pytest.raises(ValueError, match=rf"{name} is no record"):
+        with pytest.raises(ValueError, match=rf"{name} is not a record"):
             read_seen(tmp_path / name)
