@@ -391,7 +391,7 @@ def test_misuse_is_told(bpe_chat: ChatFormat) -> None:
         mdp.append(0, float("nan"))
     with pytest.raises(ValueError, match="logits are broken"):
         mdp.append_reply([0, bpe_chat.end_id], [-1.0, float("nan")])
-    with pytest.raises(ValueError, match="the episode goes on"):
+    with pytest.raises(ValueError, match="the episode is still running"):
         mdp.trajectory()
     mdp.fail("test: ended")
     for call in calls[:3]:
