@@ -54,7 +54,7 @@ test: $(VENV)/.test.installed ## Run the tests
 # Another CPU rounds floats differently and another thread count sums them in another order. These variables make the
 # libraries choose the code that they would run there: no AVX512 in torch and numpy, the baseline instruction set in numba.
 PORTABLE := ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell NUMBA_CPU_NAME=generic OMP_NUM_THREADS=4
-NUMERIC  := $(addprefix tests/ragen_agent/,algo local sft training test_rollout.py) tests/ragen_gym/inference \
+NUMERIC  := $(addprefix tests/ragen_agent/,algo inference local models run sft tasks tokens update) \
     $(addprefix tests/ragen_gym/,core envs games render bench/test_score.py)
 
 test-portable: $(VENV)/.test.installed ## Run the tests of numerics as on another CPU, with four threads
@@ -159,7 +159,7 @@ $(OPENRLHF)/.installed: pyproject.toml constraints-openrlhf.txt | $(OPENRLHF)/bi
 	    hypothesis pytest pytest-timeout pytest-xdist $(PROGRESS)
 	@$(OPENRLHF)/bin/python -u -m pip --disable-pip-version-check install -c constraints-openrlhf.txt --no-deps openrlhf $(PROGRESS)
 	@$(OPENRLHF)/bin/python -m pip $(QUIET) uninstall -y torchaudio torchcodec
-	@$(OPENRLHF)/bin/python -c 'from ragen_gym.inference.torchvision_ops import install; install()'
+	@$(OPENRLHF)/bin/python -c 'from ragen_agent.inference.torchvision_ops import install; install()'
 	@echo 'install: compiling what DeepSpeed would compile at its first use'
 	@PATH="$(CURDIR)/$(OPENRLHF)/bin:$$PATH" TORCH_EXTENSIONS_DIR="$(CURDIR)/$(OPENRLHF)/torch_extensions" \
 	    $(OPENRLHF)/bin/python -c "from deepspeed.accelerator import get_accelerator as a; \

@@ -22,13 +22,13 @@ from benchmarks import machine, made_folder, numbered
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.io import merged
 from ragen_agent.config.presets import default_settings, read_recipe
+from ragen_agent.models.named_models import model_folder
+from ragen_agent.run.console import Display
+from ragen_agent.run.evaluation import baselines, evaluated_levels, play_fixed, rate_of_played
+from ragen_agent.run.policy import Policy
 from ragen_agent.sft.demonstrations import demonstrator_rate, generate_demonstrations
 from ragen_agent.sft.trainer import imitate
-from ragen_agent.training.console import Display
-from ragen_agent.training.evaluation import baselines, evaluated_levels, play_fixed, rate_of_played
-from ragen_agent.training.metrics import reply_figures
-from ragen_agent.training.named_models import model_folder
-from ragen_agent.training.policy import Policy
+from ragen_agent.update.metrics import reply_figures
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["main"]

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, made_folder, numbered
+from ragen_agent.agents.hf import weights_hash
 from ragen_gym.bench.agents import make_agent
-from ragen_gym.bench.agents.hf import weights_hash
 from ragen_gym.bench.compare import compare_results
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.benchmark_page import page
@@ -101,7 +101,7 @@ class Row:
 
 def _named(model: str) -> Callable[[], str]:
     def spec() -> str:
-        from ragen_agent.training.named_models import model_folder
+        from ragen_agent.models.named_models import model_folder
 
         return f"hf:{model_folder(model)}"
 

@@ -24,10 +24,10 @@ from ragen_agent.config.io import read_openrlhf
 from ragen_agent.config.presets import default_settings, read_recipe
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.local.run import TrainingRun
+from ragen_agent.models.named_models import model_folder
 from ragen_agent.openrlhf.launch import train_distributed
-from ragen_agent.training.console import Display
-from ragen_agent.training.named_models import model_folder
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.console import Display
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines, write_atomic
 

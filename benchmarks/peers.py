@@ -160,8 +160,8 @@ def trl(settings: Mapping[str, Any], requests: Requests, answer: Answer) -> None
     import torch
     from transformers import TrainerCallback
 
-    from ragen_agent.training.run_folder import RunFolder
-    from ragen_agent.training.tasks import level_seeds, make_env
+    from ragen_agent.run.run_folder import RunFolder
+    from ragen_agent.tasks.tasks import level_seeds, make_env
 
     library, datasets = import_module("trl"), import_module("datasets")
     _, config = RunFolder.reopen(Path(settings["run"]))

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks import machine, made_folder
 from benchmarks.peers import PeerError
 from benchmarks.real_model_parts import CUBE, NEW, PADDED_TOKENS, PARTS, PROMPT, Bench, Results
-from ragen_agent.training.named_models import model_folder
+from ragen_agent.models.named_models import model_folder
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.storage import write_atomic
 

@@ -23,21 +23,21 @@ from benchmarks.peers import Peer, PeerError
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.io import Settings
 from ragen_agent.config.presets import default_settings
+from ragen_agent.inference import Engine
+from ragen_agent.inference.torch_engine import TorchEngine
 from ragen_agent.local.policy_update import Learner, cut, policy_terms, targets_of, update
 from ragen_agent.local.trainer import RolloutWorker, Trainer
-from ragen_agent.rollout import sample
+from ragen_agent.models.parameters import adamw
+from ragen_agent.models.resources import cpu_threads
+from ragen_agent.run.console import Display
+from ragen_agent.run.policy import Policy, device_and_dtype
+from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.training import scoring
-from ragen_agent.training.batches import Batch
-from ragen_agent.training.console import Display
-from ragen_agent.training.parameters import adamw
-from ragen_agent.training.policy import Policy, device_and_dtype
-from ragen_agent.training.prefix_tree import PrefixTree
-from ragen_agent.training.resources import cpu_threads
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.trajectory import Trajectory
-from ragen_gym.inference import Engine
-from ragen_gym.inference.torch_engine import TorchEngine
+from ragen_agent.tokens.rollout import sample
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update import scoring
+from ragen_agent.update.batches import Batch
+from ragen_agent.update.prefix_tree import PrefixTree
 
 __all__ = ["CUBE", "GAMES", "NEW", "PADDED_TOKENS", "PARTS", "PROMPT", "Bench", "Results"]
 

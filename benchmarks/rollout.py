@@ -27,17 +27,17 @@ from transformers import GenerationConfig
 from benchmarks import machine, made_folder
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
+from ragen_agent.inference import Engine, RowImages, Sampled
+from ragen_agent.inference.torch_engine import PADDING, TorchEngine
 from ragen_agent.local.run import TrainingRun
-from ragen_agent.rollout import Instance, group, play
+from ragen_agent.run.console import Display
+from ragen_agent.run.evaluation import without_failed
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.sft.trainer import fit
-from ragen_agent.training.console import Display
-from ragen_agent.training.evaluation import without_failed
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.tokens.rollout import Instance, group, play
 from ragen_gym.core.storage import read_json_lines, write_atomic
-from ragen_gym.inference import Engine, RowImages, Sampled
-from ragen_gym.inference.torch_engine import PADDING, TorchEngine
 
 __all__ = ["GenerateEngine", "main"]
 

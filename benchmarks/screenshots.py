@@ -22,8 +22,8 @@ from ragen_agent.config.presets import default_settings
 from ragen_agent.local.run import train
 from ragen_agent.report.run_page import page as training_html
 from ragen_agent.report.runs import load_runs as load_training_runs
-from ragen_agent.training.console import Display
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.console import Display
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.compare import compare
 from ragen_gym.bench.episode_plan import RunOptions

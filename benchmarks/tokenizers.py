@@ -22,8 +22,8 @@ from typing import Any
 import regex  # type: ignore[import-untyped]
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ragen_agent.board_tokens import BoardTokens, Tokenizer, board_tokens
-from ragen_agent.training.named_models import cache_folder, file_of_package, model_folder
+from ragen_agent.models.named_models import cache_folder, file_of_package, model_folder
+from ragen_agent.tokens.board_tokens import BoardTokens, Tokenizer, board_tokens
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.envs.turn import make_turn

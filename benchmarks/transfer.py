@@ -19,10 +19,10 @@ from typing import Any
 from benchmarks import machine, made_folder
 from benchmarks.recipes import train
 from ragen_agent.config import Config
-from ragen_agent.training.evaluation import baselines, evaluated_levels, play_fixed, rate_of_played
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.small_model import CONTEXT
+from ragen_agent.models.small_model import CONTEXT
+from ragen_agent.run.evaluation import baselines, evaluated_levels, play_fixed, rate_of_played
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.stats import Estimate, Rate, mean_interval
 from ragen_gym.core.storage import atomic_path, write_atomic
 from ragen_gym.games.registry import find

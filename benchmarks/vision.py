@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import machine, made_folder
 from benchmarks.recipes import train
 from benchmarks.vision_agents import AGENTS, PROBED, RECIPE, bounds, measure
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import write_atomic

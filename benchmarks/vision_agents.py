@@ -23,19 +23,19 @@ import torch
 from numpy.typing import NDArray
 
 from ragen_agent.config import Config
-from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, without_failed
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import make_env, make_game_env
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.inference.vision import ImageTable
+from ragen_agent.run.evaluation import baselines, fixed_instances, play_fixed, rate_of_played, without_failed
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tasks.tasks import make_env, make_game_env
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.text import EDGE
 from ragen_gym.envs.messages import plain_text
 from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.inference.vision import ImageTable
 
 __all__ = ["AGENTS", "RECIPE", "Agent", "PlannedEnv", "Probe", "bounds", "measure", "said_cells"]
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ragen_gym.inference.torchvision_ops import prepare
+from ragen_agent.inference.torchvision_ops import prepare
 
 if TYPE_CHECKING:
-    from ragen_agent.chat import ChatFormat
-    from ragen_agent.token_mdp import TokenMDP
-    from ragen_agent.trajectory import Trajectory
+    from ragen_agent.tokens.chat import ChatFormat
+    from ragen_agent.tokens.token_mdp import TokenMDP
+    from ragen_agent.tokens.trajectory import Trajectory
 
 __all__ = ["ChatFormat", "TokenMDP", "Trajectory"]
 
 prepare()
 
 _HOMES = {
-    "ChatFormat": "ragen_agent.chat",
-    "TokenMDP": "ragen_agent.token_mdp",
-    "Trajectory": "ragen_agent.trajectory",
+    "ChatFormat": "ragen_agent.tokens.chat",
+    "TokenMDP": "ragen_agent.tokens.token_mdp",
+    "Trajectory": "ragen_agent.tokens.trajectory",
 }
 
 

@@ -19,7 +19,6 @@ TREES = ("ragen_gym", "ragen_agent", "benchmarks")
 #: What each room of ``ragen_gym`` may import of it, from the bottom up; a room is a package or a module.
 GYM: dict[str, str] = {
     "core": "",
-    "inference": "core",
     "games": "core",
     "render": "core games",
     "envs": "core games render",
@@ -28,30 +27,32 @@ GYM: dict[str, str] = {
     "tasks": "core",
     "testing": "core games envs .",
     "multiagent": "core games render envs .",
-    "bench": "core inference games render envs .",
+    "bench": "core games render envs .",
     "serve": "core games render envs .",
     "audit": "core serve",
     "integrations": "core games envs .",
     "cli": "core games render envs testing audit bench serve integrations .",
 }
-#: The same of ``ragen_agent``.
-_TOKENS = (
-    "board_tokens chat chat_template history message_encoding programs rollout template_tokens token_mdp trajectory"
+#: The rooms of ``ragen_agent`` by floor, from the bottom up: a room may import what lies on the floors below it.
+FLOORS = (
+    "config",
+    "algo inference",
+    "tokens agents",
+    ".",
+    "tasks programs",
+    "models",
+    "update",
+    "run",
+    "sft",
+    "preflight",
+    "local openrlhf report",
+    "cli",
 )
 AGENT: dict[str, str] = {
-    "config": "",
-    "algo": "config",
-    **dict.fromkeys(_TOKENS.split(), f"config {_TOKENS}"),
-    "": _TOKENS,
-    "training": f"config algo {_TOKENS}",
-    "sft": f"config algo training {_TOKENS}",
-    "local": f"config algo training sft {_TOKENS}",
-    "openrlhf": f"config algo training sft {_TOKENS}",
-    "report": f"config algo training sft {_TOKENS}",
-    "cli": f"config algo training sft local openrlhf report {_TOKENS} .",
+    room.replace(".", ""): " ".join(FLOORS[:floor]) for floor, rooms in enumerate(FLOORS) for room in rooms.split()
 }
 #: What ``ragen_agent`` may import of ``ragen_gym``: its public rooms. ``ragen_gym`` imports nothing of ``ragen_agent``.
-PUBLIC = "core inference games render envs bench serve ."
+PUBLIC = "core games render envs bench serve ."
 
 
 def rooms(tree: str, arrows: dict[str, str]) -> dict[str, set[str]]:

@@ -16,7 +16,7 @@ from statistics import fmean, median
 
 from benchmarks.experiments.spec import FALL, WINDOW, series, window_means
 from ragen_agent.report.runs import RecordedRun, first_signs
-from ragen_agent.training.alarm import FOLLOWS, AlarmThresholds
+from ragen_agent.run.alarm import FOLLOWS, AlarmThresholds
 
 __all__ = ["AT_ONCE", "OUTCOMES", "SignScore", "collapse_start", "outcome", "score_signs"]
 

@@ -24,7 +24,7 @@ from benchmarks.experiments.precision import FEWEST_SEEDS, Precision, precisions
 from benchmarks.experiments.records import complete_runs
 from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun
-from ragen_agent.training.alarm import AlarmThresholds
+from ragen_agent.run.alarm import AlarmThresholds
 from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import write_atomic
 

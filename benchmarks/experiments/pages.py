@@ -27,7 +27,7 @@ from benchmarks.experiments.plots import draw_arms, draw_curves, draw_sweep
 from benchmarks.experiments.records import complete_runs, write_records
 from benchmarks.experiments.spec import MEASURES, Experiment, measure, names
 from ragen_agent.report.runs import RecordedRun
-from ragen_agent.training.alarm import sign_label
+from ragen_agent.run.alarm import sign_label
 from ragen_gym.core.stats import Estimate
 from ragen_gym.core.storage import write_atomic
 

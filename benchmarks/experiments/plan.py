@@ -21,9 +21,9 @@ from ragen_agent.config.algorithms import FILTER_RULES
 from ragen_agent.config.io import OPENRLHF
 from ragen_agent.config.presets import default_settings, read_recipe
 from ragen_agent.config.settings import pretrained
-from ragen_agent.rollout import Instance
+from ragen_agent.run.policy import Policy
 from ragen_agent.sft.demonstrations import demonstrate
-from ragen_agent.training.policy import Policy
+from ragen_agent.tokens.rollout import Instance
 from ragen_gym.core.validation import did_you_mean
 
 __all__ = ["QUICK", "Cost", "PlannedRun", "WarmStart", "arm_settings", "costs", "plan", "warm_starts"]

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from benchmarks.experiments.hypothesis_tests import Runs, summarise
 from benchmarks.experiments.spec import MEASURES, Experiment, measure
 from ragen_agent.report.runs import RecordedRun
-from ragen_agent.training.metrics import is_share, metric_label, smooth
+from ragen_agent.update.metrics import is_share, metric_label, smooth
 from ragen_gym.core.storage import atomic_path
 
 __all__ = ["COLOURS", "draw_arms", "draw_curves", "draw_sweep"]

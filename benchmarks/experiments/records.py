@@ -19,7 +19,7 @@ from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.worker import is_complete, is_whole
 from ragen_agent.config import Config
 from ragen_agent.report.runs import IRRELEVANT, RecordedRun, load_run
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["RECORDS", "complete_runs", "missing_runs", "recorded_seeds", "write_records"]

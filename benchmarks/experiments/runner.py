@@ -18,7 +18,7 @@ from rich.console import Console
 from benchmarks.experiments.plan import PlannedRun, warm_starts
 from benchmarks.experiments.worker import is_complete, is_warm
 from ragen_agent.config import Config, to_toml
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.child_python import child_python
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.stats import percent

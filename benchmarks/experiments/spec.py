@@ -27,7 +27,7 @@ from statistics import fmean
 from benchmarks.experiments.sweep import Sweep
 from ragen_agent.config import Settings, read_toml
 from ragen_agent.report.runs import RecordedRun
-from ragen_agent.training.metrics import METRICS
+from ragen_agent.update.metrics import METRICS
 from ragen_gym.core.validation import did_you_mean
 
 __all__ = [

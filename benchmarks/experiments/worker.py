@@ -21,8 +21,8 @@ from rich.console import Console
 from benchmarks.experiments.spec import end_row
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
 from ragen_agent.local.run import TrainingRun
-from ragen_agent.training.console import Display
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.console import Display
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.seen import SEEN_FILE
 from ragen_gym.core.storage import atomic_folder, read_json_lines
 

@@ -83,7 +83,7 @@ def _model(model: str) -> Path | None:
     Raises:
         ValueError: a named model that is not there yet.
     """
-    from ragen_agent.training.named_models import NAMED_MODELS, cached_folder
+    from ragen_agent.models.named_models import NAMED_MODELS, cached_folder
 
     folder = cached_folder(model) if model else None
     if folder and model in NAMED_MODELS and not folder.exists():

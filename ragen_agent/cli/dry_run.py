@@ -18,11 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ragen_agent.board_tokens import board_tokens
-from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, to_toml
 from ragen_agent.config.presets import Recipe
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.inference import ImageSpan
+from ragen_agent.models.checkpoint import check_context, load_shape
+from ragen_agent.models.resources import cpu_threads
+from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.ahead import Phases, describe_gain
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
@@ -38,23 +40,21 @@ from ragen_agent.openrlhf.plan import (
     gpus_of_models,
     is_visual,
 )
-from ragen_agent.rollout import Instance
+from ragen_agent.run.policy import device_and_dtype
 from ragen_agent.sft.demonstrations import demonstrate
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.checkpoint import check_context, load_shape
-from ragen_agent.training.policy import device_and_dtype
-from ragen_agent.training.resources import cpu_threads
-from ragen_agent.training.small_vision_model import small_tokenizer, small_vision
-from ragen_agent.training.tasks import games_at, make_env
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tasks.tasks import games_at, make_env
+from ragen_agent.tokens.board_tokens import board_tokens
+from ragen_agent.tokens.chat import ChatFormat
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.inference import ImageSpan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ragen_gym.inference.vision import Vision
+    from ragen_agent.inference.vision import Vision
 
 __all__ = ["LEGEND", "TokenView", "command_line", "dry_run", "scripted_episode", "tokenizer_of"]
 
@@ -258,7 +258,7 @@ def _has_tokenizer(config: Config) -> bool:
 def _vision(config: Config, tokenizer: PreTrainedTokenizerBase) -> Vision | None:
     """How the model reads pictures; None for one that reads text only."""
     if _has_tokenizer(config):
-        from ragen_gym.inference.vision import Vision
+        from ragen_agent.inference.vision import Vision
 
         return Vision.from_folder(load_shape(Path(config.model))[0], Path(config.model))
     if not is_visual(config):

@@ -24,9 +24,9 @@ from ragen_gym.core.command_line import stops_at_sigterm
 from ragen_gym.core.levels import SPLIT_NAMES
 
 if TYPE_CHECKING:
-    from ragen_agent.training.console import Display
-    from ragen_agent.training.policy import Policy
-    from ragen_agent.training.run_folder import RunFolder
+    from ragen_agent.run.console import Display
+    from ragen_agent.run.policy import Policy
+    from ragen_agent.run.run_folder import RunFolder
 
 __all__ = ["add"]
 
@@ -69,8 +69,8 @@ def add(commands: Any) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from ragen_agent.training.console import Display
-    from ragen_agent.training.run_folder import RunFolder
+    from ragen_agent.run.console import Display
+    from ragen_agent.run.run_folder import RunFolder
 
     check_not_distributed(options)
     if options.json is not None:
@@ -93,9 +93,9 @@ def _evaluate(options: argparse.Namespace) -> int:
         config = configure(options, {**flags, "model": str(folder)}, fetch=True)
         folder = Path(config.model)
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
-        from ragen_agent.training.parameters import load_policy
-        from ragen_agent.training.policy import Policy
-        from ragen_gym.bench.agents.hf import weights_hash
+        from ragen_agent.agents.hf import weights_hash
+        from ragen_agent.models.parameters import load_policy
+        from ragen_agent.run.policy import Policy
 
         policy = Policy.build(config, folder)
         weights = {"hash": weights_hash(folder)}
@@ -107,8 +107,8 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], display: Display) -> int:
     """Plays the episodes that the folder of results does not hold yet, and prints the scores."""
-    from ragen_agent.training.benchmark import PolicyAgent, evaluation_suite
-    from ragen_agent.training.tasks import measured_settings
+    from ragen_agent.run.benchmark import PolicyAgent, evaluation_suite
+    from ragen_agent.tasks.tasks import measured_settings
     from ragen_gym.bench.episode_plan import RunOptions, identity
     from ragen_gym.bench.results import load_results
     from ragen_gym.bench.results_folder import ResultsFolder
@@ -155,7 +155,7 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
 
 def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: Display) -> None:
     """Prints the table of each game, its malformed replies, and how to see them."""
-    from ragen_agent.training.console import rates_table, run_code_flag
+    from ragen_agent.run.console import rates_table, run_code_flag
     from ragen_gym.bench.report.tables import success
     from ragen_gym.core.stats import percent
     from ragen_gym.envs.reply import Problem, explain_problem

@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ragen_agent.training.named_models import NAMED_MODELS, fetch
+    from ragen_agent.models.named_models import NAMED_MODELS, fetch
 
     if options.list:
         for model in NAMED_MODELS.values():

@@ -141,8 +141,8 @@ def _json(content: Any) -> str:
 
 
 def _events(paths: list[Path]) -> int:
-    from ragen_agent.training.run_folder import RunFolder
-    from ragen_agent.training.tracking import write_events
+    from ragen_agent.run.run_folder import RunFolder
+    from ragen_agent.run.tracking import write_events
 
     for path in paths:
         print(write_events(RunFolder.reopen(path)[0]))

@@ -190,7 +190,7 @@ def configure(
         check_consent(options.config, options.run_code, config, asked=asked)
     if not config.model or not fetch:
         return config
-    from ragen_agent.training.named_models import model_folder
+    from ragen_agent.models.named_models import model_folder
 
     return replace(config, model=str(model_folder(config.model)))
 

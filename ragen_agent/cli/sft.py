@@ -176,9 +176,9 @@ def _train(options: argparse.Namespace) -> int:
     from ragen_agent.cli.settings import check_consent, given
     from ragen_agent.config import Lora
     from ragen_agent.config.trainers import FineTuning
+    from ragen_agent.models.named_models import model_folder
     from ragen_agent.sft.demonstrations import read_conversations
     from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, is_begun, reopen
-    from ragen_agent.training.named_models import model_folder
     from ragen_gym.core.settings import declared
     from ragen_gym.games.registry import full_name
 
@@ -225,8 +225,8 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from ragen_agent.training.parameters import merge_adapter
-    from ragen_agent.training.run_folder import RunFolder, families_met
+    from ragen_agent.models.parameters import merge_adapter
+    from ragen_agent.run.run_folder import RunFolder, families_met
     from ragen_gym.core.seen import SEEN_FILE, find_seen, read_seen, write_seen
 
     base, notice = merge_adapter(options.adapter, options.out, options.base)
@@ -241,7 +241,7 @@ def _merge(options: argparse.Namespace) -> int:
 
 
 def _display() -> Any:
-    from ragen_agent.training.console import Display
+    from ragen_agent.run.console import Display
     from ragen_gym.core.console import rich_console
 
     return Display(rich_console(stderr=True))

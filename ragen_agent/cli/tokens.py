@@ -39,7 +39,7 @@ def _run(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     from ragen_agent.cli.settings import check_not_distributed, configure, given
-    from ragen_agent.training.console import Display
+    from ragen_agent.run.console import Display
     from ragen_gym.core.console import rich_console
 
     if options.levels < 1:
@@ -47,9 +47,9 @@ def _run(options: argparse.Namespace) -> int:
     check_not_distributed(options)
     config = configure(options, given(options, "model"), fetch=True)
     with Display(rich_console(stderr=True)).waiting("loading torch and transformers"):
-        from ragen_agent.board_tokens import board_tokens, formats_of
         from ragen_agent.cli.dry_run import tokenizer_of
-        from ragen_agent.training.tasks import make_game_env
+        from ragen_agent.tasks.tasks import make_game_env
+        from ragen_agent.tokens.board_tokens import board_tokens, formats_of
     tokenizer, _ = tokenizer_of(config)
     found = []
     for text_format in formats_of(make_game_env(config, None)):

@@ -24,8 +24,8 @@ from ragen_gym.core.command_line import OnOff, stops_at_sigterm
 
 if TYPE_CHECKING:
     from ragen_agent.config.trainers import OpenRLHF
-    from ragen_agent.training.policy import Policy
-    from ragen_agent.training.run_folder import RunFolder
+    from ragen_agent.run.policy import Policy
+    from ragen_agent.run.run_folder import RunFolder
 
 __all__ = ["add", "fresh_folder"]
 
@@ -96,8 +96,8 @@ def add(commands: Any) -> None:
 def _train(options: argparse.Namespace) -> int:
     if options.list_recipes:
         return _list_recipes()
-    from ragen_agent.training.console import Display, run_code_flag
-    from ragen_agent.training.run_folder import RunFolder
+    from ragen_agent.run.console import Display, run_code_flag
+    from ragen_agent.run.run_folder import RunFolder
 
     display = Display()
     if options.resume is not None:
@@ -187,8 +187,8 @@ def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder)
 
 def _longer(run: Path, iterations: int) -> str:
     """A sentence on how to train a run's model for further iterations."""
-    from ragen_agent.training.console import run_code_flag
-    from ragen_agent.training.run_folder import RunFolder
+    from ragen_agent.run.console import run_code_flag
+    from ragen_agent.run.run_folder import RunFolder
     from ragen_gym.core.storage import read_json_lines
 
     folder, config = RunFolder.reopen(run)
@@ -223,8 +223,8 @@ def _check_read(options: argparse.Namespace, config: Config) -> None:
 
 def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> int:
     from ragen_agent.config.presets import base_of, read_recipe
-    from ragen_agent.training.console import Display
-    from ragen_agent.training.named_models import cached_folder
+    from ragen_agent.models.named_models import cached_folder
+    from ragen_agent.run.console import Display
     from ragen_gym.core.console import rich_console
 
     with Display(rich_console(stderr=True)).waiting("loading torch and transformers"):
@@ -257,9 +257,9 @@ def _flags(options: argparse.Namespace) -> Settings:
 
 def _usable(config: Config) -> Policy:
     """The policy; raises before a run's folder is made if there is no such game or option, or no such model."""
-    from ragen_agent.training.policy import Policy
-    from ragen_agent.training.tasks import check_demonstrations, make_env
-    from ragen_agent.training.tracking import check_installed
+    from ragen_agent.run.policy import Policy
+    from ragen_agent.run.tracking import check_installed
+    from ragen_agent.tasks.tasks import check_demonstrations, make_env
 
     check_installed(config.diagnostics)
     make_env(config, config.evaluation.split).reset(seed=0)

@@ -256,7 +256,7 @@ GROUPINGS: dict[str, Grouping] = {
         "the same, plus the turns that begin in the same state of the game (GiGPO, arXiv 2505.10978)", states=True
     ),
     "branch": Grouping(
-        "as state, and some episodes of a group branch off others (ragen_agent.training.branches)",
+        "as state, and some episodes of a group branch off others (ragen_agent.run.branches)",
         states=True,
         branches=True,
     ),

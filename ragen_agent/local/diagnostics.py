@@ -1,4 +1,4 @@
-"""What the diagnostics of an iteration (``ragen_agent.training.diagnostics``) ask of the model of this process."""
+"""What the diagnostics of an iteration (``ragen_agent.run.diagnostics``) ask of the model of this process."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent.config import Training
+from ragen_agent.inference.vision import ImageTable
 from ragen_agent.local.policy_update import Learner, policy_terms, targets_of
-from ragen_agent.training.batches import Batch
-from ragen_agent.training.iteration import Iteration
-from ragen_agent.training.replay import KeptEpisodes
-from ragen_agent.training.scoring import sampled_scores
-from ragen_agent.trajectory import Trajectory
-from ragen_gym.inference.vision import ImageTable
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.batches import Batch
+from ragen_agent.update.iteration import Iteration
+from ragen_agent.update.replay import KeptEpisodes
+from ragen_agent.update.scoring import sampled_scores
 
 __all__ = ["LearnerDiagnostics"]
 
 
 class LearnerDiagnostics:
-    """See ``ragen_agent.training.diagnostics.MeasuredPolicy``."""
+    """See ``ragen_agent.run.diagnostics.MeasuredPolicy``."""
 
     def __init__(self, learner: Learner, settings: Training) -> None:
         self.learner, self.settings = learner, settings

@@ -17,14 +17,14 @@ from transformers import PreTrainedModel
 from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import POLICY_LOSSES
-from ragen_agent.training.batches import Batch
-from ragen_agent.training.iteration import critic_estimates
-from ragen_agent.training.metrics import reply_parts
-from ragen_agent.training.parameters import clip_gradients
-from ragen_agent.training.prefix_tree import PrefixTree, shares_prefixes
-from ragen_agent.training.scoring import passes, sampled_scores
-from ragen_agent.training.step_groups import token_advantages, turn_advantages
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.models.parameters import clip_gradients
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.batches import Batch
+from ragen_agent.update.iteration import critic_estimates
+from ragen_agent.update.metrics import reply_parts
+from ragen_agent.update.prefix_tree import PrefixTree, shares_prefixes
+from ragen_agent.update.scoring import passes, sampled_scores
+from ragen_agent.update.step_groups import token_advantages, turn_advantages
 
 if TYPE_CHECKING:
     from peft import PeftModel

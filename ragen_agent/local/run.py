@@ -23,26 +23,26 @@ from typing import Any
 
 from ragen_agent.config import Config, Demonstrations
 from ragen_agent.local.trainer import Trainer
-from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate, faultless, generate_demonstrations
-from ragen_agent.sft.trainer import imitate, warm_start
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.console import Display, plot_curve, run_code_flag
-from ragen_agent.training.evaluation import (
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.models.parameters import load_policy
+from ragen_agent.models.resources import gpu_use, peak_memory_gib, place_of, release_freed_memory
+from ragen_agent.run.console import Display, plot_curve, run_code_flag
+from ragen_agent.run.evaluation import (
     baseline_notices,
     baselines,
     evaluated_levels,
     play_fixed,
     rate_of_played,
 )
-from ragen_agent.training.metrics import cost_line
-from ragen_agent.training.parameters import load_policy
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.resources import gpu_use, peak_memory_gib, place_of, release_freed_memory
-from ragen_agent.training.run_folder import IMITATION, RunFolder, resumable
-from ragen_agent.training.tasks import measured_settings
-from ragen_agent.training.tracking import check_installed
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import IMITATION, RunFolder, resumable
+from ragen_agent.run.tracking import check_installed
+from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate, faultless, generate_demonstrations
+from ragen_agent.sft.trainer import imitate, warm_start
+from ragen_agent.tasks.tasks import measured_settings
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.metrics import cost_line
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 __all__ = ["TrainingRun", "train"]

@@ -21,23 +21,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.algorithms import GROUPINGS
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, Targets, update
-from ragen_agent.rollout import Instance, group
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.batches import distinct_prefixes, rows_of
-from ragen_agent.training.branches import play_trees
-from ragen_agent.training.console import Display
-from ragen_agent.training.diagnostics import Monitor
-from ragen_agent.training.early_stopping import History
-from ragen_agent.training.evaluation import (
-    evaluated_levels,
-    play_fixed,
-    rate_of_played,
-    validation_settings,
-    without_failed,
-)
-from ragen_agent.training.iteration import Iteration, undecided
-from ragen_agent.training.metrics import piece_decoder
-from ragen_agent.training.parameters import (
+from ragen_agent.models.parameters import (
     adamw,
     adapt,
     load_trained,
@@ -47,13 +31,29 @@ from ragen_agent.training.parameters import (
     save_adapter,
     trained,
 )
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
-from ragen_agent.training.resources import release_freed_memory
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds
-from ragen_agent.training.tracking import track
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.models.resources import release_freed_memory
+from ragen_agent.run.branches import play_trees
+from ragen_agent.run.console import Display
+from ragen_agent.run.diagnostics import Monitor
+from ragen_agent.run.early_stopping import History
+from ragen_agent.run.evaluation import (
+    evaluated_levels,
+    play_fixed,
+    rate_of_played,
+    validation_settings,
+    without_failed,
+)
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.run.tracking import track
+from ragen_agent.tasks.tasks import SeedStream, derive_seed, draw_games, games_at, level_seeds
+from ragen_agent.tokens.rollout import Instance, group
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.batches import distinct_prefixes, rows_of
+from ragen_agent.update.iteration import Iteration, undecided
+from ragen_agent.update.metrics import piece_decoder
+from ragen_agent.update.replay import KeptEpisodes, ReplayBuffer
 from ragen_gym.core.command_line import DeferredInterrupt
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, read_json_lines

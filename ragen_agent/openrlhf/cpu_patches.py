@@ -24,7 +24,7 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
-from ragen_gym.inference.torchvision_ops import PatchAfterImport
+from ragen_agent.inference.torchvision_ops import PatchAfterImport
 
 __all__ = ["HOOK", "UNSUPPORTED", "VALUES", "CpuWorker", "check_flags", "needed", "prepare"]
 

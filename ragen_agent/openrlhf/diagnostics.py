@@ -1,4 +1,4 @@
-"""What the diagnostics of an iteration (``ragen_agent.training.diagnostics``) ask of the policy's processes."""
+"""What the diagnostics of an iteration (``ragen_agent.run.diagnostics``) ask of the policy's processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ragen_agent.inference.vision import ImageTable
 from ragen_agent.openrlhf.experience import EpisodeGenerator, StarPOExperience
 from ragen_agent.openrlhf.pictures import packed
-from ragen_agent.training.iteration import Iteration
-from ragen_agent.training.replay import KeptEpisodes
-from ragen_agent.trajectory import Trajectory
-from ragen_gym.inference.vision import ImageTable
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.iteration import Iteration
+from ragen_agent.update.replay import KeptEpisodes
 
 __all__ = ["ActorDiagnostics"]
 
@@ -24,7 +24,7 @@ Arguments = tuple[Tensor, Tensor, Tensor, Sequence[Mapping[str, Tensor] | None]]
 
 
 class ActorDiagnostics:
-    """See ``ragen_agent.training.diagnostics.MeasuredPolicy``.
+    """See ``ragen_agent.run.diagnostics.MeasuredPolicy``.
 
     ``rows`` makes of episodes the rows that are trained on, with padding up to whole minibatches.
     """

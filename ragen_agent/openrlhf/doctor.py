@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.inference import torchvision_ops
 from ragen_agent.openrlhf.machine_checks import (
     Check,
     compiler_check,
@@ -34,7 +35,6 @@ from ragen_agent.openrlhf.machine_checks import (
 from ragen_agent.openrlhf.memory import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
 from ragen_gym.core.child_python import child_python
 from ragen_gym.core.load_errors import load_problem
-from ragen_gym.inference import torchvision_ops
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -214,7 +214,7 @@ def flash_attention_check(cuda: bool) -> Check:
 
 def model_checks(folder: Path | None, *, cpu: bool, config: Config | None = None) -> list[Check]:
     """Checks of a model's folder; without one, of the small model's tokenizer. ``config`` as in ``examine``."""
-    from ragen_agent.training.small_model import build_tokenizer
+    from ragen_agent.models.small_model import build_tokenizer
 
     if folder is None:
         tokenizer = build_tokenizer()
@@ -284,8 +284,8 @@ def _round_trip(tokenizer: PreTrainedTokenizerBase, games: tuple[str, ...], whos
 
 def board_check(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> Check:
     """Whether each cell of the boards has tokens of its own: of the settings' games, without any of ``BOARDS``."""
-    from ragen_agent.board_tokens import board_tokens
-    from ragen_agent.training.tasks import all_settings, make_env
+    from ragen_agent.tasks.tasks import all_settings, make_env
+    from ragen_agent.tokens.board_tokens import board_tokens
     from ragen_gym.envs.turn import TurnEnv, make_turn
 
     name, envs = "boards", [*map(make_turn, BOARDS)]
@@ -313,7 +313,7 @@ def board_check(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> Ch
 
 def _template(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> list[Check]:
     """Whether a conversation's ids are a prefix of the longer conversation's, by the run's settings if given."""
-    from ragen_agent.chat import ChatFormat
+    from ragen_agent.tokens.chat import ChatFormat
 
     turns, name = Turns() if config is None else config.turns, "chat template"
     try:

@@ -21,7 +21,7 @@ from typing import Any
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
-from ragen_agent.training.tracking import check_wandb_address
+from ragen_agent.run.tracking import check_wandb_address
 from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import write_atomic
 

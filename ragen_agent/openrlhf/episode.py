@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
-from ragen_agent.rollout import append_or_fail
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.trajectory import Trajectory, failed
+from ragen_agent.inference import ImageSpan, Sampled
+from ragen_agent.tokens.rollout import append_or_fail
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory, failed
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.threads import in_thread
-from ragen_gym.inference import ImageSpan, Sampled
 
 __all__ = [
     "ContractError",

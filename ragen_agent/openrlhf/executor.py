@@ -17,20 +17,20 @@ from typing import Any
 
 from openrlhf.utils.agent import AgentExecutorBase
 
-from ragen_agent.chat import ChatFormat
+from ragen_agent.inference import ImageSpan, Sampled
+from ragen_agent.models.small_model import check_known
 from ragen_agent.openrlhf.episode import ContractError, Generate, play_episode, response_of
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.program_episode import play_program
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, turns_of
 from ragen_agent.programs.endpoint import Endpoint
-from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.small_model import check_known
-from ragen_agent.training.tasks import records_states
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tasks.tasks import records_states
+from ragen_agent.tokens.chat import ChatFormat
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.threads import in_thread
 from ragen_gym.envs.reply_env import ReplyEnv
-from ragen_gym.inference import ImageSpan, Sampled
 
 __all__ = ["AgentExecutor"]
 

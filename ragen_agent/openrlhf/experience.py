@@ -29,15 +29,15 @@ from torch.nn.utils.rnn import pad_sequence
 from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import AGGREGATIONS
+from ragen_agent.inference.vision import Vision
 from ragen_agent.openrlhf.episode import response_of
 from ragen_agent.openrlhf.pictures import packed
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
-from ragen_agent.training.iteration import CriticEstimates, critic_estimates
-from ragen_agent.training.metrics import reply_parts
-from ragen_agent.training.step_groups import token_advantages, turn_advantages
-from ragen_agent.trajectory import Trajectory
-from ragen_gym.inference.vision import Vision
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.iteration import CriticEstimates, critic_estimates
+from ragen_agent.update.metrics import reply_parts
+from ragen_agent.update.step_groups import token_advantages, turn_advantages
 
 __all__ = [
     "AVERAGE_ENTROPY",

@@ -1,6 +1,6 @@
 """A distributed run from top to bottom: prepare the folder, start OpenRLHF, show its progress, finish.
 
-The folder is that of the local trainer (``ragen_agent.training.run_folder``) and also holds:
+The folder is that of the local trainer (``ragen_agent.run.run_folder``) and also holds:
 
 openrlhf.toml    the settings of this backend
 prompts.jsonl    the prompt dataset
@@ -31,26 +31,26 @@ from typing import Any
 
 import tomli_w
 
-from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config
 from ragen_agent.config.io import read_openrlhf
 from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.models.resources import cpu_threads
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
 from ragen_agent.openrlhf.memory import CPU_CACHE, check_cpu_model
 from ragen_agent.openrlhf.plan import check_supported, devices_needed
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, kept_flags, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
+from ragen_agent.run.console import Display, plot_curve, run_code_flag
+from ragen_agent.run.early_stopping import History
+from ragen_agent.run.evaluation import baseline_notices, baselines, evaluated_levels
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder, resumable
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.training.console import Display, plot_curve, run_code_flag
-from ragen_agent.training.early_stopping import History
-from ragen_agent.training.evaluation import baseline_notices, baselines, evaluated_levels
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.resources import cpu_threads
-from ragen_agent.training.run_folder import RunFolder, resumable
-from ragen_agent.training.tasks import all_settings
+from ragen_agent.tasks.tasks import all_settings
+from ragen_agent.tokens.chat import ChatFormat
 from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines, write_atomic
@@ -216,7 +216,7 @@ def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
     """
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-    from ragen_gym.inference.vision import reserved_ids
+    from ragen_agent.inference.vision import reserved_ids
 
     config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     width = int(config.get_text_config().vocab_size)

@@ -7,7 +7,7 @@ forward pass keeps for the backward pass is counted for a Qwen2 layer without at
 never writes. The logits come on top: in bfloat16, in float32, once more with suppressed ids, and their gradient.
 
 On a CPU everything is in the host's memory: the same, but that logits are made where tokens are sampled alone, that a
-pass holds so many distinct tokens at most (``ragen_agent.training.scoring``), that vLLM has a cache of fixed size next
+pass holds so many distinct tokens at most (``ragen_agent.update.scoring``), that vLLM has a cache of fixed size next
 to its own copy of the weights, and what the processes take for themselves. What reading pictures keeps is counted on
 GPUs alone.
 """
@@ -28,11 +28,11 @@ from gymnasium.spaces import Dict
 
 from ragen_agent.config import Config
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.inference.vision import SAME_PROCESSOR, ImageProcessor, Vision
 from ragen_agent.openrlhf.plan import gpus_of_models, most_pictures
-from ragen_agent.training.scoring import TOKENS_PER_PASS
-from ragen_agent.training.tasks import all_settings, make_env
+from ragen_agent.tasks.tasks import all_settings, make_env
+from ragen_agent.update.scoring import TOKENS_PER_PASS
 from ragen_gym.core.load_errors import check_no_kernels
-from ragen_gym.inference.vision import SAME_PROCESSOR, ImageProcessor, Vision
 
 __all__ = [
     "CPU_CACHE",

@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ragen_gym.inference import ImageSpan
-from ragen_gym.inference.vision import FILES, ImageProcessor, ImageTable, Vision
+from ragen_agent.inference import ImageSpan
+from ragen_agent.inference.vision import FILES, ImageProcessor, ImageTable, Vision
 
 __all__ = ["GRIDS", "PIXELS", "copy_processor", "cut_into_patches", "packed", "tokenizer_of", "unpacked", "visual_rows"]
 

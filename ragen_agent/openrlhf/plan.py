@@ -16,7 +16,7 @@ from statistics import median
 from ragen_agent.config import Config, Training
 from ragen_agent.config.algorithms import FILTER_RULES, GROUPINGS, POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.training.tasks import all_settings
+from ragen_agent.tasks.tasks import all_settings
 
 __all__ = [
     "BatchPlan",

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import atomic_path, write_atomic
 
 if TYPE_CHECKING:
-    from ragen_gym.inference.vision import Vision
+    from ragen_agent.inference.vision import Vision
 
 __all__ = [
     "START",
@@ -89,7 +89,7 @@ class RunContext:
             return None
         from transformers import AutoConfig
 
-        from ragen_gym.inference.vision import SAME_PROCESSOR, Vision
+        from ragen_agent.inference.vision import SAME_PROCESSOR, Vision
 
         return Vision.from_folder(
             AutoConfig.from_pretrained(self.model, trust_remote_code=False), Path(self.model), SAME_PROCESSOR

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 
 from ragen_agent.config.settings import Program
+from ragen_agent.inference import Sampled
 from ragen_agent.openrlhf.episode import ContractError, Generate
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.programs.rollout import MOST_IDLE, NO_EPISODE
 from ragen_agent.programs.worker import Worker
-from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.threads import in_thread
-from ragen_gym.inference import Sampled
 
 __all__ = ["play_program"]
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Turns, with_settings
-from ragen_agent.training.evaluation import evaluated_levels
-from ragen_agent.training.tasks import (
+from ragen_agent.run.evaluation import evaluated_levels
+from ragen_agent.tasks.tasks import (
     SeedStream,
     all_settings,
     derive_seed,

@@ -47,14 +47,14 @@ from ragen_agent.openrlhf.pictures import tokenizer_of
 from ragen_agent.openrlhf.plan import rows_of_step
 from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, write_replay
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
-from ragen_agent.training.diagnostics import Monitor
-from ragen_agent.training.early_stopping import History
-from ragen_agent.training.evaluation import baselines, evaluated_levels, rate_of_played, validation_settings
-from ragen_agent.training.iteration import Iteration, undecided
-from ragen_agent.training.metrics import piece_decoder
-from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import SeedStream, derive_seed, measured_settings
+from ragen_agent.run.diagnostics import Monitor
+from ragen_agent.run.early_stopping import History
+from ragen_agent.run.evaluation import baselines, evaluated_levels, rate_of_played, validation_settings
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tasks.tasks import SeedStream, derive_seed, measured_settings
+from ragen_agent.update.iteration import Iteration, undecided
+from ragen_agent.update.metrics import piece_decoder
+from ragen_agent.update.replay import KeptEpisodes, ReplayBuffer
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, read_json_lines

@@ -15,7 +15,7 @@ from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
-from ragen_agent.training.parameters import rounding_notice, save_adapter
+from ragen_agent.models.parameters import rounding_notice, save_adapter
 
 __all__ = ["merged_parameters", "save_merged", "send_merged"]
 

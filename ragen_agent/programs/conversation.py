@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ragen_agent.chat import ChatFormat
-from ragen_agent.message_encoding import decode
+from ragen_agent.inference import Sampled
 from ragen_agent.programs.chat_request import Message
-from ragen_agent.trajectory import Trajectory, TurnInfo
-from ragen_gym.inference import Sampled
+from ragen_agent.tokens.chat import ChatFormat
+from ragen_agent.tokens.message_encoding import decode
+from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
 
 __all__ = ["ContextOverflowError", "Conversation", "Reply"]
 

@@ -20,12 +20,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ragen_agent.config.settings import Program
+from ragen_agent.inference import Engine, Sampled
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.programs.worker import Worker
-from ragen_agent.rollout import Instance, sample
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.trajectory import Trajectory
-from ragen_gym.inference import Engine, Sampled
+from ragen_agent.tokens.rollout import Instance, sample
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 
 __all__ = ["MOST_IDLE", "NO_EPISODE", "play_programs"]
 
@@ -50,7 +50,7 @@ def play_programs(
     check: Callable[[Sequence[int]], None] = lambda ids: None,
     over: Callable[[int], None] = lambda number: None,
 ) -> list[Trajectory]:
-    """One episode for each instance, played by programs; see the module and ``ragen_agent.rollout.play``.
+    """One episode for each instance, played by programs; see the module and ``ragen_agent.tokens.rollout.play``.
 
     Args:
         engine: samples the replies.

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ragen_agent.config.settings import Program
+from ragen_agent.inference import Sampled
 from ragen_agent.programs.chat_request import read_request
 from ragen_agent.programs.conversation import ContextOverflowError, Conversation, Reply
 from ragen_agent.programs.endpoint import RequestError, completion
 from ragen_agent.programs.process import ProgramProcess
-from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.trajectory import Trajectory, TurnInfo
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
 from ragen_gym.core.failures import Failure
-from ragen_gym.inference import Sampled
 
 __all__ = ["Source", "Worker"]
 

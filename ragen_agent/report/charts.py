@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_agent.report.runs import RecordedRun, SeedGroup
-from ragen_agent.training.alarm import sign_label
-from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
+from ragen_agent.run.alarm import sign_label
+from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
 
 __all__ = ["MAIN", "SAME", "SIGNS", "Scale", "SeedCurve", "axis", "is_number", "panels", "seed_curves", "tick_labels"]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from ragen_agent.config import Config
 from ragen_agent.report.runs import RecordedRun
-from ragen_agent.training.metrics import piece_decoder, turn_spans
-from ragen_agent.training.tasks import all_settings, make_game_env
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tasks.tasks import all_settings, make_game_env
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.metrics import piece_decoder, turn_spans
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report.html_page import Entry

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ragen_agent.report.runs import SeedGroup
-from ragen_agent.training.console import ROWS, episode_counts
+from ragen_agent.run.console import ROWS, episode_counts
 from ragen_gym.bench.report.plots import COLOURS, bound_marks, lane
 from ragen_gym.core.stats import Estimate, mean_interval, percent
 

@@ -20,8 +20,8 @@ from ragen_agent.report.runs import (
     differing_settings,
     group_by_settings,
 )
-from ragen_agent.training.alarm import FOLLOWS, sign_label
-from ragen_agent.training.metrics import SMOOTHING, cost_line
+from ragen_agent.run.alarm import FOLLOWS, sign_label
+from ragen_agent.update.metrics import SMOOTHING, cost_line
 from ragen_gym import __version__
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS

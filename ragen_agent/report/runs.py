@@ -11,8 +11,8 @@ from typing import Any
 from ragen_agent.config import Config, read_toml, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.training.alarm import AlarmThresholds, Sign, signs_at
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.alarm import AlarmThresholds, Sign, signs_at
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
 __all__ = [

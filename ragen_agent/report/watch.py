@@ -20,9 +20,9 @@ from rich.text import Text
 from ragen_agent.config import Config
 from ragen_agent.report.charts import MAIN, SAME, is_number
 from ragen_agent.report.runs import first_signs
-from ragen_agent.training.alarm import FOLLOWS, Sign, sign_label
-from ragen_agent.training.metrics import format_metric, is_share, metric_label, smooth
-from ragen_agent.training.run_folder import RunFolder, runs_below
+from ragen_agent.run.alarm import FOLLOWS, Sign, sign_label
+from ragen_agent.run.run_folder import RunFolder, runs_below
+from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
 from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.messages import plain_text
 

@@ -23,16 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, Demonstrations
-from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.console import Display
-from ragen_agent.training.demo_thoughts import thinking
-from ragen_agent.training.evaluation import scripted_rate
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.tasks import SeedStream, all_settings, derive_seed, draw_games, games_at, make_env
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.run.console import Display
+from ragen_agent.run.evaluation import scripted_rate
+from ragen_agent.run.policy import Policy
+from ragen_agent.tasks.demo_thoughts import thinking
+from ragen_agent.tasks.tasks import SeedStream, all_settings, derive_seed, draw_games, games_at, make_env
+from ragen_agent.tokens.chat import ChatFormat
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, json_line, locked_file, read_json_lines, write_atomic

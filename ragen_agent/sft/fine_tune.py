@@ -31,20 +31,20 @@ from transformers import AutoConfig
 
 from ragen_agent.config import Config, Lora, Turns, with_settings
 from ragen_agent.config.trainers import FineTuning
+from ragen_agent.inference.weights import move
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.models.parameters import Float32AdamW, adamw, adapt, save_adapter
+from ragen_agent.models.small_model import check_known
+from ragen_agent.run.console import Display
+from ragen_agent.run.policy import Policy, device_and_dtype
+from ragen_agent.run.run_folder import RunFolder, resumable
 from ragen_agent.sft.demonstrations import check_data, families_of, read_conversations, trajectories_of
 from ragen_agent.sft.trainer import fit, restore, snapshot
-from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.console import Display
-from ragen_agent.training.parameters import Float32AdamW, adamw, adapt, save_adapter
-from ragen_agent.training.policy import Policy, device_and_dtype
-from ragen_agent.training.run_folder import RunFolder, resumable
-from ragen_agent.training.small_model import check_known
-from ragen_agent.training.tasks import SeedStream, derive_seed
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tasks.tasks import SeedStream, derive_seed
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.command_line import DeferredInterrupt
 from ragen_gym.core.levels import is_training_split
 from ragen_gym.core.storage import append_json_lines, read_json_lines, write_atomic
-from ragen_gym.inference.weights import move
 
 if TYPE_CHECKING:
     from peft import PeftModel

@@ -17,17 +17,17 @@ from transformers import PreTrainedModel
 
 from ragen_agent.algo import masked_mean
 from ragen_agent.config import Config
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.models.parameters import adamw, clip_gradients, load_trained, restore_optimiser, trained
+from ragen_agent.models.resources import release_freed_memory
+from ragen_agent.run.console import Display
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import IMITATION, RunFolder
 from ragen_agent.sft.demonstrations import generate_demonstrations
-from ragen_agent.training.batches import Batch, by_length, distinct_prefixes, readings_of
-from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.console import Display
-from ragen_agent.training.parameters import adamw, clip_gradients, load_trained, restore_optimiser, trained
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.resources import release_freed_memory
-from ragen_agent.training.run_folder import IMITATION, RunFolder
-from ragen_agent.training.scoring import sampled_scores
-from ragen_agent.training.tasks import SeedStream, derive_seed
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tasks.tasks import SeedStream, derive_seed
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.batches import Batch, by_length, distinct_prefixes, readings_of
+from ragen_agent.update.scoring import sampled_scores
 from ragen_gym.core.command_line import DeferredInterrupt
 
 __all__ = ["fit", "imitate", "restore", "snapshot", "warm_start"]

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import leaderboard
 from benchmarks.leaderboard import Row, main
 from ragen_agent.config import Config
-from ragen_agent.training.policy import Policy
+from ragen_agent.run.policy import Policy
 from ragen_gym.bench.agents import rate_limit
 from tests.ragen_gym.bench.bad_server import BadServer
 

@@ -11,9 +11,9 @@ from benchmarks import real_model
 from benchmarks.peers import Peer, PeerError
 from benchmarks.real_model_parts import GAMES, PARTS
 from ragen_agent.config import Config, SmallModel, with_settings
-from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.small_model import build_model, build_tokenizer, game_texts
-from ragen_agent.training.tasks import make_env
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.models.small_model import build_model, build_tokenizer, game_texts
+from ragen_agent.tasks.tasks import make_env
 
 
 def small_model(folder: Path) -> Path:

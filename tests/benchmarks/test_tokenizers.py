@@ -10,7 +10,7 @@ import regex  # type: ignore[import-untyped]
 
 from benchmarks import tokenizers as page_of
 from benchmarks.tokenizers import GAMES, LLAMA_3, O200K, QWEN, SOURCES, RankTokenizer
-from ragen_agent.board_tokens import board_tokens
+from ragen_agent.tokens.board_tokens import board_tokens
 from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.envs.turn import make_turn
 

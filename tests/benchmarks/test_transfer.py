@@ -13,8 +13,8 @@ from benchmarks import transfer
 from benchmarks.transfer import AGENTS, TARGETS, Target, settings_for
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings, read_recipe
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import make_game_env
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tasks.tasks import make_game_env
 
 
 def trained(agent: str) -> Config:

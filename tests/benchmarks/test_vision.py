@@ -12,11 +12,11 @@ from benchmarks import vision
 from benchmarks.vision_agents import AGENTS, PlannedEnv, Probe, said_cells
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import read_recipe
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.evaluation import fixed_instances
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import make_game_env
+from ragen_agent.run.evaluation import fixed_instances
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tasks.tasks import make_game_env
+from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import make_turn
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from ragen_agent.training.console import Display
+from ragen_agent.run.console import Display
 
 __all__ = ["Interrupting", "quiet"]
 

@@ -16,23 +16,23 @@ import torch
 from ragen_agent.config import Config, Lora, Training, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import FineTuning
+from ragen_agent.inference import sampling
+from ragen_agent.inference.vision import ImageTable
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.local.run import train
-from ragen_agent.rollout import group
+from ragen_agent.models.checkpoint import load_checkpoint, save_checkpoint
+from ragen_agent.models.parameters import Float32AdamW, adamw, adapt
+from ragen_agent.models.resources import release_freed_memory
+from ragen_agent.run.policy import Policy, device_and_dtype
+from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import fit
-from ragen_agent.training.batches import Batch
-from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
-from ragen_agent.training.parameters import Float32AdamW, adamw, adapt
-from ragen_agent.training.policy import Policy, device_and_dtype
-from ragen_agent.training.resources import release_freed_memory
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.scoring import sampled_scores
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tokens.rollout import group
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.batches import Batch
+from ragen_agent.update.scoring import sampled_scores
 from ragen_gym.core.storage import read_json_lines
-from ragen_gym.inference import sampling
-from ragen_gym.inference.vision import ImageTable
 from tests.ragen_agent.displays import Interrupting, quiet
 from tests.ragen_agent.local.test_policy_update import EVERY_UPDATE, loss_settings
 
@@ -262,7 +262,7 @@ def test_the_gpus_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_visual_agent_of_the_benchmark_answers_as_on_the_cpu(tmp_path: Path) -> None:
     from ragen_gym.bench.agents import make_agent
-    from tests.ragen_gym.bench.test_hf_vision import LAKE, ask
+    from tests.ragen_agent.agents.test_hf_vision import LAKE, ask
 
     policy = on("cpu", SEES)
     save_checkpoint(policy.model, policy.tokenizer, tmp_path / "model")
@@ -276,7 +276,7 @@ def test_a_visual_agent_of_the_benchmark_answers_as_on_the_cpu(tmp_path: Path) -
 def test_an_agent_of_the_benchmark_answers_from_the_gpu(folder: Path) -> None:
     pytest.importorskip("openai", reason="the benchmark needs the extra bench")
     from ragen_gym.bench.agents import make_agent
-    from tests.ragen_gym.bench.test_hf import ask
+    from tests.ragen_agent.agents.test_hf import ask
 
     agent: Any = make_agent(f"hf:{folder}", max_tokens=8)
 

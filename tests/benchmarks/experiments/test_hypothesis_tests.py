@@ -30,8 +30,8 @@ from benchmarks.experiments.precision import precisions
 from benchmarks.experiments.spec import Arm, Comparison, end_row, measure, read, window_means
 from ragen_agent.config import Config, with_settings
 from ragen_agent.report.runs import RecordedRun
-from ragen_agent.training.metrics import smooth
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.update.metrics import smooth
 from ragen_gym.core.stats import Estimate, mean_interval
 
 rates = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)

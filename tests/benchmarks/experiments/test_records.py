@@ -13,7 +13,7 @@ from benchmarks.experiments.plan import plan
 from benchmarks.experiments.records import RECORDS, complete_runs, missing_runs, recorded_seeds, write_records
 from benchmarks.experiments.spec import read
 from ragen_agent.report.runs import RecordedRun
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 
 ARMS = ["FrozenLake, PPO, x1", "Bandit, GSPO, x3", "Sokoban, EPO, x10"]  # games with different options
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import CREDITS
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tokens.trajectory import Trajectory
 
 Discount = Callable[[int, int, int], float]
 """By which a reward is discounted: from the token that the return is of, the token that it stands at, and the turns

@@ -21,10 +21,10 @@ from ragen_agent.cli.settings import configure, settings_of
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.io import catalog, settings_of_pairs
 from ragen_agent.local import run as training
-from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import make_env
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tasks.tasks import make_env
 
 ROOT = Path(__file__).parents[3]
 TINY = [

@@ -12,8 +12,8 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.cli.dry_run import scripted_episode
 from ragen_agent.config import Config, with_settings
-from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.policy import Policy
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.run.policy import Policy
 
 RECIPE = ["train", "--recipe", "qwen2.5-0.5b-sokoban"]
 GPUS = ["--backend", "openrlhf", "--set", "openrlhf.accelerator=cuda"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ragen_agent.config import Config
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.threads import WAITING
 
 #: The program ends where it would begin to load one of the libraries that take seconds.

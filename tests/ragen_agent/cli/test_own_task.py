@@ -15,10 +15,10 @@ from ragen_agent import cli as agent_cli
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.io import read_toml
 from ragen_agent.openrlhf.prompt_dataset import env_of, evaluation_rows, families_of_rows, train_rows
+from ragen_agent.run.evaluation import baseline_notices, baselines, fixed_instances
+from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import families_of, read_conversations
-from ragen_agent.training.evaluation import baseline_notices, baselines, fixed_instances
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.tasks import make_env, make_game_env
+from ragen_agent.tasks.tasks import make_env, make_game_env
 
 NAME = "guessing:Sum"
 SOURCE = '''

@@ -13,8 +13,8 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.training.console import run_code_flag
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.console import run_code_flag
+from ragen_agent.run.run_folder import RunFolder
 from tests.ragen_agent.cli.test_own_task import SOURCE
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.openrlhf.processes import RunState, read_replay
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.console import json_text, plain_output, rich_console
 
 ESCAPES = "\x1b]0;taken\x07\x1b[2J\x9b31m\x08\r\u202e[/red]"

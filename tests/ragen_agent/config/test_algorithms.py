@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, FILTER_RULES, POLICY_LOSSES, TOKEN_PARTS
-from ragen_agent.training.metrics import PARTS
+from ragen_agent.update.metrics import PARTS
 
 
 def test_the_rows_of_the_rules_name_what_the_algorithms_have() -> None:

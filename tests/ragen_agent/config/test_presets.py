@@ -8,8 +8,8 @@ import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS, PRETRAINED_DEFAULTS, default_settings, other_defaults
-from ragen_agent.training.demo_thoughts import THOUGHTS
-from ragen_agent.training.tasks import make_env
+from ragen_agent.tasks.demo_thoughts import THOUGHTS
+from ragen_agent.tasks.tasks import make_env
 from ragen_gym.games.registry import TABLE, load_task
 
 

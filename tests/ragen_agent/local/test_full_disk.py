@@ -13,7 +13,7 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import merged
 from ragen_agent.local import run as training
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import DiskFullError
 from tests.ragen_agent.displays import quiet
 from tests.ragen_agent.local.test_run import TINY, complete, configure, weights, without_clock

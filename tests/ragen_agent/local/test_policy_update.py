@@ -15,14 +15,14 @@ from ragen_agent.config import Config, Lora, Training, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.local import policy_update
 from ragen_agent.local.policy_update import Counts, Critic, Learner, cut, policy_terms, targets_of, update
-from ragen_agent.rollout import group
-from ragen_agent.training import scoring
-from ragen_agent.training.batches import Batch
-from ragen_agent.training.metrics import reply_parts
-from ragen_agent.training.parameters import adapt, clip_gradients
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.prefix_tree import shares_prefixes
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.models.parameters import adapt, clip_gradients
+from ragen_agent.run.policy import Policy
+from ragen_agent.tokens.rollout import group
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update import scoring
+from ragen_agent.update.batches import Batch
+from ragen_agent.update.metrics import reply_parts
+from ragen_agent.update.prefix_tree import shares_prefixes
 from tests.ragen_agent.algo.known_processes import (
     KNOWN_CREDIT,
     Known,

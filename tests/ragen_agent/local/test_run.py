@@ -23,12 +23,9 @@ from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.openrlhf.plan import describe
 from ragen_agent.report.watch import FINISHED, RunTail
-from ragen_agent.rollout import group
-from ragen_agent.sft import trainer as imitation
-from ragen_agent.sft.demonstrations import demonstrate, demonstrated_families
-from ragen_agent.training.console import ROWS, Display, measured_on, rates_table
-from ragen_agent.training.early_stopping import STAGNANT_ITERATIONS
-from ragen_agent.training.evaluation import (
+from ragen_agent.run.console import ROWS, Display, measured_on, rates_table
+from ragen_agent.run.early_stopping import STAGNANT_ITERATIONS
+from ragen_agent.run.evaluation import (
     baseline_notices,
     fixed_instances,
     optimal_rate,
@@ -36,10 +33,13 @@ from ragen_agent.training.evaluation import (
     rate_of_played,
     scripted_rate,
 )
-from ragen_agent.training.iteration import score
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import IMITATION, RunFolder
-from ragen_agent.training.tasks import draw_games, games_at, level_seeds, make_env, make_game_env
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import IMITATION, RunFolder
+from ragen_agent.sft import trainer as imitation
+from ragen_agent.sft.demonstrations import demonstrate, demonstrated_families
+from ragen_agent.tasks.tasks import draw_games, games_at, level_seeds, make_env, make_game_env
+from ragen_agent.tokens.rollout import group
+from ragen_agent.update.iteration import score
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, locked_folder, read_json_lines

@@ -21,21 +21,21 @@ from ragen_agent.local import run as training
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
 from ragen_agent.local.trainer import RolloutWorker, Trainer
-from ragen_agent.rollout import group
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.run.console import Display
+from ragen_agent.run.diagnostics import gradient_figures, information_figures, rollout_entropy
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
-from ragen_agent.training.batches import Batch
-from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.console import Display
-from ragen_agent.training.diagnostics import gradient_figures, information_figures, rollout_entropy
-from ragen_agent.training.iteration import Iteration, rewarded, score
-from ragen_agent.training.metrics import cost_line, piece_decoder
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.training.scoring import sampled_scores
-from ragen_agent.training.tasks import SeedStream, derive_seed, draw_games, games_at
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tasks.tasks import SeedStream, derive_seed, draw_games, games_at
+from ragen_agent.tokens.rollout import group
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.batches import Batch
+from ragen_agent.update.iteration import Iteration, rewarded, score
+from ragen_agent.update.metrics import cost_line, piece_decoder
+from ragen_agent.update.replay import KeptEpisodes, ReplayBuffer
+from ragen_agent.update.scoring import sampled_scores
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.displays import quiet
 

@@ -15,16 +15,16 @@ from PIL import Image
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.inference.vision import vision_of
 from ragen_agent.local.run import TrainingRun, train
+from ragen_agent.models.checkpoint import load_checkpoint
 from ragen_agent.report.episodes import EpisodeViews
 from ragen_agent.report.runs import load_run
-from ragen_agent.rollout import Instance
-from ragen_agent.training.checkpoint import load_checkpoint
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
-from ragen_gym.inference.vision import vision_of
 from tests.ragen_agent.displays import Interrupting, quiet
 
 TINY: dict[str, Any] = {

@@ -71,8 +71,8 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model after a short warm start, with which every real run begins."""
     from ragen_agent.config import Config, merged, with_settings
     from ragen_agent.config.presets import GAME_DEFAULTS
+    from ragen_agent.run.policy import Policy
     from ragen_agent.sft.trainer import warm_start
-    from ragen_agent.training.policy import Policy
     from tests.ragen_agent.displays import quiet
     from tests.ragen_agent.openrlhf.small_runs import BASE
 

@@ -14,7 +14,7 @@ from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.launch import train_distributed
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.displays import quiet
 

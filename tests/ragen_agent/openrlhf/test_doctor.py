@@ -19,13 +19,13 @@ from transformers import PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, SmallModel, with_settings
+from ragen_agent.inference import torchvision_ops
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.models.small_model import build_model, build_tokenizer
 from ragen_agent.openrlhf import doctor, machine_checks
 from ragen_agent.openrlhf.doctor import model_checks
 from ragen_agent.openrlhf.machine_checks import STALE_LOCK_AGE, holders, lock_checks
-from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.small_model import build_model, build_tokenizer
 from ragen_gym.envs.turn import make_turn
-from ragen_gym.inference import torchvision_ops
 
 ROOT = Path(__file__).parents[3]
 

@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_agent.config import Config, with_settings
+from ragen_agent.inference import ImageSpan, RowImages, Sampled
 from ragen_agent.openrlhf.episode import (
     ContractError,
     TooManyFailuresError,
     check_failures,
     play_episode,
 )
-from ragen_agent.rollout import Instance, play
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.tasks import make_env
-from ragen_agent.trajectory import Trajectory, failed
-from ragen_gym.inference import ImageSpan, RowImages, Sampled
+from ragen_agent.run.policy import Policy
+from ragen_agent.tasks.tasks import make_env
+from ragen_agent.tokens.rollout import Instance, play
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory, failed
 
 CONFIG = with_settings(
     Config(),

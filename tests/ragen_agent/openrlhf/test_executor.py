@@ -22,8 +22,8 @@ from ragen_agent.openrlhf.episode import ContractError
 from ragen_agent.openrlhf.executor import AgentExecutor
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, train_rows
-from ragen_agent.training.policy import Policy
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.run.policy import Policy
+from ragen_agent.tokens.trajectory import Trajectory
 from tests.pages import ROOT, script_of
 
 pytestmark = pytest.mark.filterwarnings("default")

@@ -20,11 +20,11 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches, launch
 from ragen_agent.openrlhf.processes import RunState
-from ragen_agent.training import run_folder
-from ragen_agent.training.console import Display
-from ragen_agent.training.early_stopping import History
-from ragen_agent.training.evaluation import baseline_notices, evaluated_levels
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run import run_folder
+from ragen_agent.run.console import Display
+from ragen_agent.run.early_stopping import History
+from ragen_agent.run.evaluation import baseline_notices, evaluated_levels
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines
 
 # The C library's ``malloc_stats`` writes to the standard error when the interpreter has ended, as nanobind does.

@@ -32,6 +32,7 @@ from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, update
+from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.openrlhf import ray_actors
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
@@ -39,15 +40,14 @@ from ragen_agent.openrlhf.experience import EpisodeGenerator, StarPOExperience
 from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT, _suppressed_ids
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.trainer import StarPO
-from ragen_agent.rollout import group
-from ragen_agent.training.batches import distinct_prefixes
-from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.diagnostics import gradient_figures, information_figures, rollout_entropy
-from ragen_agent.training.iteration import Iteration
-from ragen_agent.training.metrics import piece_decoder, reply_parts
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.replay import KeptEpisodes, ReplayBuffer
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.run.diagnostics import gradient_figures, information_figures, rollout_entropy
+from ragen_agent.run.policy import Policy
+from ragen_agent.tokens.rollout import group
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.batches import distinct_prefixes
+from ragen_agent.update.iteration import Iteration
+from ragen_agent.update.metrics import piece_decoder, reply_parts
+from ragen_agent.update.replay import KeptEpisodes, ReplayBuffer
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 

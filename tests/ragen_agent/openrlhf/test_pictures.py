@@ -20,6 +20,10 @@ from vllm import SamplingParams
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.inference import ImageSpan
+from ragen_agent.inference.vision import ImageProcessor, ImageTable, Vision, vision_of
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.models.small_model import build_model, build_tokenizer
 from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.episode import ContractError
 from ragen_agent.openrlhf.executor import AgentExecutor
@@ -29,14 +33,10 @@ from ragen_agent.openrlhf.pictures import GRIDS, PIXELS, copy_processor, packed,
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import train_rows
 from ragen_agent.openrlhf.ray_actors import SampledActor
-from ragen_agent.rollout import Instance
-from ragen_agent.training.batches import Batch
-from ragen_agent.training.checkpoint import save_checkpoint
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.small_model import build_model, build_tokenizer
-from ragen_agent.trajectory import Trajectory
-from ragen_gym.inference import ImageSpan
-from ragen_gym.inference.vision import ImageProcessor, ImageTable, Vision, vision_of
+from ragen_agent.run.policy import Policy
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.batches import Batch
 from tests.ragen_agent.openrlhf.test_ray_actors import Engine, adapt, scored
 
 pytestmark = pytest.mark.filterwarnings("default")

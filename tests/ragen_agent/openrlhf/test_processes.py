@@ -16,7 +16,7 @@ import torch
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, repair, write_replay
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 CHILD = """

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from ragen_agent.config import Config, Program, with_settings
+from ragen_agent.inference import ImageSpan, Sampled
 from ragen_agent.openrlhf.episode import ContractError, response_of
 from ragen_agent.openrlhf.program_episode import play_program
 from ragen_agent.programs.endpoint import Endpoint
-from ragen_agent.rollout import Instance
-from ragen_agent.training.policy import Policy
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.run.policy import Policy
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.threads import in_thread
-from ragen_gym.inference import ImageSpan, Sampled
 from tests.pages import ROOT, script_of
 
 GUIDE = ROOT / "renders" / "guides" / "your_own_agent.md"

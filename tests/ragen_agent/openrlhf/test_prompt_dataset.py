@@ -25,9 +25,9 @@ from ragen_agent.openrlhf.prompt_dataset import (
     train_rows,
     write_rows,
 )
-from ragen_agent.training.evaluation import fixed_instances
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.tasks import make_env
+from ragen_agent.run.evaluation import fixed_instances
+from ragen_agent.run.policy import Policy
+from ragen_agent.tasks.tasks import make_env
 
 CONFIG = with_settings(
     Config(),

@@ -35,7 +35,7 @@ from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.launch import starting_model
 from ragen_agent.openrlhf.memory import SHAPES, cpu_memory_parts, memory_parts, model_shape, peak_memory
 from ragen_agent.openrlhf.plan import BatchPlan, check_supported, most_pictures, rows_of_step
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 
 
 def resolve(name: str) -> tuple[presets.Recipe, Config, OpenRLHF]:

@@ -15,7 +15,7 @@ from ragen_agent.config import to_toml
 from ragen_agent.config.io import read_openrlhf
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.launch import RunStoppedError, train_distributed
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from tests.ragen_agent.displays import quiet
 from tests.ragen_agent.local.test_full_disk import small_disk
 from tests.ragen_agent.openrlhf.small_runs import SHORT, Family, begin, configure, lines

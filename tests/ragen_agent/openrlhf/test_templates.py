@@ -20,7 +20,7 @@ from ragen_agent.openrlhf.episode import response_of
 from ragen_agent.openrlhf.executor import AgentExecutor
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import train_rows
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tokens.trajectory import Trajectory
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -27,9 +27,9 @@ from ragen_agent.openrlhf.experience import (
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, rows_of_iteration, train_rows
 from ragen_agent.openrlhf.trainer import StarPO
-from ragen_agent.training.iteration import Iteration
-from ragen_agent.training.replay import ReplayBuffer
-from ragen_agent.trajectory import Trajectory, failed
+from ragen_agent.tokens.trajectory import Trajectory, failed
+from ragen_agent.update.iteration import Iteration
+from ragen_agent.update.replay import ReplayBuffer
 
 pytestmark = pytest.mark.filterwarnings("default")
 

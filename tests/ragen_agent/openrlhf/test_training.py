@@ -22,11 +22,11 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, to_toml, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.models.checkpoint import load_checkpoint
 from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.openrlhf.prompt_dataset import train_rows
-from ragen_agent.training.checkpoint import load_checkpoint
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
 from tests.pages import ROOT, script_of
 from tests.ragen_agent.openrlhf.small_runs import BASE, Family, begin, configure, lines

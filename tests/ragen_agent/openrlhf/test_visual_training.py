@@ -15,13 +15,13 @@ import torch
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
-from ragen_agent.rollout import Instance
+from ragen_agent.inference.vision import vision_of
+from ragen_agent.models.checkpoint import load_checkpoint
+from ragen_agent.run.policy import Policy
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.training.checkpoint import load_checkpoint
-from ragen_agent.training.policy import Policy
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
-from ragen_gym.inference.vision import vision_of
 from tests.ragen_agent.displays import quiet
 from tests.ragen_agent.openrlhf.small_runs import begin, lines
 

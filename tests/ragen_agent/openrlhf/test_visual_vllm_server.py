@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 from transformers import AutoConfig, AutoTokenizer
 
-from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.inference.vision import Vision
+from ragen_agent.run.policy import Policy
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.training.policy import Policy
+from ragen_agent.tokens.chat import ChatFormat
 from ragen_gym.bench.agents import pictures
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results_folder import ResultsFolder
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.messages import parts_of
-from ragen_gym.inference.vision import Vision
 from ragen_gym.render.png import encode_png
 from tests.ragen_agent.displays import quiet
 from tests.ragen_agent.openrlhf.vllm_server import serving

@@ -17,8 +17,8 @@ from transformers import AutoTokenizer
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.run.policy import Policy
 from ragen_agent.sft.trainer import warm_start
-from ragen_agent.training.policy import Policy
 from ragen_gym.bench.agents import rate_limit as pace
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import load_results

@@ -19,18 +19,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, Program, with_settings
-from ragen_agent.message_encoding import decode, encode
+from ragen_agent.inference import Sampled
 from ragen_agent.programs.conversation import Conversation
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.programs.rollout import _Rollout
 from ragen_agent.programs.worker import Worker
-from ragen_agent.rollout import Instance
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.policy import Policy
-from ragen_agent.trajectory import Trajectory
-from ragen_gym.inference import Sampled
+from ragen_agent.run.policy import Policy
+from ragen_agent.tokens.chat import ChatFormat
+from ragen_agent.tokens.message_encoding import decode, encode
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 
 USER = {"role": "user", "content": "hello"}
 

@@ -21,20 +21,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ragen_agent.chat import ChatFormat
 from ragen_agent.config import Config, Program, with_settings
+from ragen_agent.inference import Sampled
 from ragen_agent.local.run import train
 from ragen_agent.programs.conversation import Conversation
 from ragen_agent.programs.endpoint import Endpoint, RequestError
 from ragen_agent.programs.process import ProgramProcess
 from ragen_agent.programs.rollout import _Rollout, play_programs
 from ragen_agent.programs.worker import Worker
-from ragen_agent.rollout import Instance, group
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.trajectory import Trajectory
-from ragen_gym.inference import Sampled
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tokens.chat import ChatFormat
+from ragen_agent.tokens.rollout import Instance, group
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 from tests.pages import ROOT, script_of
 from tests.ragen_agent.displays import quiet
 

@@ -12,7 +12,7 @@ import pytest
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from tests.browser import launched
 from tests.ragen_agent.displays import Interrupting, quiet
 

@@ -16,8 +16,8 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.report.charts import POINTS, axis, panels, seed_curves, tick_labels
 from ragen_agent.report.rates import lanes, rates_table, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, group_by_settings
-from ragen_agent.training.metrics import format_metric, smooth
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.update.metrics import format_metric, smooth
 
 SIZES = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
 

@@ -9,10 +9,10 @@ import pytest
 from ragen_agent.config import Config, with_settings
 from ragen_agent.report.episodes import EpisodeViews
 from ragen_agent.report.runs import load_runs
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.storage import append_json_lines
 from ragen_gym.games.values import TOLERANCE
 

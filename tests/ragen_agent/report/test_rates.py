@@ -14,8 +14,8 @@ from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.report.rates import lanes, points, rates_table, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, changed_settings, group_by_settings, load_runs
-from ragen_agent.training.metrics import format_metric
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.update.metrics import format_metric
 from ragen_gym.bench.report.tables import number
 
 

@@ -16,7 +16,7 @@ from ragen_agent.cli import main
 from ragen_agent.report.episodes import EpisodeViews
 from ragen_agent.report.run_page import page
 from ragen_agent.report.runs import load_runs
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.bench.report import html_page
 from ragen_gym.core.storage import read_json_lines
 from tests.browser import Sheet, open_page

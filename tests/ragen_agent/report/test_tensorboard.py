@@ -12,8 +12,8 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import Config
 from ragen_agent.local import run as training
-from ragen_agent.training import tracking
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run import tracking
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.displays import Interrupting, quiet
 

@@ -34,7 +34,7 @@ from ragen_agent.report.watch import (
     last_record,
     sparkline,
 )
-from ragen_agent.training.run_folder import RunFolder
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"

@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
-from ragen_agent.chat import ChatFormat
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS, read_recipe
 from ragen_agent.config.trainers import FineTuning
-from ragen_agent.rollout import Instance, group
+from ragen_agent.run.console import Display
+from ragen_agent.run.policy import Policy
 from ragen_agent.sft import demonstrations
 from ragen_agent.sft.demonstrations import (
     demonstrate,
@@ -36,11 +36,11 @@ from ragen_agent.sft.demonstrations import (
     write_conversations,
 )
 from ragen_agent.sft.fine_tune import agent_config
-from ragen_agent.token_mdp import TokenMDP
-from ragen_agent.training.console import Display
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.tasks import all_settings, make_env
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tasks.tasks import all_settings, make_env
+from ragen_agent.tokens.chat import ChatFormat
+from ragen_agent.tokens.rollout import Instance, group
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym import make_turn
 from ragen_gym.core.turn_config import TurnConfig
 from tests.ragen_agent.displays import quiet

@@ -18,15 +18,15 @@ from rich.console import Console
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, with_settings
 from ragen_agent.config.trainers import FineTuning
+from ragen_agent.models.checkpoint import load_checkpoint, save_checkpoint
+from ragen_agent.models.named_models import NAMED_MODELS, SOURCE
+from ragen_agent.run import policy
+from ragen_agent.run.console import Display
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder, families_met
 from ragen_agent.sft import fine_tune as sft
 from ragen_agent.sft.demonstrations import families_of, trajectory_of
 from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, reopen
-from ragen_agent.training import policy
-from ragen_agent.training.checkpoint import load_checkpoint, save_checkpoint
-from ragen_agent.training.console import Display
-from ragen_agent.training.named_models import NAMED_MODELS, SOURCE
-from ragen_agent.training.policy import Policy
-from ragen_agent.training.run_folder import RunFolder, families_met
 from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
 from ragen_gym.core.storage import DiskFullError
 from tests.ragen_agent.displays import quiet

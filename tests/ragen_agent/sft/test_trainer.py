@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ragen_agent.sft.trainer import fit
-from ragen_agent.trajectory import Trajectory
+from ragen_agent.tokens.trajectory import Trajectory
 
 
 class Bigram(nn.Module):

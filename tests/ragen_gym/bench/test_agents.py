@@ -598,8 +598,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from ragen_agent.config import Config
-    from ragen_agent.training.checkpoint import save_checkpoint
-    from ragen_agent.training.policy import Policy
+    from ragen_agent.models.checkpoint import save_checkpoint
+    from ragen_agent.run.policy import Policy
 
     torch.set_num_threads(1)
     agent = Policy.build(Config())

@@ -1,0 +1,1 @@
+"""Benchmark agents that run a model in this process."""

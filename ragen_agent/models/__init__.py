@@ -1,0 +1,1 @@
+"""Models: small ones, named ones, checkpoints, LoRA and parameters."""

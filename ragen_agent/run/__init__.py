@@ -1,0 +1,1 @@
+"""A training run: its folder, console, alarm, diagnostics, evaluation and tracking."""

@@ -1,0 +1,162 @@
+"""Success on fixed levels, with 95 % intervals: of a model, random replies, optimal play and a demonstrator.
+
+All play the same levels under the same budgets of turns and actions, one episode a level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ragen_agent.config import Config
+from ragen_agent.run.console import Display
+from ragen_agent.run.policy import Policy
+from ragen_agent.tasks.tasks import SeedStream, derive_seed, make_env
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_gym.core.levels import same_version, version_of
+from ragen_gym.core.stats import Rate, wilson
+from ragen_gym.envs.policies import play_turns, random_reply
+from ragen_gym.envs.reply_env import ReplyEnv
+from ragen_gym.envs.task import TaskEnv
+from ragen_gym.envs.turn import TurnEnv
+
+__all__ = [
+    "baseline_notices",
+    "baselines",
+    "evaluated_levels",
+    "fixed_instances",
+    "optimal_rate",
+    "play_fixed",
+    "rate_of_played",
+    "scripted_rate",
+    "validation_settings",
+    "without_failed",
+]
+
+MAX_TRIES = 20  # resets for each level wanted
+
+
+def rate_of_played(played: Sequence[Trajectory]) -> Rate:
+    """The rate over the episodes that did not fail; raises a ValueError if all failed."""
+    whole = without_failed(played)
+    failed, overflowed = len(played) - len(whole), sum(t.overflowed for t in whole)
+    return wilson(sum(t.success for t in whole), len(whole), failed=failed, overflowed=overflowed)
+
+
+def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
+    """The episodes that say something about the player; raises a ValueError if all failed."""
+    whole = [t for t in played if t.failure is None]
+    if not whole:
+        failure = played[0].failure or ""
+        advice = ". Lower evaluation.batch: so many episodes are played at a time" * ("OutOfMemoryError" in failure)
+        raise ValueError(
+            f"all {len(played)} episodes failed, so nothing was measured. The first failed by: {failure}{advice}"
+        )
+    return whole
+
+
+def fixed_instances(env: ReplyEnv, count: int) -> list[Instance]:
+    """The first ``count`` distinct levels by seed 0, 1, 2, ...: the same for every run and every player.
+
+    A game with fewer levels in the split, as the bandits have, meets them again with other noise.
+    """
+    distinct: dict[str, int] = {}
+    for seed in range(MAX_TRIES * count):
+        _, info = env.reset(seed=seed)
+        distinct.setdefault(info["level_id"], seed)
+        if len(distinct) == count:
+            break
+    seeds = list(distinct.values())
+    return [Instance(seeds[i % len(seeds)], i) for i in range(count)]
+
+
+def evaluated_levels(config: Config) -> tuple[ReplyEnv, list[Instance]]:
+    """The environment that a run is measured in, and its fixed levels; raises as ``make_env``."""
+    env = make_env(config, config.evaluation.split)
+    return env, fixed_instances(env, config.evaluation.levels)
+
+
+def baseline_notices(env: ReplyEnv, instances: Sequence[Instance]) -> list[str]:
+    """Sentences: where the split has fewer levels than episodes, and of rates that ``baselines`` cannot tell."""
+    levels = len({instance.seed for instance in instances})
+    few = f"Only {levels} different levels were found for these {len(instances)} episodes."
+    return [*[few] * (levels < len(instances)), *filter(None, [env.missing_rates])]
+
+
+def validation_settings(config: Config) -> Config:
+    """A run's settings whose evaluation is that of its early stopping: fixed levels of the split ``validation``."""
+    split = same_version("validation", version_of(config.evaluation.split))
+    return replace(config, evaluation=replace(config.evaluation, split=split, levels=config.stops.validation_levels))
+
+
+def scripted_rate(
+    env: ReplyEnv, instances: list[Instance], reply: Callable[[Any, np.random.Generator], str], seed: int
+) -> Rate:
+    """The rate of a player that writes its replies by a function of the environment."""
+    rng = np.random.default_rng(seed)
+    successes = 0
+    for instance in instances:
+        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        successes += bool(play_turns(env, lambda env: reply(env, rng))["success"])
+    return wilson(successes, len(instances))
+
+
+def optimal_rate(env: ReplyEnv, instances: list[Instance]) -> Rate:
+    """The oracle's exact chance of success within the budget of actions, averaged over the levels.
+
+    Where the dynamics are random this is a bound: the oracle looks after every action, a player only after every
+    answer. In a text task it is the rate of the task's ``optimal_reply``.
+
+    Raises:
+        ValueError: a text task without an oracle.
+    """
+    if isinstance(env, TaskEnv):
+        return scripted_rate(env, instances, lambda task, rng: task.optimal_reply(), 0)
+    assert isinstance(env, TurnEnv)
+    chances = []
+    for instance in instances:
+        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        chances.append(env.solution().success(*env.env.state, env.actions_left))
+    return wilson(float(sum(chances)), len(chances))
+
+
+def baselines(env: ReplyEnv, instances: list[Instance]) -> dict[str, Rate]:
+    """Random replies (``random``) and ``optimal`` play; the same numbers for every run and model.
+
+    Of a text task only those that it can tell; ``baseline_notices`` says which are left out.
+    """
+    rates = {}
+    if env.has_random_replies:
+        rates["random"] = scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES))
+    if env.has_oracle:
+        rates["optimal"] = optimal_rate(env, instances)
+    return rates
+
+
+def play_fixed(
+    policy: Policy,
+    instances: list[Instance],
+    display: Display | None = None,
+    *,
+    repetition: int = 0,
+    processes: Sequence[TokenMDP] = (),
+) -> list[Trajectory]:
+    """The policy's episodes on the fixed levels, at the temperature of evaluation; sampled alike for every run.
+
+    A ``display`` shows the progress; within another phase there is none. Each ``repetition`` is of the same levels with
+    transition and sampling noise of its own, so that means over several have less of it. ``processes`` are the
+    policy's, where the caller has them already.
+    """
+    settings, seed = policy.config.evaluation, derive_seed(0, SeedStream.EVALUATION, repetition)
+    if repetition:
+        instances = [replace(each, noise_seed=each.noise_seed + repetition * len(instances)) for each in instances]
+    processes = processes or policy.processes(settings.split, min(settings.batch, len(instances)))
+    if display is None:
+        return policy.play(processes, instances, settings.temperature, seed)
+    with display.progress("evaluation", len(instances)):
+        return policy.play(processes, instances, settings.temperature, seed, display.update)

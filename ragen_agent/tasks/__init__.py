@@ -1,0 +1,1 @@
+"""Games, mixtures and curricula as a run plays them."""

@@ -1,0 +1,1 @@
+"""Games at the grain of tokens: chat templates, TokenMDP, Trajectory, rollout."""

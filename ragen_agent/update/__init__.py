@@ -1,0 +1,1 @@
+"""One update: scores, filter, advantages and batches."""

@@ -1,0 +1,374 @@
+"""One iteration of training, the same in both trainers: scores, filter and record.
+
+A trainer plays episodes and makes an ``Iteration`` of them. It updates the policy on ``Iteration.rows`` with
+``Iteration.groups.advantages``, records ``Iteration.figures`` and ``Iteration.episode_records``, and adds the record to
+the run's ``early_stopping.History``, which raises alarms and decides on early stopping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ragen_agent import algo
+from ragen_agent.config import Training
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.metrics import reply_figures, turn_spans
+from ragen_agent.update.step_groups import turn_advantages, with_turn_advantages
+from ragen_gym.core.failures import Failure, failure_kind
+
+__all__ = [
+    "CriticEstimates",
+    "Iteration",
+    "ScoredGroups",
+    "critic_estimates",
+    "overlong",
+    "rewarded",
+    "score",
+    "shaped",
+    "teaches_nothing",
+    "undecided",
+]
+
+RECORDED = 2  # episodes of each iteration that are always recorded
+
+
+class ScoredGroups(NamedTuple):
+    """The compared episodes of an iteration, one row per group."""
+
+    advantages: Tensor
+    """float (groups, group size), by the rule ``Training.algo``, times the group's weight; unused with a critic."""
+    kept: Tensor
+    """bool (groups, group size): the episodes that the filter keeps. Failed ones are never kept."""
+    return_std: Tensor
+    """float (groups,): the standard deviation of the returns."""
+    weights: Tensor
+    """float (groups,): the groups' weights by their return std; 1 without ``Training.reweight``."""
+
+
+def undecided(played: Sequence[Trajectory], settings: Training) -> Tensor:
+    """The first ``Training.groups`` groups with different returns in the game, int64 (up to groups,).
+
+    Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) trains on these alone, and plays further levels, in at most
+    ``Training.refills`` rounds, to replace the others.
+    """
+    shape = (-1, settings.group_size)
+    counted = torch.tensor([t.failure is None for t in played]).view(shape)
+    std = algo.group_std(torch.tensor([t.total_reward for t in played]).view(shape), counted)
+    return (std > 0).nonzero().flatten()[: settings.groups]
+
+
+def score(
+    trajectories: Sequence[Trajectory], settings: Training, seed: int = 0, chosen: Tensor | None = None
+) -> ScoredGroups:
+    """Compares the episodes of each group, which are adjacent.
+
+    ``seed`` seeds a random filter, and ``chosen``, int64, are the groups that the filter chooses from; None for all.
+    The weights of ``Training.reweight`` have mean 1 over these.
+    """
+    shape = (-1, settings.group_size)
+    returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
+    counted = torch.tensor([t.failure is None for t in trajectories]).view(shape)
+    return_std = algo.group_std(returns, counted)
+    statistic = algo.group_std if settings.filter_statistic == "std" else algo.group_variance
+    filtered_by = statistic(_filter_values(trajectories, settings, returns), counted)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.arange(len(filtered_by)) if chosen is None else chosen
+    groups = torch.zeros_like(filtered_by, dtype=torch.bool)
+    groups[chosen] = algo.keep_groups(filtered_by[chosen], settings.filter_rule, settings.keep, generator)
+    weights = torch.ones_like(return_std)
+    if settings.reweight:
+        weights = torch.zeros_like(return_std)
+        weights[chosen] = algo.uncertainty_weights(return_std[chosen], settings.reweight)
+    advantages = algo.normalised(returns, "arpo" if settings.critic else settings.algo, counted=counted)
+    return ScoredGroups(advantages * weights[:, None], groups[:, None] & counted, return_std, weights)
+
+
+def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
+    """The episodes with ``algo.format_reward`` added to their turns, for the algorithms.
+
+    Failed episodes, which are excluded from the loss, stay unchanged.
+
+    Raises:
+        ValueError: an environment that does not report whether replies were well formed, or a program's replies that
+            are not one turn each.
+    """
+    if rule == "none":
+        return list(trajectories)
+    changed = []
+    for trajectory in trajectories:
+        if trajectory.failure is not None:
+            changed.append(trajectory)
+            continue
+        if len(trajectory.turn_infos) != len(trajectory.turn_ends):
+            raise ValueError(
+                f"training.format_reward is {rule!r}, but the environment does not report which replies were well "
+                "formed, or an agent program does not play each reply as one turn; use training.format_reward=none."
+            )
+        formed = torch.tensor([not turn.problem for turn in trajectory.turn_infos], dtype=torch.bool)
+        extra = algo.format_reward(formed, rule).tolist()
+        changed.append(_with_rewards(trajectory, extra))
+    return changed
+
+
+def overlong(trajectories: Sequence[Trajectory], settings: Training, limit: int) -> list[list[float]]:
+    """Length penalty of each turn's reward, at most 0: ``algo.length_penalty``.
+
+    ``limit`` is ``turns.max_tokens_per_turn``; all 0 without ``Training.overlong_buffer``.
+    """
+    if not settings.overlong_buffer:
+        return [[0.0] * len(t.turn_ends) for t in trajectories]
+    found = []
+    for trajectory in trajectories:
+        lengths = torch.tensor([end - first for first, end in turn_spans(trajectory)])
+        penalty = algo.length_penalty(lengths, limit, settings.overlong_buffer)
+        found.append((settings.overlong_penalty * penalty).tolist())
+    return found
+
+
+def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Trajectory]:
+    """The episodes with turn rewards shaped by ``Training.credit``; see ``algo.shaped_rewards``.
+
+    Failed episodes stay unchanged. The potential of a state is the highest expected return in the remaining moves, 0 if
+    unknown: any function of the state preserves the order of policies.
+
+    Raises:
+        ValueError: an environment that does not report the values of its states.
+    """
+    if not CREDITS[settings.credit].shaped:
+        return list(trajectories)
+    changed = []
+    for trajectory in trajectories:
+        if trajectory.failure is not None:
+            changed.append(trajectory)
+            continue
+        values = [turn.value for turn in trajectory.turn_infos if turn.value is not None]
+        if len(values) != len(trajectory.turn_ends):
+            raise ValueError(
+                f"training.credit is {settings.credit!r}, but the environment does not report the values of its states "
+                '(info["turn_value"], of a ragen_gym.TurnEnv with regret=True); use another credit.'
+            )
+        potentials = [value if math.isfinite(value) else 0.0 for value in values]
+        rewards = algo.shaped_rewards(trajectory.turn_rewards, potentials, settings.gamma_turn)
+        changed.append(replace(trajectory, turn_rewards=tuple(rewards)))
+    return changed
+
+
+class CriticEstimates(NamedTuple):
+    """Advantages and returns from a critic's values, each (rows, T)."""
+
+    advantages: Tensor
+    """float, 0 outside M_adv; not whitened yet."""
+    returns: Tensor
+    """float, 0 outside M_adv."""
+    compared: Tensor
+    """bool: the entries for the mean and variance of the whitening: M_adv, or the turns' ends if all tokens of a turn
+    hold its advantage (VAGEN)."""
+
+
+def critic_estimates(
+    turn_ends: Sequence[Sequence[int]],
+    turn_rewards: Sequence[Sequence[float]],
+    values: Tensor,
+    cost: Tensor,
+    mask: Tensor,
+    settings: Training,
+) -> CriticEstimates:
+    """Advantages and returns from a critic's values by ``Training.credit``; see ``algo.critic_advantages``.
+
+    ``mask`` is VAGEN's M_adv; a turn ends at its last token in the mask.
+    """
+    if settings.advantage_tokens != "all":
+        turn_ends, turn_rewards = algo.narrowed_turns(turn_ends, turn_rewards, mask)
+    estimated = algo.critic_advantages(
+        turn_ends,
+        turn_rewards,
+        values,
+        cost,
+        mask,
+        settings.credit,
+        gamma=settings.gamma,
+        gamma_turn=settings.gamma_turn,
+        lam=settings.gae_lambda,
+    )
+    compared = algo.turn_end_mask(turn_ends, mask) if CREDITS[settings.credit].recursion == "turns" else mask
+    return CriticEstimates(*estimated, compared)
+
+
+def teaches_nothing(groups: ScoredGroups, settings: Training, learned: Sequence[Trajectory] = ()) -> bool:
+    """True if no kept episode has a non-zero advantage.
+
+    Only kept episodes enter the loss: without an advantage among them, a step would follow the entropy bonus and the KL
+    term alone. A critic's advantages only need an episode, not differences within groups. ``learned``: the episodes, if
+    their turns are compared.
+    """
+    if settings.critic:
+        return not bool(groups.kept.any())
+    if GROUPINGS[settings.groups_by].states:
+        kept = groups.kept.flatten().tolist()
+        return not any(any(turn_advantages(t)) for t, keep in zip(learned, kept, strict=True) if keep)
+    if ADVANTAGE_RULES[settings.algo].compares_groups:
+        return not bool(groups.return_std[groups.kept.any(1)].any())
+    return not bool(groups.advantages[groups.kept].any())
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The episodes of one iteration, scored and filtered; the episodes of a group are adjacent."""
+
+    number: int  # from 0
+    played: Sequence[Trajectory]  # with the environment's rewards
+    #: with the rewards for learning, see ``rewarded`` and ``shaped``, and the advantages of their turns, if
+    #: ``Training.groups_by`` compares them
+    learned: Sequence[Trajectory]
+    games: Sequence[str]  # the game of each group
+    groups: ScoredGroups  # advantages, filter and weights
+    stagnant: bool  # see ``teaches_nothing``
+    counts: Mapping[str, float]  # of dynamic sampling and overlong shaping, see figures
+
+    @classmethod
+    def score_and_filter(
+        cls,
+        number: int,
+        played: Sequence[Trajectory],
+        games: Sequence[str],
+        settings: Training,
+        seed: int,
+        limit: int | None = None,
+    ) -> Iteration:
+        """Scores and filters episodes.
+
+        ``seed`` seeds a random filter. ``limit`` is ``turns.max_tokens_per_turn``, needed by overlong shaping. With
+        ``Training.refills`` there may be more groups than ``Training.groups``: see ``undecided``.
+        """
+        counts: dict[str, float] = {}
+        learned, chosen = rewarded(played, settings.format_reward), None
+        if settings.overlong_buffer:
+            assert limit is not None, "overlong shaping is before a limit"
+            costs = overlong(learned, settings, limit)
+            counts["overlong"] = _mean([cost < 0 for turns in costs for cost in turns])
+            learned = [_with_rewards(t, turns) for t, turns in zip(learned, costs, strict=True)]
+        if settings.refills:
+            chosen = undecided(played, settings)
+            counts |= {"refilled": len(games) - settings.groups, "lacking": settings.groups - len(chosen)}
+        groups = score(learned, settings, seed, chosen)
+        learned = shaped(learned, settings)  # after the filter, which ranks groups by their unshaped returns
+        learned = with_turn_advantages(learned, groups.advantages, groups.weights, settings)
+        return cls(number, played, learned, games, groups, teaches_nothing(groups, settings, learned), counts)
+
+    @property
+    def kept(self) -> list[int]:
+        """The episodes that the filter keeps, as indices."""
+        rows: list[int] = self.groups.kept.flatten().nonzero().flatten().tolist()
+        return rows
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Number of sampled tokens; shared turns count once."""
+        return sum(int(t.own.sampled.sum()) for t in self.played)
+
+    @property
+    def entropy_sampled(self) -> float:
+        """The rollouts' entropy by sampling, in nats a token: minus the mean log-prob of the sampled tokens."""
+        whole = [t.own for t in self.played if t.failure is None]
+        surprise = -sum(float(t.log_probs.sum(dtype="float64")) for t in whole)
+        return surprise / max(1, sum(int(t.sampled.sum()) for t in whole))
+
+    @property
+    def rows(self) -> list[int]:
+        """Indices of the episodes to update on: the kept ones, or none if they teach nothing."""
+        return [] if self.stagnant else self.kept
+
+    def figures(self, piece: Callable[[int], str] | None) -> dict[str, Any]:
+        """Figures of the episodes, under the keys of ``metrics.jsonl``; ``piece`` gives the text of a token id.
+
+        ``spread`` is the mean return std of all groups, ``spread_kept`` and ``spread_dropped`` of the kept and dropped
+        groups. ``overflowed`` counts the episodes cut by ``turns.max_tokens_per_episode``; they are truncated, and
+        learned from. With dynamic sampling, ``refilled`` counts the levels played beyond ``Training.groups`` to replace
+        decided ones, and ``lacking`` the decided levels without a replacement, which the update lacks; ``success``
+        counts all episodes. With overlong shaping, ``overlong`` is the share of penalised replies.
+        """
+        whole = [t.own for t in self.played if t.failure is None]
+        kinds = Counter(failure_kind(t.failure) for t in self.played if t.failure is not None)
+        kept, std = self.groups.kept.any(1), self.groups.return_std
+        return {
+            "success": _mean([t.success for t in whole]),
+            **self._success_by_game(),
+            "return": _mean([t.total_reward for t in self.played if t.failure is None]),
+            "spread": float(std.mean()),
+            "spread_kept": float(std[kept].mean()) if bool(kept.any()) else 0.0,
+            "spread_dropped": float(std[~kept].mean()) if bool((~kept).any()) else 0.0,
+            "kept": len(self.kept),
+            "kept_share": float(kept.float().mean()),
+            "failed": len(self.played) - len(whole),
+            "failures": {str(kind): kinds[kind] for kind in Failure if kinds[kind]},
+            "overflowed": sum(t.overflowed for t in whole),
+            "entropy_sampled": self.entropy_sampled,
+            **self.counts,
+            "reply_tokens": _mean([t.own.sampled.sum() / max(1, len(t.own.turn_ends)) for t in self.played]),
+            **reply_figures(self.learned, piece),
+        }
+
+    def episode_records(self, noise_seeds: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """The episodes to record, by index: the first ones, and the best and worst of the most uncertain kept group.
+
+        That group has the largest return std among the kept. A record also holds the noise seed, for replay, and
+        whether the filter kept the episode.
+        """
+        rows, size = list(range(min(RECORDED, len(self.played)))), self.groups.kept.shape[1]
+        if kept := self.kept:
+            returns = [t.total_reward for t in self.played]
+            best = max(sorted({row // size for row in kept}), key=self.groups.return_std.tolist().__getitem__)
+            mine = [row for row in kept if row // size == best]
+            rows += [max(mine, key=returns.__getitem__), min(mine, key=returns.__getitem__)]
+        return {
+            row: {
+                "phase": "train",
+                "iteration": self.number,
+                **self.played[row].to_dict(),
+                "noise_seed": noise_seeds[row],
+                "kept": row in kept,
+            }
+            for row in dict.fromkeys(rows)
+        }
+
+    def _success_by_game(self) -> dict[str, float]:
+        """The success in each game of a mixture with at least one finished episode."""
+        if len(set(self.games)) < 2:
+            return {}
+        players = np.repeat(self.games, self.groups.kept.shape[1])
+        of: dict[str, list[bool]] = {}
+        for trajectory, game in zip(self.played, players, strict=True):
+            if trajectory.failure is None:
+                of.setdefault(str(game), []).append(trajectory.success)
+        return {f"success/{game}": _mean(wins) for game, wins in sorted(of.items())}
+
+
+def _with_rewards(trajectory: Trajectory, extra: Sequence[float]) -> Trajectory:
+    """The episode with something added to the reward of each turn."""
+    rewards = tuple(reward + more for reward, more in zip(trajectory.turn_rewards, extra, strict=True))
+    return replace(trajectory, turn_rewards=rewards)
+
+
+def _filter_values(trajectories: Sequence[Trajectory], settings: Training, returns: Tensor) -> Tensor:
+    """The number of each episode that the filter compares, float (groups, group size)."""
+    if settings.filter_by == "reward":
+        return returns
+    values = torch.tensor([float(t.sampled.sum()) for t in trajectories])
+    if settings.filter_by == "entropy":
+        # By sampling: in expectation, minus the log-prob of a sampled token is the entropy.
+        surprise = torch.tensor([-float(t.log_probs.sum(dtype="float64")) for t in trajectories])
+        values = surprise / values.clamp(min=1)
+    return values.view(returns.shape)
+
+
+def _mean(values: Sequence[Any]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0

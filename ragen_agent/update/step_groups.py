@@ -1,0 +1,124 @@
+"""Advantages of single turns, from groups of turns that begin in the same state of the game (``training.groups_by``).
+
+GiGPO (Group-in-Group Policy Optimization, arXiv 2505.10978, section 4) compares twice. A^E compares the episodes of a
+level, as usual. A^S compares the turns of these episodes that begin in the same *anchor state*, by their discounted
+returns R_t = r_t + gamma R_{t+1}. A turn's advantage is
+
+    A = A^E + omega A^S,
+
+with gamma = ``training.gamma_turn`` (0.95 in the paper), omega = ``training.step_weight`` (1), and both normalised by
+``training.algo`` (``grpo`` with the std, the paper's F_norm = std; ``dr_grpo`` without, its F_norm = 1).
+
+**State.** The paper compares the texts of observations. Here the state is exact: the level, the board and the integers
+of the game's state (``TurnEnv.state_id``). The remaining turns and moves are *not* part of it, although the optimum
+depends on them. So, as in the paper, a turn is compared with later turns of its own episode, and a turn that leads in a
+circle or wastes moves returns to its state with a more discounted return. If the remaining moves were part of the
+state, no two turns of an episode would share one. Malformed replies count as turns: they stay in the state in which
+they began.
+
+**Branches** (``ragen_agent.run.branches``). A turn shared by several episodes of a tree is one turn of the base:
+its return and its A^E are the means over these episodes. The branches learn only from their own turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from ragen_agent import algo
+from ragen_agent.config import Training
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, GROUPINGS
+from ragen_agent.tokens.trajectory import Trajectory
+
+__all__ = ["token_advantages", "turn_advantages", "with_turn_advantages"]
+
+
+def with_turn_advantages(
+    trajectories: Sequence[Trajectory], advantages: Tensor, weights: Tensor, settings: Training
+) -> list[Trajectory]:
+    """The episodes with an advantage of each of their own turns, if ``Training.groups_by`` compares turns.
+
+    Args:
+        trajectories: the episodes of an iteration, grouped in order.
+        advantages: float (groups, group size), of the whole episodes, times their group's weight.
+        weights: float (groups,), of the groups.
+        settings: the algorithm's settings.
+
+    Raises:
+        ValueError: an environment that does not report the state at the start of a turn.
+    """
+    if not GROUPINGS[settings.groups_by].states:
+        return list(trajectories)
+    changed, size = list(trajectories), settings.group_size
+    for first in range(0, len(changed), size):
+        group = [row for row in range(first, first + size) if changed[row].failure is None]
+        states = {row: _states(changed[row], settings) for row in group}
+        returns = {row: algo.discounted_returns(changed[row].turn_rewards, settings.gamma_turn) for row in group}
+        wholes = dict(zip(range(first, first + size), advantages[first // size].tolist(), strict=True))
+        held = _held(changed, group, 1 + settings.branches)
+        steps = algo.step_advantages(
+            [states[row][turn] for row, turn in held],
+            [fmean(returns[holder][turn] for holder in holders) for (_, turn), holders in held.items()],
+            ADVANTAGE_RULES[settings.algo].method,
+        )
+        weight = settings.step_weight * float(weights[first // size])
+        for step, ((row, turn), holders) in zip((weight * steps).tolist(), held.items(), strict=True):
+            infos = list(changed[row].turn_infos)
+            infos[turn] = replace(infos[turn], advantage=fmean(wholes[holder] for holder in holders) + step)
+            changed[row] = replace(changed[row], turn_infos=tuple(infos))
+        for row in group:
+            changed[row] = changed[row].own
+    return changed
+
+
+def _held(trajectories: Sequence[Trajectory], group: Sequence[int], tree: int) -> dict[tuple[int, int], list[int]]:
+    """For each turn of a group, by row and number, the rows that hold it: one, or several for shared turns.
+
+    ``tree``: number of consecutive rows of a base and its branches.
+    """
+    held: dict[tuple[int, int], list[int]] = {}
+    for row in group:
+        branch = trajectories[row].branch
+        shared = branch.turns if branch else 0
+        for turn in range(len(trajectories[row].turn_ends)):
+            held.setdefault((row - row % tree if turn < shared else row, turn), []).append(row)
+    return held
+
+
+def turn_advantages(trajectory: Trajectory) -> tuple[float, ...]:
+    """The advantage of each turn; empty if all have the episode's advantage."""
+    return tuple(turn.advantage for turn in trajectory.turn_infos if turn.advantage is not None)
+
+
+def token_advantages(
+    episodes: Tensor, turns: Sequence[Sequence[float]], turn_ends: Sequence[Sequence[int]], sampled: Tensor
+) -> Tensor:
+    """The advantage of each sampled token, float (rows, T), 0 at all others: of its turn, or of the whole episode.
+
+    Args:
+        episodes: float (rows,).
+        turns: for each row, the advantages of its turns; empty if its tokens have the episode's.
+        turn_ends: for each row, the column of each turn's last sampled token.
+        sampled: bool (rows, T).
+    """
+    tokens = algo.broadcast_to_tokens(episodes, sampled)
+    rows = [row for row, values in enumerate(turns) if values]
+    if rows:
+        found = algo.turns_to_tokens([turns[row] for row in rows], [turn_ends[row] for row in rows], sampled[rows])
+        tokens[torch.tensor(rows, device=tokens.device)] = found.to(tokens.dtype)
+    return tokens
+
+
+def _states(trajectory: Trajectory, settings: Training) -> list[str]:
+    states = [turn.state for turn in trajectory.turn_infos if turn.state is not None]
+    if len(states) != len(trajectory.turn_ends):
+        raise ValueError(
+            f"training.groups_by is {settings.groups_by!r}, but the environment does not report the state of the "
+            "game at the start of a turn (state_id, of a ragen_gym.TurnEnv), or an agent program does not play each "
+            "reply as one turn; use training.groups_by=level."
+        )
+    return states

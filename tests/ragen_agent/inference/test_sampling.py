@@ -1,0 +1,156 @@
+"""What is sampled from against the warpers of transformers, and drawing against the inversion of the whole sums."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, TopKLogitsWarper, TopPLogitsWarper
+
+from ragen_agent.inference.sampling import (
+    LARGE_VOCABULARY,
+    LOGITS_AT_ONCE,
+    SUPPRESSED,
+    Sampler,
+    draw,
+    draw_at,
+    draw_scored,
+    keep_likeliest,
+)
+
+
+def small_model() -> LlamaForCausalLM:
+    sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
+
+
+@pytest.mark.parametrize("width", [5, 256, 3000])
+@pytest.mark.parametrize(
+    ("top_p", "top_k"), [(1.0, 0), (0.9, 0), (0.01, 0), (1.0, 1), (1.0, 40), (0.5, 3), (0.99999, 0)]
+)
+@pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
+def test_what_is_kept_is_what_transformers_keeps(width: int, top_p: float, top_k: int, scale: float) -> None:
+    logits = torch.randn(6, width, generator=torch.Generator().manual_seed(width)) * scale
+    expected, ids = logits, torch.zeros(6, 1, dtype=torch.long)
+    if top_k:
+        expected = TopKLogitsWarper(top_k)(ids, expected)
+    if top_p < 1:
+        expected = TopPLogitsWarper(top_p)(ids, expected)
+    kept, theirs = keep_likeliest(logits, top_p, top_k), expected.isfinite()
+    # An id whose sum is the share but for rounding may fall to either side.
+    differing = (kept.isfinite() != theirs).sum(-1)
+    assert differing.max() <= (0 if top_p in (1.0, 0.9, 0.5, 0.01) and scale > 0.01 else width * 2e-3 + 1)
+    assert torch.equal(kept[kept.isfinite()], logits[kept.isfinite()])
+
+
+def test_ids_as_likely_as_the_last_one_are_kept() -> None:
+    logits = torch.tensor([[1.0, 2.0, 2.0, 0.0, 2.0]])
+    assert keep_likeliest(logits, 1.0, 1).isfinite().tolist() == [[False, True, True, False, True]]
+    assert keep_likeliest(logits, 0.3, 0).isfinite().tolist() == [[False, True, True, False, True]]
+
+
+@given(st.integers(1, 1200), st.integers(0, 2**32 - 1), st.floats(0, 1, exclude_max=True))
+def test_drawing_inverts_the_sums(width: int, seed: int, number: float) -> None:
+    random = np.random.default_rng(seed)
+    logits = torch.from_numpy(random.normal(0, 3, (3, width)).astype(np.float32))
+    logits[torch.from_numpy(random.random((3, width)) < 0.3)] = -torch.inf
+    logits[:, random.integers(width)] = 0.0  # one at least
+    drawn = draw(logits.clone(), torch.full((3,), number, dtype=torch.float64))
+    for row, token in zip(logits, drawn.tolist(), strict=True):
+        sums = np.cumsum(row.double().softmax(-1).numpy())
+        before, after = (sums[token - 1] if token else 0.0), sums[token]
+        assert row[token] > -torch.inf, "what is suppressed is never drawn"
+        assert before - 1e-5 <= number * sums[-1] <= after + 1e-5
+
+
+@pytest.mark.parametrize("number", [0.0, 1.0 - 2**-53])
+def test_the_ends_of_the_unit_interval(number: float) -> None:
+    logits = torch.full((1, 700), -torch.inf)
+    logits[0, [300, 301, 513]] = 0.0
+    expected = 300 if number == 0 else 513
+    assert draw(logits, torch.tensor([number], dtype=torch.float64)).tolist() == [expected]
+
+
+@pytest.mark.parametrize("width", [700, 5000])  # one sum, and sums over blocks
+@pytest.mark.parametrize("number", [0.0, 1.0])  # what is below 1 may be rounded up to it
+def test_a_suppressed_id_is_never_drawn_at_a_temperature(width: int, number: float) -> None:
+    logits, bias = torch.zeros(1, width), torch.full((width,), SUPPRESSED)
+    bias[[300, 301, 513]] = 0.0
+    ids, log_probs = draw_at(0.5, logits, bias, torch.tensor([0]), torch.tensor([number]))
+    assert ids.item() in ([300] if number == 0 else [300, 301, 513])
+    assert log_probs.item() == pytest.approx(-math.log(3))
+    assert not logits.any(), "they are left as they were"
+
+
+def test_rows_of_all_temperatures_together() -> None:
+    model = small_model()
+    sampler = Sampler(model, 1.0, 0, [])
+    logits = torch.randn(400, 50, generator=torch.Generator().manual_seed(0))[:1].repeat(400, 1)
+    temperatures = torch.tensor([0.0, 0.5, 1.0, 2.0] * 100)
+    numbers = torch.linspace(0, 1, 401, dtype=torch.float64)[:-1]
+    drawn = sampler(logits, (), [False] * 400, temperatures, numbers)
+    assert set(drawn[::4].tolist()) == {int(logits[0].argmax())}
+    spread = [len(set(drawn[start::4].tolist())) for start in range(4)]
+    assert spread[0] < spread[1] < spread[2] < spread[3]
+
+
+def test_a_row_among_many_of_a_large_vocabulary_draws_as_it_would_alone() -> None:
+    sampler = Sampler(small_model(), 0.9, 50, [])
+    rows = 2 * LOGITS_AT_ONCE // LARGE_VOCABULARY + 3  # more than are taken at a time
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(rows, LARGE_VOCABULARY, generator=generator)
+    temperatures = torch.tensor([0.0, 0.5, 1.0])[torch.arange(rows) % 3]
+    numbers = torch.rand(rows, generator=generator, dtype=torch.float64)
+    given = logits.clone()
+    drawn = sampler(logits, (), [False] * rows, temperatures, numbers).tolist()
+    assert torch.equal(logits, given), "they are left as they were"
+    for row in range(0, rows, 17):
+        one = slice(row, row + 1)
+        assert sampler(logits[one], (), [False], temperatures[one], numbers[one]).item() == drawn[row]
+
+
+def test_no_rows_draw_nothing() -> None:
+    nothing = torch.zeros(0)
+    assert Sampler(small_model(), 0.9, 50, [])(torch.zeros(0, 8), (), [], nothing, nothing).shape == (0,)
+
+
+def test_what_a_generation_config_asks_for_in_vain_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    model = small_model()
+    assert model.generation_config is not None
+    with caplog.at_level(logging.WARNING):
+        Sampler(model, 1.0, 0, [])
+        assert not caplog.records
+        model.generation_config.num_beams = 4
+        model.generation_config.guidance_scale = 2.0
+        Sampler(model, 1.0, 0, [])
+        assert "sets guidance_scale, num_beams, which is not supported" in caplog.text
+        for name, none, value in (
+            ("min_p", 0.0, 0.05),
+            ("typical_p", 1.0, 0.9),
+            ("epsilon_cutoff", 0.0, 1e-3),
+            ("eta_cutoff", 0.0, 1e-3),
+            ("top_h", None, 0.4),
+        ):
+            model.generation_config = GenerationConfig(**{name: none})
+            caplog.clear()
+            Sampler(model, 1.0, 0, [])
+            assert not caplog.records
+            model.generation_config = GenerationConfig(**{name: value})
+            Sampler(model, 1.0, 0, [])
+            assert f"sets {name}, which is not supported" in caplog.text
+
+
+def test_rows_that_share_logits_draw_as_each_would_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(3, 700, generator=generator)
+    of_draw = torch.tensor([2, 0, 0, 2, 1])
+    numbers = torch.rand(5, generator=generator, dtype=torch.float64)
+    ids, log_probs = draw_scored(logits, of_draw, numbers)
+    assert torch.equal(ids, draw(logits[of_draw], numbers))
+    torch.testing.assert_close(log_probs, logits.log_softmax(-1)[of_draw, ids])

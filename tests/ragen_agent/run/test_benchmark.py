@@ -1,0 +1,291 @@
+"""The evaluation through the benchmark's runner gives the episodes of the training loop's own, id for id."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragen_agent.cli import main
+from ragen_agent.config import Config, merged, with_settings
+from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.inference.torch_engine import TorchEngine, TorchSession
+from ragen_agent.local.run import train
+from ragen_agent.run.benchmark import PolicyAgent, evaluation_suite
+from ragen_agent.run.evaluation import evaluated_levels, play_fixed
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.sft.demonstrations import generate_demonstrations
+from ragen_agent.sft.trainer import imitate
+from ragen_agent.tasks.tasks import measured_settings
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_gym.bench.episode_plan import RunOptions
+from ragen_gym.bench.records import EpisodeRecord
+from ragen_gym.bench.results import load_results
+from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.runner import RunOutcome, run_suite, run_suite_async
+from ragen_gym.bench.score import score_results
+from ragen_gym.bench.verify import verify
+from ragen_gym.cli import main as gym_main
+from ragen_gym.core.failures import Failure
+from ragen_gym.envs.messages import plain_text
+from tests.ragen_agent.displays import quiet
+from tests.ragen_agent.programs.test_program_episodes import KEEPS, command, helpers
+
+__all__ = ["helpers"]
+
+SMALL: dict[str, Any] = {
+    "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+    "demonstrations": {"episodes": 600, "moves": [0.5, 0.5], "thought": "none"},
+    "evaluation": {"levels": 10, "batch": 4, "temperature": 0.8},
+}
+LAKE: dict[str, Any] = {"env_options": {"size": 4, "success_rate": 0.6}, "turns": {"max_tokens_per_turn": 16}}
+SOKOBAN = {"game": "Sokoban", "env_options": {"max_moves": 4}}
+COUNTDOWN = "ragen_gym.tasks:Countdown"
+
+#: What differs from ``SMALL``, by what it tries.
+RUNS: dict[str, dict[str, Any]] = {
+    "slippery ice": LAKE,
+    "bandit with fewer names than levels": {"game": "Bandit", "evaluation": {"levels": 30}},
+    "no earlier turns in the prompt": merged(LAKE, {"turns": {"history": 0}}),
+    "one earlier turn": merged(LAKE, {"turns": {"history": 1}}),
+    "no thinking": merged(LAKE, {"turns": {"think": False}}),
+    "ragen-v1": merged(LAKE, {"turns": {"prompt": "ragen-v1", "max_tokens_per_turn": 24}}),
+    "an example": merged(LAKE, {"turns": {"example": True}}),
+    "boards in the thinking": merged(
+        SOKOBAN, {"turns": {"grounding": True, "state_reward": 0.5, "max_tokens_per_turn": 60}}
+    ),
+    "another vocabulary and format": merged(LAKE, {"env_options": {"vocabulary": "letters", "text_format": "coord"}}),
+    "episodes that outgrow their limit": merged(LAKE, {"turns": {"max_tokens_per_episode": 240}}),
+    "own penalty and budgets": merged(LAKE, {"turns": {"format_penalty": -0.5, "max_turns": 3, "max_actions": 4}}),
+    "a text task": merged({"game": COUNTDOWN}, GAME_DEFAULTS[COUNTDOWN] | {"demonstrations": {}, "warm_start": {}}),
+    "training levels": merged(LAKE, {"evaluation": {"split": "train"}}),
+    "pictures": merged(
+        LAKE, {"small_model": {"kind": "vision"}, "turns": {"observation": "image"}, "demonstrations": {"episodes": 40}}
+    ),
+    "a mixture": {
+        "game": "Bandit",
+        "games": [
+            {"game": "Bandit", "turns": {"max_turns": 1}},
+            {"game": "FrozenLake", "env_options": {"size": 3, "success_rate": 0.6}, "turns": {"history": 0}},
+        ],
+    },
+    "a curriculum": merged(LAKE, {"curriculum": [{"iteration": 0, "env_options": {"size": 3}}]}),
+}
+
+
+def trained(settings: dict[str, Any]) -> Policy:
+    """A policy that has imitated a few demonstrations, so that it plays a little."""
+    wanted = with_settings(Config(), merged(SMALL, settings))
+    config = with_settings(wanted, {"turns": {"max_tokens_per_episode": 1024}})  # demonstrations are never cut
+    policy = Policy.build(config)
+    rows = generate_demonstrations(config, policy, config.demonstrations, quiet())
+    imitate(config, policy, rows, "imitation", quiet(), epochs=1)
+    return replace(policy, config=wanted)
+
+
+def evaluate(
+    policy: Policy, out: Path, limit: int | None = None, kept: set[tuple[str, int]] | None = None
+) -> tuple[RunOutcome, PolicyAgent]:
+    games = measured_settings(policy.config)
+    suite = evaluation_suite(games, out / "suite")
+    agent = PolicyAgent("hf:test", policy, games, {}, kept or set())
+    evaluation = policy.config.evaluation
+    most = evaluation.levels if policy.config.program.command else evaluation.batch
+    return run_suite(suite, agent, out, RunOptions(concurrency=most, limit=limit)), agent
+
+
+def replies_of(played: Trajectory) -> list[str]:
+    return [plain_text(message["content"]) for message in played.messages if message["role"] == "assistant"]
+
+
+def assert_same(record: EpisodeRecord, played: Trajectory) -> None:
+    assert record.level_id == played.level_id
+    assert [turn.reply for turn in record.turns] == replies_of(played)
+    assert [turn.reward for turn in record.turns] == pytest.approx(played.turn_rewards)
+    assert record.success == played.success
+    assert (record.failure is Failure.CONTEXT_OVERFLOW) == (played.overflowed and not played.terminated)
+    assert sum(turn.completion_tokens or 0 for turn in record.turns) == played.sampled.sum()
+
+
+@pytest.mark.parametrize("what", RUNS)
+def test_the_runners_episodes_are_those_of_the_training_loop(what: str, tmp_path: Path) -> None:
+    policy = trained(RUNS[what])
+    outcome, agent = evaluate(policy, tmp_path)
+    assert agent.error is None
+    assert (outcome.stopped, outcome.infrastructure, outcome.missing) == ("", {}, 0)
+    results = load_results(tmp_path)
+    overflowed = 0
+    for config in measured_settings(policy.config):
+        played = play_fixed(replace(policy, config=config), evaluated_levels(config)[1])
+        records = {record.index: record for record in results.records if record.split == config.game}
+        assert len(records) == len(played) == config.evaluation.levels
+        for index, trajectory in enumerate(played):
+            if not trajectory.overflowed:
+                assert_same(records[index], trajectory)
+            else:  # whose last reply was cut, or got no answer: it counts as one that did not succeed
+                overflowed += 1
+                assert not records[index].success
+                assert records[index].counted
+    assert (overflowed > 0) == (what == "episodes that outgrow their limit")
+    ResultsFolder(tmp_path).write_summary(score_results(results))
+    assert verify(load_results(tmp_path)).verdict == "verified"
+
+
+def test_a_program_plays_through_the_runner(helpers: Path, tmp_path: Path) -> None:
+    policy = trained(merged(LAKE, {"program": {"command": command(helpers, KEEPS), "workers": 2}}))
+    outcome, agent = evaluate(policy, tmp_path)
+    assert agent.error is None
+    assert (outcome.infrastructure, outcome.missing) == ({}, 0)
+    played = play_fixed(policy, evaluated_levels(policy.config)[1])
+    records = {record.index: record for record in load_results(tmp_path).records}
+    # When requests arrive is up to the programs, so a batch may have another shape: rates, not ids.
+    assert [records[i].level_id for i in range(len(played))] == [each.level_id for each in played]
+    same = sum([turn.reply for turn in records[i].turns] == replies_of(each) for i, each in enumerate(played))
+    assert same >= len(played) - 1
+
+
+def test_a_program_that_gives_up_fails_its_episodes_and_ends_nothing(helpers: Path, tmp_path: Path) -> None:
+    begins = 'session = post(URL + "/sessions", {"grain": "turn", "env": "FrozenLake"})\n'
+    asks = 'ask([{"role": "user", "content": session["start"]["observation"]}])\n'
+    policy = trained(merged(LAKE, {"program": {"command": command(helpers, begins + asks), "workers": 2}}))
+    outcome, agent = evaluate(policy, tmp_path)
+    assert agent.error is None
+    assert outcome.infrastructure == {"agent_error": 10}
+
+
+def test_what_is_played_already_is_not_played_again(tmp_path: Path) -> None:
+    policy = trained(LAKE)
+    evaluate(policy, tmp_path / "whole")
+    whole = {record.index: record for record in load_results(tmp_path / "whole").records}
+    later = {("FrozenLake", index) for index in range(3, 10)}
+    outcome, _ = evaluate(policy, tmp_path / "parts", limit=3, kept=later)
+    assert outcome.played == 3
+    kept = {(record.split, record.index) for record in load_results(tmp_path / "parts").records}
+    outcome, _ = evaluate(policy, tmp_path / "parts", kept=kept)
+    assert (outcome.kept, outcome.played) == (3, 7)
+    for record in load_results(tmp_path / "parts").records:
+        assert [turn.reply for turn in record.turns] == [turn.reply for turn in whole[record.index].turns]
+
+
+def test_an_engine_that_breaks_fails_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = trained(LAKE)
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("OutOfMemoryError: CUDA")
+
+    monkeypatch.setattr(policy.engine, "start", broken)
+    outcome, agent = evaluate(policy, tmp_path)
+    assert agent.error is None
+    assert outcome.infrastructure == {"engine_error": 10}
+    assert "OutOfMemoryError" in load_results(tmp_path).records[0].detail
+
+
+def test_a_stopped_run_ends_within_a_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = trained(merged(LAKE, {"turns": {"max_tokens_per_turn": 800}, "evaluation": {"levels": 4}}))
+    policy.engine.bias[list(policy.engine.stop_ids)] = -1e9  # so that replies are as long as they may be
+    stops, begun, sample = policy.engine.stops.copy(), threading.Event(), TorchSession._step
+    steps: list[int] = []
+
+    def step(session: TorchSession, *arguments: Any) -> Any:
+        steps.append(1)
+        begun.set()
+        return sample(session, *arguments)
+
+    monkeypatch.setattr(TorchSession, "_step", step)
+    games = measured_settings(policy.config)
+    agent = PolicyAgent("hf:test", policy, games, {})
+
+    async def stopped() -> None:
+        run = asyncio.create_task(run_suite_async(evaluation_suite(games, tmp_path / "suite"), agent, tmp_path))
+        await asyncio.to_thread(begun.wait)
+        run.cancel()
+        await asyncio.wait([run])
+
+    asyncio.run(stopped())
+    assert len(steps) < 700
+    assert (policy.engine.stops == stops).all()
+
+
+RUN = merged(SMALL, {"game": "FrozenLake", "env_options": {"size": 3}, "turns": {"max_turns": 2}})
+RUN = merged(RUN, {"training": {"iterations": 1, "groups": 2, "group_size": 2}, "evaluation": {"imitation": False}})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = with_settings(Config(), RUN)
+    folder = RunFolder.create(tmp_path_factory.mktemp("evaluated") / "run", config)
+    train(config, folder, quiet())
+    return folder.path
+
+
+def test_eval_says_what_a_reader_must_know(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", str(run), "--json", "scores.json"]) == 0
+    said = capsys.readouterr().out
+    summary = json.loads((run / "summary.json").read_text())
+    split = json.loads(Path("scores.json").read_text())["splits"]["FrozenLake"]
+    assert split["success"] == summary["after"]
+    malformed, common = split["malformed"], split["common_problem"]
+    assert f"{sum(malformed['problems'].values())} of {malformed['n']}" in said
+    assert common["reply"].splitlines()[0] in said
+    for row in ("model", "random replies", "optimal"):
+        assert row in said
+    last = said.strip().splitlines()[-1]
+    words = shlex.split(last[last.index("ragen-gym ") :])[1:]
+    assert words == ["bench", "report", "runs/eval-run-FrozenLake-test"]
+    assert gym_main(words) == 0
+    assert Path(words[-1], "report.html").is_file()
+
+
+def test_bench_reads_the_results_of_eval(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = "runs/eval-run-FrozenLake-test", "runs/eval-run-FrozenLake-test-2"
+    assert main(["eval", str(run)]) == main(["eval", str(run)]) == 0
+    for words in (["score", first], ["verify", first], ["compare", first, second], ["rescore", first, "--lenient"]):
+        capsys.readouterr()
+        assert gym_main(["bench", *words]) == 0, capsys.readouterr().err
+    assert main(["eval", str(run), "--out", first]) == 0, "there already"
+    assert len(Path(first, "episodes.jsonl").read_text().splitlines()) == 10
+    assert main(["eval", str(run), "--out", first, "--temperature", "0.1"]) == 2
+    assert first in capsys.readouterr().err
+
+
+def test_eval_of_a_model_that_has_never_met_the_format_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ragen_agent.models.checkpoint import save_checkpoint
+
+    monkeypatch.chdir(tmp_path)
+    policy = Policy.build(with_settings(Config(), {"game": "Bandit", "small_model": {"hidden": 32, "layers": 1}}))
+    save_checkpoint(policy.model, policy.tokenizer, tmp_path / "model")
+    assert main(["eval", "model", "--game", "Bandit", "--levels", "6"]) == 0
+    said = capsys.readouterr().out
+    assert "Malformed replies: 6 of 6 (100.0 %)." in said
+    assert "The commonest problem, in 6 replies: not of the form that was asked for." in said
+
+
+def test_an_evaluation_that_measured_nothing_is_an_error(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("OutOfMemoryError: CUDA")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TorchEngine, "start", broken)
+    assert main(["eval", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "all 10 episodes failed, so nothing was measured" in said
+    assert "Lower evaluation.batch" in said
+    assert sys.exc_info() == (None, None, None)

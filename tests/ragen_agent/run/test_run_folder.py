@@ -1,0 +1,150 @@
+"""A run's folder, and what it says of the code that made it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragen_agent.config import Config
+from ragen_agent.run import run_folder
+from ragen_agent.run.run_folder import RunFolder, runs_below
+from ragen_gym.core.seen import read_seen
+from ragen_gym.core.storage import append_json_lines, read_json_lines
+
+
+def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", Config(seed=3))
+    before = (tmp_path / "run" / "config.toml").read_bytes()
+    with pytest.raises(ValueError, match=r"holds another run.*--resume"):
+        RunFolder.create(tmp_path / "run", Config(seed=4))
+    assert (tmp_path / "run" / "config.toml").read_bytes() == before
+    assert RunFolder.reopen(tmp_path / "run")[1] == Config(seed=3)
+    with pytest.raises(ValueError, match="is not an empty folder"):
+        RunFolder.create(tmp_path, Config())
+    with pytest.raises(ValueError, match=f"holds no run .*it holds the run {tmp_path / 'run'}: give that"):
+        RunFolder.reopen(tmp_path)
+
+
+def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
+    assert runs_below(tmp_path) == ""
+    others = ("warm/0d30a98c", "runs/k-1-seed0.new", ".hidden/of", "runs/deep/deeper")
+    for place in (*others, "warm/0", *(f"runs/seed{seed}" for seed in range(8))):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "config.toml").touch()
+    told = runs_below(tmp_path)
+    assert all(str(tmp_path / "runs" / f"seed{seed}") in told for seed in range(6))
+    assert " and 2 more" in told
+    assert not any(other in told for other in others)
+
+
+@settings(max_examples=30)  # each writes to the disk, twice
+@given(st.lists(st.dictionaries(st.text(), st.integers() | st.text()), min_size=1), st.data())
+def test_a_torn_last_line_is_left_out(
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, object]], data: st.DataObject
+) -> None:
+    folder = RunFolder(tmp_path_factory.mktemp("run"))
+    append_json_lines(folder.metrics, records)
+    whole = folder.metrics.read_bytes()
+    assert read_json_lines(folder.metrics) == records
+    last = len(whole.rstrip(b"\n").split(b"\n")[-1])
+    torn = data.draw(st.integers(2, last))  # at least the closing brace is lost
+    folder.metrics.write_bytes(whole[:-torn])
+    folder.keep(folder.metrics, lambda record: True)
+    append_json_lines(folder.metrics, [{"next": 1}])
+    assert read_json_lines(folder.metrics) == [*records[:-1], {"next": 1}]
+
+
+def test_state_is_replaced_whole(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.load_state() is None
+    for iteration in (1, 2):
+        folder.save_state({"iteration": iteration, "model": {"w": torch.ones(2) * iteration}})
+    state = folder.load_state()
+    assert state is not None
+    assert state["iteration"] == 2
+    assert state["model"]["w"].tolist() == [2.0, 2.0]
+    assert [path.name for path in tmp_path.iterdir()] == ["state.pt"]
+
+
+def test_the_levels_that_were_trained_on(tmp_path: Path) -> None:
+    model = RunFolder.create(tmp_path / "model", Config())
+    assert read_seen(model.path) == frozenset()
+    model.add_seen([3, 1])
+    model.add_seen([2, 3])
+    model.checkpoint.mkdir()
+    run = RunFolder.create(tmp_path / "run", Config(model=str(model.checkpoint)))
+    assert read_seen(run.seen) == {1, 2, 3}, "what the starting model was trained on"
+    RunFolder(run.path).add_seen([2**64 - 1])
+    assert read_seen(run.seen) == {1, 2, 3, 2**64 - 1}
+    run.seen.unlink()  # a run of an earlier version: what it saw before is not known
+    run.add_seen([4])
+    assert not run.seen.exists()
+    run.checkpoint.mkdir()
+    assert not RunFolder.create(tmp_path / "next", Config(model=str(run.checkpoint))).seen.exists(), "nor by the next"
+    run.copy_seen(run.checkpoint)
+    moved = run.checkpoint.rename(tmp_path / "moved")
+    assert not RunFolder.create(tmp_path / "after", Config(model=str(moved))).seen.exists(), "nor where it is moved"
+    (tmp_path / "from elsewhere").mkdir()
+    other = RunFolder.create(tmp_path / "other", Config(model=str(tmp_path / "from elsewhere")))
+    assert read_seen(other.seen) == frozenset(), "nobody's run: it was trained on no level"
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=Somebody", "-c", "user.email=somebody@example.org"]
+    done = subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository with a package in it, committed."""
+    package = tmp_path / "code" / "package"
+    package.mkdir(parents=True)
+    (package / "module.py").write_text("one = 1\n")
+    git(tmp_path / "code", "init", "-q", "-b", "trunk")
+    git(tmp_path / "code", "add", ".")
+    git(tmp_path / "code", "commit", "-q", "-m", "first")
+    return package
+
+
+def test_the_state_of_a_checkout(checkout: Path) -> None:
+    clean = run_folder.git_state(checkout)
+    assert clean == {"commit": git(checkout, "rev-parse", "HEAD"), "branch": "trunk", "changed": []}
+    (checkout / "module.py").write_text("one = 2\n")
+    changed = run_folder.git_state(checkout)
+    assert changed is not None
+    assert changed["changed"] == ["package/module.py"]
+    (checkout / "module.py").write_text("one = 3\n")
+    other = run_folder.git_state(checkout)
+    assert other is not None
+    assert (other["changed"], other["commit"]) == (changed["changed"], changed["commit"])
+    assert other["diff_sha256"] != changed["diff_sha256"]
+
+
+def test_what_no_repository_knows_has_no_state(checkout: Path, tmp_path: Path) -> None:
+    installed = checkout.parent / ".venv" / "package"
+    installed.mkdir(parents=True)
+    (installed / "module.py").write_text("")
+    assert run_folder.git_state(installed) is None
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    assert run_folder.git_state(outside) is None
+
+
+def test_a_run_notes_what_it_went_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder.create(tmp_path / "run", Config())
+    folder.note_versions()
+    first = folder.read_versions()
+    assert len(first) == 1, "nothing had changed"
+    assert {"ragen-gym", "torch", "transformers"} <= first[0]["packages"].keys()
+    newer = {**first[0], "packages": {**first[0]["packages"], "torch": "9.9"}, "started": "2030-01-01T00:00:00+00:00"}
+    monkeypatch.setattr(run_folder, "versions", lambda: newer)
+    RunFolder.reopen(tmp_path / "run")[0].note_versions()
+    assert folder.read_versions() == [first[0], newer]
+    (tmp_path / "run" / "versions.json").unlink()
+    assert folder.read_versions() == [], "a run that was made without it"

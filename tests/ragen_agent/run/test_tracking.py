@@ -1,0 +1,171 @@
+"""Weights & Biases: a run is there with every iteration once, a resumed one goes on, a missing library is named.
+
+TensorBoard's event files are held to the same in ``tests/ragen_agent/report/test_tensorboard.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ragen_agent.cli import main
+from ragen_agent.config import Diagnostics, merged
+from ragen_agent.local import run as training
+from ragen_agent.run import tracking
+from ragen_agent.run.run_folder import RunFolder
+from ragen_gym.core.storage import DiskFullError, append_json_lines, read_json_lines
+from tests.ragen_agent.displays import Interrupting, quiet
+from tests.ragen_agent.local.test_run import TINY, configure
+from tests.ragen_gym.core.test_storage import limited_files
+
+needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra tracking")
+BLOCK = 32768
+
+
+def chunks(data: bytes) -> Iterator[bytes]:
+    """The records of an offline file: LevelDB's log format, blocks of 32 KiB, behind a header of 7 bytes."""
+    place, whole = 7, b""
+    while place < len(data):
+        if BLOCK - place % BLOCK < 7:
+            place += BLOCK - place % BLOCK
+            continue
+        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6 : place + 7]
+        if place + 7 + size > len(data):  # it is still being written
+            return
+        whole += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (b"\1", b"\4"):  # a whole record, or the last part of one
+            yield whole
+            whole = b""
+
+
+def wait_for(file: Path, rows: int) -> tuple[str, list[dict[str, Any]]]:
+    """The run's id and so many rows of its history, which the library's own process writes in its own time."""
+    limit = time.monotonic() + 60
+    while len((found := read_offline(file))[1]) < rows and time.monotonic() < limit:
+        time.sleep(0.1)
+    return found
+
+
+def read_offline(file: Path) -> tuple[str, list[dict[str, Any]]]:
+    """The run's id and the rows of its history, as an offline run keeps them for ``wandb sync``."""
+    record_type, name, rows = import_module("wandb.proto.wandb_internal_pb2").Record, "", []
+    for chunk in chunks(file.read_bytes()):
+        record = record_type.FromString(chunk)
+        if record.WhichOneof("record_type") == "run":
+            name = record.run.run_id
+        elif record.WhichOneof("record_type") == "history":
+            items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            rows.append(items)
+    return name, rows
+
+
+@needs_wandb
+def test_a_resumed_run_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    config = configure(merged(TINY, {"diagnostics": {"wandb": "games"}}))
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, folder, Interrupting(1))
+    (first,) = (folder.path / "wandb").glob("offline-run-*/*.wandb")
+    name, rows = wait_for(first, 2)
+    assert [row["_step"] for row in rows] == [1, 2]
+    training.train(config, folder, quiet())
+    second = max((folder.path / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    metrics = read_json_lines(folder.metrics)
+    again, rows = wait_for(second, len(metrics))
+    assert first != second
+    assert again == name == json.loads((folder.path / "wandb.json").read_text())["id"]
+    assert [row["_step"] for row in rows] == [record["iteration"] + 1 for record in metrics], "every iteration, once"
+    for key in ("success", "return", "spread", "train_tokens"):
+        assert [row[key] for row in rows] == [pytest.approx(record[key]) for record in metrics]
+
+
+@needs_wandb
+def test_without_a_login_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_module("wandb").teardown()  # the mode of an earlier test
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    config = configure(merged(TINY, {"diagnostics": {"wandb": "games"}}))
+    with pytest.raises(ValueError, match=r"diagnostics.wandb: .*wandb login, or set WANDB_MODE=offline"):
+        training.train(config, RunFolder.create(tmp_path / "run", config), quiet())
+
+
+def test_event_files_on_a_full_disk_are_named(tmp_path: Path) -> None:
+    events = tracking.TensorBoard(tmp_path / "tensorboard")
+    figures = {"iteration": 0, **{f"figure{number}": float(number) for number in range(100)}}
+    with limited_files(400), pytest.raises(DiskFullError, match="tensorboard cannot be written: file too large"):
+        events.add(figures)
+    events.close()
+
+
+@pytest.mark.parametrize(("name", "value"), [("wandb", "games"), ("tensorboard", "true")])
+def test_a_missing_library_is_named_before_the_run_begins(
+    name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracking, "find_spec", lambda library: None)
+    out = tmp_path / "run"
+    assert main(["train", "--game", "Bandit", "--set", f"diagnostics.{name}={value}", "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said == f"ragen-agent: diagnostics.{name} needs {name}: run pip install 'ragen-gym[tracking]'.\n"
+    assert not out.exists()
+
+
+@needs_wandb
+def test_a_resumed_run_sends_all_that_the_server_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+
+    class Server:
+        step = 2  # of the next log(): it has the first iteration, whose step is 1
+
+        def log(self, figures: dict[str, float], step: int) -> None:
+            sent.append(step)
+
+    monkeypatch.setattr("wandb.init", lambda **options: Server())
+    folder = RunFolder.create(tmp_path / "run", config := configure(merged(TINY, {"diagnostics": {"wandb": "games"}})))
+    append_json_lines(folder.metrics, [{"iteration": iteration, "success": 0.5} for iteration in range(3)])
+    tracking.WeightsAndBiases(config, folder)
+    assert sent == [2, 3]
+
+
+@needs_wandb
+def test_a_run_that_broke_is_not_shown_as_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    server = SimpleNamespace(step=0, finish=lambda **ending: ended.append(ending["exit_code"]))
+    monkeypatch.setattr("wandb.init", lambda **options: server)
+    folder = RunFolder.create(tmp_path / "run", config := configure(merged(TINY, {"diagnostics": {"wandb": "games"}})))
+    with tracking.track(config, folder):
+        pass
+    with pytest.raises(KeyboardInterrupt), tracking.track(config, folder):
+        raise KeyboardInterrupt
+    assert ended == [0, 1]
+
+
+@needs_wandb
+@pytest.mark.parametrize("place", ["wandb", ".wandb"])
+@pytest.mark.parametrize("line", ["base_url = http://127.0.0.1:9", "BASE_URL: http://127.0.0.1:9", "https_proxy = x"])
+def test_no_file_in_the_current_folder_chooses_who_gets_the_key(
+    place: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))  # which wandb reads after that file
+    (tmp_path / place).mkdir()
+    file = tmp_path / place / "settings"
+    diagnostics = Diagnostics(wandb="games")
+    file.write_text("[default]\nproject = mine\n", encoding="utf-8")
+    tracking.check_installed(diagnostics)
+    file.write_text(f"[default]\n{line}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"settings sets .* could choose the server that gets your key"):
+        tracking.check_installed(diagnostics)
+    tracking.check_installed(Diagnostics())

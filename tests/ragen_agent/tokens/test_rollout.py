@@ -1,0 +1,132 @@
+"""What breaks in an engine, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.inference import RowImages, Sampled
+from ragen_agent.inference.torch_engine import TorchEngine, TorchSession
+from ragen_agent.run.evaluation import without_failed
+from ragen_agent.run.policy import Policy
+from ragen_agent.tokens.rollout import Instance, play
+
+CONFIG = with_settings(
+    Config(),
+    {
+        "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
+        "env_options": {"size": 4},
+        "turns": {"max_turns": 3, "max_tokens_per_turn": 4},
+    },
+)
+
+INSTANCES = [Instance(1, 1), Instance(2, 2), Instance(3, 3), Instance(4, 4)]
+
+
+@pytest.fixture(scope="module")
+def agent() -> Policy:
+    return Policy.build(CONFIG)
+
+
+class Breaking:
+    """The engine, broken at the given replies: it raises `error`, or else a log-prob is not finite."""
+
+    def __init__(self, engine: TorchEngine, turns: Sequence[int], error: BaseException | None = None) -> None:
+        self.engine, self.turns, self.error, self.asked = engine, turns, error, 0
+
+    def start(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        temperature: float,
+        seed: int,
+        episodes: Sequence[int] | None = None,
+        images: RowImages = None,
+    ) -> Breaking:
+        self.session: TorchSession = self.engine.start(
+            prompts, temperature=temperature, seed=seed, episodes=episodes, images=images
+        )
+        return self
+
+    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int], *, images: RowImages = None) -> None:
+        self.session.join(prompts, episodes, images=images)
+
+    def close(self) -> None:
+        self.session.close()
+
+    def max_rows(self, tokens: int) -> int:
+        return self.engine.max_rows(tokens)
+
+    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]], *, images: RowImages = None) -> None:
+        self.session.feed(rows, ids, images=images)
+
+    def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
+        replies, turn = self.session.reply(limits), self.asked
+        self.asked += 1
+        if turn in self.turns and self.error is not None:
+            raise self.error
+        if turn in self.turns and replies[0] is not None:
+            replies[0].log_probs[-1] = math.nan
+        return replies
+
+
+def test_a_broken_engine_costs_the_episodes_it_was_playing(agent: Policy) -> None:
+    engine = Breaking(agent.engine, [1], MemoryError("full"))
+    played = play(engine, agent.processes("train", 2), INSTANCES, temperature=1.0, seed=0)
+    assert [t.failure for t in played] == ["engine_error: MemoryError: full"] * 2 + [None] * 2
+    assert [len(t.turn_ends) for t in played] == [1, 1, 3, 3]
+
+
+def test_a_log_prob_that_is_not_finite_costs_its_own_episode(agent: Policy) -> None:
+    engine = Breaking(agent.engine, [1])
+    played = play(engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)
+    assert played[0].failure is not None
+    assert played[0].failure.startswith("engine_nan: the log-probability of a sampled token is nan")
+    assert [t.failure for t in played[1:]] == [None] * 3
+    assert [len(t.turn_ends) for t in played] == [1, 3, 3, 3]
+
+
+def test_an_engine_that_breaks_every_episode_of_a_part_leaves_the_run_to_the_others(agent: Policy) -> None:
+    engine = Breaking(agent.engine, [0, 1], OSError("device lost"))
+    played = play(engine, agent.processes("train", 2), INSTANCES, temperature=1.0, seed=0)
+    assert [t.failure for t in played] == ["engine_error: OSError: device lost"] * 4
+    with pytest.raises(ValueError, match=r"all 4 episodes failed.*device lost"):
+        without_failed(played)
+
+
+@pytest.mark.parametrize("broken", [[3], [1, 2], [1, 2, 3, 4]])
+def test_a_reset_that_raises_costs_its_own_episode(
+    agent: Policy, broken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in episodes that programs or vLLM play."""
+    processes = agent.processes("train", 2)
+    for process in processes:
+        reset = process.env.reset
+
+        def breaks(*, seed: int, options: dict[str, Any], reset: Callable[..., Any] = reset) -> Any:
+            if seed in broken:
+                raise OSError("no such level")
+            return reset(seed=seed, options=options)
+
+        monkeypatch.setattr(process.env, "reset", breaks)
+    played = play(agent.engine, processes, INSTANCES, temperature=1.0, seed=0)
+    reason = "environment_error: OSError: no such level"
+    assert [t.failure for t in played] == [reason if each.seed in broken else None for each in INSTANCES]
+    assert [t.seed for t in played] == [1, 2, 3, 4]
+    assert [len(t.turn_ends) for t in played] == [0 if each.seed in broken else 3 for each in INSTANCES]
+
+
+def test_an_interruption_and_the_check_go_through(agent: Policy) -> None:
+    engine = Breaking(agent.engine, [1], KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        play(engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)
+
+    def check(ids: Sequence[int]) -> None:
+        raise ValueError("unknown word")
+
+    with pytest.raises(ValueError, match="unknown word"):
+        play(agent.engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0, check=check)
