@@ -1,11 +1,11 @@
 """The algorithms as pure functions of tensors: no state, no model, no tokenizer.
 
-For both papers' methods, StarPO and StarPO-S (RAGEN, arXiv 2504.20073; RAGEN-2, arXiv 2604.06268) and TRICO (VAGEN):
-rewards for the format and returns compared within groups (``advantages``), advantages of tokens with a critic
-and the masks of those that take part (``gae``), the choice of groups to learn from (``filters``), the losses
-(``losses``), what is added to them (``regularisers``), and how the terms of many tokens become one number
-(``aggregation``). A *row* is one episode's token sequence, ``sampled`` says which of its tokens the policy sampled, and
-a *group* is the set of episodes that share one level. Everything runs on the device of its arguments.
+They cover StarPO and StarPO-S (RAGEN, arXiv 2504.20073; RAGEN-2, arXiv 2604.06268) and TRICO (VAGEN): format rewards
+and returns compared within groups (``advantages``), token advantages with a critic and token masks (``gae``), the
+choice of groups to learn from (``filters``), the losses (``losses``), their regularisers (``regularisers``), and
+loss aggregation (``aggregation``). A *row* is one episode's token sequence, ``sampled`` marks the tokens that the
+policy sampled, and a *group* is the set of episodes that share one level. Everything runs on the device of its
+arguments.
 
 | method | advantages | loss |
 |---|---|---|
@@ -16,7 +16,7 @@ a *group* is the set of episodes that share one level. Everything runs on the de
 | RLOO, BRPO, ARPO, asymmetric clip | ``normalised(..., name)`` | ``policy_loss`` |
 | REINFORCE with baseline | ``normalised(..., "reinforce")`` | ``policy_loss(..., how="sequence_sum")``, one update |
 | clip-higher, dual clip | any | ``policy_loss(..., clip_high=0.28, dual_clip=3.0)`` |
-| DAPO | ``normalised(..., "grpo")``, ``length_penalty`` in the rewards | the same, groups whose returns differ alone |
+| DAPO | ``normalised(..., "grpo")``, ``length_penalty`` in the rewards | the same, only groups whose returns differ |
 | GSPO, CISPO, SAPO, Clip-Cov, KL-Cov | any | ``policy_loss(..., name)``; GSPO with ``how="sequence_mean"`` |
 | TIS, IcePop | any | ``policy_loss(..., weights=mismatch_weights(...)[0])`` |
 | EPO | any | ``policy_loss`` and the bonus ``entropy - beta * entropy_deviation(...)`` |

@@ -1,8 +1,8 @@
-"""How the terms of many tokens become one number.
+"""Aggregation of token terms into one loss.
 
-With the token mean (the default) each sampled token of the batch weighs the same however long its episode is; with the
-sequence mean each episode does, so a token of a long one weighs less; the sequence sum and its constant-length form
-weigh tokens alike too, but do not shrink when a batch's episodes grow.
+With the token mean (the default) each sampled token of the batch has the same weight. With the sequence mean each
+episode has, so a token of a long episode weighs less. The sequence sum and its constant-length form weigh tokens alike
+too, but do not shrink when a batch's episodes grow.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def aggregate(
         x: float (rows, T). Masked-out entries may hold anything, NaN too.
         mask: bool (rows, T).
         how: a key of ``AGGREGATIONS``.
-        length: the constant length of "constant", such as the most tokens that an episode may have; at least 1.
-        count: ``loss_count`` of the whole minibatch, when it is worked off in parts: the parts' losses then add up to
-            the minibatch's. None counts what is here.
+        length: the constant length of "constant", such as the maximum tokens of an episode; at least 1.
+        count: ``loss_count`` of the whole minibatch, if it is processed in parts, so that the parts' losses add up to
+            the minibatch's loss. None counts these rows.
 
     Returns:
         float scalar.
@@ -55,7 +55,7 @@ def aggregate(
 
 
 def as_float(x: Tensor) -> Tensor:
-    """Numbers as float: integers and truth values in torch's default type, others as they are."""
+    """Numbers as float: integers and bools in torch's default type, others unchanged."""
     return x if x.is_floating_point() else x.to(torch.get_default_dtype())
 
 
@@ -64,7 +64,7 @@ def loss_count(mask: Tensor, how: str = "token_mean") -> int:
 
     Args:
         mask: bool (rows, T).
-        how: a key of ``AGGREGATIONS``, whose ``divisor`` it is.
+        how: a key of ``AGGREGATIONS``, whose ``divisor`` is counted.
     """
     divisor = AGGREGATIONS[how].divisor
     if divisor == "rows":
@@ -94,6 +94,6 @@ def masked_mean(x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:
 
 
 def check_shapes(*tensors: Tensor) -> None:
-    """Raises where broadcasting would hide a mistake: every tensor must have the shape of the mask, the last one."""
+    """Raises a ValueError unless all tensors have the shape of the mask, the last one, so that nothing broadcasts."""
     if any(tensor.shape != tensors[-1].shape for tensor in tensors):
         raise ValueError(f"the tensors must have one shape, got {[tuple(tensor.shape) for tensor in tensors]}")

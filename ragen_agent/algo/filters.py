@@ -1,10 +1,11 @@
-"""Which groups of episodes to learn from: the uncertainty filter of StarPO-S, and the rules it is compared with.
+"""Group filters: the uncertainty filter of StarPO-S and the rules it is compared with.
 
 RAGEN (arXiv 2504.20073), section on StarPO-S: the uncertainty of a level is U(s0) = Std of the returns of its
 episodes, and each iteration keeps the share p (25 %) of the levels whose uncertainty is largest. RAGEN-2 (arXiv
-2604.06268) filters by the variance and keeps a share of its sum (top-p), or what reaches a part of the largest
-(min-p); its control keeps the smallest. A group in which every return is the same teaches nothing: its advantages are
-all zero. Any number of each episode can be filtered by, such as its entropy or its length.
+2604.06268) filters by the variance. It keeps the groups that hold a share of the total variance (top-p), or those
+groups whose variance reaches a fraction of the largest (min-p); its control keeps the smallest. A group with equal
+returns teaches nothing: its advantages are all zero. Other numbers of an episode, such as entropy or length, work as
+well.
 """
 
 from __future__ import annotations
@@ -35,23 +36,22 @@ __all__ = [
 ]
 
 MIN_UNCERTAINTY = 1e-6
-"""Stds up to this are rounding and count as 0: equal returns that were summed in another order differ by less."""
+"""Stds up to this count as 0: equal returns summed in another order differ by less."""
 
 
 def group_std(values: Tensor, counted: Tensor | None = None) -> Tensor:
-    """The sample standard deviation of each group: of returns, the uncertainty U(s0) (RAGEN, StarPO-S).
+    """The sample standard deviation of each group; for returns, the uncertainty U(s0) (RAGEN, StarPO-S).
 
-    The divisor is G - 1, as in the reward variance of RAGEN-2 (arXiv 2604.06268) and in the normalisation of
-    ``normalised``; with groups of one size the order does not depend on it.
+    The divisor is G - 1, as in the reward variance of RAGEN-2 (arXiv 2604.06268) and in ``normalised``; with groups of
+    one size it does not change the order.
 
     Args:
-        values: (groups, group size), a number of each episode: its return, its mean entropy, its length. Integers are
-            read as float numbers.
-        counted: bool (groups, group size) or None; episodes that failed are False and are left out. None
-            counts all.
+        values: (groups, group size), a number of each episode: its return, mean entropy or length. Integers become
+            floats.
+        counted: bool (groups, group size), False for failed episodes, which are left out; None counts all.
 
     Returns:
-        float (groups,), at least 0; exactly 0 where the counted values are equal (see ``MIN_UNCERTAINTY``) or fewer
+        float (groups,), at least 0; exactly 0 if the counted values are equal (see ``MIN_UNCERTAINTY``) or fewer
         than two count.
 
     Raises:
@@ -70,20 +70,20 @@ def group_variance(values: Tensor, counted: Tensor | None = None) -> Tensor:
     low = torch.where(keep, values, infinity).amin(dim=1)
     high = torch.where(keep, values, -infinity).amax(dim=1)
     variance = squares / (number - 1)
-    # The mean of equal numbers need not be that number in floating point, so equality is decided directly too.
+    # The floating-point mean of equal numbers may differ from them, so equality is checked directly too.
     return torch.where((high > low) & (variance > MIN_UNCERTAINTY**2), variance, torch.zeros_like(mean))
 
 
 def finite_groups(values: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Numbers of the episodes of groups, float, 0 where they do not count; and which count, bool of the same shape.
+    """Values of the episodes as float, 0 if not counted, and the mask of counted ones, bool of the same shape.
 
     Args:
         values: (groups, group size).
         counted: bool (groups, group size), or None for all.
 
     Raises:
-        ValueError: values of another shape, or a number that counts and is not finite: with it every advantage of its
-            group would be NaN or 0.
+        ValueError: values of another shape, or a counted number that is not finite: it would turn every advantage of
+            its group into NaN or 0.
     """
     if values.ndim != 2 or values.shape[1] == 0:
         raise ValueError(f"values has shape {tuple(values.shape)}; give it as (groups, group size)")
@@ -103,11 +103,11 @@ def keep_groups(uncertainty: Tensor, rule: str, amount: float, generator: torch.
     Args:
         uncertainty: float (groups,), as ``group_std`` returns it.
         rule: a key of ``FILTER_RULES``.
-        amount: what the rule keeps, in (0, 1]; "none" does not read it.
-        generator: the source of randomness of the random rules; the others need none.
+        amount: the amount that the rule keeps, in (0, 1]; "none" ignores it.
+        generator: random generator of the random rules; others ignore it.
 
     Returns:
-        bool (groups,), on the device of ``uncertainty``. None may be kept: the caller then skips the update.
+        bool (groups,), on the device of ``uncertainty``. If no group is kept, the caller skips the update.
 
     Raises:
         ValueError: an unknown rule, an amount outside (0, 1], a random rule without a generator.
@@ -122,23 +122,23 @@ def keep_groups(uncertainty: Tensor, rule: str, amount: float, generator: torch.
 
 
 def keep_all(uncertainty: Tensor, amount: float = 1.0) -> Tensor:
-    """Every group; the amount is not read."""
+    """Keep every group; the amount is ignored."""
     return torch.ones_like(uncertainty, dtype=torch.bool)
 
 
 def keep_top(uncertainty: Tensor, share: float = 0.25) -> Tensor:
     """The groups with the largest uncertainty (RAGEN, StarPO-S: "keep the top p % of the instances").
 
-    The number kept is ``share * groups`` rounded down, at least one. Of groups with the same uncertainty the one
-    with the smaller index goes first. Groups without uncertainty are never kept, so fewer may be kept and, when no
-    group is uncertain, none: the caller then has nothing to learn from and skips the update.
+    The number kept is ``share * groups`` rounded down, at least one; ties go to the smaller index. Groups without
+    uncertainty are never kept, so fewer may be kept. If no group is uncertain, none is, and the caller skips the
+    update.
 
     Args:
         uncertainty: float (groups,), as ``group_std`` returns it.
         share: the share p of the groups to keep, in (0, 1].
 
     Returns:
-        bool (groups,), True where the group is kept.
+        bool (groups,), True if the group is kept.
 
     Raises:
         ValueError: the share is outside (0, 1], or an uncertainty is negative or not finite.
@@ -150,8 +150,8 @@ def keep_top(uncertainty: Tensor, share: float = 0.25) -> Tensor:
 def keep_bottom(uncertainty: Tensor, share: float = 0.25) -> Tensor:
     """The groups with the smallest uncertainty that have any: the reverse filter, a control (RAGEN-2).
 
-    As many as ``keep_top`` would keep, and of equal uncertainties the group with the smaller index; groups without
-    uncertainty are dropped here too, so that the two differ in nothing but the order.
+    It keeps as many as ``keep_top``; ties go to the smaller index, and groups without uncertainty are dropped, so the
+    two differ only in the order.
     """
     number = _number_kept(len(uncertainty), share)
     order = _ranked(uncertainty, descending=False)
@@ -161,24 +161,24 @@ def keep_bottom(uncertainty: Tensor, share: float = 0.25) -> Tensor:
 def keep_top_p(uncertainty: Tensor, mass: float = 0.9) -> Tensor:
     """The fewest groups whose uncertainties, from the largest, sum to ``mass`` of the total or more (RAGEN-2, top-p).
 
-    RAGEN-2 sums variances: give those of ``group_variance``. How many are kept follows the batch: few when a
-    few groups hold all the disagreement, most when all disagree alike.
+    RAGEN-2 sums variances: pass the result of ``group_variance``. The number kept depends on the batch: few groups if
+    they hold most of the variance, most groups if all vary alike.
 
-    ``mass`` is the paper's rho, in (0, 1]. Groups without uncertainty are never kept; errors as of ``keep_top``.
+    ``mass`` is the paper's rho, in (0, 1]. Groups without uncertainty are never kept; errors as in ``keep_top``.
     """
     _check_share("mass", mass)
     order = _ranked(uncertainty)
     ranked = uncertainty[order].double()
     before = ranked.cumsum(0) - ranked
-    # A group is needed while those before it have not reached the goal; the small share keeps a sum that reaches it
-    # but for rounding from taking one group more.
+    # A group is needed while the groups before it have not reached the goal; the small share keeps rounding from adding
+    # one group more.
     return _mask(uncertainty, order[before < mass * ranked.sum() * (1 - 1e-9)])
 
 
 def keep_min_p(uncertainty: Tensor, part: float = 0.5) -> Tensor:
     """The groups whose uncertainty is at least ``part`` of the largest (RAGEN-2, min-p).
 
-    ``part`` is in (0, 1]. Groups without uncertainty are never kept; errors as of ``keep_top``.
+    ``part`` is in (0, 1]. Groups without uncertainty are never kept; errors as in ``keep_top``.
     """
     _check_share("part", part)
     _check_uncertainty(uncertainty)
@@ -188,9 +188,9 @@ def keep_min_p(uncertainty: Tensor, part: float = 0.5) -> Tensor:
 
 
 def keep_random(uncertainty: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Choose as many groups as ``keep_top`` allows at random: the control of equal samples and equal steps.
+    """Choose as many groups as ``keep_top`` allows at random: a control with equal samples and steps.
 
-    It keeps groups without uncertainty too, which teach nothing; see ``keep_random_spread``. The choice is made on the
+    It also keeps groups without uncertainty, which teach nothing; see ``keep_random_spread``. The choice is made on the
     device of ``generator``.
     """
     order = torch.randperm(len(uncertainty), generator=generator, device=generator.device).to(uncertainty.device)
@@ -200,8 +200,8 @@ def keep_random(uncertainty: Tensor, share: float, generator: torch.Generator) -
 def keep_random_spread(uncertainty: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Choose at random from the uncertain groups, as many as ``keep_top`` keeps.
 
-    A filter by uncertainty does two things: it leaves out groups that teach nothing, and of the others it prefers those
-    with the largest uncertainty. Compared with this control, only the second is left. Errors as of ``keep_top``.
+    A filter by uncertainty drops groups that teach nothing, and prefers the most uncertain among the others. Comparison
+    with this control isolates the second effect. Errors as in ``keep_top``.
     """
     _check_uncertainty(uncertainty)
     order = torch.randperm(len(uncertainty), generator=generator, device=generator.device).to(uncertainty.device)
@@ -212,16 +212,16 @@ def uncertainty_weights(uncertainty: Tensor, power: float = 1.0) -> Tensor:
     """Soft reweighting: every group stays, with a weight that grows with its uncertainty (RAGEN-2's soft variant).
 
     weight = u^power / mean(u^power) of the uncertainty u, so that the weights have mean 1 and the step keeps its scale.
-    Power 0 weighs all uncertain groups alike; a large one comes close to keeping only the largest. With GRPO, whose
-    advantages are divided by the std, power 1 on the std gives the advantages of Dr. GRPO up to one factor for the
-    whole batch.
+    Power 0 weighs all uncertain groups alike; a large power approaches keeping only the most uncertain. With GRPO,
+    whose advantages are divided by the std, power 1 on the std gives Dr. GRPO's advantages up to one factor for the
+    batch.
 
     Args:
         uncertainty: float (groups,), at least 0.
         power: at least 0.
 
     Returns:
-        float (groups,), to multiply the advantages with; 0 everywhere where no group is uncertain.
+        float (groups,), factors of the advantages; 0 everywhere if no group is uncertain.
 
     Raises:
         ValueError: the power is negative, or an uncertainty is negative or not finite.

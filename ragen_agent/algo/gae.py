@@ -1,18 +1,16 @@
-"""Advantages of each sampled token with a critic, and the masks of tokens that take part.
+"""Token advantages with a critic, and their token masks.
 
 ``gae`` runs over the tokens of the whole trajectory, as if it were one long reply (StarPO with PPO: RAGEN, arXiv
 2504.20073). ``turn_wise_gae`` runs over turns and gives every token of a turn the turn's advantage, over the critic's
 value before the turn's first token. ``bi_level_gae`` first runs over turns and then, within each turn, over its tokens
-(TRICO of VAGEN, arXiv 2510.16907, section on bi-level advantage estimation), so that the discount between turns and the
-discount between tokens are two numbers; its turn pass reads the values at the turns' ends, which its token pass adds
-back.
+(TRICO of VAGEN, arXiv 2510.16907, section on bi-level advantage estimation), so turns and tokens have separate
+discounts; its turn pass reads the values at the turns' ends, which its token pass adds back.
 
 VAGEN masks twice: M_loss, the tokens in the policy, value and KL losses, and M_adv, the tokens that the recursion runs
-over. Both are subsets of the sampled tokens; without a choice both are all of them. Tokens outside the mask (prompt,
-observations, template, or what a selective mask leaves out) are passed over and cost no discount. Where a turn ends is
-given by ``turn_ends``, for each row the index of each turn's last token of the mask, ascending; it is never read off
-the rewards, since a turn that earned exactly 0 is a turn. A mask that leaves out a turn's last token moves the turn's
-end to the last token that is left: ``narrowed_turns``.
+over. Both are subsets of the sampled tokens, by default all of them. Tokens outside the mask (prompt, observations,
+template, or tokens dropped by a selective mask) are skipped and not discounted. ``turn_ends`` holds, for each row, the
+index of each turn's last masked token, ascending; it is not derived from the rewards, since a turn may earn exactly 0.
+If a mask drops a turn's last token, the turn ends at its last remaining token: ``narrowed_turns``.
 """
 
 from __future__ import annotations
@@ -70,11 +68,11 @@ def narrowed_turns(
 ) -> tuple[list[list[int]], list[list[float]]]:
     """The turns as they appear on a selective mask (VAGEN, M_adv).
 
-    A turn ends at the last of its tokens that the mask keeps. A turn of which nothing is kept gives its reward to the
-    turn before it, or to the next where none is before it; a row of which nothing is kept has no turn.
+    A turn ends at its last token in the mask. A turn without tokens in the mask gives its reward to the previous turn,
+    or to the next if it is the first; a row without tokens in the mask has no turn.
 
     Returns:
-        ends and rewards, in the form of the arguments. The rewards of a row keep their sum, unless nothing is left.
+        ends and rewards, in the form of the arguments. The rewards of a row keep their sum, unless no turn is left.
     """
     all_ends: list[list[int]] = []
     all_rewards: list[list[float]] = []
@@ -112,8 +110,8 @@ def turn_end_mask(turn_ends: TurnEnds, mask: Tensor) -> Tensor:
     """The turns' ends on ``mask``, bool (rows, T), as a mask of its shape.
 
     Raises:
-        ValueError: another number of rows; ends that do not ascend or stand outside the mask; or masked tokens after
-            the last end, which would belong to no turn.
+        ValueError: another number of rows, ends that do not ascend or are outside the mask, or masked tokens after the
+            last end, which would belong to no turn.
     """
     if len(turn_ends) != len(mask):
         raise ValueError(f"{len(turn_ends)} rows of turn ends do not fit {len(mask)} rows of tokens")
@@ -137,12 +135,12 @@ def gae(
     """Generalised advantage estimation over the sampled tokens (arXiv 1506.02438, equation 16).
 
     delta_t = r_t + gamma V_t' - V_t and A_t = delta_t + gamma lam A_t', where t' is the next *sampled*
-    token of the row, and V_t' = A_t' = 0 after the last one. Tokens that were not sampled (prompt,
-    observations, template) are not decisions of the policy: they are passed over and cost no discount. An
-    episode that was truncated ends as one that terminated does: the budgets belong to the task.
+    token of the row, and V_t' = A_t' = 0 after the last one. Unsampled tokens (prompt, observations, template) are not
+    decisions of the policy: they are skipped and not discounted. Truncation counts as termination, because the budgets
+    belong to the task.
 
     Args:
-        rewards: float (rows, T); a turn's reward stands at its last sampled token.
+        rewards: float (rows, T); a turn's reward is at its last sampled token.
         values: float (rows, T); values[t] is the critic's estimate before token t is sampled.
         sampled: bool (rows, T).
         gamma: discount per sampled token, in [0, 1].
@@ -152,7 +150,7 @@ def gae(
         advantages and returns (advantages + values), both float (rows, T) and 0 where not sampled.
 
     Raises:
-        ValueError: shapes that differ, or a reward at a token that was not sampled, which would be lost.
+        ValueError: shapes that differ, or a reward at an unsampled token, which would be lost.
     """
     rewards, values = _checked(rewards, values, sampled)
     return _backwards(rewards, values, sampled, gamma, lam)
@@ -170,9 +168,9 @@ def turn_wise_gae(
 
     With b_i the first sampled token of turn i and r_i the sum of the turn's rewards:
     delta_i = r_i + gamma_turn V(b_{i+1}) - V(b_i) and A_i = delta_i + gamma_turn lam A_{i+1}; nothing follows the
-    last turn. The baseline V(b_i) has read none of the turn's tokens in the mask: a baseline that depends on
-    the action takes away what the advantage measures (Sutton and Barto, Reinforcement Learning, second edition, section
-    13.4). Where the mask leaves out a turn's thinking, the thinking belongs to the state.
+    last turn. The baseline V(b_i) does not depend on the turn's masked tokens: a baseline that depends on the action
+    would cancel part of the advantage (Sutton and Barto, Reinforcement Learning, second edition, section 13.4). If the
+    mask drops a turn's thinking, the thinking belongs to the state.
 
     Args:
         rewards: float (rows, T), at sampled tokens only; costs inside a turn (a KL penalty) count for the turn.
@@ -184,12 +182,12 @@ def turn_wise_gae(
 
     Returns:
         advantages, A_i at every sampled token of turn i, and returns, A_i + V(b_i) there: the critic learns one value
-        for a turn. Both float (rows, T) and 0 where not sampled. VAGEN whitens such advantages by the mean and the
-        variance over the turns' ends, so that a turn does not count by its length: ``whiten(..., over=...)``.
+        per turn. Both float (rows, T) and 0 where not sampled. VAGEN whitens them by the mean and variance over the
+        turns' ends, so that turns count equally: ``whiten(..., over=...)``.
 
     Raises:
-        ValueError: shapes that differ, a reward at a token that was not sampled, or turns that do not fit the mask
-            (see ``turn_end_mask``).
+        ValueError: shapes that differ, a reward at an unsampled token, or turns that do not fit the mask (see
+            ``turn_end_mask``).
     """
     rewards, values = _checked(rewards, values, sampled)
     ends = turn_end_mask(turn_ends, sampled)
@@ -197,7 +195,7 @@ def turn_wise_gae(
     places = torch.arange(values.shape[1], device=values.device).expand_as(turn)
     last = torch.full_like(places, values.shape[1] - 1)
     first = last.scatter_reduce(1, turn, torch.where(sampled, places, last), "amin")
-    # By turns: what each earned, and the value before its first token.
+    # By turn: its reward, and the value before its first token.
     earned, before = torch.zeros_like(rewards).scatter_add(1, turn, rewards), values.gather(1, first)
     found = _backwards(earned, before, places < ends.sum(1, keepdim=True), gamma_turn, lam)
     advantages, returns = (torch.where(sampled, x.gather(1, turn), torch.zeros_like(x)) for x in found)
@@ -217,13 +215,13 @@ def bi_level_gae(
 
     Turn pass, from the last turn: delta_i = r_i + gamma_turn V(e_{i+1}) - V(e_i) and
     A_i = delta_i + gamma_turn lam A_{i+1}, where e_i is the last sampled token of turn i and r_i the reward there.
-    The turn's end then stands for all that follows: r'(e_i) = A_i + V(e_i). Token pass, within each turn, from its
+    The turn's end then carries the future return: r'(e_i) = A_i + V(e_i). Token pass, within each turn, from its
     last token: A(e_i) = r'(e_i) - V(e_i) = A_i, and before it delta_t = r_t + gamma_token V_t' - V_t and
     A_t = delta_t + gamma_token lam A_t', where t' is the next sampled token of the turn.
 
-    Arguments, result and errors are those of ``turn_wise_gae``, with two discounts, per turn and per sampled token
-    within a turn; values are read at every sampled token, and returns are advantages + values. VAGEN
-    uses 0.95 to 0.99 between turns, and whitens the advantages over the mask: ``whiten``.
+    Arguments, result and errors as in ``turn_wise_gae``, with two discounts, per turn and per sampled token within a
+    turn; values are read at every sampled token, and returns are advantages + values. VAGEN uses 0.95 to 0.99 between
+    turns, and whitens the advantages over the mask: ``whiten``.
     """
     rewards, values = _checked(rewards, values, sampled)
     ends = turn_end_mask(turn_ends, sampled)
@@ -243,24 +241,24 @@ def critic_advantages(
     gamma_turn: float = 0.95,
     lam: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Advantages by the recursion of a credit, from the rewards of turns and the costs of tokens.
+    """Advantages by one of ``CREDITS``, from turn rewards and token costs.
 
     Args:
         turn_ends: see the module.
         turn_rewards: for each row the reward of each turn.
-        values: float (rows, T), the critic's; read within the mask.
-        cost: float (rows, T), taken from the reward of a token, such as a KL penalty; read within the mask.
+        values: float (rows, T), the critic's values; read within the mask.
+        cost: float (rows, T), subtracted from a token's reward, such as a KL penalty; read within the mask.
         mask: bool (rows, T), the tokens that the recursion runs over (VAGEN's M_adv).
         credit: a key of ``ragen_agent.config.algorithms.CREDITS``.
-        gamma: discount between tokens; not read by ``turn``.
-        gamma_turn: discount between turns; not read by ``trajectory``.
+        gamma: discount between tokens; unused by ``turn``.
+        gamma_turn: discount between turns; unused by ``trajectory``.
         lam: the trace parameter lambda.
 
     Returns:
         advantages and returns, both float (rows, T) and 0 outside the mask.
 
     Raises:
-        ValueError: an unknown credit, and what the recursion raises.
+        ValueError: an unknown credit; also the recursion's errors.
     """
     values = as_float(values)
     rewards = rewards_at(turn_ends, turn_rewards, values) - torch.where(mask, cost, 0.0)
@@ -277,18 +275,18 @@ def critic_advantages(
 def shaped_rewards(rewards: Sequence[float], potentials: Sequence[float], gamma: float = 1.0) -> list[float]:
     """The rewards of an episode's turns with potential-based shaping (Ng, Harada and Russell 1999, theorem 1).
 
-    r_i + gamma phi(s_{i+1}) - phi(s_i), with phi = 0 after the last turn: the discounted return changes by -phi(s_1)
-    whatever is played, so the order of the policies does not change. With phi = V* and gamma = 1 it is what chance
-    added less the turn's regret. From a turn on, the rewards so shaped sum to the return less phi(s): with lambda 1 phi
-    is one more baseline, beside the critic's. Shaping bounds no other credit.
+    r_i + gamma phi(s_{i+1}) - phi(s_i), with phi = 0 after the last turn: the discounted return changes by the constant
+    -phi(s_1), so the order of policies does not change. With phi = V* and gamma = 1 a shaped reward is the effect of
+    chance minus the turn's regret. From a turn on, shaped rewards sum to the return minus phi(s): with lambda 1, phi is
+    a second baseline beside the critic's. Other credits have no such guarantee.
 
     Args:
-        rewards: of each turn.
+        rewards: reward of each turn.
         potentials: phi of the state before each turn.
         gamma: discount between turns.
 
     Raises:
-        ValueError: another number of potentials than of rewards.
+        ValueError: different numbers of potentials and rewards.
     """
     if len(rewards) != len(potentials):
         raise ValueError(f"{len(potentials)} potentials do not fit {len(rewards)} turns; give one for each")
@@ -300,7 +298,7 @@ def shaped_rewards(rewards: Sequence[float], potentials: Sequence[float], gamma:
 def _backwards(
     rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float, restarts: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The recursion over the masked tokens, from the last; at ``restarts`` nothing follows, as at the row's end."""
+    """The backward recursion over the masked tokens; it restarts from 0 at ``restarts``, as at the row's end."""
     advantages = torch.zeros_like(values)
     next_value = torch.zeros_like(values[:, 0])
     next_advantage = torch.zeros_like(next_value)
@@ -319,12 +317,12 @@ def _backwards(
 
 
 def _checked(rewards: Tensor, values: Tensor, sampled: Tensor) -> tuple[Tensor, Tensor]:
-    """Rewards and values as float: in integers, discounted ones would be cut off to whole numbers."""
+    """Rewards and values as float: integers would truncate discounted values."""
     if not rewards.shape == values.shape == sampled.shape or rewards.ndim != 2:
         raise ValueError(
             f"rewards {tuple(rewards.shape)}, values {tuple(values.shape)}, sampled {tuple(sampled.shape)}; they "
             "must share one shape (rows, T)"
         )
     if bool((rewards.ne(0) & ~sampled).any()):
-        raise ValueError("a reward stands at a token that was not sampled; put it at its turn's last sampled token")
+        raise ValueError("a reward is at an unsampled token; put it at its turn's last sampled token")
     return as_float(rewards), as_float(values)

@@ -1,12 +1,12 @@
-"""The losses of the policy and of the critic, one function a formula.
+"""The losses of the policy and the critic, one function per formula.
 
-Throughout, of a token: r = pi / pi_old, the probability ratio of the policy now to the one that sampled, A its
-advantage, sg(x) the value of x without its gradient. Tensors are (rows, T), a row is an episode and ``mask`` (bool) the
-tokens in the loss; what stands outside the mask may be anything. Each function of ``POLICY_LOSSES`` returns
+For each token, r = pi / pi_old is the probability ratio of the current policy to the sampling policy, A the advantage,
+and sg(x) the value of x without its gradient. Tensors are (rows, T), a row is an episode and ``mask`` (bool) the tokens
+in the loss; entries outside the mask may be anything. Each function of ``POLICY_LOSSES`` returns
 ``TokenTerms``, and ``policy_loss`` aggregates them: the loss is minus the aggregate of ``surrogate``.
 
-OpenRLHF's correction of the rollouts weighs the terms (``mismatch_weights``): vLLM's probabilities of the tokens that
-it sampled are not exactly the trainer's, so what was sampled is not exactly what the trainer calls its policy.
+OpenRLHF's rollout correction weighs the terms (``mismatch_weights``), because vLLM's probabilities of the sampled
+tokens are not exactly the trainer's.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ __all__ = [
 
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to this size before their exponential, so that one broken token cannot overflow it. The bound
-of verl (``compute_policy_loss`` and ``kl_penalty`` in verl/trainer/ppo/core_algos.py) and of OpenRLHF's PPO."""
+"""Log-ratios are clamped to this size before their exponential, so that one broken token cannot overflow it. This is
+the bound of verl (``compute_policy_loss`` and ``kl_penalty`` in verl/trainer/ppo/core_algos.py) and of OpenRLHF's
+PPO."""
 
 LOWEST_LOG_PROB = -1e4
-"""Log-probs are read as at least this: the difference of two log-probs of a probability 0 would not be a number."""
+"""Log-probs are clamped from below to this: the difference of two log-probs of -inf would be NaN."""
 
 
 class TokenTerms(NamedTuple):
-    """What a policy loss makes of each token; both (rows, T)."""
+    """Terms of a policy loss for each token; both (rows, T)."""
 
     surrogate: Tensor
-    """float, with gradient: what is maximised."""
+    """float, with gradient: the term to maximise."""
     restrained: Tensor
-    """The share of the token's own gradient that the loss takes away: False or True, or a float from 0 to 1; of CISPO
-    and KL-Cov, which take nothing away, whether the token is one that they treat otherwise than the rest."""
+    """The share of the token's own gradient that the loss removes: False or True, or a float from 0 to 1. CISPO and
+    KL-Cov remove none; for them it is True for tokens with a capped weight or a penalty."""
 
 
 def ppo(
@@ -71,15 +72,15 @@ def ppo(
     PPO (arXiv 1707.06347, equation 7) over whole trajectories (RAGEN, arXiv 2504.20073, section on StarPO), with the
     higher upper bound of DAPO (arXiv 2503.14476, section 3.1), which StarPO-S takes; ``clip_high=0.2`` is the symmetric
     clip of StarPO. The dual clip (Ye et al., arXiv 1912.09729, equation 5) bounds the term of a negative advantage from
-    below, max(min(...), dual_clip A): a token that became far likelier since it was sampled cannot dominate the step.
+    below, max(min(...), dual_clip A), so a token that has become far more likely since sampling cannot dominate.
 
     Args:
         log_probs: float (rows, T), with gradient, of the tokens under the policy being trained.
         old_log_probs: float (rows, T), recorded when the tokens were sampled.
         advantages: float (rows, T).
         mask: bool (rows, T), the tokens in the loss: sampled ones only.
-        clip_low: how far the ratio may fall below 1, in [0, 1).
-        clip_high: how far the ratio may rise above 1, at least 0.
+        clip_low: the lower bound of the ratio is 1 - clip_low, in [0, 1).
+        clip_high: the upper bound of the ratio is 1 + clip_high, at least 0.
         dual_clip: the bound c above 1, 3 in the paper; None for no dual clip.
 
     Raises:
@@ -101,10 +102,10 @@ def gspo(
 ) -> TokenTerms:
     """min(s A, clip(s, 1 - clip_low, 1 + clip_high) A) with s = (pi / pi_old)^(1 / length) of the whole row.
 
-    GSPO (arXiv 2507.18071, equations 5 and 7): rewards are of sequences, and so are the ratio and its clip; s is the
+    GSPO (arXiv 2507.18071, equations 5 and 7): the ratio and its clip are per sequence, like the rewards; s is the
     geometric mean of the row's r. The bounds are the paper's (section 5.1); with them most rows are clipped. The paper
-    averages rows, ``how="sequence_mean"``. Where the advantages in a row differ, each of its tokens has the gradient of
-    their mean (not so in the paper's GSPO-token, section 4.3). Arguments as of ``ppo``.
+    averages rows, ``how="sequence_mean"``. If the advantages in a row differ, each of its tokens has the gradient of
+    their mean (unlike the paper's GSPO-token, section 4.3). Arguments as in ``ppo``.
     """
     length = mask.sum(dim=1, keepdim=True).clamp(min=1)
     mean = log_ratio(log_probs, old_log_probs, mask).sum(dim=1, keepdim=True) / length
@@ -116,8 +117,8 @@ def cispo(
 ) -> TokenTerms:
     """sg(min(r, 1 + clip_high)) A log pi.
 
-    CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5): the weight is clipped, not the update, so that no token
-    loses its gradient; there is no lower bound, as in the paper. ``restrained``: tokens whose weight is cut off.
+    CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5): the weight is clipped, not the update, so every token keeps
+    its gradient; there is no lower bound, as in the paper. ``restrained``: tokens whose weight is clipped.
     """
     ratio = log_ratio(log_probs, old_log_probs, mask).exp()
     log_probs = log_probs.clamp(min=LOWEST_LOG_PROB)
@@ -134,8 +135,8 @@ def sapo(
 ) -> TokenTerms:
     """(4 / tau) sigmoid(tau (r - 1)) A, with one tau for positive advantages and one for the others.
 
-    SAPO (arXiv 2511.20347, section on the objective): the gate falls off smoothly on both sides of r = 1, where its
-    slope is 1 as that of r. ``restrained``: 1 less that slope, 1 - 4 p (1 - p) with p the sigmoid.
+    SAPO (arXiv 2511.20347, section on the objective): the gate saturates smoothly on both sides of r = 1, where its
+    slope is 1, like the slope of r. ``restrained``: 1 minus this slope, 1 - 4 p (1 - p) with p the sigmoid.
     """
     ratio = log_ratio(log_probs, old_log_probs, mask).exp()
     positive, other = (torch.full_like(advantages, temperature) for temperature in temperatures)
@@ -156,14 +157,14 @@ def clip_cov(
     band: tuple[float, float] = (1.0, 5.0),
     generator: torch.Generator | None = None,
 ) -> TokenTerms:
-    """As ``ppo``, but 0 at tokens drawn from those with a high covariance, (log pi - mean)(A - mean).
+    """Like ``ppo``, but 0 at tokens drawn from those with a high covariance, (log pi - mean)(A - mean).
 
-    Clip-Cov (arXiv 2505.22617, section on Clip-Cov and KL-Cov): such tokens, likely ones that turned out well, are
-    what the entropy falls by. ``share`` of all tokens in the loss, one at least, are drawn uniformly from those whose
-    covariance lies within ``band`` and that the ratio's clip leaves; means are over the tokens that are given.
+    Clip-Cov (arXiv 2505.22617, section on Clip-Cov and KL-Cov): these tokens, likely ones with a high advantage, lower
+    the entropy most. A ``share`` of all tokens in the loss, at least one, is drawn uniformly from the unclipped tokens
+    whose covariance lies within ``band``; means are over the given tokens.
 
     Args:
-        log_probs: see ``ppo``, as what is not named here.
+        log_probs: see ``ppo``.
         old_log_probs: see ``ppo``.
         advantages: see ``ppo``.
         mask: see ``ppo``.
@@ -171,7 +172,7 @@ def clip_cov(
         clip_high: see ``ppo``.
         share: the paper's r, above 0 and at most 1.
         band: the paper's omega_low and omega_high.
-        generator: on the CPU, what draws; by default one with the seed 0.
+        generator: random generator on the CPU; by default one with the seed 0.
     """
     surrogate, clipped = ppo(log_probs, old_log_probs, advantages, mask, clip_low=clip_low, clip_high=clip_high)
     covariance = _covariance(log_probs, advantages, mask)
@@ -193,11 +194,11 @@ def kl_cov(
     share: float = 2e-3,
     weight: float = 1.0,
 ) -> TokenTerms:
-    """Without a clip, r A, less weight |log r| at the tokens with the highest covariance, (log pi - mean)(A - mean).
+    """The unclipped r A, minus weight |log r| at the tokens with the highest covariance, (log pi - mean)(A - mean).
 
     KL-Cov (arXiv 2505.22617, section on Clip-Cov and KL-Cov, the penalty as in its code): ``share`` of the tokens in
-    the loss, the paper's k, one at least. On the policy that sampled the penalty is flat, so it acts from the second
-    step on a batch on. ``restrained``: the penalised tokens.
+    the loss, the paper's k, at least one. At the sampling policy the penalty has no gradient, so it acts from the
+    second step on a batch. ``restrained``: the penalised tokens.
     """
     change = log_ratio(log_probs, old_log_probs, mask)
     covariance = _covariance(log_probs, advantages, mask)
@@ -209,11 +210,11 @@ def kl_cov(
 
 
 class PolicyStats(NamedTuple):
-    """What ``policy_loss`` reports next to the loss; scalars without gradient."""
+    """Statistics of ``policy_loss``; scalars without gradient."""
 
     clip_fraction: Tensor
-    """Token mean of ``TokenTerms.restrained``: with a clip the share of the masked tokens whose term is held at a bound
-    (the dual clip's too), so that they give no gradient."""
+    """Token mean of ``TokenTerms.restrained``: with a clip, the share of masked tokens whose term is at a bound (or the
+    dual clip's) and has no gradient."""
     approx_kl: Tensor
     """Token mean of the k3 estimate of KL(old || new), at least 0."""
 
@@ -221,7 +222,7 @@ class PolicyStats(NamedTuple):
 def token_terms(
     rule: str, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, **options: Any
 ) -> TokenTerms:
-    """The terms of a rule of ``ragen_agent.config.algorithms.POLICY_LOSSES``; ``options`` are its function's.
+    """The terms of a rule of ``ragen_agent.config.algorithms.POLICY_LOSSES``; ``options`` go to its function.
 
     Raises:
         ValueError: an unknown rule, shapes that differ, bounds out of range.
@@ -229,7 +230,7 @@ def token_terms(
     if rule not in POLICY_LOSSES:
         raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(POLICY_LOSSES)}")
     check_shapes(log_probs, old_log_probs, advantages, mask)
-    # A ratio of a whole row has gradients through every entry of the row, so none may be NaN.
+    # A row's ratio has gradients through every entry of the row, so none may be NaN.
     advantages = torch.where(mask, advantages, torch.zeros_like(advantages))
     function = resolve_name(POLICY_LOSSES[rule].function)
     terms: TokenTerms = function(log_probs, old_log_probs, advantages, mask, **options)
@@ -249,7 +250,7 @@ def policy_loss(
     weights: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, PolicyStats]:
-    """Minus the aggregate of a rule's terms, and what to report of them.
+    """Minus the aggregate of a rule's terms, and its statistics.
 
     Args:
         log_probs: see ``ppo``.
@@ -260,8 +261,8 @@ def policy_loss(
         how: see ``aggregate``, as ``length`` and ``count``.
         length: see ``aggregate``.
         count: see ``aggregate``.
-        weights: float (rows, T), with which the terms are multiplied, see ``mismatch_weights``; None for none.
-        options: of the rule's function, such as ``clip_high``.
+        weights: float (rows, T), factors of the terms, see ``mismatch_weights``; None for none.
+        options: options of the rule's function, such as ``clip_high``.
 
     Returns:
         the loss (scalar, with gradient) and ``PolicyStats``.
@@ -293,27 +294,27 @@ def mismatch_weights(
     gating: str = "ratio",
     bounds: tuple[float, float] = (0.0, 2.0),
 ) -> tuple[Tensor, Tensor]:
-    """What corrects the terms of a policy loss for sampling by an engine that computes the policy a little otherwise.
+    """Importance weights that correct a policy loss for the mismatch between sampling engine and trainer.
 
     With rho = pi_trainer / pi_rollout, both before the first step. TIS (Yao et al. 2025, "Your Efficient RL Framework
     Secretly Brings You Off-Policy RL Training"): level token, mode clip, gating ratio weighs a token by min(rho, C),
-    here by rho within ``bounds``. IcePop (Ring-1T, arXiv 2510.18855): mode mask weighs by rho and leaves out what lies
+    here by rho within ``bounds``. IcePop (Ring-1T, arXiv 2510.18855): mode mask weighs by rho and drops tokens
     outside ``bounds``. The three axes are OpenRLHF's (``is_correction_level``, ``_mode``, ``_gating``).
 
     Args:
         log_probs: float (rows, T), by the trainer.
-        rollout_log_probs: float (rows, T), by the engine that sampled.
+        rollout_log_probs: float (rows, T), by the sampling engine.
         mask: bool (rows, T).
-        level: "token", or "sequence": a row is left out as a whole, by the geometric mean of its ratios or the mean of
-            its divergences.
+        level: "token", or "sequence" to drop whole rows by the geometric mean of their ratios or the mean of their
+            divergences.
         mode: "clip", which needs level token and gating ratio, or "mask".
-        gating: what ``bounds`` are about: "ratio", rho; of p = pi_rollout and q = pi_trainer "binary_kl",
-            p log(p / q) + (1 - p) log((1 - p) / (1 - q)), or "tv", |p - q|.
-        bounds: lower and upper; the lower is 0 of the divergences.
+        gating: the quantity to bound, with p = pi_rollout and q = pi_trainer: "ratio", rho; "binary_kl",
+            p log(p / q) + (1 - p) log((1 - p) / (1 - q)); or "tv", |p - q|.
+        bounds: lower and upper bound; the lower is 0 for divergences.
 
     Returns:
-        the weights, float (rows, T), without gradient, 0 outside the mask; and bool (rows, T), the masked tokens that
-        lie outside ``bounds``.
+        the weights, float (rows, T), without gradient, 0 outside the mask; and bool (rows, T), the masked tokens
+        outside ``bounds``.
 
     Raises:
         ValueError: shapes that differ, an unknown axis, or clip with another level or gating.
@@ -341,14 +342,14 @@ def mismatch_weights(
 
 
 def log_prob_gap(log_probs: Tensor, other_log_probs: Tensor) -> Tensor:
-    """Log-probs less others, each read as at least ``LOWEST_LOG_PROB``: finite, with finite gradients."""
+    """Difference of log-probs, each clamped to at least ``LOWEST_LOG_PROB``: finite, with finite gradients."""
     return log_probs.clamp(min=LOWEST_LOG_PROB) - other_log_probs.clamp(min=LOWEST_LOG_PROB)
 
 
 def log_ratio(log_probs: Tensor, other_log_probs: Tensor, mask: Tensor) -> Tensor:
-    """The log of each token's ratio of two probabilities, clamped to ``MAX_LOG_RATIO``; 0 outside the mask.
+    """Log of each token's probability ratio, clamped to ``MAX_LOG_RATIO``; 0 outside the mask.
 
-    A clamped one has no gradient.
+    Clamped entries have no gradient.
     """
     gap = log_prob_gap(log_probs, other_log_probs)
     return torch.where(mask, gap, torch.zeros_like(gap)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
@@ -357,7 +358,7 @@ def log_ratio(log_probs: Tensor, other_log_probs: Tensor, mask: Tensor) -> Tenso
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float = 0.2) -> Tensor:
     """Half the token mean of max((V - R)^2, (V_clipped - R)^2), V_clipped within ``clip`` of the old value.
 
-    The critic's loss of PPO's reference implementation (Huang et al., "The 37 Implementation Details of PPO",
+    As in PPO's reference implementation (Huang et al., "The 37 Implementation Details of PPO",
     detail 9).
 
     Args:
@@ -365,7 +366,7 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor
         old_values: float (rows, T), the critic's estimates when the advantages were computed.
         returns: float (rows, T), as ``gae`` returns them.
         mask: bool (rows, T).
-        clip: how far a value may move from its old one before its gradient stops, above 0.
+        clip: maximum distance of a value from its old value before its gradient stops, above 0.
 
     Returns:
         scalar, with gradient.
@@ -409,12 +410,12 @@ def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
 
 
 def _number(share: float, mask: Tensor) -> int:
-    """How many of the masked tokens a share is: at least one."""
+    """The number of tokens in a share of the masked tokens, at least one."""
     return max(1, int(share * int(mask.sum())))
 
 
 def _divergence(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, kind: str) -> Tensor:
-    """Of the events that the token is drawn or is not, by the rollout's policy and by the trainer's; 0 off the mask."""
+    """Binary divergence (token drawn or not) between the rollout's and the trainer's policy; 0 outside the mask."""
     p, q = (torch.where(mask, x.detach(), -1.0).exp().clamp(1e-6, 1 - 1e-6) for x in (rollout_log_probs, log_probs))
     if kind == "tv":
         return (p - q).abs()

@@ -1,10 +1,10 @@
-"""What is added to the policy's loss: the entropy bonus with its band, and the divergence from a reference policy.
+"""Regularisers of the policy loss: the entropy bonus with its band, and the divergence from a reference policy.
 
 The divergence is estimated from the sampled tokens and may enter in two places. *In the reward*, as a cost of each
-token (``kl_penalty``, subtracted from the token's reward with a critic, from its advantage without one): the estimate's
-value matters, and k1 is unbiased. *In the loss* (``kl_loss``), where the estimate's gradient matters. In expectation
-that of k2 is the gradient of KL(policy || reference), that of k1 is zero, and that of k3 is the gradient of
-KL(reference || policy), which is the former to first order. Vanilla StarPO (RAGEN, arXiv 2504.20073) uses k1 in the
+token (``kl_penalty``, subtracted from the token's reward with a critic, from its advantage without one), the estimate's
+value matters, and k1 is unbiased. *In the loss* (``kl_loss``), the estimate's gradient matters: in expectation k2 has
+the gradient of KL(policy || reference), k1 has none, and k3 has the gradient of KL(reference || policy), which agrees
+with k2's to first order. Vanilla StarPO (RAGEN, arXiv 2504.20073) uses k1 in the
 reward with a weight of 0.001; StarPO-S uses none.
 """
 
@@ -22,12 +22,12 @@ __all__ = ["entropy_deviation", "entropy_phase", "kl_loss", "kl_penalty"]
 
 
 def entropy_deviation(entropy: Tensor, mask: Tensor, average: float, band: tuple[float, float] = (0.5, 1.5)) -> Tensor:
-    """How far the mean entropy of each row is outside [low average, high average], at each of its masked tokens.
+    """Distance of each row's mean entropy from [low average, high average], at each of its masked tokens.
 
     EPO (arXiv 2509.22576, section on the entropy smoothing regularizer): the loss has -lambda (H - beta P), H the
     entropy, with P a penalty for an entropy outside a band around its mean over the iterations so far. In the paper and
-    its code P is a constant wherever the entropy is outside, which has no gradient; here it is the distance from the
-    band, which has one. Rows are judged as a whole, the code's mode "seq".
+    its code P is constant outside the band and so has no gradient; here it is the distance from the band, which has
+    one. The entropy is averaged per row, the code's mode "seq".
 
     Args:
         entropy: float (rows, T), with gradient, nats.
@@ -46,13 +46,13 @@ def entropy_deviation(entropy: Tensor, mask: Tensor, average: float, band: tuple
 
 
 def entropy_phase(schedule: str, progress: float) -> float:
-    """The part of its weight that the penalty of ``entropy_deviation`` has after a share ``progress`` of the training.
+    """Factor of the weight of ``entropy_deviation``'s penalty after a share ``progress`` of the training.
 
-    ``constant``: 1. ``epo``: 1 - 0.2 (1 - exp(-4 progress)) up to the half, and 0.8 exp(-3 (2 progress - 1)) after it,
-    from 1 slowly to 0.83, then from 0.8 fast to 0.04. That is the code of EPO's authors (github.com/WujiangXu/EPO,
-    ``_calculate_epoch_based_entropy_weight`` in ``verl/workers/actor/dp_actor.py``), with training 150 epochs long. The
-    abstract of the paper (arXiv 2509.22576, version 2) speaks of a transition "from conservative exploration to strong
-    stabilization", which sounds like a weight that grows; in the code it falls.
+    ``constant``: 1. ``epo``: 1 - 0.2 (1 - exp(-4 progress)) in the first half, from 1 slowly to 0.83, and
+    0.8 exp(-3 (2 progress - 1)) in the second, from 0.8 fast to 0.04. This follows the code of EPO's authors
+    (github.com/WujiangXu/EPO, ``_calculate_epoch_based_entropy_weight`` in ``verl/workers/actor/dp_actor.py``), with
+    training 150 epochs long. The abstract of the paper (arXiv 2509.22576, version 2) speaks of a transition "from
+    conservative exploration to strong stabilization", which suggests a growing weight; in the code it falls.
 
     Args:
         schedule: a choice of ``Training.entropy_schedule``.
@@ -71,13 +71,13 @@ def entropy_phase(schedule: str, progress: float) -> float:
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Tensor:
-    """Estimates, token by token, of KL(policy || reference) for tokens sampled from the policy.
+    """Token-wise estimates of KL(policy || reference) for tokens sampled from the policy.
 
     With d = log policy - log reference: k1 = d (unbiased, of either sign), k2 = d^2 / 2 (biased, low
     variance), k3 = exp(-d) - 1 + d (unbiased, at least 0). Schulman, "Approximating KL Divergence" (2020);
-    k3 is GRPO's (arXiv 2402.03300, equation 4), k1 is vanilla StarPO's. In k3 d is clamped from below, where its
-    exponential grows, as the ratios of the policy losses are: to -``losses.MAX_LOG_RATIO``, from where on it has no
-    gradient. Log-probs count as at least ``losses.LOWEST_LOG_PROB``, so that each estimate is finite.
+    k3 is GRPO's estimate (arXiv 2402.03300, equation 4), k1 vanilla StarPO's. In k3, d is clamped from below to
+    -``losses.MAX_LOG_RATIO``, like the ratios of the policy losses, and has no gradient beyond it. Log-probs are
+    clamped to at least ``losses.LOWEST_LOG_PROB``, so each estimate is finite.
 
     Args:
         log_probs: float, any shape.
@@ -111,13 +111,13 @@ def kl_loss(
     length: int | None = None,
     count: int | None = None,
 ) -> Tensor:
-    """The estimate as a term of the loss, aggregated as the policy's loss is (GRPO, arXiv 2402.03300, equation 3).
+    """The estimate as a loss term, aggregated like the policy loss (GRPO, arXiv 2402.03300, equation 3).
 
     Args:
         log_probs: float (rows, T), with gradient.
         ref_log_probs: float (rows, T).
         mask: bool (rows, T).
-        kind: a key of ``ragen_agent.config.algorithms.KL_ESTIMATES``; see the module for what the gradient of each is.
+        kind: a key of ``ragen_agent.config.algorithms.KL_ESTIMATES``; see the module for their gradients.
         how: see ``aggregate``, as ``length`` and ``count``.
         length: see ``aggregate``.
         count: see ``aggregate``.
@@ -129,6 +129,6 @@ def kl_loss(
         ValueError: see ``kl_penalty`` and ``aggregate``.
     """
     zero = torch.zeros_like(log_probs)
-    # Masked before the exponential: what stands outside the mask may be anything, and its gradient must be 0.
+    # Masked before the exponential: entries outside the mask may be anything, and their gradient must be 0.
     estimate = kl_penalty(torch.where(mask, log_probs, zero), torch.where(mask, ref_log_probs, zero), kind)
     return aggregate(estimate, mask, how, length=length, count=count)

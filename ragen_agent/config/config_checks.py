@@ -1,4 +1,4 @@
-"""What the tables of a run's settings may not be together; see ``training_checks`` for those of reinforcement."""
+"""Cross-field validation of the run configuration; ``training_checks`` validates ``training``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_config"]
 
 
 def check_config(config: Config) -> None:
-    """Raise a ValueError where settings contradict each other, or a table of games or of a curriculum is none."""
+    """Raise a ValueError if settings contradict each other, or a table of games or a curriculum is invalid."""
     _check_games(config)
     _check_curriculum(config)
     _check_overlong(config)
@@ -53,7 +53,7 @@ def _check_games(config: Config) -> None:
 
 
 def _check_chat(config: Config, row: dict[str, Any]) -> None:
-    """One ``ChatFormat`` writes the episodes of all games."""
+    """Check that one ``ChatFormat`` fits the turns of all games."""
     chosen = ("keep_thinking", "template_options", "prompt", "think")
     turns = row.get("turns", {})
     theirs = type(config.turns)(**{name: turns.get(name, getattr(config.turns, name)) for name in chosen})

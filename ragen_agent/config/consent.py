@@ -1,4 +1,4 @@
-"""Consent: what a file or folder would import, start or connect to beyond what the user's own flags name."""
+"""Consent: imports, programs and connections of a file or folder beyond the user's own flags."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ HERE = ("auto", "local")
 
 
 def effects(settings: Any, asked: Mapping[str, Any] | None = None, table: str = "") -> Iterator[tuple[str, str]]:
-    """Effects of settings that need consent: the kind, of ``ragen_gym.core.settings.OPENS``, and a sentence on each.
+    """Effects of settings that need consent: each with its kind (``ragen_gym.core.settings.OPENS``) and a sentence.
 
     Args:
         settings: a ``Config``, or the settings of one trainer.
-        asked: values that the user gave by flags, as nested tables: what they name needs no further consent.
+        asked: values of the user's flags, as nested tables; they need no further consent.
         table: the name of the settings' table, such as ``openrlhf``; empty for a ``Config``.
     """
     asked = asked or {}
@@ -45,7 +45,7 @@ def effects(settings: Any, asked: Mapping[str, Any] | None = None, table: str = 
 
 
 def _games(value: Any) -> list[str]:
-    """The games that a setting names: one, or those of a list of tables."""
+    """The games named by a setting: one, or the games of a list of tables."""
     return [value] if isinstance(value, str) else [str(row.get("game", "")) for row in value]
 
 

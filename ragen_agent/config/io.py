@@ -1,6 +1,6 @@
-"""Settings as tables: files of TOML, KEY=VALUE pairs, tables laid over each other, a listing and a schema.
+"""Settings as nested tables: TOML files, KEY=VALUE pairs, merging, a listing and a schema.
 
-A setting's name is dotted, such as ``training.groups``; tables nest by it.
+A setting's name is dotted, such as ``training.groups``, and gives the nesting.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Settings = dict[str, Any]
 T = TypeVar("T")
 
 OPENRLHF = "openrlhf"
-"""The table of the distributed trainer's own settings in a file that serves both trainers."""
+"""The table of the distributed trainer's own settings in a configuration file."""
 
 
 def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
@@ -48,10 +48,10 @@ def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
     Args:
         base: such as ``Config()``.
         settings: values by name.
-        where: the dotted name of ``base`` among all settings, with a dot at its end, such as ``training.``.
+        where: the dotted name of ``base``, with a trailing dot, such as ``training.``.
 
     Raises:
-        ValueError: an unknown name, with those that are known, or a value of another type or out of range.
+        ValueError: an unknown name (with the known ones), or a value of another type or out of range.
     """
     names = [each.name for each in dataclasses.fields(base)]  # type: ignore[arg-type]
     changes = {}
@@ -70,7 +70,7 @@ def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Settings:
-    """Nested tables of settings laid one over the other, key by key."""
+    """Merge nested tables of settings; ``over`` wins."""
     result = dict(under)
     for key, value in over.items():
         if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
@@ -91,21 +91,21 @@ def read_toml(path: Path) -> Settings:
 
 
 def to_toml(config: Any) -> str:
-    """A whole configuration as TOML; ``with_settings(Config(), tomllib.loads(...))`` gives it back."""
-    import tomli_w  # of the extra `agent`: listing settings needs none of it
+    """A whole configuration as TOML; ``with_settings(Config(), tomllib.loads(...))`` reads it back."""
+    import tomli_w  # from the extra `agent`, which listing settings does not need
 
     return tomli_w.dumps(dataclasses.asdict(config))
 
 
 def read_openrlhf(folder: Path) -> OpenRLHF | None:
-    """The settings of a distributed run; None if the folder holds none."""
+    """The settings of a distributed run; None if the folder has none."""
     path = folder / "openrlhf.toml"
     return with_settings(OpenRLHF(), read_toml(path)) if path.is_file() else None
 
 
 @dataclass(frozen=True)
 class Group:
-    """The settings of one table; those of no table have the empty name."""
+    """The settings of one table; top-level settings have the empty name."""
 
     name: str
     about: str
@@ -127,12 +127,12 @@ def catalog() -> Mapping[str, Setting]:
 
 
 def check_name(name: str) -> None:
-    """Raise a ValueError with the nearest known names unless there is a setting of this dotted name."""
+    """Raise a ValueError with the nearest known names unless this dotted name is a setting."""
     if name not in catalog():
         table = name.rpartition(".")[0]
         near = [each for each in catalog() if each.rpartition(".")[0] == table] or [*catalog()]
         hint = did_you_mean(name, near) or did_you_mean(name, catalog())
-        if not hint:  # of another table
+        if not hint:  # a name from another table
             ends = {each.rpartition(".")[2]: each for each in catalog()}
             hint = "".join(f" Did you mean {ends[end]}?" for end in get_close_matches(name.rpartition(".")[2], ends, 1))
         raise ValueError(f"unknown setting {name!r}.{hint} ragen-agent settings lists all, as --set alone does.")
@@ -141,16 +141,15 @@ def check_name(name: str) -> None:
 def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Settings:
     """KEY=VALUE pairs as nested tables.
 
-    A value is read as JSON (3, 1e-3, true, [0.7, 0.3]), or else is the text itself; that of a setting that is a text
-    stays as it is.
+    A value is read as JSON (3, 1e-3, true, [0.7, 0.3]), or else as text; values of text settings are always text.
 
     Args:
-        flag: what the message names, such as ``--set``.
-        pairs: what was given.
-        table: where the keys belong, such as ``env_options``.
+        flag: the flag, for messages, such as ``--set``.
+        pairs: its values.
+        table: the table of the keys, such as ``env_options``.
 
     Raises:
-        ValueError: a pair without a value, a name that is neither a setting nor within one that is a table, or two
+        ValueError: a pair without a value, a name that is neither a setting nor an entry of a table setting, or two
             values of one setting.
     """
     settings: Settings = {}
@@ -184,7 +183,7 @@ def file_schema() -> dict[str, Any]:
 
 
 def _check_place(name: str) -> None:
-    """Raises for a name that is neither a setting or a table of settings, nor an entry of a setting that is a table."""
+    """Raises unless a name is a setting, a table of settings, or an entry of a table setting."""
     parts = name.split(".")
     places = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
     if not places & {*catalog()} and name not in {group.name for group in groups()}:

@@ -1,27 +1,26 @@
-"""Settings by name: what each game's run differs in from the defaults of ``Config``, and recipes, which are whole runs.
+"""Named settings: each game's changes to the defaults of ``Config``, and recipes, which are whole runs.
 
 FrozenLake, the default run: lakes without transition noise, shortest paths of three moves or more, and two turns. The
 demonstrator knows the way but mostly replies with one move, so it (and the model that imitates it) runs out of turns.
-Longer replies, which the demonstrations hardly contain, are what reinforcement learning has to find.
+Reinforcement learning has to discover longer replies, which the demonstrations hardly contain.
 
-The bandits: the demonstrator chooses at random; which name pays more is what reinforcement learning has to find. A
-model from scratch has never read the held-out names of the test split, so it is measured on the training split.
+The bandits: the demonstrator chooses at random; reinforcement learning has to discover which name pays more. A model
+from scratch has never read the held-out names of the test split, so it is measured on the training split.
 
-Countdown, a text task: two numbers up to 50, and a demonstrator seven of ten of whose replies are expressions drawn at
-random. Which sign leads to the target is what reinforcement learning has to find.
+Countdown, a text task: two numbers up to 50, and a demonstrator whose replies are random expressions in seven of ten
+cases. Reinforcement learning has to discover which sign leads to the target.
 
-A pretrained model thinks in its own words and at its own length, is shown an example reply, is not warm-started unless
-asked for, and takes the small steps of fine-tuning.
+A pretrained model thinks in its own words and at its own length, is shown an example reply, is warm-started only on
+request, and takes the small steps of fine-tuning.
 
-A recipe, for ``ragen-agent train --recipe NAME``, is a file of settings in ``recipes/``, the same tree that
-``--config`` takes ([openrlhf] for the distributed trainer), and next to it a table [recipe] about it:
+A recipe, for ``ragen-agent train --recipe NAME``, is a file of settings in ``recipes/``, with the tables of
+``--config`` ([openrlhf] for the distributed trainer) and a table [recipe] about itself:
 
 base          another recipe, whose settings this one overrides
-title, source, expect, seen, cluster    text: what it is, whose numbers these are, what curve to expect, whether it was
+title, source, expect, seen, cluster    text: its name, the source of its numbers, the expected curve, whether it was
               run, how the machines are joined
-gpus, gpu_gib, memory_gib    what it needs: GPUs, memory of each, and how much of that the fullest one is expected to
-              use (``ragen_agent.openrlhf.memory`` does the arithmetic, and a test holds the two together); 0 for a run
-              on two CPU cores
+gpus, gpu_gib, memory_gib    its needs: GPUs, memory of each, and expected peak use of one
+              (``ragen_agent.openrlhf.memory`` computes it, and a test compares the two); 0 for a run on two CPU cores
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ __all__ = [
 
 FOLDER = Path(__file__).with_name("recipes")
 ROOT = "recipe"
-"""The table of a file that is about the recipe and is no setting."""
+"""The table of a file that describes the recipe and holds no settings."""
 
 _BANDIT: Settings = {
     "turns": {"max_turns": 1, "max_actions_per_turn": 1, "max_actions": 1, "max_tokens_per_turn": 24},
@@ -91,13 +90,13 @@ def default_settings(game: str, model: str = "") -> Settings:
 
 
 def other_defaults(name: str) -> list[tuple[str, Any]]:
-    """Where a setting has another default than that of ``Config``: of which games or models, and the value.
+    """Defaults of a setting that differ from ``Config``: the games or models, and the value.
 
     Args:
-        name: dotted, such as ``training.learning_rate``.
+        name: dotted name, such as ``training.learning_rate``.
 
     Returns:
-        games of one value together, pretrained models last, since their settings override a game's.
+        one entry for each value, pretrained models last, since their settings override a game's.
     """
     table, _, key = name.rpartition(".")
     usual = Config()
@@ -113,7 +112,7 @@ def other_defaults(name: str) -> list[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A whole run; see the module. ``settings`` are both trainers', the distributed one's in the table ``openrlhf``."""
+    """A whole run; see the module. ``settings`` cover both trainers, the distributed one in the table ``openrlhf``."""
 
     name: str
     title: str
@@ -128,15 +127,15 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    """All recipes, by the alphabet."""
+    """All recipes in alphabetical order."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def read_recipe(name: str) -> Recipe:
-    """The recipe of that name, laid over its base.
+    """The recipe of this name, merged over its base.
 
     Raises:
-        ValueError: there is none, or its table [recipe] lacks something or holds something unknown.
+        ValueError: an unknown name, or missing or unknown keys in its table [recipe].
     """
     if name not in (known := recipe_names()):
         raise ValueError(f"there is no recipe {name!r}: choose one of {', '.join(known)}.{did_you_mean(name, known)}")
@@ -150,16 +149,16 @@ def read_recipe(name: str) -> Recipe:
 
 
 def base_of(path: Path) -> str:
-    """The recipe that a file of settings names as its base, or the empty text."""
+    """The base recipe named in a file of settings, or the empty text."""
     about = read_toml(path).get(ROOT, {})
     return str(about.get("base", "")) if isinstance(about, dict) else ""
 
 
 def read_settings_file(path: Path, *, keep: bool = False) -> Settings:
-    """A file of settings laid over the recipe that it names as its base; ``keep`` leaves the table [recipe] in.
+    """A file of settings merged over its base recipe; ``keep`` keeps the table [recipe].
 
     Raises:
-        ValueError: see ``read_toml``; or a base that does not exist.
+        ValueError: see ``read_toml``; or an unknown base.
     """
     settings = read_toml(path)
     about = settings.get(ROOT, {})
@@ -172,7 +171,7 @@ def read_settings_file(path: Path, *, keep: bool = False) -> Settings:
     base = about.pop("base", None)
     if base is not None:
         if base not in recipe_names():
-            raise ValueError(f"{path}: its base {base!r} is no recipe; choose one of {', '.join(recipe_names())}.")
+            raise ValueError(f"{path}: its base {base!r} is not a recipe; choose one of {', '.join(recipe_names())}.")
         settings = merged(read_settings_file(FOLDER / f"{base}.toml", keep=True), settings)
     if not keep:
         settings.pop(ROOT, None)

@@ -1,7 +1,7 @@
 """Every setting of a training run: type, default, range, unit and meaning next to each field.
 
-A run's settings are laid one over another: the defaults here, the game's (``ragen_agent.config.presets``), a
-TOML file, the command line. The result is written to the run folder's ``config.toml``, which repeats the run when
+Later sources override earlier ones: the defaults here, the game's (``ragen_agent.config.presets``), a TOML file, the
+command line. The result is written to the run folder's ``config.toml``, which repeats the run when
 given to ``--config``.
 """
 
@@ -43,15 +43,15 @@ class Turns(TurnConfig):
     )
     max_tokens_per_episode: int = setting(1024, "length limit of a whole conversation", low=1, unit="tokens")
     history: int = setting(
-        -1, "how many earlier turns a prompt keeps; -1 keeps all, 0 shows the current turn alone", low=-1, unit="turns"
+        -1, "earlier turns kept in a prompt; -1 keeps all, 0 shows the current turn alone", low=-1, unit="turns"
     )
-    keep_thinking: bool = setting(True, "whether earlier replies keep their thinking in later prompts")
+    keep_thinking: bool = setting(True, "keep the thinking of earlier replies in later prompts")
     template_options: dict[str, Any] = setting(
         {}, "keyword arguments of the tokenizer's chat template", opens="nothing"
     )
 
     def of_environment(self, *, states_limit: bool) -> TurnConfig:
-        """The environment's part; ``states_limit``: whether its messages state the length limit of a reply."""
+        """The environment's part; ``states_limit``: True if its messages state the length limit of a reply."""
         options = {each.name: getattr(self, each.name) for each in fields(TurnConfig)}
         return TurnConfig(**options | ({} if states_limit else {"max_tokens_per_turn": None}))
 
@@ -62,17 +62,17 @@ class Turns(TurnConfig):
 
 @dataclass(frozen=True)
 class Program:
-    """An agent program of one's own that plays the episodes, in any language: see ``ragen_agent.programs``."""
+    """A user's agent program, in any language, that plays the episodes: see ``ragen_agent.programs``."""
 
     command: str = setting(
         "",
-        "starts it; it finds OPENAI_BASE_URL and RAGEN_GYM_URL in its environment",
+        "command that starts it; its environment holds OPENAI_BASE_URL and RAGEN_GYM_URL",
         empty="replies go to the game",
         opens="command",
     )
     workers: int = setting(8, "how many run at a time", low=1, unit="programs", needs="command")
     timeout: float = setting(
-        600.0, "of an episode, and until one is begun", above=0, high=inf, unit="seconds", needs="command"
+        600.0, "time limit of an episode, and until one begins", above=0, high=inf, unit="seconds", needs="command"
     )
 
     def __post_init__(self) -> None:
@@ -81,13 +81,13 @@ class Program:
 
 @dataclass(frozen=True)
 class SmallModel:
-    """Kind and shape of the transformer that is trained from scratch where no model is given."""
+    """Kind and shape of the transformer that is trained from scratch if no model is given."""
 
     hidden: int = setting(64, "width, a multiple of the head size, 32", low=32)
     layers: int = setting(2, "transformer blocks", low=1)
     feed_forward: int = setting(192, "width of the feed-forward layer", low=1)
     kind: str = setting(
-        "text", "what it reads", choices={"text": "text only", "vision": "text and pictures, turns.observation"}
+        "text", "its input", choices={"text": "text only", "vision": "text and pictures, turns.observation"}
     )
 
     def __post_init__(self) -> None:
@@ -98,11 +98,11 @@ class SmallModel:
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """What the warm start imitates: an oracle with faults, on levels of the training split."""
+    """Demonstrations for the warm start: a faulty oracle on levels of the training split."""
 
     episodes: int = setting(4096, "how many are generated", low=1, unit="episodes")
     moves: list[float] = setting(
-        [0.7, 0.2, 0.1], "weights of replies of 1, 2, 3, ... moves; a reply stops early where the episode ends"
+        [0.7, 0.2, 0.1], "weights of replies of 1, 2, 3, ... moves; a reply stops early if the episode ends"
     )
     mistakes: float = setting(
         0.0, "chance that a move is drawn uniformly instead of taken from the oracle", low=0, high=1
@@ -112,8 +112,8 @@ class Demonstrations:
     )
     thought: str = setting(
         "none",
-        "what replies think: relative (where goal, holes, boxes lie, or which arm pays), direction (of the goal), "
-        "choose (between two arms), plan (what each move does) or none",
+        "thinking of replies: relative (where goal, holes, boxes lie, or which arm pays), direction (of the goal), "
+        "choose (between two arms), plan (effect of each move) or none",
         opens="nothing",
     )
 
@@ -140,16 +140,16 @@ class WarmStart:
 class Lora:
     """Low-rank adaptation (LoRA, arXiv 2106.09685, section 4.1).
 
-    The weights W that are adapted stay as they are, and W + (alpha / rank) B A plays, where A and B have ``rank`` rows
-    and columns and B starts at 0; only A and B are trained, and the reference of a KL term is W alone. The warm start
-    trains every weight; with ``rank`` the model that it leaves is the one that is adapted.
+    The adapted weights W stay fixed, and the policy uses W + (alpha / rank) B A, where A has ``rank`` rows, B ``rank``
+    columns, and B starts at 0. Only A and B are trained, and the reference of a KL term is W alone. The warm start
+    trains every weight; its result is then adapted.
     """
 
     rank: int = setting(0, "rank of the adapters; 0 trains every weight", low=0)
     alpha: float = setting(32.0, "adapters are scaled by alpha / rank", above=0, high=inf, needs="rank")
     targets: list[str] = setting(
         ["all-linear"],
-        "layers that are adapted, such as q_proj; all-linear: every linear layer but the output layer",
+        "layers to adapt, such as q_proj; all-linear: every linear layer but the output layer",
         needs="rank",
         opens="nothing",
     )
@@ -178,14 +178,14 @@ class Stops:
     )
     return_std_baseline: int = setting(
         10,
-        "first iterations, whose mean return std is compared with",
+        "number of first iterations whose mean return std is the baseline",
         low=1,
         unit="iterations",
         needs="return_std_patience",
     )
     validate_every: int = setting(0, "iterations between evaluations on the split validation", low=0, unit="iterations")
     validation_levels: int = setting(
-        64, "fixed levels of such an evaluation", low=1, unit="levels", needs="validate_every"
+        64, "fixed levels of this evaluation", low=1, unit="levels", needs="validate_every"
     )
     validation_patience: int = setting(
         0,
@@ -195,7 +195,7 @@ class Stops:
     )
     validation_floor: float = setting(0.01, "see validation_patience", above=0, high=1, needs="validation_patience")
     sampled_tokens: int = setting(
-        0, "stop when the rollouts have sampled so many tokens, for runs at equal cost; 0 never", low=0, unit="tokens"
+        0, "stop when the rollouts have sampled this many tokens, for runs at equal cost; 0 never", low=0, unit="tokens"
     )
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ class Stops:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What is measured next to the training itself; every 0 turns a part off."""
+    """Extra measurements during training; every 0 turns a part off."""
 
     tensorboard: bool = setting(
         False, "write each iteration's metrics for TensorBoard too, into the run's tensorboard/"
@@ -223,7 +223,7 @@ class Diagnostics:
     information_every: int = setting(
         0, "iterations between estimates of the mutual information of reasoning and prompt", low=0, unit="iterations"
     )
-    information_prompts: int = setting(8, "prompts of such an estimate", low=2, needs="information_every")
+    information_prompts: int = setting(8, "prompts of this estimate", low=2, needs="information_every")
     information_samples: int = setting(
         4, "episodes on each of these prompts", low=1, unit="episodes", needs="information_every"
     )
@@ -237,13 +237,13 @@ class Evaluation:
     """The evaluation before and after training: one episode on each of some fixed, distinct levels."""
 
     levels: int = setting(256, "how many", low=1, unit="levels")
-    split: str = setting("test", "whose levels", choices=SPLIT_NAMES)
+    split: str = setting("test", "split of the levels", choices=SPLIT_NAMES)
     temperature: float = setting(0.5, "of sampling", above=0, high=10)
     batch: int = setting(256, "episodes at a time", low=1, unit="episodes")
     imitation: bool = setting(
         True,
-        "whether a run of the local trainer with a warm start ends with two models that never saw a reward, for "
-        "comparison: more imitation at the cost of the reinforcement, and imitation of a faultless demonstrator",
+        "end a local run with a warm start with two baselines trained without reward: further imitation at the cost "
+        "of the reinforcement learning, and imitation of an optimal demonstrator",
     )
 
     def __post_init__(self) -> None:
@@ -261,13 +261,13 @@ class Config:
     model: str = setting("", "folder of a Hugging Face causal LM", empty="the small model, from scratch", opens="data")
     device: str = setting(
         "auto",
-        "cpu, cuda or cuda:N; auto: a GPU for a pretrained model where there is one, else the CPU",
+        "cpu, cuda or cuda:N; auto: a GPU, if available, for a pretrained model, else the CPU",
         opens="nothing",
     )
     dtype: str = setting(
         "auto",
-        "of the weights that play; auto: bfloat16 for a pretrained model on a GPU or CPU with units for it "
-        "(compute capability 8.0; AMX-BF16, AVX512-BF16), else float32; what is trained is kept in float32 as well",
+        "dtype of the playing weights; auto: bfloat16 for a pretrained model on a GPU or CPU with units for it "
+        "(compute capability 8.0; AMX-BF16, AVX512-BF16), else float32; trained weights are also kept in float32",
         choices=("auto", "float32", "bfloat16"),
     )
     threads: int = setting(
@@ -278,14 +278,14 @@ class Config:
     )
     games: list[dict[str, Any]] = setting(
         [],
-        "a mixture to train on: tables {game, weight, env_options, turns, thought}; levels are drawn by weight, what a "
-        "table leaves out is as in the run, and each game is evaluated by itself",
+        "a mixture to train on: tables {game, weight, env_options, turns, thought}; levels are drawn by weight, a "
+        "table inherits missing keys from the run, and each game is evaluated separately",
         opens="module",
     )
     curriculum: list[dict[str, Any]] = setting(
         [],
-        "tables {iteration, env_options}, ascending: from that iteration on levels are drawn with these options over "
-        "the run's; evaluated are levels of the run's own options",
+        "tables {iteration, env_options}, ascending: from that iteration on these options override the run's for "
+        "drawn levels; evaluation uses the run's own options",
         opens="nothing",
     )
     turns: Turns = field(default_factory=Turns)
@@ -305,10 +305,10 @@ class Config:
 
 
 def pretrained(model: str) -> bool:
-    """Whether this names a model from elsewhere: not empty, and not the folder of a checkpoint of the small model."""
+    """True for a foreign model: not empty, and not the folder of a checkpoint of the small model."""
     if not model:
         return False
     try:
         return "tokenizer_sha256" not in json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # the loader says what is wrong with it
+    except (OSError, ValueError, RecursionError):  # the loader reports the error
         return True

@@ -1,4 +1,4 @@
-"""The settings of one trainer alone: the distributed one, and supervised fine-tuning (``ragen-agent sft train``)."""
+"""Settings of the distributed trainer, and of supervised fine-tuning (``ragen-agent sft train``)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["FineTuning", "OpenRLHF"]
 class OpenRLHF:
     """The distributed trainer: OpenRLHF on Ray, vLLM and DeepSpeed.
 
-    Iterations, groups, minibatch, rates, clipping and temperatures are those of ``Config.training``, which both
-    trainers share; one configuration file serves both, with these settings in its table ``[openrlhf]``.
+    Both trainers share the iterations, groups, minibatch, rates, clipping and temperatures of ``Config.training``; one
+    configuration file serves both, with these settings in its table ``[openrlhf]``.
     """
 
     prompts: str = setting(
@@ -28,16 +28,16 @@ class OpenRLHF:
     )
     failure_budget: float = setting(0.2, "share of an iteration's episodes that may fail", low=0, high=1)
     max_vllm_kl: float = setting(
-        0.1, "how far vLLM's log-probabilities may be from the trainer's", low=0, high=inf, unit="nats a token"
+        0.1, "allowed distance of vLLM's log-probabilities from the trainer's", low=0, high=inf, unit="nats a token"
     )
     staleness: int = setting(
         0,
-        "updates that the weights which play may be behind; 0: play and train in turn, 1: play the next iteration "
-        "while this one is trained (train.async_enable). More saves no more time, but shows what staleness costs",
+        "updates by which the playing weights may lag; 0: play and train in turn, 1: play the next iteration while "
+        "this one is trained (train.async_enable). Larger values save no more time, but show the cost of staleness",
         low=0,
         unit="updates",
     )
-    accelerator: str = setting("auto", "what trains; auto: cuda where there is one", choices=("auto", "cuda", "cpu"))
+    accelerator: str = setting("auto", "device; auto: cuda if available", choices=("auto", "cuda", "cpu"))
     ray_address: str = setting("", "of a running Ray cluster", empty="one is started here", opens="address")
     actor_nodes: int = setting(1, "nodes of the policy", low=1)
     actor_gpus: int = setting(1, "GPUs of the policy on each of its nodes", low=1)
@@ -54,7 +54,7 @@ class OpenRLHF:
     gradient_checkpointing: bool = setting(False, "compute activations again in the backward pass, to save memory")
     attention: str = setting("flash_attention_2", "attention implementation of transformers", opens="kernel")
     packing: bool = setting(True, "pack rows without padding; never on a CPU or for visual models")
-    freeze_vision: bool = setting(False, "train the language model alone, not what turns pictures into visual tokens")
+    freeze_vision: bool = setting(False, "train the language model alone, not the vision encoder")
     evaluate_every: int = setting(
         0, "iterations between evaluations; 0: before and after training only", low=0, unit="iterations"
     )
@@ -69,7 +69,7 @@ class OpenRLHF:
 
 @dataclass(frozen=True)
 class FineTuning:
-    """The options of ``ragen-agent sft train``; ``data_sha256`` is filled in when it begins."""
+    """The options of ``ragen-agent sft train``; ``data_sha256`` is filled in at its start."""
 
     data: str = setting("", "file of conversations, as ragen-agent sft data writes them", opens="data")
     model: str = setting(
@@ -84,9 +84,9 @@ class FineTuning:
     save_every: int = setting(100, "steps between checkpoints", low=1)
     max_tokens: int = setting(4096, "longer conversations are left out", low=1, unit="tokens")
     successes_only: bool = setting(False, "leave failed episodes out")
-    seed: int = setting(0, "of the order of the data and of the adapter", low=0)
+    seed: int = setting(0, "seed of the data's order and of the adapter", low=0)
     device: str = setting(
-        "auto", "cpu, cuda, cuda:N or auto: a GPU for a pretrained model where there is one", opens="nothing"
+        "auto", "cpu, cuda, cuda:N or auto: a GPU, if available, for a pretrained model", opens="nothing"
     )
     threads: int = setting(
         0, "CPU threads; 0: every free physical core for a pretrained model, 1 for the small model", low=0

@@ -1,4 +1,4 @@
-"""What the settings of reinforcement may not be together."""
+"""Cross-field validation of the settings of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["check_training"]
 
-#: Settings that are options of policy losses and of nothing else.
+#: Settings used only as options of policy losses.
 _OPTIONS_OF_LOSSES = ("sapo_temperatures", "cov_share", "cov_band", "cov_kl")
 
 
 def check_training(training: Training) -> None:
-    """Raise a ValueError where settings contradict each other or are of no use together."""
+    """Raise a ValueError if settings contradict each other or have no effect together."""
     if 0 < training.dual_clip <= 1:
         raise ValueError(f"training.dual_clip is {training.dual_clip}; it must be 0 (none) or above 1.")
     _check_policy_loss(training)
@@ -102,8 +102,8 @@ def _check_policy_loss(training: Training) -> None:
     rule = training.policy_loss
     if POLICY_LOSSES[rule].sequences and training.aggregation != "sequence_mean":
         raise ValueError(
-            f"training.policy_loss is {rule!r}, whose terms are of whole episodes, which weigh alike; "
-            f"training.aggregation is {training.aggregation!r}: make it sequence_mean."
+            f"training.policy_loss is {rule!r}, whose loss is per sequence; set training.aggregation=sequence_mean "
+            f"(got {training.aggregation})."
         )
     if training.dual_clip and "dual_clip" not in POLICY_LOSSES[rule].options:
         have = ", ".join(name for name, row in POLICY_LOSSES.items() if "dual_clip" in row.options)
@@ -117,8 +117,8 @@ def _check_policy_loss(training: Training) -> None:
     ):
         if asked and POLICY_LOSSES[rule].sequences:
             raise ValueError(
-                f"training.policy_loss is {rule!r}, with which all tokens of an episode learn from the mean of its "
-                f"advantages, so those of single turns, which training.{name}={getattr(training, name)} estimates, "
+                f"training.policy_loss is {rule!r}, which averages the advantages of an episode, so the turn "
+                f"advantages of training.{name}={getattr(training, name)} "
                 f"would be lost; use training.policy_loss=ppo, or training.{name}={plain}."
             )
     temperatures = training.sapo_temperatures
@@ -141,7 +141,7 @@ def _check_correction(training: Training) -> None:
     low, high = training.correction_bounds
     if gating == "ratio" and not low <= 1 <= high:
         raise ValueError(
-            f"training.correction_bounds is {training.correction_bounds}, outside of which lies 1, the ratio of equal "
+            f"training.correction_bounds is {training.correction_bounds}, which exclude 1, the ratio of equal "
             "probabilities; make the lower bound at most 1 and the upper at least 1, such as [0.5, 5.0]."
         )
     if gating != "ratio" and low:
@@ -156,8 +156,8 @@ def _check_correction(training: Training) -> None:
         )
     if level in ("token", "sequence") and POLICY_LOSSES[training.policy_loss].sequences:
         raise ValueError(
-            f"training.correction is {level!r}, but the policy loss {training.policy_loss!r} compares with the policy "
-            "that sampled as it is, so there is nothing to correct; use training.correction=none."
+            f"training.correction is {level!r}, but the policy loss {training.policy_loss!r} already compares with the "
+            "sampling policy, so there is nothing to correct; use training.correction=none."
         )
     if level in ("token", "sequence") and training.replay:
         raise ValueError(
@@ -167,7 +167,7 @@ def _check_correction(training: Training) -> None:
 
 
 def _check_unread(training: Training) -> None:
-    """Raise a ValueError for a setting that differs from its default, but that no choice made elsewhere reads."""
+    """Raise a ValueError for a setting that differs from its default but is unused by the chosen options."""
     clip = "higher" if training.clips_higher else "symmetric"
     kl_kind = training.kl_kind or ("none" if training.starpo_s else "k1")
     branching = [name for name, row in GROUPINGS.items() if row.branches]
@@ -195,7 +195,7 @@ def _check_unread(training: Training) -> None:
         *(
             (f"correction_{name}", "correction", training.correction, ["token", "sequence"])
             for name in ("mode", "gating", "bounds")
-            if training.correction  # the empty one is another in each trainer
+            if training.correction  # the default differs between the trainers
         ),
     ):
         value, default = getattr(training, name), declared(type(training))[name].default
@@ -208,7 +208,7 @@ def _check_unread(training: Training) -> None:
 
 
 def _losses_with(*options: str) -> list[str]:
-    """The policy losses that have one of these options, by the property of ``Training`` that it is."""
+    """The policy losses that have one of these options, by its name in ``Training``."""
     return [name for name, row in POLICY_LOSSES.items() if {*options} & {*row.options.values()}]
 
 

@@ -1,8 +1,8 @@
-"""Generation engines: an ``Engine`` continues rows of token ids; rollouts and benchmarks need nothing else of a model.
+"""Generation engines: an ``Engine`` continues rows of token ids, which is all that rollouts and benchmarks need.
 
-A picture stands in a row as a run of placeholder ids, and as an ``ImageSpan`` next to it.
+A picture is a run of placeholder ids in a row, plus an ``ImageSpan`` next to it.
 
-The interface needs nothing installed; ``torch_engine`` needs the extra ``agent``: torch and transformers.
+The interface has no dependencies; ``torch_engine`` needs the extra ``agent`` (torch and transformers).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ prepare()
 
 @dataclass(frozen=True, eq=False)
 class ImageSpan:
-    """A picture in a row of tokens, and where its placeholders stand.
+    """A picture in a row of tokens, and the place of its placeholders.
 
     Attributes:
         start: index of the first placeholder.
-        grid: (rows, columns) of visual tokens; as many placeholders as their product stand one after another.
+        grid: (rows, columns) of visual tokens; rows * columns placeholders follow one another.
         pixels: uint8 (height, width, 3).
-        digest: of the pixels and their shape; computed where it is not given.
+        digest: hash of the pixels and their shape; computed if not given.
     """
 
     start: int
@@ -50,7 +50,7 @@ class ImageSpan:
 
     @property
     def tokens(self) -> int:
-        """How many placeholders it has."""
+        """The number of placeholders."""
         return self.grid[0] * self.grid[1]
 
     @property
@@ -59,12 +59,12 @@ class ImageSpan:
         return self.start + self.tokens
 
     def moved(self, by: int) -> ImageSpan:
-        """The same picture so many tokens further on."""
+        """The same picture ``by`` tokens further on."""
         return replace(self, start=self.start + by)
 
 
 RowImages = Sequence[Sequence[ImageSpan]] | None
-"""The pictures in each of several lists of ids, counted from its first token; None where there are none."""
+"""The pictures in each of several lists of ids, counted from its first token; None if there are none."""
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,18 @@ class Sampled:
 
 
 class GenerationSession(Protocol):
-    """Rows that are being generated, numbered from 0 in the order in which they joined; ``feed`` renumbers them."""
+    """Rows being generated, numbered from 0 in the order of joining; ``feed`` renumbers them."""
 
     def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int], *, images: RowImages = None) -> None:
-        """Appends one row for each prompt; ``episodes`` are numbers that no other row of the session has."""
+        """Appends one row for each prompt; ``episodes`` are numbers unique within the session."""
         ...
 
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
         """Samples for every row until a stop id or ``limits[row]`` tokens, whichever comes first.
 
         Returns:
-            the replies; None for a row that has not stopped yet. It continues at the next call with the same limit, if
-            it is kept and fed nothing. At least one row has stopped.
+            the replies; None for a row that has not stopped yet, which continues at the next call with the same limit
+            if it is kept and fed nothing. At least one row has stopped.
         """
         ...
 
@@ -102,7 +102,7 @@ class GenerationSession(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends the session, which must not be used afterwards."""
+        """Ends the session; do not use it afterwards."""
         ...
 
 
@@ -125,5 +125,5 @@ class Engine(Protocol):
         ...
 
     def max_rows(self, tokens: int) -> int:
-        """How many rows of so many tokens a session can hold."""
+        """Maximum number of rows of ``tokens`` tokens in a session."""
         ...

@@ -1,15 +1,15 @@
-"""Continuous generation: requests join and leave a running batch, and conversations keep what has been read of them.
+"""Continuous batching: requests join and leave a running batch, and conversations keep their cached tokens.
 
 Each ``step`` reads one more token for every reply that is being generated, and the new tokens of requests that have
-just joined, in one packed pass (``packed``). A slot holds the tokens of one conversation. A request goes on in the slot
-of its conversation, from the first token that differs; another conversation's slot that begins with the same tokens,
-such as the same system prompt, is copied that far. Of requests that arrive together with equal beginnings the first is
-read, and the others wait one step for what they share.
+just joined, in one packed pass (``packed``). A slot holds the tokens of one conversation. A request continues in the
+slot of its conversation, from the first token that differs. A prefix shared with another conversation's slot, such as
+the system prompt, is copied. If requests with a common prefix arrive together, the first is read, and the others wait
+one step and copy the prefix.
 
-**Repeatability.** A request draws its tokens with its own uniform numbers, a function of its seed, so neither its
-neighbours nor their number decide what it draws. Logits differ in their last bits with the shape of a pass, so a token
-on the very edge of its interval can come out as its neighbour. With one slot the shape depends on the conversation
-alone: nothing is taken over from another one.
+**Repeatability.** A request draws its tokens with its own uniform numbers, a function of its seed, independent of other
+requests. Logits differ in their last bits with the shape of a pass, so a number at the very edge of a token's interval
+can give the neighbouring token. With one slot the shape depends on the conversation alone: nothing is copied from
+another one.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from ragen_gym.core.seeding import GOLDEN, uniforms
 __all__ = ["ContinuousEngine", "ContinuousStats", "Request"]
 
 TOKENS_PER_PASS = 4096
-"""The most new tokens that one pass reads; a long prompt takes several passes, between which replies go on."""
+"""Maximum new tokens per pass; a long prompt takes several passes, and replies continue in between."""
 
 SHARED_AT_LEAST = 64
-"""A request waits one step for what another one reads, if that is so many tokens more than it finds in a slot."""
+"""A request waits one step for another one's prefix if that saves at least this many tokens over any slot."""
 
 
 @dataclass(eq=False)
 class Request:
-    """One reply that is wanted, and what there is of it.
+    """A requested reply and its state.
 
     Attributes:
         ids: the tokens of the prompt, at least one.
-        limit: the most tokens of the reply.
-        temperature: 0 takes the likeliest token.
-        seed: of its uniform numbers, 64 bits.
+        limit: maximum tokens of the reply.
+        temperature: 0 takes the most likely token.
+        seed: 64-bit seed of its uniform numbers.
         conversation: equal for the turns of one conversation.
         sampled: the reply's tokens so far, with the stop id if there is one.
         began: when its first pass began, by ``time.monotonic``; None while it waits.
-        first: when its first token was there, likewise.
-        failed: why it ended without a whole reply, or "".
-        cancelled: set it to True, from any thread, and the reply ends.
+        first: when its first token was sampled, likewise.
+        failed: the reason why it ended without a whole reply, or "".
+        cancelled: set it to True, from any thread, to end the reply.
     """
 
     ids: list[int]
@@ -68,10 +68,10 @@ class Request:
 
 @dataclass
 class ContinuousStats(EngineStats):
-    """What a ``ContinuousEngine`` has done; of the tokens that it ``read`` no slot held any.
+    """Counts of a ``ContinuousEngine``; ``read`` excludes tokens that were already in a slot.
 
     Attributes:
-        reused: prompt tokens that a slot held, of the same conversation or of another.
+        reused: prompt tokens already in a slot, of the same conversation or another.
         passes: forward passes.
     """
 
@@ -82,15 +82,15 @@ class ContinuousStats(EngineStats):
 @dataclass(eq=False)
 class _Slot:
     number: int
-    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # room for what has been read
-    length: int = 0  # how many of them have been read
+    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # capacity for the tokens read
+    length: int = 0  # number of tokens read
     pending: list[int] = field(default_factory=list)
     request: Request | None = None
     conversation: Any = None
     used: int = 0  # when it was last given to a request
 
     def common(self, ids: NDArray[np.int64]) -> int:
-        """How many of the first ids it holds; the last one is always read, for its logits."""
+        """Length of the prefix of ``ids`` in this slot; the last id is always read, for its logits."""
         return _common(self.tokens[: self.length], ids)
 
     def append(self, ids: Sequence[int]) -> None:
@@ -102,13 +102,13 @@ class _Slot:
 
 
 class ContinuousEngine:
-    """Generates the replies of many requests at once; not for more than one thread.
+    """Generates the replies of many requests at once; not thread-safe.
 
     Args:
-        model: the model and its slots: at most so many replies are generated at once.
+        model: the model and its slots; each reply in progress takes one.
         sampler: draws the tokens.
         stop_ids: ids that end a reply.
-        cached_tokens: the most tokens that all slots together may hold; each has an equal share.
+        cached_tokens: maximum tokens of all slots together; each has an equal share.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ContinuousEngine:
         self._given = 0
 
     def submit(self, request: Request) -> None:
-        """Joins the request at the next step at which a slot is free, first come, first served.
+        """Queues the request for the next free slot, first come, first served.
 
         Raises:
             ValueError: an empty prompt, or a limit below 1.
@@ -141,7 +141,7 @@ class ContinuousEngine:
         """Generates one more token of each running request; returns those that have ended, cancelled ones excluded.
 
         Raises:
-            Exception: what the model raises. After it ``drop`` frees the slots.
+            Exception: any error of the model. Afterwards ``drop`` frees the slots.
         """
         began = time.monotonic()
         for slot in self.slots:
@@ -155,7 +155,7 @@ class ContinuousEngine:
         return ended
 
     def drop(self) -> list[Request]:
-        """Frees all slots and forgets what they hold; returns the requests that had one."""
+        """Frees and empties all slots; returns the requests that had one."""
         dropped = self.running
         self.slots = [_Slot(number) for number in range(self.model.slots)]
         self.model.clear()
@@ -181,7 +181,7 @@ class ContinuousEngine:
             donor = max(self.slots, key=lambda slot: slot.common(ids))
             kept, found = target.common(ids), donor.common(ids)
             if any(_common(other, ids) >= max(kept, found) + SHARED_AT_LEAST for other in joined):
-                continue  # what it shares with another one is there after this step
+                continue  # its shared prefix is cached after this step
             self.waiting.remove(request)
             self._given += 1
             target.request, target.conversation, target.used = request, request.conversation, self._given
@@ -263,7 +263,7 @@ class ContinuousEngine:
 
 
 def _common(first: NDArray[np.int64], second: NDArray[np.int64]) -> int:
-    """How many of the first tokens are equal, without the last of the second."""
+    """Length of the common prefix, without the last token of ``second``."""
     most = min(len(first), len(second) - 1)
     different = np.flatnonzero(first[:most] != second[:most])
     return int(different[0]) if len(different) else most

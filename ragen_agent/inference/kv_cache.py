@@ -1,19 +1,19 @@
 """The key-value cache of the engine: its slots, prefix sharing, and attention for decoded tokens.
 
-The rows of a group have the same prompt, and a trained policy samples much of a reply's form identically, so fewer
-prefixes than rows have to be computed. A row has a slot and a length: how many of the slot's tokens are its own. A row
-that has stopped keeps its slot although another row may continue in it. Of rows that continue differently, one keeps
-the slot and the others get copies.
+The rows of a group have the same prompt, and a trained policy often samples the same beginning of a reply, so there are
+fewer prefixes to compute than rows. A row has a slot and a length, the number of the slot's tokens that are its own. A
+row that has stopped keeps its slot although another row may continue in it. Of rows that continue differently, one
+keeps the slot and the others get copies.
 
-Every operation returns what the cache has to copy, as ``(sources, targets)``: slot ``targets[i]`` gets the content of
-slot ``sources[i]``, all at once. Slots 0 to ``count - 1`` are in use, each by at least one row.
+Every operation returns the copies that the cache has to make, as ``(sources, targets)``: slot ``targets[i]`` gets the
+content of slot ``sources[i]``, all at once. Slots 0 to ``count - 1`` are in use, each by at least one row.
 
 The token at position p of a row is in column p, so there is no padding: a row's columns beyond its length are free and
 are overwritten when the row grows. A slot is reused by starting again at column 0.
 
-A decoded token has one query per head, for which PyTorch's general attention is slow on a CPU. Here it is two batched
-products. Query heads that share keys (grouped-query attention) are treated as several queries of one head, so that no
-key is copied.
+A decoded token has one query per head, for which PyTorch's general attention is slow on a CPU. Here attention is two
+batched products. Query heads that share keys (grouped-query attention) are treated as several queries of one head, so
+no key is copied.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ Copies = tuple[list[int], list[int]]
 
 COLUMN_STEP = 32
 """Columns are allocated in multiples of this. Attention runs over all columns, spare ones included: the buffers of all
-rows are then contiguous, which makes it more than twice as fast on a CPU as over a part of them."""
+rows are then contiguous, which is more than twice as fast on a CPU as attention over a part of them."""
 
 DECODE_ATTENTION = "ragen_decoding"
 GENERAL_ATTENTION = "sdpa"
-EXTENSIONS = ("softcap", "s_aux", "sinks", "position_bias")  # what some families add to attention
+EXTENSIONS = ("softcap", "s_aux", "sinks", "position_bias")  # extras of some families' attention
 
 
 class SharedPrefixes:
@@ -62,8 +62,8 @@ class SharedPrefixes:
 
     Attributes:
         slot: int64 (rows,), -1 for a row that has read nothing yet.
-        length: int64 (rows,), how many tokens of the slot belong to the row.
-        count: how many slots are in use.
+        length: int64 (rows,), number of the slot's tokens that belong to the row.
+        count: number of slots in use.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class SharedPrefixes:
         return self._move(late.tolist(), free.tolist())
 
     def to_front(self, rows: NDArray[np.int64]) -> tuple[Copies, int]:
-        """Swaps slots so that those of these rows come first; also returns how many they are."""
+        """Swaps slots so that the slots of these rows come first; also returns their number."""
         used = np.unique(self.slot[rows])
         front = len(used)
         late, free = used[used >= front].tolist(), np.setdiff1d(np.arange(front), used).tolist()
@@ -95,12 +95,12 @@ class SharedPrefixes:
         """Gives rows of one prefix that continue differently slots of their own.
 
         Args:
-            rows: those that continue; their slots are among the first ``front``.
-            continuations: what each of them continues with.
+            rows: rows that continue; their slots are among the first ``front``.
+            continuations: the continuation of each of them.
             front: where new slots are inserted, before the slots of rows that do not continue.
 
         Returns:
-            what to copy, and the number of slots up to and including the new ones.
+            the copies to make, and the number of slots up to and including the new ones.
         """
         places: dict[tuple[int, int, Hashable], int] = {}
         taken: set[int] = set()
@@ -139,12 +139,12 @@ class SharedPrefixes:
 
 
 def padded_columns(columns: int) -> int:
-    """How many columns are allocated for so many."""
+    """Number of columns allocated for ``columns``."""
     return -(-columns // COLUMN_STEP) * COLUMN_STEP
 
 
 class _Layer(DynamicLayer):
-    """One layer's keys and values, each a view (slots, heads, columns, head size) of memory that is kept."""
+    """One layer's keys and values, each a view (slots, heads, columns, head size) of persistent memory."""
 
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -188,15 +188,15 @@ class _Layer(DynamicLayer):
 class SlotCache(Cache):
     """A cache for ``transformers`` whose rows are added, removed and moved.
 
-    Before each forward pass, ``set_positions`` or ``set_prompts`` says which slots the rows of the pass are.
+    Before each forward pass, ``set_positions`` or ``set_prompts`` sets the slots of the pass's rows.
 
     Attributes:
-        capacity: the most tokens that it may hold, ``slots * columns``.
+        capacity: maximum tokens, ``slots * columns``.
         slots, columns: its current size.
     """
 
     def __init__(self, capacity: int) -> None:
-        # Weakly, or only the garbage collector would free what a session held: the largest part of a GPU's memory.
+        # A weak reference; with a strong one only the garbage collector would free a session's GPU memory.
         own = proxy(self)
         super().__init__(layer_class_to_replicate=lambda: _Layer(own))  # type: ignore[arg-type]
         self.capacity = capacity
@@ -215,17 +215,17 @@ class SlotCache(Cache):
         self.rows, self.positions = rows, None
 
     def reserve(self, slots: int, columns: int, live: int) -> None:
-        """Allocates so many slots and columns; spare columns are released when they are half of all or more.
+        """Allocates slots and columns.
 
-        They are also released where the slots would not fit into ``capacity`` with them.
+        Spare columns are released if they are half of all or more, or if the slots would not fit into ``capacity``.
 
         Args:
-            slots: how many.
-            columns: how many, at least.
-            live: the first so many slots keep their content, at most ``columns`` columns of it.
+            slots: number of slots.
+            columns: minimum number of columns.
+            live: number of first slots that keep their content, at most ``columns`` columns of it.
 
         Raises:
-            MemoryError: that is more than ``capacity`` tokens.
+            MemoryError: more than ``capacity`` tokens.
         """
         columns = padded_columns(columns)
         if columns < self.columns < columns + max(COLUMN_STEP, columns) and slots * self.columns <= self.capacity:
@@ -253,7 +253,7 @@ class SlotCache(Cache):
             layer.move(given, taken)
 
     def erase_broken(self) -> None:
-        """Sets what is no finite number to 0: hidden or not, it would spoil the rows that get its slot later."""
+        """Sets non-finite numbers to 0: even masked, they would spoil later rows in the same slot."""
         for layer in self.layers:
             assert isinstance(layer, _Layer)
             for memory in layer.memory:
@@ -302,20 +302,20 @@ def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
 
 @contextmanager
 def decode_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Within it ``model`` uses this attention, if it runs on a CPU with PyTorch's general kernel."""
+    """Within it, ``model`` uses this attention if it runs on a CPU with PyTorch's general kernel."""
     ours = model.config._attn_implementation == GENERAL_ATTENTION and model.device.type == "cpu"
     with use_attention(model, DECODE_ATTENTION) if ours else nullcontext():
         yield
 
 
 def cache_argument(model: PreTrainedModel) -> str:
-    """What the model's forward pass calls its cache; ``transformers`` renamed it."""
+    """The cache's argument name in the model's forward pass; ``transformers`` renamed it."""
     return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 @contextmanager
 def use_attention(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Within it ``model`` uses the attention that is registered in ``transformers`` by this name."""
+    """Within it, ``model`` uses the attention registered in ``transformers`` by this name."""
     configs = {id(config): config for config in (model.config, model.config.get_text_config())}.values()
     before = [config._attn_implementation for config in configs]
     try:

@@ -1,12 +1,12 @@
 """Forward passes over tokens of many conversations, packed: one sequence without padding, attention by conversation.
 
-A pass reads some new tokens of each of several conversations: the last token of those that are being continued, the
-prompts and messages of those that have just asked. Everything but attention treats the tokens as one sequence
-(1, tokens). Attention sees, for each conversation, the keys and values of its own slot. Conversations that read one
-token are taken together where their slots are neighbours, each such run up to the longest of its conversations.
+A pass reads new tokens of several conversations: the last token of a reply in progress, or the new prompt and messages
+of a conversation that has just joined. Everything but attention treats the tokens as one sequence (1, tokens).
+Attention reads, for each conversation, the keys and values of its own slot. Conversations that read one token are
+batched if their slots are neighbours; each batch is as long as its longest conversation.
 
-PyTorch's fused attention takes the slots as they lie in memory, with or without unused columns, so the cache is
-enlarged seldom, and no slot is ever moved.
+PyTorch's fused attention reads the slots in place, with or without unused columns, so the cache is rarely enlarged, and
+slots are never moved.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["PackedModel", "Segment"]
 PACKED_ATTENTION = "ragen_packed"
 
 RUN = 16
-"""The most neighbouring slots whose tokens are taken together, each up to the longest conversation of the run."""
+"""Maximum number of neighbouring slots in one batch of attention."""
 
 COLUMN_STEP = 64
-"""Columns are allocated in multiples of this, and a half more than are needed."""
+"""Columns are allocated in multiples of this, with 50 % spare."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Segment:
     """New tokens of one conversation.
 
     Attributes:
-        slot: where its keys and values are kept.
-        start: how many of its tokens have been read before.
-        ids: those that are read now, at least one.
+        slot: the slot of its keys and values.
+        start: number of its tokens read before.
+        ids: the tokens read now, at least one.
     """
 
     slot: int
@@ -52,12 +52,12 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """How many of its tokens have been read after it."""
+        """Number of its tokens read after this pass."""
         return self.start + len(self.ids)
 
 
 class _Part:
-    """Tokens ``first`` to ``last - 1`` of a pass, for one call of attention: of one slot, or one each of several."""
+    """Tokens ``first`` to ``last - 1`` of a pass, for one attention call: of one slot, or one each of several."""
 
     def __init__(self, first: int, segments: Sequence[Segment]) -> None:
         self.single = len(segments[0].ids) == 1
@@ -69,7 +69,7 @@ class _Part:
         self.masks: dict[int | None, Tensor | None] = {}
 
     def mask(self, window: int | None, like: Tensor) -> Tensor | None:
-        """What is added to the scores, (slots, 1, tokens of each, columns); None where nothing is hidden."""
+        """The additive mask of the scores, (slots, 1, tokens of each, columns); None if nothing is masked."""
         if window not in self.masks:
             width = 1 if self.single else self.last - self.first
             late = self.columns > min(self.starts) + 1
@@ -89,7 +89,7 @@ class _Pass:
     """The layout of one pass.
 
     Args:
-        segments: what is read; those of one token come first, ordered by slot.
+        segments: the segments read; single tokens come first, ordered by slot.
     """
 
     def __init__(self, segments: Sequence[Segment], device: torch.device) -> None:
@@ -109,7 +109,7 @@ class _Pass:
 
 
 class PackedCache(Cache):
-    """Keys and values of all slots, for each layer (slots, heads, columns, head size); the pass says where they go."""
+    """Keys and values of all slots, for each layer (slots, heads, columns, head size); the pass sets their places."""
 
     def __init__(self, slots: int) -> None:
         super().__init__(layers=[])
@@ -122,7 +122,7 @@ class PackedCache(Cache):
         return 0
 
     def reserve(self, columns: int) -> None:
-        """Makes room for conversations of so many tokens; what is there stays."""
+        """Makes room for conversations of ``columns`` tokens; the content is kept."""
         if columns <= self.columns:
             return
         self.columns = -(-(columns + columns // 2) // COLUMN_STEP) * COLUMN_STEP
@@ -134,12 +134,12 @@ class PackedCache(Cache):
                 grown.append(new)
             self.buffers[layer] = (grown[0], grown[1])
         if self.buffers:
-            torch.cuda.empty_cache()  # of the smaller buffers, which fit nothing later; nothing where CUDA was not used
+            torch.cuda.empty_cache()  # frees the smaller buffers, which fit nothing later; no effect without CUDA
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Keeps the states (1, heads, tokens, head size) of this pass; attention looks them up by itself."""
+        """Keeps the states (1, heads, tokens, head size) of this pass; attention reads them from the cache."""
         assert self.current is not None
         new = (key_states, value_states)
         if layer_idx not in self.buffers:
@@ -227,14 +227,14 @@ class PackedModel:
 
     Args:
         model: a causal LM of ``transformers``.
-        slots: how many conversations can be kept.
+        slots: maximum number of conversations kept.
 
     Raises:
-        ValueError: a model whose layers keep other state than keys and values, or which has attention of its own.
+        ValueError: a model with custom attention, or with layer state other than keys and values.
     """
 
     def __init__(self, model: PreTrainedModel, slots: int) -> None:
-        attention_windows(model)  # refuses other layers
+        attention_windows(model)  # raises for other layers
         if not model._supports_attention_backend:
             raise ValueError(
                 f"the model {model.config.model_type} has attention of its own, which the engine cannot replace; serve "
@@ -256,7 +256,7 @@ class PackedModel:
 
     @torch.inference_mode()
     def erase(self, slot: int) -> None:
-        """Forgets what a slot holds, for what is not a number would spoil whatever comes after it."""
+        """Empties a slot: its NaNs would spoil all later tokens."""
         for buffers in self.cache.buffers.values():
             for buffer in buffers:
                 buffer[slot] = 0
@@ -266,11 +266,11 @@ class PackedModel:
         """Read tokens of several conversations, each in a slot of its own.
 
         Args:
-            segments: what is read; those of one token come first, ordered by slot.
-            wanted: for each segment, whether the logits after it are wanted.
+            segments: the segments read; single tokens come first, ordered by slot.
+            wanted: for each segment, True if the logits after it are needed; at least one is.
 
         Returns:
-            the logits after the last token of each that is wanted, float (their number, vocabulary); of at least one.
+            the logits after the last token of each wanted segment, float (wanted, vocabulary).
         """
         device = self.model.device
         self.cache.reserve(max(segment.end for segment in segments))
@@ -294,7 +294,7 @@ class PackedModel:
 
 @contextmanager
 def _packed(model: PreTrainedModel, cache: PackedCache) -> Iterator[None]:
-    """Within it the model's attention is that of packed passes over this cache."""
+    """Within it, the model uses packed attention over this cache."""
     token = _CACHE.set(cache)
     try:
         with use_attention(model, PACKED_ATTENTION):

@@ -1,8 +1,8 @@
-"""Weights of linear layers, prepacked into the layout in which a CPU's matrix units read them.
+"""Weights of linear layers, prepacked into the layout of a CPU's matrix units.
 
-PyTorch packs a bfloat16 weight anew in each product. A decoding step multiplies few rows with every weight, so that
-packing takes about as long as the product itself. Here a weight is packed once after each change. The products are the
-same; the packed copies take as much memory as the weights.
+PyTorch packs a bfloat16 weight anew in each product. A decoding step multiplies few rows, so packing takes about as
+long as the product itself. Here a weight is packed once after each change. The results are the same; the packed copies
+take as much memory as the weights.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ragen_gym.core.cpu import bfloat16_units
 __all__ = ["PrepackedLinears"]
 
 ROWS = 64
-"""For so many rows the layout is chosen; others are multiplied in it too."""
+"""Number of rows for which the layout is chosen; it is used for any number."""
 
 
 class PrepackedLinears:
-    """The linear layers of a model on a CPU with units for bfloat16; of any other model, none.
+    """The linear layers of a model on a CPU with bfloat16 units; no layers for any other model.
 
     Args:
-        model: the model; what changes its weights later is seen, unless it writes to their ``.data``.
+        model: the model; later changes of its weights are noticed unless written to their ``.data``.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -36,7 +36,7 @@ class PrepackedLinears:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Within it the layers multiply with the packed copies, without gradient."""
+        """Within it, the layers multiply with the packed copies, without gradient."""
         try:
             for layer in self._layers:
                 if layer.weight.dtype == torch.bfloat16 and layer.weight.is_cpu:
@@ -47,7 +47,7 @@ class PrepackedLinears:
                 layer.__dict__.pop("forward", None)
 
     def _weight(self, layer: nn.Linear) -> Tensor:
-        """The packed weight of a layer as it is now."""
+        """The packed form of a layer's current weight."""
         state = layer.weight.data_ptr(), layer.weight._version
         if layer not in self._packed or self._packed[layer][0] != state:
             self._packed[layer] = state, torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS)

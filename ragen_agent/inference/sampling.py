@@ -1,8 +1,8 @@
-"""Sampling of the next token: what a model may be sampled from, and the drawing itself.
+"""Sampling of the next token: the restricted distribution and the draw.
 
-Tokens are drawn by inversion of the distribution's sums in the order of their ids: one uniform number decides, so what
-a request draws depends on its own logits and its own numbers. The sums are taken over blocks of ids, then within the
-block that the number falls into, which reads a large vocabulary once.
+Tokens are drawn by inverting the cumulative distribution over ids: one uniform number decides, so a draw depends only
+on the request's own logits and numbers. Sums are taken over blocks of ids, then within the block that the number falls
+into, so a large vocabulary is read once.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ __all__ = ["SUPPRESSED", "Sampler", "draw", "draw_at", "draw_scored", "keep_like
 _LOG = logging.getLogger(__name__)
 
 SUPPRESSED = -1e9
-"""Added to the logit of a suppressed id: its probability is exactly 0, yet no gradient is 0 times infinity."""
+"""Added to the logit of a suppressed id: its probability is exactly 0, and gradients stay finite."""
 
 BLOCK = 256
 """Ids whose probabilities are summed first."""
 
 FIRST = 1024
-"""The likeliest ids among which the share ``top_p`` is looked for, before all are sorted."""
+"""Number of most likely ids among which ``top_p`` is searched before all ids are sorted."""
 
 LARGE_VOCABULARY = 4096
-"""From here on ``draw_at`` sums over blocks of ids: for fewer ids one sum is faster."""
+"""Vocabulary size from which ``draw_at`` sums over blocks of ids; below it one sum is faster."""
 
 LOGITS_AT_ONCE = 2**20
-"""Logits of a large vocabulary that are taken at a time: they stay in the processor's cache."""
+"""Number of logits of a large vocabulary processed at a time, to fit the CPU's cache."""
 
 LOGITS_ON_GPU = 2**25
-"""The same on a GPU, which has to be waited for twice each time: 128 MiB."""
+"""The same on a GPU (128 MiB), where each time costs two synchronisations."""
 
-#: What a generation config may ask for that changes logits, with the value that asks for nothing; not done here.
+#: Unsupported options of a generation config that change logits, and their neutral values.
 IGNORED: Mapping[str, Any] = {
     "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1.0,
@@ -67,10 +67,10 @@ IGNORED: Mapping[str, Any] = {
 
 
 def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> Tensor:
-    """What is added to the logits so that some ids are never sampled, float32 (output layer,).
+    """Bias added to the logits so that some ids are never sampled, float32 (output layer,).
 
-    ``SUPPRESSED`` at ``generation_config.suppress_tokens`` and at ids from ``vocabulary_size`` on (output layers are
-    often padded beyond the tokenizer's ids) and at the ids of a visual model that mean pictures, 0 elsewhere.
+    It is ``SUPPRESSED`` at ``generation_config.suppress_tokens``, at ids from ``vocabulary_size`` on (output layers are
+    often padded beyond the tokenizer's ids) and at a visual model's picture ids, and 0 elsewhere.
 
     Rollout and training both add it, so a suppressed id has probability 0 in both and their log-probs agree.
     """
@@ -91,13 +91,13 @@ def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> T
 class Sampler:
     """Draws tokens from a model's logits.
 
-    What the model's generation config says of suppressed ids, repetition, n-grams and bad words is done as
-    ``transformers`` does it; of anything else that changes logits a warning says that it is not done.
+    Suppressed ids, repetition, n-grams and bad words of the model's generation config are handled as in
+    ``transformers``. Other options that change logits are ignored with a warning.
 
     Args:
-        model: whose logits they are; the device and the generation config are its own.
-        top_p: share of probability that is sampled from, above 0 and up to 1.
-        top_k: number of likeliest ids that are sampled from, those as likely as the last of them too; 0 for all.
+        model: the model; gives the device and the generation config.
+        top_p: share of probability to sample from, above 0 and up to 1.
+        top_k: number of most likely ids to sample from, ties with the last included; 0 for all.
         stop_ids: ids that end a reply.
     """
 
@@ -120,7 +120,7 @@ class Sampler:
             self.suppressed_first = torch.tensor(config.begin_suppress_tokens, device=model.device)
         ignored = [name for name, none in IGNORED.items() if getattr(config, name, None) not in (None, none)]
         if ignored:
-            _LOG.warning("the model's generation config asks for %s, which is not done here", ", ".join(ignored))
+            _LOG.warning("the model's generation config sets %s, which is not supported", ", ".join(ignored))
 
     def __call__(
         self,
@@ -135,8 +135,8 @@ class Sampler:
         Args:
             logits: floats (rows, vocabulary).
             histories: the ids of each row, prompt and reply; only read if ``reads_histories``.
-            begins: whether the reply of each row begins.
-            temperatures: float32 (rows,); 0 takes the likeliest id.
+            begins: for each row, True at the start of its reply.
+            temperatures: float32 (rows,); 0 takes the most likely id.
             numbers: float64 (rows,) in [0, 1), each row's uniform number.
 
         Returns:
@@ -165,7 +165,7 @@ class Sampler:
 
     @property
     def reads_histories(self) -> bool:
-        """Whether what has been written decides what may follow."""
+        """True if earlier tokens of a row change its logits."""
         return bool(self.processors)
 
     def _processed(self, history: Sequence[int], logits: Tensor) -> Tensor:
@@ -178,8 +178,8 @@ class Sampler:
 def keep_likeliest(logits: Tensor, top_p: float, top_k: int) -> Tensor:
     """Logits (rows, vocabulary) with -inf at ids that are not sampled from.
 
-    As ``TopKLogitsWarper`` and then ``TopPLogitsWarper`` of transformers, but ids as likely as the last one that is
-    kept are kept too.
+    Like ``TopKLogitsWarper`` and then ``TopPLogitsWarper`` of transformers, but ties with the last id kept are kept
+    too.
     """
     if 0 < top_k < logits.shape[1]:
         logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
@@ -194,7 +194,7 @@ def keep_likeliest(logits: Tensor, top_p: float, top_k: int) -> Tensor:
 
 
 def _ranked(logits: Tensor, log_total: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The highest logits, and the share of the probability up to each of them; both (rows, count)."""
+    """The highest logits and their cumulative probabilities, both (rows, count)."""
     ranked = logits.topk(count).values
     return ranked, (ranked - log_total).double().exp().cumsum(-1)
 
@@ -203,7 +203,7 @@ def draw(logits: Tensor, numbers: Tensor) -> Tensor:
     """An id for each row by inversion.
 
     Args:
-        logits: float32 (rows, vocabulary), -inf where nothing is drawn.
+        logits: float32 (rows, vocabulary), -inf at excluded ids.
         numbers: float64 (rows,) in [0, 1).
 
     Returns:
@@ -213,11 +213,11 @@ def draw(logits: Tensor, numbers: Tensor) -> Tensor:
 
 
 def draw_scored(logits: Tensor, of_draw: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids drawn by inversion, several from one row of logits where rows share a prefix, and their log-probs.
+    """Ids drawn by inversion, several per row of logits if rows share a prefix, and their log-probs.
 
     Args:
-        logits: float32 (rows, vocabulary), -inf where nothing is drawn.
-        of_draw: int64 (draws,), the row that each is drawn from.
+        logits: float32 (rows, vocabulary), -inf at excluded ids.
+        of_draw: int64 (draws,), the row of logits for each draw.
         numbers: float64 (draws,) in [0, 1).
 
     Returns:
@@ -254,7 +254,7 @@ def draw_at(
         temperature: above 0.
         logits: floats (rows, vocabulary).
         bias: float32 (vocabulary,), added to the logits.
-        of_draw: int64 (draws,), the row that each is drawn from.
+        of_draw: int64 (draws,), the row of logits for each draw.
         numbers: floats (draws,) in [0, 1).
 
     Returns:

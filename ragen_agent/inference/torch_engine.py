@@ -1,16 +1,16 @@
-"""The engine in this process: any Hugging Face causal LM, many rows, one key-value cache kept over all turns.
+"""In-process engine: any Hugging Face causal LM, many rows, one key-value cache kept over all turns.
 
 No token is read twice: a turn reads the template's tokens and the next message, then samples one token at a time for
 all rows together. Rows with equal prefixes, such as those of a group at its start, are computed once
-(``SharedPrefixes``), and so is what all new prompts begin with, such as the system message. When most rows have ended
-their turn and a few stragglers have not, the replies of the others are returned, and they read their next message while
-the stragglers continue. Rows whose episode has ended leave, and new ones join.
+(``SharedPrefixes``), and so is the common prefix of all new prompts, such as the system message. When only a few
+stragglers are still sampling, the finished replies are returned, and those rows read their next message while the
+stragglers continue. Rows whose episode has ended leave, and new ones join.
 
-Pictures are read as ``ragen_agent.inference.vision`` numbers their visual tokens: rows that saw other pictures share no
-prefix. The vision encoder runs once for each distinct picture of a session.
+Visual tokens are numbered by ``ragen_agent.inference.vision``, so rows with different pictures share no prefix. The
+vision encoder runs once for each distinct picture of a session.
 
-Every row draws from its own uniform numbers, a function of (seed, episode, tokens drawn so far), so its tokens depend
-neither on the other rows nor on when it joined, up to rounding: batches of different size sum in different order.
+Every row draws from its own uniform numbers, a function of (seed, episode, tokens drawn so far), so its tokens do not
+depend on other rows or on when it joined, up to rounding: batches of different size sum in different order.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ __all__ = [
 ]
 
 PADDING = 0
-"""A valid id, at positions that are never read."""
+"""Padding: a valid id at positions that are never read."""
 
 CACHED_TOKENS = 2**20
-"""The default limit of tokens in a session's cache: 256 rows of 4,096."""
+"""Default token limit of a session's cache: 256 rows of 4,096."""
 
 STRAGGLER_SHARE = 0.125
 """Of 256 rows, the last 32 are stragglers: they continue while the others read their next message."""
 
 STRAGGLER_TOKENS = 8
-"""Stragglers first get so many more tokens: most then end too, and one pass reads the messages of all."""
+"""Extra tokens for stragglers before the others return; most finish within them, and one pass reads all messages."""
 
 TOKENS_PER_PASS = 16384
-"""The most tokens that one pass reads: prompts and messages of many rows are read in several passes."""
+"""Maximum tokens read in one pass; longer inputs take several passes."""
 
 SHARED_AT_LEAST = 256
-"""What all new prompts begin with is read once, in a pass of its own, where that saves so many tokens or more."""
+"""Minimum tokens saved for a common prefix of new prompts to be read once in a pass of its own."""
 
 
 @dataclass
 class EngineStats:
-    """What an engine has done since it was created: tokens sampled, tokens read, seconds spent on both."""
+    """Counts since an engine's creation: tokens sampled, tokens read, seconds spent on both."""
 
     sampled: int = 0
     read: int = 0
@@ -83,12 +83,12 @@ class TorchEngine:
         model: the model.
         stop_ids: ids that end a reply.
         vocabulary_size: see ``ragen_agent.inference.sampling.suppression``.
-        cached_tokens: the most tokens that a session's cache may hold, all rows together.
+        cached_tokens: maximum tokens in a session's cache, all rows together.
         straggler_share: once at most this share of the rows is still sampling, and has sampled ``STRAGGLER_TOKENS``
-            more tokens, the replies of the others are returned first.
+            more tokens, finished replies are returned first.
 
     Raises:
-        ValueError: a model with layers whose state is not keys and values.
+        ValueError: a model with layer state other than keys and values.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class TorchEngine:
         self.cached_tokens = cached_tokens
         self.straggler_share = straggler_share
         self.stats = EngineStats()
-        self.spare: SlotCache | None = None  # that of a closed session, for the next one
+        self.spare: SlotCache | None = None  # a closed session's cache, for the next one
         self.bias = suppression(model, vocabulary_size)
         self.stops = np.isin(np.arange(len(self.bias)), self.stop_ids)
         self.windows = attention_windows(model)
@@ -134,7 +134,7 @@ class TorchEngine:
         return session
 
     def max_rows(self, tokens: int) -> int:
-        """How many rows of so many tokens the cache may hold."""
+        """Maximum number of rows of ``tokens`` tokens in the cache."""
         return self.cached_tokens // padded_columns(tokens)
 
 
@@ -143,11 +143,11 @@ class TorchSession:
 
     Attributes:
         keys: uint64 (rows,), the key of each row's uniform numbers.
-        drawn: uint64 (rows,), how many of them were used.
-        pending: for each row, the ids that the cache does not hold yet; visual tokens as ``images`` numbers them.
-        partial: for each row, what it has sampled so far of an unfinished reply.
-        images: the pictures of all rows; None where the model reads text only.
-        features: their visual tokens, float (tokens + 1, hidden), as far as they were read.
+        drawn: uint64 (rows,), number of them used.
+        pending: for each row, the ids not yet in the cache; visual tokens as ``images`` numbers them.
+        partial: for each row, the tokens sampled so far of an unfinished reply.
+        images: the pictures of all rows; None for a text-only model.
+        features: the visual tokens encoded so far, float (tokens + 1, hidden).
         reached: int64 (rows,), the position of the next token of each row in a model that reads pictures.
     """
 
@@ -155,9 +155,7 @@ class TorchSession:
         self.engine = engine
         self.device = engine.bias.device
         self.temperature = temperature
-        self.key = mix(
-            stream_key(seed, Stream.LEVEL)
-        )  # mixed, or an environment of this seed would draw the same numbers
+        self.key = mix(stream_key(seed, Stream.LEVEL))  # mixed, so that an environment of this seed draws other numbers
         self.cache, engine.spare = engine.spare or SlotCache(engine.cached_tokens), None
         self.prefixes = SharedPrefixes()
         self.pending: list[list[int]] = []
@@ -197,7 +195,7 @@ class TorchSession:
         with decode_attention(self.engine.model), self.engine.linears.in_use():
             replies, unfinished = self._sample(self._read(), np.asarray(limits))
         stats.sampled += sum(len(new.ids) for new in replies)
-        self.pending = [[new.ids[-1]] for new in replies]  # sampled last and not read yet: it is read with what follows
+        self.pending = [[new.ids[-1]] for new in replies]  # sampled last and not read yet: read with the next ids
         whole = [Sampled(b.ids + n.ids, b.log_probs + n.log_probs) for b, n in zip(self.partial, replies, strict=True)]
         self.partial = [reply if on else Sampled([], []) for reply, on in zip(whole, unfinished, strict=True)]
         stats.seconds += time.perf_counter() - started
@@ -221,7 +219,7 @@ class TorchSession:
             self.engine.spare = self.cache
 
     def _with_images(self, ids: Sequence[Sequence[int]], images: RowImages) -> list[list[int]]:
-        """The ids of rows, with the numbers of their visual tokens in place of placeholders."""
+        """The ids of rows, with visual-token numbers in place of placeholders."""
         if images is None or not any(images):
             return [list(each) for each in ids]
         if self.images is None:
@@ -232,7 +230,7 @@ class TorchSession:
         return [self.images.keys(each, spans).tolist() for each, spans in zip(ids, images, strict=True)]
 
     def _encode_new_images(self) -> None:
-        """Runs the vision encoder over the pictures that it has not read yet."""
+        """Runs the vision encoder over new pictures."""
         if self.images is None or self.images.tokens < len(self.features):
             return
         assert self.vision is not None
@@ -258,8 +256,8 @@ class TorchSession:
         for first, last in _parts([len(pending[readers[slot]]) for slot in range(end)]):
             rows = [readers[slot] for slot in range(first, last)]
             offsets = torch.arange(max(waiting[rows]), device=self.device)
-            # Padding goes no further than the first position that no row has reached yet: models with learned positions
-            # have none beyond their last.
+            # Padding stops at the first position that no row has reached: models with learned positions have a last
+            # one.
             positions = (self._tensor(prefixes.length[rows])[:, None] + offsets).clamp(max=needed - 1)
             self.cache.set_positions(slice(first, last), positions)
             reached = self.reached[rows]
@@ -286,13 +284,13 @@ class TorchSession:
         return torch.cat(logits)
 
     def _read_shared(self, prompts: Sequence[tuple[int, ...]], first: int) -> int:
-        """Reads once what these prompts begin with, for the slots from ``first`` on; returns how many tokens it is.
+        """Reads the common prefix of these prompts once, for the slots from ``first`` on; returns its length.
 
-        That is 0 where it would save little, and in a model that reads pictures, whose positions are not those of ids.
+        The length is 0 if little would be saved, and for visual models, whose positions differ from the ids' places.
         """
         if len(prompts) < 2 or self.images is not None:
             return 0
-        pairs = enumerate(zip(min(prompts), max(prompts), strict=False))  # what these two share, all share
+        pairs = enumerate(zip(min(prompts), max(prompts), strict=False))  # their common prefix is all prompts'
         shared = next((place for place, (one, other) in pairs if one != other), len(min(prompts)))
         shared = min(shared, *(len(prompt) - 1 for prompt in prompts))  # the last token is read for its logits
         if shared * (len(prompts) - 1) < SHARED_AT_LEAST:
@@ -305,7 +303,7 @@ class TorchSession:
         return shared
 
     def _sample(self, logits: Tensor, limits: NDArray[np.int64]) -> tuple[list[Sampled], NDArray[np.bool_]]:
-        """Samples until only stragglers are unfinished; returns what each row sampled and which rows are unfinished.
+        """Samples until only stragglers are unfinished; returns each row's sample and a mask of unfinished rows.
 
         ``limits``, int64 (rows,), count from the beginning of a reply.
         """
@@ -315,7 +313,7 @@ class TorchSession:
         numbers = torch.from_numpy(uniforms(self.keys + self.drawn * np.uint64(GOLDEN), 0, most).astype(np.float32))
         ids, scores = torch.zeros(len(left), most, dtype=torch.long), torch.zeros(len(left), most)
         rows, front = np.arange(len(left)), prefixes.count  # unfinished rows; their slots are the first ones
-        waited = 0  # tokens that the stragglers have had
+        waited = 0  # extra tokens of the stragglers
         for step in range(most):
             slots, drawn = self._tensor(prefixes.slot[rows]), numbers[rows, step].to(self.device)
             tokens, log_probs = draw_at(self.temperature, logits, self.engine.bias, slots, drawn)
@@ -339,11 +337,11 @@ class TorchSession:
         return [Sampled(i[:count], s[:count]) for i, s, count in written], np.isin(np.arange(len(left)), rows)
 
     def _step(self, rows: NDArray[np.int64], tokens: Tensor, front: int) -> Tensor:
-        """Reads one token for each of these rows; logits (front, vocabulary), also of other slots among theirs."""
+        """Reads one token for each of these rows; logits (front, vocabulary), other slots among them included."""
         prefixes = self.prefixes
         self.cache.reserve(len(self.pending), int(prefixes.length.max()) + 1, prefixes.count)
         ids, positions = np.full(front, PADDING), np.zeros(prefixes.count, np.int64)
-        np.maximum.at(positions, prefixes.slot, prefixes.length)  # after all that any row of the slot has read
+        np.maximum.at(positions, prefixes.slot, prefixes.length)  # after the longest row of the slot
         ids[prefixes.slot[rows]] = tokens.numpy()
         where = self._tensor(positions[:front])[:, None]
         self.cache.set_positions(slice(front), where)
@@ -369,8 +367,8 @@ class TorchSession:
     ) -> Tensor:
         """Reads ids (rows, width) into ``positions``; logits (rows, number kept, vocabulary) of the kept columns.
 
-        ``kept`` are columns, int64, or how many of the last ones.
-        A model that reads pictures counts positions in another way: from ``reached`` on, int64 (rows,).
+        ``kept`` are columns, int64, or a number of last columns. Visual models count positions from ``reached`` on,
+        int64 (rows,).
         """
         model = self.engine.model
         column = torch.arange(columns, device=self.device)

@@ -1,13 +1,13 @@
 """Makes a torchvision that was built for another torch importable.
 
-The registry's torchvision is built for CUDA. Next to the CPU's torch its operators do not load, and importing it fails
-with ``operator torchvision::nms does not exist``; ``transformers`` then fails wherever it looks at pictures, and vLLM
-at its start. Nothing here needs the operators, only that they have a name. ``prepare`` gives them one in every process
-that imports ``ragen_agent``, once torchvision is imported and not before; where its own are there, nothing is done.
+The registry's torchvision is built for CUDA. With a CPU build of torch its operators do not load, and importing it
+fails with ``operator torchvision::nms does not exist``; ``transformers`` then fails on pictures, and vLLM at its start.
+Here the operators need only be defined, not work. ``prepare`` defines missing ones in every process that imports
+``ragen_agent``, at the moment when torchvision is imported.
 
-vLLM starts processes of its own, which import torchvision before anything of ours. ``install`` prepares every process
-of an environment: it copies this file, which needs the standard library alone, into site-packages, and next to it a
-``.pth`` file, by which Python runs it at each start. ``ragen-agent doctor --fix`` calls it where it is needed.
+vLLM starts processes of its own, which import torchvision before this package. ``install`` prepares every process of an
+environment: it copies this file, which needs only the standard library, into site-packages, with a ``.pth`` file by
+which Python runs it at each start. ``ragen-agent doctor --fix`` calls it if needed.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 __all__ = ["OPERATORS", "PatchAfterImport", "define", "install", "prepare"]
 
 MODULE = "torchvision.extension"
-"""Where torchvision loads its operators, before any other module of it names one."""
+"""The torchvision module that loads the operators, before any other module uses one."""
 
 OPERATORS = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 }
-"""Operators that torchvision's own modules name when they are imported, and their signatures."""
+"""Operators that torchvision's modules use on import, and their signatures."""
 
 COPY = "_ragen_gym_torchvision"
 """The name of this module in site-packages."""
 
 
 class PatchAfterImport:
-    """An entry of ``sys.meta_path`` that calls a function with a module right after the module was executed.
+    """An entry of ``sys.meta_path`` that calls a function with a module right after it is executed.
 
     Args:
         patches: the functions, by the module's name.
@@ -67,16 +67,16 @@ class PatchAfterImport:
 
 
 def prepare() -> None:
-    """Prepares this process, without importing torch; a second call has no effect, also of the copy that starts it."""
+    """Prepares this process without importing torch; further calls, by the installed copy too, have no effect."""
     if not any(MODULE in getattr(finder, "patches_after_import", ()) for finder in sys.meta_path):
         sys.meta_path.insert(0, PatchAfterImport({MODULE: lambda module: define()}))
 
 
 def install(folder: Path | None = None) -> Path:
-    """Prepares every process that is started later in this environment; returns the ``.pth`` file that does it.
+    """Prepares all later processes of this environment; returns the ``.pth`` file.
 
     Args:
-        folder: where Python reads such files; None for this environment's site-packages.
+        folder: a folder where Python reads ``.pth`` files; None for this environment's site-packages.
     """
     import sysconfig
     from pathlib import Path
@@ -89,7 +89,7 @@ def install(folder: Path | None = None) -> Path:
 
 
 def define() -> None:
-    """Names the operators that are missing. None of them can be called."""
+    """Defines the missing operators; calling one fails."""
     import torch
 
     for name, signature in OPERATORS.items():

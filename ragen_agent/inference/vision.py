@@ -1,13 +1,13 @@
-"""Pictures as a visual model reads them: patches of pixels, visual tokens, and their positions.
+"""Input pictures of a visual model: patches of pixels, visual tokens, and their positions.
 
 Models of the families Qwen2-VL and Qwen2.5-VL (arXiv 2409.12191, 2502.13923) cut a picture into square patches; their
 vision encoder merges squares of patches into visual tokens, which take the places of placeholder ids in the row. A
 visual token has a position of three numbers (time, row, column), counted from the text before the picture, and the
 text after it goes on behind the largest of them (multimodal rotary embedding).
 
-Rollout and training read rows through the same ``ImageTable``. It numbers the distinct pictures of some rows, and
-stands for a visual token by a negative number of its own. So rows with the same placeholders and other pictures differ
-wherever rows are compared, and whatever is shared between equal prefixes is shared between equal pictures only.
+Rollout and training read rows through the same ``ImageTable``. It numbers the distinct pictures of some rows and gives
+each visual token a negative number of its own. So rows with equal placeholders but different pictures compare as
+different, and prefixes are shared between equal pictures only.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = [
 ]
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl")
-"""Kinds of visual models (``config.model_type``) that are read here."""
+"""Supported kinds of visual models (``config.model_type``)."""
 
 SAME_PROCESSOR = (*FAMILIES, "qwen3_vl")
-"""Kinds whose pictures become placeholders as here, whether or not the model itself is read here (arXiv 2511.21631)."""
+"""Kinds with the same placeholders, supported or not (arXiv 2511.21631)."""
 
 FILES = ("preprocessor_config.json", "processor_config.json")
-"""Where ``transformers`` writes an image processor's settings; in the second under ``image_processor``."""
+"""Files of an image processor's settings in ``transformers``; in the second under ``image_processor``."""
 
 #: Statistics of CLIP's training pictures, by which these models normalise colours.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -60,11 +60,11 @@ class ImageProcessor:
 
     Attributes:
         patch_size: side of a patch, in pixels.
-        temporal_patch_size: how many frames a patch holds; a picture is repeated so many times.
-        merge_size: so many patches by so many become one visual token.
+        temporal_patch_size: frames in a patch; a picture is repeated as often.
+        merge_size: merge_size x merge_size patches become one visual token.
         min_pixels, max_pixels: a picture with fewer or more is scaled.
         mean, std: of the colours red, green, blue, from 0 to 1.
-        rescale: what makes 0 to 255 a number from 0 to 1.
+        rescale: factor from 0 to 255 to 0 to 1.
     """
 
     patch_size: int = 14
@@ -78,12 +78,12 @@ class ImageProcessor:
 
     @property
     def tile(self) -> int:
-        """Side of the square of pixels that becomes one visual token."""
+        """Side in pixels of the square that becomes one visual token."""
         return self.patch_size * self.merge_size
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> ImageProcessor:
-        """From the settings that ``transformers`` wrote; what they leave out is Qwen2-VL's default."""
+        """From settings written by ``transformers``; missing ones take Qwen2-VL's defaults."""
         size = settings.get("size") or {}
         given: dict[str, Any] = {
             "min_pixels": settings.get("min_pixels") or size.get("shortest_edge"),
@@ -96,7 +96,7 @@ class ImageProcessor:
         return cls(**{name: value for name, value in given.items() if value is not None})
 
     def settings(self) -> dict[str, Any]:
-        """As ``transformers`` writes them."""
+        """The settings in the form of ``transformers``."""
         values = asdict(self)
         kept = {name: values[name] for name in ("patch_size", "temporal_patch_size", "merge_size")}
         return {
@@ -136,7 +136,7 @@ class ImageProcessor:
         """Rows and columns of visual tokens of a picture, uint8 (height, width, 3).
 
         Raises:
-            ValueError: something else than such a picture.
+            ValueError: not a picture of this form.
         """
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
             raise ValueError(
@@ -146,7 +146,7 @@ class ImageProcessor:
         return height // self.tile, width // self.tile
 
     def resized(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """A picture at the size at which it is read; every processor of this kind leaves it as it is."""
+        """A picture scaled to the size at which it is read; further processors of this kind leave it unchanged."""
         rows, columns = self.grid(pixels)
         height, width = rows * self.tile, columns * self.tile
         if pixels.shape[:2] == (height, width):
@@ -170,7 +170,7 @@ class ImageProcessor:
 
     @cached_property
     def _normalised(self) -> NDArray[np.float32]:
-        """What each value of each colour becomes, float32 (3, 256)."""
+        """Normalised value of each colour's 256 values, float32 (3, 256)."""
         scaled = (np.arange(256) * self.rescale).astype(np.float32)
         mean, std = (np.array(values, np.float32)[:, None] for values in (self.mean, self.std))
         return ((scaled - mean) / std).astype(np.float32)
@@ -178,7 +178,7 @@ class ImageProcessor:
 
 @dataclass(frozen=True)
 class Vision:
-    """What turns pictures into visual tokens, beside the weights of a model; of one model.
+    """Picture handling of one visual model, besides its weights.
 
     Attributes:
         processor: cuts pictures into patches.
@@ -192,15 +192,14 @@ class Vision:
 
     @classmethod
     def from_config(cls, config: Any, processor: ImageProcessor, families: Sequence[str] = FAMILIES) -> Vision:
-        """Of a model's config.
+        """From a model's config.
 
         Raises:
-            ValueError: a family other than ``families``, whose pictures are read in another way, or patches that are
-                not the model's.
+            ValueError: a family not in ``families``, or a processor whose patches are not the model's.
         """
         if config.model_type not in families:
             raise ValueError(
-                f"the model is of the family {config.model_type}, whose pictures are not read here; use one of "
+                f"pictures are not supported for the model family {config.model_type}; use one of "
                 f"{', '.join(families)}, or observation='text'."
             )
         vision = config.vision_config
@@ -215,7 +214,7 @@ class Vision:
 
     @classmethod
     def from_folder(cls, config: Any, folder: Path, families: Sequence[str] = FAMILIES) -> Vision | None:
-        """That of the model in a folder; None of one that reads text only, or is of none of these families.
+        """From a model's folder; None for a text-only model or one of another family.
 
         Raises:
             ValueError: a visual model without its image processor; see also ``from_config``.
@@ -229,16 +228,16 @@ class Vision:
                 if "patch_size" in settings or "image_processor_type" in settings:
                     return cls.from_config(config, ImageProcessor.from_settings(settings), families)
         raise ValueError(
-            f"{folder}: a visual model, but neither {FILES[0]} nor {FILES[1]} says how pictures are cut; copy the "
-            "image processor's file from where the model is from."
+            f"{folder}: a visual model without image processor settings ({FILES[0]} or {FILES[1]}); copy the "
+            "image processor's file from the model's source."
         )
 
     def save(self, folder: Path) -> None:
-        """Writes the image processor into a model's folder, as ``transformers`` reads it."""
+        """Writes the image processor's settings into a model's folder, in the form of ``transformers``."""
         (folder / FILES[0]).write_text(json.dumps(self.processor.settings(), indent=2) + "\n", encoding="utf-8")
 
     def features(self, model: nn.Module, pictures: Sequence[ImageSpan]) -> Tensor:
-        """The visual tokens of pictures, one picture's after another's; float (tokens, hidden), with gradient."""
+        """The visual tokens of pictures in order, float (tokens, hidden), with gradient."""
         weight = next(model.parameters())
         values = np.concatenate([self.processor.patches(picture.pixels) for picture in pictures])
         merged = self.processor.merge_size
@@ -252,7 +251,7 @@ class Vision:
 
 @contextmanager
 def _embed_by_products(model: nn.Module) -> Iterator[None]:
-    """Within it patches are embedded by a matrix product: the convolution has no overlap, and is slow on a CPU."""
+    """Within it, patches are embedded by a matrix product: the non-overlapping convolution is slow on a CPU."""
     (embedding,) = (module for name, module in model.named_modules() if name.rpartition(".")[2] == "patch_embed")
     weight = embedding.proj.weight
     assert isinstance(weight, Tensor)
@@ -264,26 +263,26 @@ def _embed_by_products(model: nn.Module) -> Iterator[None]:
 
 
 def reserved_ids(config: Any) -> frozenset[int]:
-    """The ids of a model's config that mean pictures or videos; none of a model that reads text only."""
+    """The picture and video ids of a model's config; empty for a text-only model."""
     names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
     ids = [getattr(config, name, None) for name in names]
     return frozenset(index for index in ids if index is not None)
 
 
 def attach(model: Any, vision: Vision) -> None:
-    """Makes ``vision`` that of the model, and of copies of its base."""
+    """Attaches ``vision`` to the model, and to copies of its base."""
     model.base_model.__dict__["ragen_vision"] = vision
 
 
 def vision_of(model: Any) -> Vision | None:
-    """What was attached to the model, or to its base; None for a model that reads text only."""
+    """The ``Vision`` attached to the model or its base; None for a text-only model."""
     found = getattr(model, "base_model", model).__dict__.get("ragen_vision")
     assert found is None or isinstance(found, Vision)
     return found
 
 
 class ImageTable:
-    """The distinct pictures of some rows, and numbers for their visual tokens: -1, -2, -3, ... from picture to picture.
+    """The distinct pictures of some rows; their visual tokens are numbered -1, -2, -3, ... across pictures.
 
     Attributes:
         pictures: in the order of the numbers.
@@ -291,21 +290,21 @@ class ImageTable:
 
     def __init__(self) -> None:
         self.pictures: list[ImageSpan] = []
-        self._first: dict[bytes, int] = {}  # of each picture, the number of its first token, without the sign
+        self._first: dict[bytes, int] = {}  # by picture, the number of its first token, without the sign
         self._starts: list[int] = []
-        # Of each visual token, after one that stands for none: the picture that it is of, its place in it, and how far
-        # the text's positions have moved after it.
+        # For each visual token, after a dummy: its picture, its place in the picture, and the shift of the text's
+        # positions after it.
         self._owner = torch.zeros(1, dtype=torch.long)
         self._offset = torch.zeros(3, 1, dtype=torch.long)
         self._advance = torch.ones(1, dtype=torch.long)
 
     @property
     def tokens(self) -> int:
-        """How many visual tokens there are."""
+        """Number of visual tokens."""
         return len(self._owner) - 1
 
     def keys(self, ids: Sequence[int] | NDArray[np.int64], images: Sequence[ImageSpan]) -> NDArray[np.int64]:
-        """A row with the numbers of its visual tokens in place of the placeholders; adds pictures that are new."""
+        """A row with visual-token numbers in place of placeholders; adds new pictures."""
         keys = np.array(ids, dtype=np.int64)
         for image in images:
             first = self._first.get(image.digest)
@@ -315,7 +314,7 @@ class ImageTable:
         return keys
 
     def pictures_of(self, keys: Sequence[int]) -> list[ImageSpan]:
-        """The pictures of a row of keys, where they stand in it."""
+        """The pictures of a row of keys, with their places."""
         found: list[ImageSpan] = []
         at = 0
         while at < len(keys):
@@ -328,13 +327,13 @@ class ImageTable:
         return found
 
     def positions(self, keys: Tensor) -> Tensor:
-        """Where rows of keys, int64 (..., width), stand: int64 (3, ..., width), from 0 at the first of each row."""
+        """Positions of rows of keys, int64 (..., width): int64 (3, ..., width), from 0 at the start of each row."""
         token = (-keys).clamp(min=0)
         advance, offset = self._advance.to(keys.device)[token], self._offset.to(keys.device)[:, token]
         return advance.cumsum(-1) - advance + offset
 
     def length(self, keys: Sequence[int]) -> int:
-        """How many positions these keys take; the next one stands so far behind the first."""
+        """Number of positions that these keys take: the distance from the first key to the next one after them."""
         token = (-torch.tensor(keys, dtype=torch.long)).clamp(min=0)
         return int(self._advance[token].sum())
 
@@ -344,7 +343,7 @@ class ImageTable:
         Args:
             model: a visual model, or its base.
             keys: int64 (..., width).
-            features: of all visual tokens, after one that stands for none; computed for those that occur if None.
+            features: of all visual tokens, after a dummy; if None, computed for those that occur.
         """
         words: Tensor = model.get_input_embeddings()(keys.clamp(min=0))
         visual = keys < 0
@@ -363,7 +362,7 @@ class ImageTable:
         return words.masked_scatter(visual[..., None], features[tokens].to(words.dtype))
 
     def inputs(self, model: Any, keys: Tensor) -> dict[str, Tensor]:
-        """What a model reads instead of ``input_ids`` for rows of keys, int64 (rows, width)."""
+        """Model inputs in place of ``input_ids`` for rows of keys, int64 (rows, width)."""
         return {"inputs_embeds": self.embed(model, keys), "position_ids": self.positions(keys)}
 
     def _add(self, image: ImageSpan) -> int:

@@ -1,4 +1,4 @@
-"""Where a model's weights are, and of which dtype."""
+"""Device and dtype of a model's weights."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _Model = TypeVar("_Model", bound=torch.nn.Module)
 def move(model: _Model, device: str, dtype: torch.dtype = torch.float32) -> _Model:
     """The same model, on ``device`` and with weights of ``dtype``.
 
-    Buffers keep the dtype that ``transformers`` gives them: every program that reads a model has the frequencies of its
-    rotary positions in float32. Rounded to bfloat16 they are up to 0.4 % off.
+    Buffers keep the dtype that ``transformers`` gives them. Rotary frequencies in particular must stay in float32, as
+    in every other program: rounded to bfloat16 they are up to 0.4 % off.
     """
     for weight in model.parameters():  # first, so that a GPU never holds them in float32
         weight.data = weight.data.to(device, dtype)

@@ -31,16 +31,16 @@ __all__ = ["check_context", "load_checkpoint", "load_shape", "save_checkpoint", 
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """SHA-256 of the words, their ids, and how a text that holds them all is cut; it differs where tokenizers do."""
+    """SHA-256 of the words, their ids, and the tokens of a text of all words; it identifies a tokenizer."""
     words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     cut = tokenizer.encode("".join(word for word, _ in words), add_special_tokens=False)
     return hashlib.sha256(json.dumps([words, cut]).encode()).hexdigest()
 
 
 def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes model and tokenizer side by side, and the image processor of a model that reads pictures.
+    """Writes model and tokenizer to one folder, with the image processor of a visual model.
 
-    A folder that exists is replaced only once the new one is complete.
+    An existing folder is replaced only once the new one is complete.
     """
     logging.disable_progress_bar()
     with atomic_folder(folder) as new:
@@ -51,9 +51,9 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
 
 
 def load_shape(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
-    """All of a Hugging Face folder but the weights; raises a ValueError as ``load_checkpoint`` does."""
+    """Config and tokenizer of a Hugging Face folder; raises a ValueError like ``load_checkpoint``."""
     if not folder.is_dir():
-        raise ValueError(f"{folder}: there is no such folder; give that of a run, or of a Hugging Face causal LM.")
+        raise ValueError(f"{folder}: there is no such folder; give a run's folder, or one of a Hugging Face causal LM.")
     if not (folder / "config.json").is_file():
         of_run = f" {folder / 'checkpoint'} is the run's." if (folder / "checkpoint").is_dir() else ""
         raise ValueError(
@@ -67,7 +67,7 @@ def load_shape(folder: Path) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         check_no_kernels(config)
         return config, AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # a damaged file can lead to any error
+    except Exception as error:  # a damaged file can raise any error
         raise _cannot_load(folder, error) from error
 
 
@@ -83,8 +83,8 @@ def load_checkpoint(
     A visual model's image processor is attached to it (``ragen_agent.inference.vision.vision_of``).
 
     Raises:
-        ValueError: no such folder, no model, tokenizer or chat template in it, a tokenizer that is not the model's, or
-            a visual model without its image processor.
+        ValueError: a missing folder, model, tokenizer, chat template, or image processor of a visual model; or a
+            tokenizer that is not the model's.
     """
     config, tokenizer = load_shape(folder)
     logging.disable_progress_bar()
@@ -103,7 +103,7 @@ def load_checkpoint(
             f"model {folder}: the tokenizer next to the model is not the one that it was trained with (its ids would "
             "mean other words); restore the folder's own tokenizer.json."
         )
-    for name in ("is_local", "local_files_only", "trust_remote_code"):  # how it was loaded is nothing to save with it
+    for name in ("is_local", "local_files_only", "trust_remote_code"):  # loading options are not saved with it
         tokenizer.init_kwargs.pop(name, None)
     if (vision := Vision.from_folder(model.config, folder)) is not None:
         attach(model, vision)
@@ -112,7 +112,7 @@ def load_checkpoint(
 
 
 def check_context(model: PreTrainedConfig, config: Config) -> None:
-    """Raises a ValueError if a conversation may grow beyond what a model reads; one with a ``history`` is cut."""
+    """Raises a ValueError if a conversation may outgrow the model's context; with a ``history`` it is cut."""
     most = getattr(model.get_text_config(), "max_position_embeddings", None)
     for turns in (game.turns for game in all_settings(config)):
         if most is not None and turns.history < 0 and turns.max_tokens_per_episode > most:

@@ -1,19 +1,19 @@
-"""The parameters that are trained: all of a model's, or a LoRA adapter's (by peft), and AdamW over them.
+"""Trainable parameters (full model or LoRA adapter) and their AdamW optimiser.
 
-With an adapter the weights stay as they are, and what is saved where is:
+With an adapter the model's weights stay fixed, and the files are:
 
-- ``state.pt`` holds the adapter and its optimiser alone; ``--resume`` lays them over the model in ``warm/``.
-- ``adapter/`` is the last adapter in peft's own format, for servers that load adapters.
-- ``checkpoint/`` is a whole model, the adapter merged into its weights; everything that reads a model reads it.
+- ``state.pt`` holds only the adapter and its optimiser; ``--resume`` applies them to the model in ``warm/``.
+- ``adapter/`` is the last adapter in peft's format, for servers that load adapters.
+- ``checkpoint/`` is a whole model with the adapter merged into its weights, readable by every command.
 
-A merged weight is W + (alpha / rank) B A in one number, so it rounds where the sum of two products did not: in
-float32 the log-probs differ in the sixth digit, in bfloat16 in the second or third; and what an adapter adds to a
-weight is lost where it is less than half the distance to the next number. ``rounding_notice`` says so.
+A merged weight is W + (alpha / rank) B A in one number, so it is rounded: in float32 the log-probs differ in the sixth
+digit, in bfloat16 in the second or third. An adapter's change of a weight is lost if it is less than half the distance
+to the next number. ``rounding_notice`` reports this.
 
-A step of fine-tuning changes a weight by a millionth of itself, and bfloat16 distinguishes numbers that differ by a
-hundredth: added to the weight itself, most steps would round to nothing. So the sum is kept in float32, and the
-weights that play are its rounding. (An autocast over float32 weights would do the same arithmetic, but round all
-weights anew for every sampled token.) An adapter is float32 itself, and so needs no copies.
+A step of fine-tuning changes a weight by a millionth, but bfloat16 resolves only about a hundredth: added to the weight
+itself, most steps would round to nothing. So the master copy is kept in float32, and the playing weights are its
+rounding. (An autocast over float32 weights would do the same arithmetic, but round all weights anew for every sampled
+token.) An adapter is float32 itself and needs no copies.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ __all__ = [
 ]
 
 WEIGHTS_AT_ONCE = 2**24
-"""Numbers in the weights that ``Float32AdamW`` steps at a time, and one weight more."""
+"""``Float32AdamW`` steps this many numbers, plus one weight, at a time."""
 
 ALL_LINEAR = "all-linear"
 ADAPTER_CONFIG = "adapter_config.json"
 
 
 def peft_library() -> Any:
-    """The library; raises an ImportError that says how to get it."""
+    """The library peft; raises an ImportError with the install command."""
     try:
         import peft
     except ImportError as error:
@@ -73,7 +73,7 @@ def peft_library() -> Any:
 
 
 def check_targets(model: PreTrainedModel, settings: Lora) -> None:
-    """Raises a ValueError if no layer of the model is called as a target is, an ImportError without peft."""
+    """Raises a ValueError if a target is not a layer of the model, an ImportError without peft."""
     if not settings.rank:
         return
     peft_library()
@@ -87,23 +87,23 @@ def check_targets(model: PreTrainedModel, settings: Lora) -> None:
 
 
 def adapt(model: PreTrainedModel, settings: Lora, seed: int) -> PeftModel:
-    """Puts an adapter into ``model``, in place, and returns peft's handle; now only the adapter asks for gradients.
+    """Puts an adapter into ``model``, in place, and returns peft's handle; only the adapter then requires gradients.
 
-    ``model`` itself plays with the adapter, and without it within ``disable_adapter()``.
+    ``model`` itself then uses the adapter, except within ``disable_adapter()``.
     """
     peft = peft_library()
-    # Without dropout, since a token is scored as it was sampled.
+    # Without dropout, since tokens are scored as they were sampled.
     config = peft.LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
         target_modules=ALL_LINEAR if settings.targets == [ALL_LINEAR] else list(settings.targets),
         lora_dropout=0.0,
-        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2 and its like
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),  # GPT-2 and similar models
         task_type="CAUSAL_LM",
     )
-    model.zero_grad(set_to_none=True)  # of a warm start: frozen, they would count in the norm of every later gradient
-    # A is drawn from torch's global state, on the CPU: seed it, then put it back as it was.
-    with torch.random.fork_rng(devices=[]):  # without devices it takes memory on every GPU
+    model.zero_grad(set_to_none=True)  # warm-start gradients of frozen weights would count in every later norm
+    # A is drawn from torch's global state, on the CPU: seed it, then restore it.
+    with torch.random.fork_rng(devices=[]):  # without devices it would take memory on every GPU
         torch.default_generator.manual_seed(seed)
         adapter: PeftModel = peft.get_peft_model(model, config)  # which keeps the adapter in float32
     adapter.eval()
@@ -112,7 +112,7 @@ def adapt(model: PreTrainedModel, settings: Lora, seed: int) -> PeftModel:
 
 @torch.no_grad()
 def rounding_notice(adapter: PeftModel, dtype: torch.dtype | None = None) -> str:
-    """A sentence where a merge into weights of ``dtype`` (None: theirs) loses a tenth of the update or more, else "".
+    """A sentence if a merge into weights of ``dtype`` (None: their own) loses a tenth of the update or more, else "".
 
     Of an update D = (alpha / rank) B A the merged weights have R = round(W + D) - W, and 1 - <R, D> / <D, D> is lost.
     """
@@ -137,28 +137,29 @@ def rounding_notice(adapter: PeftModel, dtype: torch.dtype | None = None) -> str
 
 
 def merge(adapter: PeftModel) -> PreTrainedModel:
-    """Makes the adapter part of the weights, in place; the model then has no adapter any more."""
+    """Merges the adapter into the weights, in place; the model then has no adapter."""
     model = adapter.merge_and_unload()
     assert isinstance(model, PreTrainedModel)
-    # peft writes to .data, which changes no version: engines, which keep copies of weights by it, would not see that.
+    # peft writes to .data, which leaves versions unchanged: engines, which cache weights by version, would miss it.
     for weight in model.parameters():
         torch.autograd.graph.increment_version(weight)
     return model
 
 
 def merge_adapter(adapter: Path, out: Path, base: Path | None = None) -> tuple[Path, str]:
-    """Writes the model with the adapter in it to ``out``, with the tokenizer, in the dtype of the base's folder.
+    """Writes the model with the merged adapter and the tokenizer to ``out``, in the dtype of the base's folder.
 
     Args:
-        adapter: folder in peft's format, or a folder that holds such an ``adapter/``.
-        out: a folder that does not exist.
-        base: folder of the model that it was made for; None for the one that the adapter names.
+        adapter: folder in peft's format, or a folder with an ``adapter/`` in this format.
+        out: a new folder.
+        base: folder of the adapter's base model; None for the one named in the adapter.
 
     Returns:
         The folder of the base, and the ``rounding_notice``.
 
     Raises:
-        ValueError: a folder that does not fit. (Without peft an ImportError.)
+        ValueError: a folder that does not fit.
+        ImportError: peft is missing.
     """
     peft = peft_library()
     folder = adapter if (adapter / ADAPTER_CONFIG).is_file() else adapter / "adapter"
@@ -186,7 +187,7 @@ def merge_adapter(adapter: Path, out: Path, base: Path | None = None) -> tuple[P
 
 
 def save_adapter(adapter: PeftModel, folder: Path, base: Path) -> None:
-    """Writes the adapter in peft's format; ``base`` is the folder of the model that it was made for."""
+    """Writes the adapter in peft's format; ``base`` is the folder of its base model."""
     for config in adapter.peft_config.values():
         config.base_model_name_or_path = str(base.resolve())
     with atomic_folder(folder) as new:
@@ -194,14 +195,14 @@ def save_adapter(adapter: PeftModel, folder: Path, base: Path) -> None:
 
 
 def trained(module: nn.Module) -> Mapping[str, Tensor]:
-    """What training changes of a module, by name: all of its state, or, where weights are frozen, the others."""
+    """The trained state of a module, by name: all of it, or, if weights are frozen, only the others."""
     if not _frozen(module):
         return module.state_dict()
     return {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
 
 
 def load_trained(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Puts back what ``trained`` gave; raises a RuntimeError if it was another module's."""
+    """Restores the state from ``trained``; raises a RuntimeError if it is from another module."""
     frozen = _frozen(module)
     if frozen and state.keys() != trained(module).keys():
         raise RuntimeError(f"the names of the trained weights differ, such as {next(iter(state), None)}")
@@ -209,7 +210,7 @@ def load_trained(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def load_policy(model: PreTrainedModel, settings: Lora, state: Mapping[str, Tensor]) -> None:
-    """Makes the model of ``warm/`` the policy whose ``trained`` weights these are; an adapter is merged."""
+    """Loads a policy's ``trained`` weights into the model of ``warm/``; an adapter is merged."""
     if not settings.rank:
         model.load_state_dict(state)
         return
@@ -223,20 +224,20 @@ def _frozen(module: nn.Module) -> bool:
 
 
 def clip_gradients(module: nn.Module, longest: float) -> Tensor:
-    """Scales the gradients down to a norm of ``longest``; returns the norm that they had.
+    """Scales the gradients down to a norm of ``longest``; returns their norm before.
 
-    As ``torch.nn.utils.clip_grad_norm_``, which multiplies gradients that are short enough too, by 1: one more pass
-    over the memory of all weights.
+    Like ``torch.nn.utils.clip_grad_norm_``, but without its multiplication by 1 of gradients that are short enough,
+    which costs a pass over the memory of all weights.
     """
     weights = [weight for weight in module.parameters() if weight.grad is not None]
     norm = torch.nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
-    if not norm + 1e-6 < longest:  # not finite, too
+    if not norm + 1e-6 < longest:  # also if not finite
         torch.nn.utils.clip_grads_with_norm_(weights, longest, norm)
     return norm
 
 
 def adamw(module: nn.Module, learning_rate: float, **how: Any) -> torch.optim.Optimizer:
-    """AdamW over the weights that ask for gradients; torch's own where all of them are float32."""
+    """AdamW over the weights that require gradients; torch's own if all of them are float32."""
     weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if all(weight.dtype == torch.float32 for weight in weights):
         return torch.optim.AdamW(weights, lr=learning_rate, **how)
@@ -245,9 +246,9 @@ def adamw(module: nn.Module, learning_rate: float, **how: Any) -> torch.optim.Op
 
 @torch.no_grad()
 def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Puts back what ``state_dict`` gave, once the weights are back; the run may have begun with another dtype."""
+    """Restores the result of ``state_dict``, after the weights; the run may have begun with another dtype."""
     optimiser.load_state_dict(state)
-    if "copies" in state and not isinstance(optimiser, Float32AdamW):  # the weights were the rounding of their copies
+    if "copies" in state and not isinstance(optimiser, Float32AdamW):  # the weights were rounded copies
         weights = [weight for group in optimiser.param_groups for weight in group["params"]]
         for weight, saved in zip(weights, state["copies"], strict=True):
             weight.copy_(saved)
@@ -263,11 +264,11 @@ class Float32AdamW(torch.optim.AdamW):
         self.parts: dict[int, list[tuple[nn.Parameter, Tensor]]] = {}
         for end, pair in zip(ends, zip(weights, self.copies, strict=True), strict=True):
             self.parts.setdefault(end // WEIGHTS_AT_ONCE, []).append(pair)
-        # Fused: one pass over the memory of all weights, where the default takes one for each operation.
+        # Fused: one pass over the memory of all weights; the default takes one for each operation.
         super().__init__(self.copies, lr=learning_rate, fused=True, **how)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the weights' gradients."""
+        """Clears the weights' gradients."""
         for weight in self.weights:
             weight.grad = None
 
@@ -275,23 +276,23 @@ class Float32AdamW(torch.optim.AdamW):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Steps the copies by the weights' gradients, and rounds them into the weights.
 
-        A part of them at a time, so that there are float32 gradients of no more than that.
+        It takes a part of them at a time, to limit the memory of float32 gradients.
         """
         for some in self.parts.values():
             for weight, copy in some:
                 copy.grad = None if weight.grad is None else weight.grad.float()
-            super().step()  # of the copies that have a gradient now
+            super().step()  # the copies that have a gradient now
             for weight, copy in some:
                 weight.copy_(copy)
                 copy.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state, and the copies."""
+        """The optimiser's state with the copies."""
         return {**super().state_dict(), "copies": self.copies}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Puts back what ``state_dict`` gave; or torch's own AdamW, in a run that began with weights in float32."""
+        """Restores the result of ``state_dict``, or of torch's own AdamW in a run that began in float32."""
         groups = [{**group, "fused": True} for group in state_dict["param_groups"]]
         super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
         for copy, saved in zip(self.copies, state_dict.get("copies", self.weights), strict=True):

@@ -1,17 +1,17 @@
-"""The small model: a Qwen2 of a few hundred thousand parameters from scratch, and a tokenizer made from the games.
+"""The small model: a Qwen2 of a few hundred thousand parameters from scratch, and a tokenizer built from the games.
 
 The head size is 32, which inference servers' attention kernels support, so the checkpoint loads wherever a Qwen2 loads.
-The tokenizer has the words, digits and board symbols of every game of the suite, one id each, so an agent that was
-trained on one game plays them all. Four rules make it exact and short:
+The tokenizer has the words, digits and board symbols of every game of the suite, one id each, so an agent trained on
+one game can play them all. Four rules make it exact and short:
 
 - Every piece keeps its white space and decoding joins pieces, so text -> ids -> text is the identity.
-- A capital letter that no small letter follows is a piece of its own, as are every sign and digit: neighbouring symbols
-  of a board never merge into a word.
+- Signs, digits, and capital letters without a following small letter are pieces of their own: neighbouring symbols of a
+  board never merge into a word.
 - A place such as ``(2,4)`` is two pieces, its row and its column.
-- A phrase that stands in the messages of every level, such as a sentence of the instructions, is one id. The text that
-  a reader sees is unchanged and the prompt is several times shorter. Boards and the meaning of their symbols are never
-  part of a phrase: a game that is written in other symbols differs in those alone. Such ids are for reading only:
-  ``reading_only`` lists them, and a model that uses this tokenizer suppresses them when it writes.
+- A phrase in the messages of every level, such as a sentence of the instructions, is one id. The visible text is
+  unchanged, and the prompt is several times shorter. Boards and the meanings of their symbols are never part of a
+  phrase, so other symbols change nothing else. Phrase ids are for reading only: ``reading_only`` lists them, and a
+  model with this tokenizer suppresses them when it writes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 
 HEAD_SIZE = 32
 CONTEXT = 4096
-INITIAL_SCALE = 0.1  # about 1 / sqrt(hidden); the usual 0.02, meant for wide models, learns several times slower here
+INITIAL_SCALE = 0.1  # about 1 / sqrt(hidden); the usual 0.02, meant for wide models, learns several times slower
 
 _Model = TypeVar("_Model", bound=PreTrainedModel)
 
@@ -73,11 +73,11 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-LEVELS = 200  # enough to meet every pair of the bandits' names
-FEW = 8  # enough that what recurs in all of them is no chance, in a game whose names are the same on every level
+LEVELS = 200  # enough for every pair of the bandits' names to occur
+FEW = 8  # enough to exclude chance recurrences in a game with the same names on every level
 PLAYED = 8
 
-#: What changes the wording of the messages, each with the defaults for the rest.
+#: Options that change the wording of the messages, each with defaults for the rest.
 WORDINGS: tuple[dict[str, Any], ...] = (
     {},
     {"think": False},
@@ -111,8 +111,8 @@ def build_model(shape: SmallModel, tokenizer: PreTrainedTokenizerBase, seed: int
 
 def from_scratch(kind: type[_Model], config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> _Model:
     """A model with weights drawn from ``seed``, which may not write the tokenizer's ids for reading only."""
-    # Weights are drawn from torch's global state, on the CPU: seed it, then put it back as it was.
-    with torch.random.fork_rng(devices=[]):  # without devices it takes memory on every GPU
+    # Weights are drawn from torch's global state, on the CPU: seed it, then restore it.
+    with torch.random.fork_rng(devices=[]):  # without devices it would take memory on every GPU
         torch.default_generator.manual_seed(seed)
         model = kind(config)
     model.generation_config = GenerationConfig(
@@ -128,8 +128,8 @@ def from_scratch(kind: type[_Model], config: PreTrainedConfig, tokenizer: PreTra
 def build_tokenizer(games: Sequence[GameTexts] = ()) -> Qwen2Tokenizer:
     """A word-level tokenizer with a ChatML template, of the suite's texts and these.
 
-    Its ids depend on the texts alone, not on their order: it is the same one for every run on games of the suite,
-    unless options of a run, such as names of arms, bring words of their own.
+    Its ids depend on the texts alone, not on their order, so it is the same for every run on games of the suite, unless
+    options such as names of arms add words.
     """
     every = [*suite_texts(), *games]
     phrases = {phrase for game in every for phrase in _phrases(game.frames)} | {f"{role}\n" for role in ROLES}
@@ -152,7 +152,7 @@ def build_tokenizer(games: Sequence[GameTexts] = ()) -> Qwen2Tokenizer:
 
 
 def reading_only(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids that no reply may hold, increasing: phrases, single bytes, padding, the start of a message."""
+    """The ids that replies must not hold, increasing: phrases, single bytes, padding, the start of a message."""
     words = {
         index
         for index, token in tokenizer.added_tokens_decoder.items()
@@ -162,29 +162,29 @@ def reading_only(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def check_known(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> None:
-    """Raises a ValueError if a text held a word that this tokenizer could only spell byte by byte.
+    """Raises a ValueError if a text holds a word that the small tokenizer can only spell byte by byte.
 
-    Any other tokenizer passes: spelling is what it was trained on.
+    Other tokenizers always pass, since they were trained on such spellings.
     """
     known = _known(tokenizer)
     if known and not known.issuperset(ids):
         spelled = [place for place, index in enumerate(ids) if index not in known]
         nearby = ids[max(0, spelled[0] - 8) : spelled[0] + 12]
         raise ValueError(
-            f"the small model's tokenizer lacks a word, here: {tokenizer.decode(list(nearby))!r}. It was made without "
-            "the texts of these settings: train a model with them, or give --model one with a general tokenizer."
+            f"the small model's tokenizer does not know a word in {tokenizer.decode(list(nearby))!r}. It was built "
+            "without the texts of these settings: train a model with them, or use --model with a general tokenizer."
         )
 
 
 @cache
 def _known(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The ids of words, of a tokenizer that ``build_tokenizer`` made; none of any other."""
+    """The word ids of a tokenizer from ``build_tokenizer``; empty for any other."""
     made_here = {START, f"{ROLES[0]}\n"} <= tokenizer.get_vocab().keys()
     return frozenset(tokenizer.added_tokens_decoder) if made_here else frozenset()
 
 
 def _phrases(levels: Sequence[Sequence[str]]) -> set[str]:
-    """Runs of two words or more, without digits or line ends, that the texts of every level hold."""
+    """Runs of two words or more, without digits or line ends, common to the texts of every level."""
     each = [
         {
             run
@@ -199,12 +199,12 @@ def _phrases(levels: Sequence[Sequence[str]]) -> set[str]:
 
 @dataclass(frozen=True)
 class GameTexts:
-    """The texts of a game that its tokenizer is made from."""
+    """The texts of a game for its tokenizer."""
 
     frames: list[list[str]]
     """The instructions and user messages of an episode on each level, without boards and symbols."""
     texts: set[str]
-    """Boards, the meaning of their symbols, and what a policy may write."""
+    """Boards, the meanings of their symbols, and texts that a policy may write."""
 
 
 @cache
@@ -215,7 +215,7 @@ def suite_texts() -> tuple[GameTexts, ...]:
 
 
 def game_texts(env: ReplyEnv, thought: str) -> GameTexts:
-    """The texts of one environment, and what a demonstrator with this thought writes in it."""
+    """The texts of one environment and of a demonstrator with this thought."""
     if isinstance(env, TaskEnv):
         return _task_texts(env)
     assert isinstance(env, TurnEnv)
@@ -223,7 +223,7 @@ def game_texts(env: ReplyEnv, thought: str) -> GameTexts:
 
 
 def _suite() -> Iterator[TurnEnv]:
-    """Every game of the suite in every form; a game that a user adds brings its texts with its own runs."""
+    """Every game of the suite in every form; a user's game adds its texts in its own runs."""
     for spec in TABLE.values():
         if not spec.game.startswith("ragen_gym."):
             continue
@@ -234,7 +234,7 @@ def _suite() -> Iterator[TurnEnv]:
 
 
 def _task_texts(env: TaskEnv) -> GameTexts:
-    """The messages of ``LEVELS`` episodes of a text task, and the replies that it knows, each played to its end."""
+    """The messages and known replies of ``LEVELS`` episodes of a text task, each played to its end."""
     found, rng = GameTexts([], set()), np.random.default_rng(0)
     writers = [env.optimal_reply] * env.has_oracle + [lambda: env.random_reply(rng)] * env.has_random_replies
     for seed in range(LEVELS):
@@ -252,13 +252,13 @@ def _task_texts(env: TaskEnv) -> GameTexts:
 
 
 def _texts(env: TurnEnv, thought: str, levels: int) -> GameTexts:
-    """Messages on so many levels; the first ``PLAYED`` are played badly and well, so that every kind occurs."""
+    """Messages on ``levels`` levels; the first ``PLAYED`` are played badly and well, so that every kind occurs."""
     legend = [meaning for _, meaning in env.game.legend(env.env.vocabulary)]
     lines = env.instructions.split("\n")
     symbols = [line for line in lines if legend and all(meaning in line for meaning in legend)]
     rules = [line for line in lines if line not in symbols]
     found = GameTexts([], {*symbols, *env.env.vocabulary.symbols, WORDS.get(thought, "")})
-    cells = env.game.layout == "grid" and env.env.text_format != "coord"  # whose symbols are words by themselves
+    cells = env.game.layout == "grid" and env.env.text_format != "coord"  # its symbols are words of their own
     for seed in range(levels):
         _, info = env.reset(seed=seed)
         frame, over = list(rules), seed >= PLAYED

@@ -1,9 +1,9 @@
-"""The small model that reads pictures: a Qwen2.5-VL of a few hundred thousand parameters, from scratch.
+"""The small visual model: a Qwen2.5-VL of a few hundred thousand parameters, from scratch.
 
-Its tokenizer is the small model's, with the ids that mean pictures after all others, so a text has the same ids in
-both. A patch has 14 pixels and 2 x 2 patches become a visual token: pictures with tiles of 28 pixels have one visual
-token a tile. The vision encoder is as wide and as deep as the language model; its attention sees the whole picture in
-every layer. The checkpoint loads wherever a Qwen2.5-VL loads.
+Its tokenizer is the small model's, with picture ids after all others, so a text has the same ids in both. A patch has
+14 pixels and 2 x 2 patches become a visual token, so a tile of 28 pixels is one visual token. The vision encoder is as
+wide and deep as the language model; its attention covers the whole picture in every layer. The checkpoint loads
+wherever a Qwen2.5-VL loads.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ TEMPLATE = (
 )
 
 PROCESSOR = ImageProcessor(min_pixels=28 * 28, max_pixels=28 * 28 * 1024)
-"""Pictures of up to 1,024 tiles of 28 pixels are read as they are."""
+"""Pictures of up to 1,024 tiles of 28 pixels are read unscaled."""
 
 SECTIONS = [HEAD_SIZE // 2 - 4 * (HEAD_SIZE // 11), *[2 * (HEAD_SIZE // 11)] * 2]
-"""Rotary frequencies of a head for time, rows and columns: about as Qwen2.5-VL shares them out, 16, 24, 24 of 64."""
+"""Rotary frequencies of a head for time, rows and columns, about in Qwen2.5-VL's proportion of 16, 24, 24 of 64."""
 
 
 def small_tokenizer(config: Config) -> Qwen2Tokenizer:
     """The tokenizer of the small model that these settings train from scratch.
 
-    That of a visual model also holds the words of messages with other pictures, and with the board as text: so it can
-    be measured on pictures that it was not trained on, and compared with a model that reads text.
+    A visual model's tokenizer also has the words of messages with other pictures and with text boards, so that the
+    model can be evaluated on unseen pictures and compared with a text model.
     """
     games = all_settings(config)
     if visual := config.small_model.kind == "vision":
@@ -74,14 +74,14 @@ def small_tokenizer(config: Config) -> Qwen2Tokenizer:
 
 
 def with_images(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Gives the small model's tokenizer the ids that mean pictures, and a template that shows them."""
+    """Adds picture ids and a template with pictures to the small model's tokenizer."""
     names = [VISION_START, VISION_END, IMAGE, VIDEO]
     tokenizer.add_special_tokens({"additional_special_tokens": [*_extra(tokenizer), *names]})
     tokenizer.chat_template = TEMPLATE
 
 
 def vision_config(shape: SmallModel, tokenizer: PreTrainedTokenizerBase) -> Qwen2_5_VLConfig:
-    """The model's config; ``tokenizer`` is one of ``with_images``."""
+    """The model's config; ``tokenizer`` comes from ``with_images``."""
     heads = shape.hidden // HEAD_SIZE
     ids = tokenizer.get_vocab()
     config = Qwen2_5_VLConfig(
@@ -123,7 +123,7 @@ def vision_config(shape: SmallModel, tokenizer: PreTrainedTokenizerBase) -> Qwen
 
 
 def small_vision(shape: SmallModel, tokenizer: PreTrainedTokenizerBase) -> Vision:
-    """How the model reads pictures, without the model."""
+    """The model's picture handling, without the model."""
     return Vision.from_config(vision_config(shape, tokenizer), PROCESSOR)
 
 
@@ -132,7 +132,7 @@ def build_vision_model(
 ) -> Qwen2_5_VLForConditionalGeneration:
     """A model with weights drawn from ``seed``, which may not write the tokenizer's ids for reading only.
 
-    Its image processor is attached, see ``ragen_agent.inference.vision.vision_of``; ``tokenizer`` comes from
+    Its image processor is attached (``ragen_agent.inference.vision.vision_of``). ``tokenizer`` comes from
     ``with_images``.
     """
     config = vision_config(shape, tokenizer)
@@ -142,6 +142,6 @@ def build_vision_model(
 
 
 def _extra(tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """The special tokens that the tokenizer names besides those with a role of their own."""
+    """The tokenizer's additional special tokens, without a role of their own."""
     roles = {tokenizer.pad_token, tokenizer.eos_token, tokenizer.unk_token}
     return [token for token in tokenizer.all_special_tokens if token not in roles]

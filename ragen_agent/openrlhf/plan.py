@@ -203,8 +203,8 @@ def doubts(config: Config, settings: OpenRLHF | None, played: Sequence[tuple[Con
             lower = f", or lower turns.max_tokens_per_turn to {fits}" if fits else ""
             found.append(
                 f"Replies may not fit{where}: {replies} of at most {limit:,} tokens and {others:,} of prompt and "
-                f"messages are {needed:,}, but turns.max_tokens_per_episode={most}, so an episode of long replies is cut. Raise "
-                f"it to {needed}{lower}."
+                f"messages are {needed:,}, but turns.max_tokens_per_episode={most}, so an episode of long replies is "
+                f"cut. Raise it to {needed}{lower}."
             )
     return [*dict.fromkeys(found), *(_idle_gpus(config, settings) if settings else [])]
 

@@ -1,1 +1,1 @@
-"""Agent programs of one's own, in any language: an OpenAI-compatible endpoint in front of the engine that trains."""
+"""Users' agent programs, in any language, behind an OpenAI-compatible endpoint of the training engine."""

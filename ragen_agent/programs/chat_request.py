@@ -1,4 +1,4 @@
-"""A chat-completions request as it is honoured: its messages, length limit and stop sequences, all else refused."""
+"""Supported part of a chat-completions request: messages, length limit and stop sequences; all else is refused."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["ChatRequest", "Message", "read_request"]
 
 Message = dict[str, str]
 
-#: Fields that are read here, or that change no text: names, storage, caching, speed. The training sets the temperature.
+#: Fields that are read, or that do not change the text: names, storage, caching, speed. Training sets the temperature.
 _TAKEN = {
     *("messages", "model", "stop", "max_tokens", "max_completion_tokens", "temperature"),
     *("user", "safety_identifier", "store", "metadata", "service_tier", "prediction", "parallel_tool_calls"),
     *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
 }
-#: Values of other fields that change nothing. Null is one of every field.
+#: Neutral values of other fields. Null is neutral for every field.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "stream": (False,),
@@ -37,7 +37,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    # Of vLLM and other servers, which clients send as extra_body.
+    # Fields of vLLM and other servers, sent by clients as extra_body.
     "top_k": (-1, 0),
     "min_p": (0,),
     "repetition_penalty": (1,),
@@ -50,7 +50,7 @@ class ChatRequest:
 
     Attributes:
         messages: texts of the system, the user and the assistant, the last one the user's.
-        most: the most tokens of the reply; None for as many as the settings allow.
+        most: maximum tokens of the reply; None for the limit of the settings.
         stop: texts before which the reply ends.
     """
 
@@ -88,7 +88,7 @@ def read_request(body: Mapping[str, Any]) -> ChatRequest:
 
 def _messages(value: Any) -> list[Message]:
     if not isinstance(value, list) or not value:
-        raise ValueError("messages must be a list with a message or more.")
+        raise ValueError("messages must be a list of at least one message.")
     messages = []
     for number, message in enumerate(value):
         role = message.get("role") if isinstance(message, Mapping) else None
@@ -111,5 +111,5 @@ def _text(content: Any, number: int) -> str:
     if not isinstance(parts, list) or not all(
         isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
     ):
-        raise ValueError(f"messages[{number}] must hold text: pictures and tools are not taken here.")
+        raise ValueError(f"messages[{number}] must hold text: pictures and tools are not supported.")
     return replace_surrogates("".join(part["text"] for part in parts))

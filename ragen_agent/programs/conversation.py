@@ -1,4 +1,4 @@
-"""A program's chat requests as rows of tokens: sampled ids are kept, and only what is new in a request is encoded."""
+"""A program's chat requests as rows of tokens: sampled ids are kept, and only new messages are encoded."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class ContextOverflowError(ValueError):
 
 @dataclass(eq=False)
 class Reply:
-    """A reply, from the request for it on.
+    """A reply, created with its request.
 
     Attributes:
         number: its place among the requests of the episode.
-        messages: the request's.
+        messages: the request's messages.
         prompt: their ids.
-        limit: the most tokens that it may have.
-        follows: the reply whose tokens the prompt begins with; None for a prompt that was encoded from its messages.
-        ids: what was sampled, up to the token that completes a stop sequence.
-        log_probs: likewise.
+        limit: maximum tokens of the reply.
+        follows: the reply whose tokens the prompt begins with; None for a prompt encoded from its messages.
+        ids: the sampled ids, up to the token that completes a stop sequence.
+        log_probs: their log-probabilities.
         written: the text of the ids.
-        text: the text that the program gets, which ends before a stop sequence.
-        stopped: whether the model or a stop sequence ended it, and not its limit.
+        text: the text for the program, which ends before a stop sequence.
+        stopped: True if the model or a stop sequence ended it, not its limit.
     """
 
     number: int
@@ -55,18 +55,18 @@ class Reply:
 class Conversation:
     """The requests of one episode.
 
-    A request whose messages are those of an earlier one, its reply, and one more of the user's begins with the tokens
-    of that reply: then only the last message is encoded. If no other reply came between, it continues the row. Any
-    other request begins a new row with all its messages, in which earlier replies are text and are not learned from.
+    If a request repeats an earlier request and its reply, plus one user message, its prompt begins with the reply's
+    tokens, and only the last message is encoded. Without another reply in between, it continues the row. Any other
+    request begins a new row with all its messages, in which earlier replies are text and not learned from.
 
-    A stop sequence stays in its reply's tokens, since it is the action with which the policy ended the reply. A program
-    that sends the reply back as it got it, without the sequence, thereby begins a new row.
+    A stop sequence stays in its reply's tokens, since it is the action by which the policy ended the reply. A program
+    that sends the reply back as received, without the sequence, thereby begins a new row.
 
     Args:
         chat: the chat template.
         max_tokens_per_turn: length limit of a reply, its stop token included.
         max_tokens_per_episode: length limit of a row, prompts included.
-        check: called with ids that no model sampled; it may raise.
+        check: called with unsampled ids; it may raise.
 
     Attributes:
         asked: the number of requests.
@@ -86,11 +86,11 @@ class Conversation:
         self.replies: list[Reply] = []
 
     def request(self, messages: Sequence[Message], most: int | None = None) -> Reply:
-        """A reply that is to be sampled; any number of them may be at a time.
+        """A new reply to sample; any number may be pending at a time.
 
         Args:
-            messages: of the request.
-            most: the most tokens that the program asks for; None for as many as the settings allow.
+            messages: the request's messages.
+            most: the program's token limit; None for the limit of the settings.
 
         Raises:
             ContextOverflowError: the messages leave no room for a token.
@@ -110,7 +110,7 @@ class Conversation:
         return Reply(self.asked - 1, [*messages], prompt, limit, follows, [], [])
 
     def add(self, reply: Reply, sampled: Sampled, stop: Sequence[str] = ()) -> None:
-        """Make a reply part of the episode: what was sampled, as far as the first of the stop sequences.
+        """Add a reply to the episode: the sampled tokens up to the first stop sequence.
 
         Raises:
             ValueError: a log-probability that is not finite.
@@ -125,18 +125,18 @@ class Conversation:
         insort(self.replies, reply, key=lambda each: each.number)
 
     def drop(self, reply: Reply) -> None:
-        """Take a reply that the program never received out of the episode."""
+        """Remove a reply that the program never received from the episode."""
         self.replies.remove(reply)
 
     def trajectory(self, rewards: Sequence[float], infos: Sequence[TurnInfo], **outcome: Any) -> Trajectory:
-        """The record of the episode; every row is a context of it.
+        """The record of the episode; every row is one of its contexts.
 
-        Its messages are the first system message, and each reply after the message that it answers: what else a request
-        repeats or shows stands in the ids.
+        Its messages are the first system message, and each reply after the message that it answers; other messages of
+        requests are only in the ids.
 
         Args:
-            rewards: of each of ``replies``.
-            infos: of each of them, or none.
+            rewards: reward of each of ``replies``.
+            infos: information on each of them, or empty.
             outcome: the other fields of ``Trajectory``.
         """
         ids: list[int] = []
@@ -156,7 +156,7 @@ class Conversation:
                 said.append(reply.messages[0])
             said += [reply.messages[-1], {"role": "assistant", "content": reply.text}]
             before = reply
-        if before is None:  # a failure before the first reply: no consumer takes rows of fewer than two tokens
+        if before is None:  # a failure before the first reply: consumers need rows of at least two tokens
             ids, sampled, log_probs = [self.chat.end_id] * 2, [False] * 2, [0.0] * 2
         return Trajectory(
             ids=np.array(ids, np.int64),
@@ -173,7 +173,7 @@ class Conversation:
     def _stop(self, ids: Sequence[int], stop: Sequence[str]) -> tuple[int, int]:
         """Number of tokens up to the end of the first stop sequence, and of characters from its start on; 0 for none.
 
-        What the template begins for the model is not searched, since it is part of the prompt.
+        The part of the reply begun by the template is not searched, since it belongs to the prompt.
         """
         whole = len(ids) - (ids[-1] in self.chat.stop_ids)
 
@@ -187,7 +187,7 @@ class Conversation:
         return length, found(length)
 
     def _follow(self, messages: Sequence[Message]) -> tuple[Reply | None, list[int]]:
-        """The reply that a request continues, and the ids that come after it; None and a whole prompt for others."""
+        """The reply that a request continues, and the ids after it; None and a whole prompt for other requests."""
         for reply in reversed(self.replies):
             if [*messages[:-1]] != [*reply.messages, {"role": "assistant", "content": reply.written}]:
                 continue

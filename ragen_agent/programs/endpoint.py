@@ -1,9 +1,9 @@
 """The HTTP server between programs and training: chat completions in OpenAI's form, and the game to play.
 
-Each program has an address of its own, ``http://127.0.0.1:PORT/KEY``. Below it are ``/v1/chat/completions`` and
-``/v1/models`` of OpenAI's interface, and of ``ragen-gym serve`` what plays a game by whole replies: ``POST /sessions``,
-``POST /sessions/{session}/reset``, ``POST /sessions/{session}/turn``, ``DELETE /sessions/{session}``. Which level is
-played, and how it is sampled, is up to the training: what a request says of it is ignored.
+Each program has its own address, ``http://127.0.0.1:PORT/KEY``. Below it are ``/v1/chat/completions`` and
+``/v1/models`` of OpenAI's interface, and the paths of ``ragen-gym serve`` for games with whole replies: ``POST
+/sessions``, ``POST /sessions/{session}/reset``, ``POST /sessions/{session}/turn``, ``DELETE /sessions/{session}``.
+Training chooses the level and the sampling; requests cannot change them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any, Protocol
 
 __all__ = ["Endpoint", "Player", "RequestError", "completion"]
 
-#: The most bytes of a request.
+#: Maximum bytes of a request.
 LARGEST = 16 * 2**20
-#: Seconds without a byte for which the rest of a refused request is thrown away, so that its client reads the refusal.
+#: Idle seconds until the rest of a refused request is no longer drained; draining lets the client read the refusal.
 _REFUSED_SECONDS = 1.0
 
 
 class RequestError(Exception):
-    """A request that is refused; ``status`` is HTTP's."""
+    """A refused request, with its HTTP ``status``."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -37,18 +37,18 @@ class RequestError(Exception):
 
 
 class Player(Protocol):
-    """What a program's requests are answered by. Each method may raise a ``RequestError``."""
+    """Handler of a program's requests. Each method may raise a ``RequestError``."""
 
     def complete(self, body: Mapping[str, Any], gone: Callable[[], bool]) -> dict[str, Any]:
-        """A chat completion; ``gone`` is whether the client has closed the connection."""
+        """A chat completion; ``gone()`` is True once the client has closed the connection."""
         ...
 
     def abandon(self, completion: str) -> None:
-        """The client closed the connection and left the completion of this id unread."""
+        """Handle a client that closed the connection before reading the completion of this id."""
         ...
 
     def begin(self) -> dict[str, Any]:
-        """A session: the next episode."""
+        """Begin a session: the next episode."""
         ...
 
     def reset(self) -> dict[str, Any]:
@@ -56,16 +56,16 @@ class Player(Protocol):
         ...
 
     def turn(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """What a reply does in the game."""
+        """Play a reply in the game."""
         ...
 
     def end(self) -> None:
-        """The program is done with the episode."""
+        """End the episode at the program's request."""
         ...
 
 
 def completion(model: str, text: str, prompt_tokens: int, completion_tokens: int, stopped: bool) -> dict[str, Any]:
-    """A chat completion: a reply's text, the tokens of prompt and reply, and whether its end is not the limit's."""
+    """A chat completion: a reply's text, the token counts of prompt and reply, and ``stopped``, False at the limit."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": text, "refusal": None},
@@ -120,17 +120,17 @@ class Endpoint:
         self._thread.join()
 
     def start(self) -> None:
-        """Serve from now on, until the process ends; as a context manager until its end."""
+        """Serve until the process ends, or until the context manager exits."""
         self._thread.start()
 
     def add(self, player: Player) -> str:
-        """The address at which a program reaches this player, which nobody else can guess."""
+        """Serve the player at a new, unguessable address, and return it."""
         key = secrets.token_hex(16)
         self._server.players[key] = player
         return f"http://127.0.0.1:{self._server.server_port}/{key}"
 
     def remove(self, url: str) -> None:
-        """Serve the player at this address no longer."""
+        """Stop serving the player at this address."""
         self._server.players.pop(url.rpartition("/")[2], None)
 
 
@@ -139,14 +139,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: _Server
     protocol_version = "HTTP/1.1"
-    timeout = 600  # of a connection that sends nothing, in seconds
-    _sent: tuple[Player, str] | None = None  # whose completion was sent last, and its id, until the next request
+    timeout = 600  # seconds until an idle connection is closed
+    _sent: tuple[Player, str] | None = None  # the player and id of the last completion, until the next request
 
     def handle(self) -> None:
         """Serve requests until the client closes the connection.
 
-        A client that closes it with bytes unread, as after its timeout, resets it: that is how the system says that it
-        did not read the answer. So the end is waited for even where the client asked for one answer only.
+        A client that closes it with unread bytes, as after its timeout, resets it, which shows that it did not read the
+        answer. So the end is awaited even if the client requested only one answer.
         """
         try:
             super().handle()
@@ -173,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve("DELETE")
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the log of a run is elsewhere."""
+        """Do nothing: a run has its own log."""
 
     def _serve(self, method: str) -> None:
         try:
@@ -181,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         except RequestError as error:
             status = error.status
             answer = {"error": {"message": str(error), "type": "invalid_request_error", "code": error.code}}
-        except Exception as error:  # a bug, or a game that raised: the program is told, and the episode shows it
+        except Exception as error:  # a bug or a game's error: reported to the program and in the episode
             status = 500
             answer = {"error": {"message": f"{type(error).__name__}: {error}", "type": "server_error", "code": None}}
         content = b"" if answer is None else json.dumps(answer).encode()
@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         if status >= 400:
-            self.send_header("x-should-retry", "false")  # read by OpenAI's clients, which repeat 409 and 500 otherwise
+            self.send_header("x-should-retry", "false")  # else OpenAI's clients retry 409 and 500
         self.end_headers()
         self.wfile.write(content)
 
@@ -220,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise RequestError(404, "not_found", f"there is no {method} /{'/'.join(path)} here.")
 
     def _gone(self) -> bool:
-        """Whether the client has closed the connection."""
+        """True if the client has closed the connection."""
         self.connection.settimeout(0)
         try:
             return not self.connection.recv(1, socket.MSG_PEEK)
@@ -233,7 +233,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.settimeout(self.timeout)
 
     def _content(self) -> bytes:
-        """The body, of a stated length or in chunks (RFC 9112, section 7.1); raises a ValueError if it is too long."""
+        """The body, by Content-Length or in chunks (RFC 9112, section 7.1); raises a ValueError if it is too long."""
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             return self.rfile.read(_bounded(int(self.headers.get("Content-Length", "0")), LARGEST))
         text = b""

@@ -1,4 +1,4 @@
-"""A program that was started: how it is ended, and how it ended."""
+"""A started program: ending it, and its exit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 __all__ = ["ProgramProcess"]
 
-_LAST = 4096  # bytes of standard error that are read for its last line
+_LAST = 4096  # bytes of standard error to read for its last line
 
 
 class ProgramProcess:
@@ -39,16 +39,16 @@ class ProgramProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """True while it runs."""
         return self._process.poll() is None
 
     @property
     def failed(self) -> bool:
-        """Whether it ended with another exit code than 0."""
+        """True if it ended with an exit code other than 0."""
         return bool(self._process.poll())
 
     def ask_to_end(self) -> None:
-        """Send it, and what it started, SIGTERM."""
+        """Send SIGTERM to it and its children."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -56,9 +56,9 @@ class ProgramProcess:
         self._signal(signal.SIGKILL)
 
     def end(self, wait: float = 0.0) -> str:
-        """End it if it has not ended by itself within so many seconds, and all that it started.
+        """End it and its children if it has not ended within ``wait`` seconds.
 
-        Returns how it ended, with its last words.
+        Returns its exit code and the last line of its standard error.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(wait)
@@ -73,5 +73,5 @@ class ProgramProcess:
         return f"exit code {self._process.returncode}" + (f": {lines[-1].strip()[:300]}" if lines else "")
 
     def _signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # on macOS the latter, of a zombie
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # on macOS PermissionError for a zombie
             os.killpg(self._process.pid, number)

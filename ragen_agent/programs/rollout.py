@@ -1,13 +1,13 @@
-"""Episodes played by programs: processes that are started here, and reach the engine and the game through the endpoint.
+"""Episodes played by programs: processes that reach the engine and the game through the endpoint.
 
 A program is started with ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``RAGEN_GYM_URL`` in its environment. It may play
-one episode and end, and is started again for the next, or ask for one session after another until it is told that there
-is none (HTTP 410). The rewards of the game go to the last reply that was sampled before them.
+one episode and end, and is started again for the next, or request one session after another until none is left
+(HTTP 410). A reward of the game goes to the last reply sampled before it.
 
-The game is played in the threads of the server, and all tokens are sampled in the thread of ``play_programs``; requests
-that wait together are one batch. Each reply draws from the stream of its episode and its number in it, but when
-requests arrive is up to the programs, and logits differ in their last bits with the shape of a batch: a run with
-programs repeats up to that.
+The game is played in the threads of the server, and all tokens are sampled in the thread of ``play_programs``; waiting
+requests form one batch. Each reply draws from the stream of its episode and its number. But batches depend on the
+programs' timing, and logits differ in their last bits with the shape of a batch: a run with programs repeats only up to
+this.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ragen_agent.tokens.trajectory import Trajectory
 
 __all__ = ["MOST_IDLE", "NO_EPISODE", "play_programs"]
 
-_POLL = 0.02  # seconds for which the loop waits for a request before it looks after the programs
-_GATHER = 0.004  # seconds for which a request waits for others of its batch
-MOST_IDLE = 3  # programs in a row that end without having begun an episode, after which the run ends
+_POLL = 0.02  # seconds to wait for a request before checking on the programs
+_GATHER = 0.004  # seconds for which a request waits for others to join its batch
+MOST_IDLE = 3  # consecutive programs without an episode after which the run ends
 NO_EPISODE = (
     "program.command {!r} ended {} times in a row ({}) without having begun an episode: it must POST to "
     "RAGEN_GYM_URL/sessions, as a client of ragen-gym serve does."
@@ -54,16 +54,16 @@ def play_programs(
 
     Args:
         engine: samples the replies.
-        processes: whose turn environments, templates and limits are used; as many programs at a time at most.
-        instances: what to play.
-        program: the command, and how it is run.
-        temperature: of sampling, above 0; what a program asks for is ignored.
-        seed: of sampling.
-        check: called with ids that no model sampled; it may raise.
-        over: called with the number of episodes that are over.
+        processes: give turn environments, templates and limits; each serves one program at a time.
+        instances: the episodes to play.
+        program: the command and its settings.
+        temperature: sampling temperature, above 0; a program's own is ignored.
+        seed: sampling seed.
+        check: called with unsampled ids; it may raise.
+        over: called with the number of finished episodes.
 
     Returns:
-        Trajectories in the order of ``instances``; those of failed episodes have ``failure`` set.
+        Trajectories in the order of ``instances``; failed episodes have ``failure`` set.
 
     Raises:
         ValueError: messages with pictures, or a command that cannot be started or never begins an episode.
@@ -78,19 +78,19 @@ def play_programs(
 
 @dataclass
 class _Pending:
-    """A request that waits for its reply."""
+    """A request waiting for its reply."""
 
     ids: list[int]
     limit: int
     number: int
     done: threading.Event = field(default_factory=threading.Event)
-    abandoned: bool = False  # nobody waits for the reply any longer
+    abandoned: bool = False  # the reply is no longer awaited
     reply: Sampled | None = None
     error: str = ""
 
 
 class _Rollout:
-    """The episodes of one call; ``play`` runs in the caller's thread, all else is called from the server's, too."""
+    """The episodes of one call; ``play`` runs in the caller's thread, the rest in the server's threads too."""
 
     def __init__(
         self, engine: Engine, instances: Sequence[Instance], program: Program, temperature: float, seed: int
@@ -167,7 +167,7 @@ class _Rollout:
             process.end(max(0.0, until - time.monotonic()))
 
     def _gather(self) -> list[_Pending]:
-        """Requests that wait, of any program; each gives others the chance to join its batch."""
+        """Waiting requests of all programs; each gives others a chance to join its batch."""
         found: list[_Pending] = []
         with suppress(queue.Empty):
             found.append(self._waiting.get(timeout=_POLL))
@@ -190,7 +190,7 @@ class _Rollout:
                     seed=self.seed,
                     episodes=[each.number for each in now],
                 )
-            except Exception as error:  # out of memory, a lost device: these episodes cannot go on
+            except Exception as error:  # out of memory, a lost device: these episodes cannot continue
                 for each in now:
                     each.error = f"{type(error).__name__}: {error}"
             else:

@@ -1,4 +1,4 @@
-"""What a program's requests are answered by: the episode that it plays, in the game and in tokens."""
+"""Answers to a program's requests: the episode that it plays, in the game and in tokens."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["Source", "Worker"]
 
 
 class Source(Protocol):
-    """Where episodes come from and go to; called from the threads of the server."""
+    """Source and sink of episodes; called from the threads of the server."""
 
     def next(self) -> tuple[int, Instance] | None:
-        """The next episode and its number; None where there is none left."""
+        """The next episode and its number; None if none is left."""
         ...
 
     def sample(self, ids: list[int], limit: int, episode: int, number: int, gone: Callable[[], bool]) -> Sampled:
         """Reply ``number`` of an episode after these ids.
 
         Raises:
-            ConnectionAbortedError: ``gone``, so nobody waits for it.
-            RuntimeError: the engine broke.
-            TimeoutError: there is no reply in time.
+            ConnectionAbortedError: the client is ``gone``.
+            RuntimeError: the engine failed.
+            TimeoutError: no reply in time.
         """
         ...
 
@@ -53,11 +53,11 @@ class _Episode:
     index: int
     seed: int
     conversation: Conversation
-    first: dict[str, Any]  # its first message, as the server of games says it
+    first: dict[str, Any]  # its first message, in the form of ragen-gym serve
     level_id: str
     board: str | None
-    completions: dict[str, Reply] = field(default_factory=dict)  # the replies that were sent, by the completion's id
-    #: the game's turns: the number of the last reply before each, -1 for none, its reward, and its facts
+    completions: dict[str, Reply] = field(default_factory=dict)  # the sent replies by completion id
+    #: the game's turns: the number of the last reply before each (-1 for none), its reward, and its facts
     turns: list[tuple[int, float, TurnInfo | None]] = field(default_factory=list)
     overflowed: bool = False  # the messages no longer fitted
     terminated: bool = False
@@ -71,13 +71,13 @@ class _Episode:
 
 
 class Worker:
-    """One program at a time, and the episode that it plays: the ``Player`` of its requests.
+    """The ``Player`` of one program at a time and its episode.
 
     Args:
-        program: the command, and how it is run.
-        process: whose turn environment, template and limits are used.
-        source: where episodes come from and go to.
-        check: called with ids that no model sampled; it may raise.
+        program: the command and its settings.
+        process: gives the turn environment, template and limits.
+        source: source and sink of episodes.
+        check: called with unsampled ids; it may raise.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Worker:
     ) -> None:
         self.program, self.mdp, self.source, self.check = program, process, source, check
         self.env = process.env
-        self.url = ""  # at which the program reaches it
+        self.url = ""  # the program's address for it
         self.process: ProgramProcess | None = None
-        self.episodes = 0  # that the process has begun
-        self._since = 0.0  # by time.monotonic: the start of the process, or the begin or end of its last episode
-        self._late = False  # whether the process took too long
+        self.episodes = 0  # number of episodes that the process has begun
+        self._since = 0.0  # time.monotonic of the process's start, or of its last episode's start or end
+        self._late = False  # True if the process took too long
         self._lock = threading.RLock()
         self._episode: _Episode | None = None
 
@@ -101,17 +101,17 @@ class Worker:
         self.process, self._since = ProgramProcess(self.program.command, variables), time.monotonic()
 
     def look_after(self) -> str | None:
-        """Ends what takes too long. Where the program has ended, so has its episode: how it ended; else None."""
+        """Ends a program that takes too long. Once it has ended, ends its episode and returns its exit; else None."""
         process, limit = self.process, self.program.timeout
         if process is not None and process.running:
             if time.monotonic() - self._since <= limit:
                 return None
             self._late = True
-            process.kill()  # without the lock, which a program that asks and asks nearly always holds
-        if not self._lock.acquire(blocking=False):  # a request of it is being answered
+            process.kill()  # without the lock, which a busy program holds nearly always
+        if not self._lock.acquire(blocking=False):  # one of its requests is being answered
             return None
         try:
-            if process is None:  # a request that was on its way as the program ended may have begun an episode
+            if process is None:  # a request in flight at the program's end may have begun an episode
                 self._finish(f"{Failure.AGENT_ERROR}: the program ended as it began the episode")
                 return None
             failed, how = process.failed, process.end()
@@ -206,7 +206,7 @@ class Worker:
             }
 
     def reset(self) -> dict[str, Any]:
-        """See ``Player``; of an episode that has had a turn, the next one's."""
+        """See ``Player``; after a turn it begins the next episode."""
         with self._lock:
             if self._episode is None or self._episode.turns:
                 self.begin()
@@ -226,7 +226,7 @@ class Worker:
                 observation, reward, terminated, truncated, info = self.env.step(reply)
                 if not math.isfinite(reward):
                     raise ValueError(f"the turn's reward is {reward}")
-            except Exception as error:  # whatever a game raises fails its own episode, never the run
+            except Exception as error:  # a game's error fails its own episode, never the run
                 episode.failure = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
                 raise RequestError(500, "environment_error", str(error)) from None
             before, episode.board = episode.board, self._text("board")
@@ -254,7 +254,7 @@ class Worker:
         return self._episode
 
     def _finish(self, failure: str | None) -> None:
-        """The episode is what it is; ``failure`` is why, where it had not ended before."""
+        """Hand over the episode as it is; ``failure`` is the reason if it had not ended before."""
         episode, self._episode = self._episode, None
         if episode is None:
             return
@@ -294,5 +294,5 @@ class Worker:
 
 
 def _public(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of an environment's ``info`` that a program gets, as JSON; the server of games gives more."""
+    """The part of an environment's ``info`` that a program gets, as JSON; ragen-gym serve gives more."""
     return {name: info[name] for name in ("success", "level_id", "turn", "actions_left") if name in info}

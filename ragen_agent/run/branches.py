@@ -1,25 +1,24 @@
-"""Groups that are trees: some episodes of a group begin, token by token, as another one did (``training.groups_by``).
+"""Groups as trees: some episodes of a group share the beginning of another, token by token (``training.groups_by``).
 
-Of the episodes of a group one in ``1 + training.branches`` is a *base*, played from the start. The others branch off a
-base: they hold its first turns, with the very ids that were sampled there, and go on from the state that these led to,
-with replies and transition noise of their own. Where a base is branched is ``training.branch_at``:
+One in ``1 + training.branches`` episodes of a group is a *base*, played from the start. The others branch off a base:
+they begin with its first turns, with the ids sampled there, and continue from the state reached, with their own replies
+and transition noise. ``training.branch_at`` sets the branch point:
 
-- ``pivot``: the turn with which the level was lost, the first one with which the highest probability of success in the
-  moves that are left drops, or after which it is 0 (``ragen_gym.games.values.pivot``: exact, where PIVOT, arXiv
-  2609.35303, asks heuristics). A base that gave nothing away has none, nor has one whose values are unknown; it is
-  branched where its entropy is highest.
-- ``entropy``: the turn whose reply was the most uncertain, by the mean of minus the log-probabilities of its sampled
-  tokens (ARPO, arXiv 2507.19849, branches where the entropy rises; here nothing is sampled to find out).
+- ``pivot``: the turn that lost the level, the first one that lowers the highest probability of success in the remaining
+  moves, or after which it is 0 (``ragen_gym.games.values.pivot``: exact, while PIVOT, arXiv 2609.35303, uses
+  heuristics). A base without a pivot, or with unknown values, is branched at its highest entropy.
+- ``entropy``: the turn with the most uncertain reply, by the mean of minus the log-probabilities of its sampled tokens
+  (ARPO, arXiv 2507.19849, branches where the entropy rises; here no further sampling is needed).
 
-A base that is branched at its first turn, or that failed, has no turns to share: its branches are whole episodes.
+A base that failed, or is branched at its first turn, has no turns to share: its branches are whole episodes.
 
-A turn that several episodes hold is one turn. It is trained on once, in the base, with the mean of their advantages and
+A shared turn is one turn. It is trained on once, in the base, with the mean of the sharing episodes' advantages and
 returns (``ragen_agent.update.step_groups``); in the branches its tokens count as not sampled. Nothing is encoded
-again: a branch plays the base's replies once more, and the ids that this gives must be those of the base.
+again: a branch replays the base's replies, which must give the base's ids.
 
-**Cost.** A group has as many episodes as one without branches, of which fewer tokens were sampled: those of the shared
-turns once. ``sampled_tokens`` in ``metrics.jsonl`` counts them, ``stops.sampled_tokens`` ends runs at equal numbers.
-The engine reads a prefix that several rows share once, and so does the update, where they are in one minibatch.
+**Cost.** A group has as many episodes as without branches, but shared turns are sampled only once. ``sampled_tokens``
+in ``metrics.jsonl`` counts them, and ``stops.sampled_tokens`` ends runs at equal numbers. The engine reads a shared
+prefix once, and so does the update, if its rows are in one minibatch.
 """
 
 from __future__ import annotations
@@ -48,18 +47,18 @@ def branch_turn(base: Trajectory, at: str) -> int:
 def play_trees(
     play: Callable[[list[Instance], bool], list[Trajectory]], instances: Sequence[Instance], settings: Training
 ) -> list[Trajectory]:
-    """The episodes of whole groups: of each tree the base first, its branches after it.
+    """The episodes of whole groups; in each tree the base comes first, then its branches.
 
     Args:
-        play: the episodes of some instances; the second argument says whether they are branches.
-        instances: what to play; the noise seed of a branch is that of its noise from the branch on.
-        settings: the algorithm's.
+        play: plays some instances; the second argument is True for branches.
+        instances: the episodes to play; a branch's noise seed sets its noise from the branch on.
+        settings: the algorithm's settings.
 
     Returns:
         Trajectories in the order of the instances.
 
     Raises:
-        ValueError: an environment that cannot go back to a state; see ``TokenMDP.begin_branch``.
+        ValueError: an environment that cannot be restored to a state; see ``TokenMDP.begin_branch``.
     """
     size = 1 + settings.branches
     bases = play(list(instances[::size]), False)

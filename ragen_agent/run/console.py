@@ -1,4 +1,4 @@
-"""What a run shows: its progress, then a table, two transcripts and a curve. Plain lines where there is no terminal."""
+"""Console output of a run: progress, then a table, two transcripts and a curve; plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ragen_gym.games.registry import find, own_module, task_of
 
 __all__ = ["ROWS", "Display", "episode_counts", "measured_on", "plot_curve", "rates_table", "run_code_flag"]
 
-#: The rows of the final table by their key in ``summary.json``, and what each is.
+#: The rows of the final table by their key in ``summary.json``, and their meanings.
 ROWS = {
     "model": "the model",
     "before": "the policy before reinforcement",
@@ -41,7 +41,7 @@ ROWS = {
     "clean_warm_start": "imitation of a faultless demonstrator, at the cost of the warm start",
 }
 
-#: What a phase counts, where these are not "steps of" it.
+#: Units of phases that do not count "steps of" the phase.
 COUNTED = {
     "reinforcement": "iterations of reinforcement",
     "demonstrations": "demonstrations",
@@ -49,10 +49,10 @@ COUNTED = {
     "evaluation": "levels of the evaluation",
 }
 
-#: The rates that a curve shows as lines, and their colours.
+#: Rates drawn as lines in the curve, and their colours.
 LINES = {"optimal": "tab:green", "demonstrator": "tab:purple", "random": "tab:gray"}
 
-#: Between two lines where there is no terminal, by phase: each iteration of reinforcement has one, a short phase none.
+#: Seconds between two lines without a terminal, by phase: each iteration of reinforcement has one, a short phase none.
 SECONDS = {"reinforcement": 0.0, "evaluation": 2.0}
 
 
@@ -65,7 +65,7 @@ class Display:
 
     @contextmanager
     def progress(self, phase: str, total: int, done: int = 0) -> Iterator[None]:
-        """Shows how far a phase of ``total`` steps is."""
+        """Shows the progress of a phase of ``total`` steps."""
         what, seconds = COUNTED.get(phase, f"steps of {phase}"), SECONDS.get(phase, SECONDS_A_LINE)
         transient = phase == "evaluation"
         bar = ProgressBar(what, total, done=done, seconds=seconds, console=self.console, transient=transient)
@@ -77,17 +77,17 @@ class Display:
         self._bar.update(done)
 
     def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
-        """Some steps were done; ``record`` holds their figures."""
+        """Advances by ``steps`` steps; ``record`` holds their figures."""
         figures = [(metric, record[name]) for name, metric in METRICS.items() if name in record]
         shown = [(metric.progress, value) for metric, value in figures if value or not metric.rare]
         self._bar.advance(steps, "  ".join(form.format(value) for form, value in shown if form))
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Says what takes a moment and cannot be counted: next to a spinner on a terminal, else in a line."""
+        """Shows ``text`` during work without a count: beside a spinner on a terminal, else as a line."""
         if not self.console.is_terminal:
             self.say(f"{text} ...")
-        with self.console.status(escape(text)):  # which draws on terminals alone
+        with self.console.status(escape(text)):  # drawn on terminals only
             yield
 
     def say(self, text: str) -> None:
@@ -100,7 +100,7 @@ class Display:
             self.say(f"{_row_name(name)}: {Rate.from_dict(value)}")
 
     def report(self, config: Config, summary: Mapping[str, Any], folder: RunFolder) -> None:
-        """The table, a success and a failure, and where the files are."""
+        """Prints the table, a success and a failure, and the places of the files."""
         evaluation = config.evaluation
         for game, rates in {config.game: summary, **summary.get("games", {})}.items():
             self.console.print(rates_table(game, evaluation, rates))
@@ -154,7 +154,7 @@ def rates_table(game: str, evaluation: Evaluation, rates: Mapping[str, Any]) -> 
 
 
 def episode_counts(failed: int, overflowed: int) -> str:
-    """What stands behind the meaning of a rate where episodes failed or were cut."""
+    """Suffix of a rate's meaning if episodes failed or were cut."""
     left_out = f" ({failed} failed episodes left out)" if failed else ""
     return left_out + (f" ({overflowed} episodes cut at turns.max_tokens_per_episode)" if overflowed else "")
 
@@ -164,7 +164,7 @@ def _row_name(row: str) -> str:
 
 
 def _demonstrator_faults(how: Demonstrations, most: int) -> str:
-    """A sentence on what a demonstrator does badly on purpose, where a reply may hold ``most`` moves."""
+    """A sentence on a demonstrator's deliberate faults, with at most ``most`` moves in a reply."""
     total = sum(how.moves)
     shares = [f"{100 * chance / total:.0f} % hold {moves}" for moves, chance in enumerate(how.moves, 1) if chance]
     faults = [f"{100 * how.mistakes:.0f} % of its moves are drawn at random"] if how.mistakes else []
@@ -178,11 +178,11 @@ def _demonstrator_faults(how: Demonstrations, most: int) -> str:
 
 
 def run_code_flag(config: Config, trainer: OpenRLHF | None = None, extra: Sequence[str] = ()) -> str:
-    """The flag, after a space, with which a command takes a run that needs the user's consent.
+    """The consent flag, after a space, that a command needs for this run; empty if none.
 
     Args:
         config: the run's settings.
-        trainer: the settings of the distributed trainer, where it trains the run.
+        trainer: the settings of the distributed trainer, if it trains the run.
         extra: further flags for OpenRLHF.
     """
     games = any(own_module(each.game) for each in all_settings(config))
@@ -191,7 +191,7 @@ def run_code_flag(config: Config, trainer: OpenRLHF | None = None, extra: Sequen
 
 
 def measured_on(split: str) -> str:
-    """What the rates at the ends were measured on."""
+    """The levels behind the rates at the ends."""
     return "fixed levels of the training split" if is_training_split(split) else f"held-out {split} levels"
 
 

@@ -1,10 +1,10 @@
-"""What an iteration is measured by next to its training, and what the measurements cost; the same in both trainers.
+"""Per-iteration diagnostics and their timings, shared by both trainers.
 
-Most figures need passes of the model: gradient norms of the parts of the loss, entropies by teacher forcing, and what
-the reasoning knows of its prompt. For the last, RAGEN-2 (arXiv 2604.06268, section on diagnostics) samples reasoning Z
-for each of P prompts X, K times, and scores every reasoning under every prompt by teacher forcing. In *template
-collapse* the reasoning stays varied, so that the conditional entropy stays high, but it no longer says anything about
-its prompt, so that the mutual information falls and the prompt cannot be retrieved from it.
+Most figures need passes of the model: gradient norms of the parts of the loss, entropies by teacher forcing, and the
+mutual information of reasoning and prompt. For the last, RAGEN-2 (arXiv 2604.06268, section on diagnostics) samples
+reasoning Z for each of P prompts X, K times, and scores every reasoning under every prompt by teacher forcing. In
+*template collapse* the reasoning stays varied, so the conditional entropy stays high, but it no longer depends on its
+prompt, so the mutual information falls and the prompt cannot be retrieved from it.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ QUANTILES = 4
 
 
 class MeasuredPolicy(Protocol):
-    """The policy that played an iteration, where a trainer holds it; nothing here changes it or its gradients."""
+    """The policy that played an iteration; diagnostics never change it or its gradients."""
 
     def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
         """The log-prob of each row's second part after its first, float64 (rows,), by teacher forcing.
 
-        Both are token ids, visual tokens as ``images`` numbers them; where the second part is empty it is 0.
+        Both are token ids, with visual tokens as numbered by ``images``; the value is 0 if the second part is empty.
         """
         ...
 
     def entropy(self, played: Sequence[Trajectory]) -> float:
-        """The sum of the entropies, in nats, of the distributions that the episodes' tokens were drawn from."""
+        """The summed entropy, in nats, of the distributions from which the episodes' tokens were drawn."""
         ...
 
     def gradient_norms(self, iteration: Iteration, rows: Sequence[int]) -> dict[str, float]:
         """The gradient norms of the terms of the loss (``policy``, ``entropy``, ``kl``) on some episodes, by index.
 
-        Empty where the loss has no token.
+        Empty if the loss has no token.
         """
         ...
 
 
 class Monitor:
-    """The diagnostics of a run, each in the iterations that it is due, and their times.
+    """The diagnostics of a run, each in its due iterations, and their times.
 
-    ``piece`` gives a token's text; ``validation`` measures the success on the fixed levels of the split ``validation``,
-    and is None where the run asks for none.
+    ``piece`` gives a token's text; ``validation`` measures the success on the fixed levels of the split ``validation``;
+    None for runs without it.
     """
 
     def __init__(self, config: Config, piece: Callable[[int], str], validation: Callable[[], Rate] | None) -> None:
@@ -76,7 +76,7 @@ class Monitor:
         self._costs: dict[str, float] = {}
 
     def before_update(self, policy: MeasuredPolicy, iteration: Iteration) -> dict[str, Any]:
-        """The figures of the episodes, and those that need the policy that played them."""
+        """The figures of the episodes, and the figures that need the policy that played them."""
         settings, played = self.config.diagnostics, iteration.learned
         measures: dict[str, tuple[int, Callable[[], dict[str, Any]]]] = {
             "replies": (1, lambda: iteration.figures(self.piece)),
@@ -99,13 +99,13 @@ class Monitor:
         return figures
 
     def validate(self, iteration: int) -> dict[str, float]:
-        """The success of the validation, where one is due after this iteration."""
+        """The success of the validation, if one is due after this iteration."""
         if self.validation is None or not _due(self.config.stops.validate_every, iteration + 1):
             return {}
         return {"validation": self.timed("validation", self.validation).rate}
 
     def alarm(self, history: History, record: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, list[str]]:
-        """Says the signs of collapse that an iteration, not yet in the history, is the first to show; their names."""
+        """Prints the signs of collapse that first appear in an iteration not yet in the history; returns the names."""
         if not self.config.diagnostics.alarm:
             return {}
         signs = self.timed("alarm", lambda: history.new_signs(record))
@@ -114,14 +114,14 @@ class Monitor:
         return {"alarm": [sign.name for sign in signs]} if signs else {}
 
     def timed(self, name: str, measure: Callable[[], T]) -> T:
-        """What ``measure`` returns; its time is noted under this name."""
+        """Returns ``measure()`` and records its time under this name."""
         started = time.monotonic()
         result = measure()
         self._costs[name] = time.monotonic() - started
         return result
 
     def take_costs(self) -> dict[str, float]:
-        """Seconds that each measurement took since the last call."""
+        """Seconds of each measurement since the last call."""
         costs, self._costs = self._costs, {}
         return costs
 
@@ -135,8 +135,8 @@ def gradient_figures(policy: MeasuredPolicy, iteration: Iteration, minibatch: in
 
     On up to one minibatch of kept episodes: ``grad_policy``, ``grad_entropy`` and, with a KL term in the loss,
     ``grad_kl``. On up to one minibatch of each quarter of the groups by return std, kept or not: ``grad_spread_1`` (the
-    smallest) to ``grad_spread_4``, of the policy's part alone; a quarter without an episode is left out. RAGEN-2 (arXiv
-    2604.06268) reads from the latter that groups whose returns do not differ give the regularisers their weight.
+    smallest) to ``grad_spread_4``, of the policy's part alone; a quarter without an episode is left out. From the
+    latter RAGEN-2 (arXiv 2604.06268) concludes that the regularisers dominate in groups with equal returns.
     """
     groups = iteration.groups
     norms = policy.gradient_norms(iteration, iteration.kept[:minibatch])
@@ -155,10 +155,10 @@ def gradient_figures(policy: MeasuredPolicy, iteration: Iteration, minibatch: in
 def information_figures(
     policy: MeasuredPolicy, played: Sequence[Trajectory], piece: Callable[[int], str], settings: Diagnostics
 ) -> dict[str, float]:
-    """``information`` of the first turns of an iteration; empty where too few prompts or no reasoning is there.
+    """``information`` of the first turns of an iteration; empty with too few prompts or no reasoning.
 
-    Up to ``information_prompts`` levels with distinct prompts and ``information_samples`` episodes of each; the first
-    turn of an episode that branches off another one is the other's, and no sample of its own.
+    It takes up to ``information_prompts`` levels with distinct prompts and ``information_samples`` episodes of each.
+    Branches are left out, since their first turn belongs to the base.
     """
     images = ImageTable() if any(t.images for t in played) else None
     found: dict[tuple[int, ...], list[tuple[list[int], list[int]]]] = {}
@@ -181,10 +181,10 @@ def information_figures(
 
 
 def rollout_entropy(policy: MeasuredPolicy, played: Sequence[Trajectory]) -> dict[str, float]:
-    """``entropy_forced``: the mean entropy of the distributions that the tokens were drawn from, in nats a token.
+    """``entropy_forced``: the mean entropy of the tokens' sampling distributions, in nats a token.
 
     It is exact, by teacher forcing, a forward pass over the iteration. ``entropy_sampled`` (``Iteration.figures``)
-    costs nothing and has the same mean: their difference is noise, or a trainer that does not see what the sampler saw.
+    costs nothing and has the same expectation: a difference is noise, or a mismatch of trainer and sampler.
     """
     whole = [t for t in played if t.failure is None and t.sampled.any()]
     count = sum(int(t.sampled.sum()) for t in whole)
@@ -195,13 +195,13 @@ class Information(NamedTuple):
     """Means over the samples that have any reasoning; nats a token."""
 
     mutual_information: float
-    """I(X; Z), at most log(P) / |Z|; it may come out below 0, as an estimate can."""
+    """I(X; Z), at most log(P) / |Z|; the estimate may be below 0."""
     conditional_entropy: float
     """H(Z | X), at least 0."""
     retrieval_accuracy: float
-    """The share of reasonings that are likeliest under their own prompt, in [0, 1]."""
+    """The share of reasonings that are most likely under their own prompt, in [0, 1]."""
     retrieval_chance: float
-    """What guessing the prompt would score: 1 / P."""
+    """The accuracy of guessing the prompt: 1 / P."""
 
 
 def information(log_probs: Tensor, lengths: Tensor) -> Information:
@@ -212,10 +212,10 @@ def information(log_probs: Tensor, lengths: Tensor) -> Information:
 
     Args:
         log_probs: float (P, K, P), L_ikj: the sum over the tokens of sample k of prompt i under prompt j.
-        lengths: integers (P, K), |Z_ik|. A sample without reasoning (0) says nothing and is left out.
+        lengths: integers (P, K), |Z_ik|. Samples without reasoning (0) are left out.
 
-    Where several prompts score equally best, the sample counts as that share of a hit, so that a policy that ignores
-    its prompt scores the chance.
+    If several prompts tie for the best score, the sample counts as that fraction of a hit, so a policy that ignores its
+    prompt scores at chance.
 
     Raises:
         ValueError: other shapes, fewer than two prompts, or no sample with reasoning.

@@ -1,8 +1,8 @@
-"""The history of a run: what is new to the alarm, and the reasons to stop before the last iteration.
+"""Run history: newly raised alarms and early-stopping rules.
 
-Two stops are RAGEN-2's (arXiv 2604.06268, training details, which are the defaults): the return std within groups
-has fallen to a tenth of what it was at the start and stays there, so that there is no more signal; or the policy fails
-on nearly every validation level again and again. A resumed run stops where an unbroken one would.
+Two rules are from RAGEN-2 (arXiv 2604.06268, training details, whose values are the defaults): the return std within
+groups stays below a tenth of its initial value, so there is no more signal; or the policy repeatedly fails on nearly
+every validation level. A resumed run stops at the same iteration as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ragen_agent.run.alarm import Sign, signs_at
 
 __all__ = ["STAGNANT_ITERATIONS", "History", "return_std_stop", "validation_stop"]
 
-STAGNANT_ITERATIONS = 3  # so many in a row without anything to learn from end a run
+STAGNANT_ITERATIONS = 3  # this many in a row without anything to learn from end a run
 NO_FORMAT = (
     "The model does not know the reply format: no reply since the first iteration was well-formed, so no reward can "
     "teach it. Let it imitate demonstrations first, or more of them: raise warm_start.epochs and "
@@ -28,9 +28,9 @@ NO_FORMAT = (
 
 
 class History:
-    """The records of a run's iterations, and what follows from them: the alarm and the reasons to stop.
+    """The records of a run's iterations, with the alarm and stopping rules on them.
 
-    ``stagnant`` is how many of the last iterations taught nothing; a run that goes on sets it.
+    ``stagnant`` is the number of last iterations that taught nothing; a resumed run sets it.
     """
 
     def __init__(self, records: Sequence[Mapping[str, Any]], stops: Stops) -> None:
@@ -38,7 +38,7 @@ class History:
         self.stops, self.stagnant = stops, 0
 
     def new_signs(self, record: Mapping[str, Any]) -> list[Sign]:
-        """The signs of collapse that an iteration, not yet added, shows for the first time in the run."""
+        """The signs of collapse that first appear in an iteration not yet added."""
         known = {name for past in self.records for name in past.get("alarm", ())}
         return [sign for sign in signs_at([*self.records, record]) if sign.name not in known]
 
@@ -48,13 +48,13 @@ class History:
         self.stagnant = self.stagnant + 1 if stagnant else 0
 
     def average_entropy(self, record: Mapping[str, Any]) -> float:
-        """The mean entropy of the rollouts so far, those of an iteration not yet added included, in nats a token."""
+        """The mean entropy of the rollouts so far and of an iteration not yet added, in nats a token."""
         records = [*self.records, record]
         return float(np.mean([each["entropy_sampled"] for each in records if "entropy_sampled" in each]))
 
     @property
     def stop_reason(self) -> str:
-        """Why to stop before the last iteration, or the empty text; a resumed run stops where an unbroken one does."""
+        """The reason to stop before the last iteration, or the empty text; the same in a resumed run."""
         if self.stagnant >= STAGNANT_ITERATIONS:
             return _stagnant_reason(self.records)
         stops, stopped = self.stops, f"Stopped after iteration {len(self.records)}"
@@ -93,10 +93,10 @@ def _stagnant_reason(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def return_std_stop(history: Sequence[float], stops: Stops) -> bool:
-    """Whether the return std has been low for ``return_std_patience`` iterations; never where that is 0.
+    """True if the return std has been low for ``return_std_patience`` iterations; never if that is 0.
 
-    Low is below ``return_std_share`` of the mean of the first ``return_std_baseline`` iterations, which stop nothing
-    themselves. ``history`` holds each iteration's return std within groups, averaged over the groups. A run whose
+    Low is below ``return_std_share`` of the mean of the first ``return_std_baseline`` iterations, which never stop a
+    run themselves. ``history`` holds each iteration's return std within groups, averaged over the groups. A run whose
     returns never differed does not stop by this rule.
     """
     first, patience = stops.return_std_baseline, stops.return_std_patience
@@ -107,7 +107,7 @@ def return_std_stop(history: Sequence[float], stops: Stops) -> bool:
 
 
 def validation_stop(history: Sequence[float], stops: Stops) -> bool:
-    """Whether the last ``validation_patience`` validations were all below ``validation_floor``; never where that is 0.
+    """True if the last ``validation_patience`` validations were all below ``validation_floor``; never if that is 0.
 
     ``history`` holds the success rates of the validations so far, in [0, 1].
     """

@@ -1,4 +1,4 @@
-"""A model that can play: weights, tokenizer, chat format and engine, held together."""
+"""A playing model: weights, tokenizer, chat format and engine."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ __all__ = ["Policy", "device_and_dtype"]
 
 
 def device_and_dtype(config: Config) -> tuple[str, torch.dtype]:
-    """The device and the dtype of the weights that play; see ``Config``.
+    """The device and dtype of the playing weights; see ``Config``.
 
     Raises:
-        ValueError: a device that torch does not have.
+        ValueError: a device unknown to torch.
     """
     large = pretrained(config.model)
     device = config.device
@@ -69,9 +69,9 @@ def device_and_dtype(config: Config) -> tuple[str, torch.dtype]:
 
 @cache
 def _settle() -> None:
-    """``gc.freeze()`` after the imports: objects that stay for good are no longer collected.
+    """``gc.freeze()`` after the imports, so that permanent objects are not scanned.
 
-    A full collection over them takes a quarter of a second, in the middle of a rollout.
+    A full collection over them would take a quarter of a second in the middle of a rollout.
     """
     gc.collect()
     gc.freeze()
@@ -79,7 +79,7 @@ def _settle() -> None:
 
 @dataclass
 class Policy:
-    """See the module; ``engine`` reads the model's weights as they are."""
+    """See the module; ``engine`` reads the model's current weights."""
 
     config: Config
     model: PreTrainedModel
@@ -89,13 +89,13 @@ class Policy:
 
     @classmethod
     def build(cls, config: Config, folder: Path | None = None) -> Policy:
-        """The policy of a Hugging Face folder, or the small model from scratch where none is given.
+        """The policy of a Hugging Face folder, or the small model from scratch if none is given.
 
         Raises:
-            ValueError: settings with pictures for a model or a chat template that takes none; see also
+            ValueError: settings with pictures for a model or chat template without pictures; see also
                 ``load_checkpoint``, ``ChatFormat.from_tokenizer``, ``device_and_dtype``, ``check_context``
                 and ``check_targets``.
-            ImportError: the settings ask for LoRA, and peft is not installed.
+            ImportError: LoRA without peft.
         """
         torch.set_num_threads(cpu_threads(config))
         _settle()
@@ -117,7 +117,7 @@ class Policy:
         return cls(config, model, tokenizer, chat, TorchEngine(model, chat.stop_ids, len(tokenizer)))
 
     def processes(self, split: str | None, count: int) -> list[TokenMDP]:
-        """Token processes for ``count`` episodes at a time."""
+        """``count`` token processes, one per concurrent episode."""
         states = records_states(self.config, split)
         return [
             TokenMDP.from_settings(make_env(self.config, split), self.chat, self.config.turns, record_states=states)
@@ -132,10 +132,10 @@ class Policy:
         seed: int,
         over: Callable[[int], None] = lambda number: None,
     ) -> list[Trajectory]:
-        """Episodes of this policy; ``over`` is called with how many are over.
+        """Episodes of this policy; ``over`` is called with the number of finished episodes.
 
         Raises:
-            ValueError: a text holds words that the policy's tokenizer does not know; or see ``play_programs``.
+            ValueError: a text with words unknown to the policy's tokenizer; or see ``play_programs``.
         """
         program, check = self.config.program, partial(check_known, self.tokenizer)
         player: Callable[..., list[Trajectory]] = partial(play_programs, program=program) if program.command else play

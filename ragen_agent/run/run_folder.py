@@ -1,19 +1,18 @@
 """A run's folder: its settings, measurements and state, and the versions it was made with.
 
 config.toml      all settings; ``--config`` repeats the run
-versions.json    when it was started, with which versions and which state of the code; an entry more for each time that
-                 it went on with others
-metrics.jsonl    one line an iteration; a line that a crash tore is dropped when the run goes on
+versions.json    start time, versions and state of the code; a new entry each time that a resumed run has others
+metrics.jsonl    one line an iteration; a line torn by a crash is dropped on resume
 episodes.jsonl   the measured episodes and some of each iteration's, token by token
-summary.json     the final rates; while the run goes on, those measured so far
+summary.json     the final rates; during the run, the rates measured so far
 curve.png        success by iteration, between random and optimal
 checkpoint/      the model in Hugging Face format; warm/ the model before reinforcement
 adapter/         with LoRA, the adapter that is merged into the checkpoint, made for the model in warm/
-tensorboard/     event files, and wandb/ with wandb.json what Weights & Biases needs, where the settings ask for them
-state.pt         what ``--resume`` needs next to them; imitation.pt the same within a supervised phase
+tensorboard/     event files, and wandb/ with wandb.json for Weights & Biases, if enabled in the settings
+state.pt         the rest of the state for ``--resume``; imitation.pt the same within a supervised phase
 seen.npy         the families of all levels that the run and its starting model were trained on, demonstrations too, up
-                 to the last save, and in warm/ and checkpoint/ what those saw; see ``ragen_gym.core.seen``. None
-                 where a starting model saw levels that are not known; a model then holds a ``versions.json``.
+                 to the last save; warm/ and checkpoint/ hold their own; see ``ragen_gym.core.seen``. Missing if the
+                 starting model's levels are unknown; its models then hold a ``versions.json``.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ __all__ = ["IMITATION", "PACKAGES", "RunFolder", "families_met", "git_state", "r
 
 VERSIONS = "versions.json"
 STATE, IMITATION = "state.pt", "imitation.pt"
-NAMED = 6  # folders that a message names
+NAMED = 6  # maximum folders named in a message
 
 
 def runs_below(path: Path) -> str:
-    """For an error message: which runs a folder holds that is no run itself, such as an experiment's; or nothing."""
+    """For an error message: the runs in a folder that is not a run itself, such as an experiment's; or empty."""
     folders = [file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/config.toml")]
-    hidden = re.compile(r"/(warm/|\.)|\.new$")  # warm starts, what others hide, runs that are being made
+    hidden = re.compile(r"/(warm/|\.)|\.new$")  # warm starts, hidden folders, unfinished runs
     found = sorted(str(run) for run in folders if not hidden.search(f"/{run.relative_to(path).as_posix()}"))
     if len(found) < 2:
         return f"it holds the run {found[0]}: give that" if found else ""
@@ -67,18 +66,18 @@ def runs_below(path: Path) -> str:
 def resumable(
     path: Path, command: str, lower: str = "lower training.minibatch and warm_start.batch in its config.toml"
 ) -> Iterator[None]:
-    """Work in the folder of a run, which no other process may do meanwhile.
+    """Locks the folder of a run for work in the block.
 
-    Where the disk or a GPU's memory fills up, the error says with which command to go on: this one, and the folder.
-    ``lower`` says how fewer rows learn at once.
+    If the disk or a GPU's memory fills up, the error names the command to resume with: ``command`` and the folder.
+    ``lower`` describes how to reduce the batch.
 
     Raises:
         DiskFullError: the disk is full.
-        MemoryError: the GPU's memory is.
+        MemoryError: the GPU's memory is full.
     """
     try:
         with locked_folder(path):
-            remove_temporary(path)  # half of a state may be as large as the room that the next one needs
+            remove_temporary(path)  # a partial state may take the room that the next one needs
             yield
     except DiskFullError as error:
         raise DiskFullError(f"{error} What was saved before is kept; then go on with: {command} {path}") from error
@@ -120,40 +119,40 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[RunFolder, Config]:
-        """A run that was begun, and its settings; raises a ValueError if there is none."""
+        """An existing run and its settings; raises a ValueError if there is none."""
         if not (path / "config.toml").is_file():
             hint = runs_below(path) or "give the folder that an earlier --out named"
             raise ValueError(f"{path} holds no run (no config.toml); {hint}.")
         return cls(path), with_settings(Config(), read_toml(path / "config.toml"))
 
     def keep(self, path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-        """Drops the lines of ``metrics`` or ``episodes`` that are not wanted, and a torn last one."""
+        """Drops unwanted lines of ``metrics`` or ``episodes``, and a torn last one."""
         records = filter(wanted, read_json_lines(path))
         write_atomic(path, b"".join(map(json_line, records)))
 
     def drop_unfinished(self, iteration: int) -> None:
-        """Drops torn lines, and the records of phases and iterations to be repeated: those from ``iteration`` on."""
+        """Drops torn lines, and the records of phases and iterations to repeat, from ``iteration`` on."""
         summary = self.read_summary()
         self.keep(self.metrics, lambda record: record["iteration"] < iteration)
         self.keep(self.episodes, lambda e: e["phase"] in summary or e.get("iteration", iteration) < iteration)
 
     def begin_seen(self, model: str) -> None:
-        """Begins the record of the families of levels that were trained on, with that of the starting model.
+        """Begins the record of the families of training levels with the starting model's record.
 
-        There is none where that model is of a run without a record: what it saw is not known.
+        There is no record if the starting model is from a run without one, since its levels are unknown.
         """
         if (known := families_met(model)) is not None:
             write_seen(self.seen, known)
 
     def add_seen(self, families: Iterable[int]) -> None:
-        """Adds families of levels to the record; not to a run without one, whose record would not be complete."""
+        """Adds families of levels to the record; no effect in a run without one, since it would be incomplete."""
         if self.seen.is_file() and not (known := read_seen(self.seen)) >= (new := set(families)):
             write_seen(self.seen, known | new)
 
     def copy_seen(self, model: Path) -> None:
         """Copies the record into a model of the run, which may be moved elsewhere without the run.
 
-        Where there is none, the model says by ``versions.json`` that it was trained here: see ``families_met``.
+        Without a record, a ``versions.json`` marks the model as trained here: see ``families_met``.
         """
         if self.seen.is_file():
             write_seen(model / SEEN_FILE, read_seen(self.seen))
@@ -164,7 +163,7 @@ class RunFolder:
         """Replaces the saved state."""
         import torch
 
-        # The errors of an open file, unlike those of a path, say what is wrong.
+        # Errors of an open file, unlike errors of a path, name the cause.
         with atomic_path(self.path / name) as temporary, temporary.open("wb") as file:
             torch.save(dict(state), file)
 
@@ -187,13 +186,13 @@ class RunFolder:
         (self.path / name).unlink(missing_ok=True)
 
     def note_versions(self) -> None:
-        """Writes down what the run goes on with, if it is not what it was last made with."""
+        """Records the versions if they differ from the last recorded ones."""
         noted, now = self.read_versions(), versions()
         if not noted or {**noted[-1], "started": ""} != {**now, "started": ""}:
             write_atomic(self.path / VERSIONS, json.dumps([*noted, now], indent=2) + "\n")
 
     def read_versions(self) -> list[dict[str, Any]]:
-        """See ``versions.json`` in the module; empty for a run that was made without it."""
+        """See ``versions.json`` in the module; empty for a run without it."""
         noted: list[dict[str, Any]] = _read_json(self.path / VERSIONS, [])
         return noted
 
@@ -208,9 +207,9 @@ class RunFolder:
 
 
 def families_met(model: str | Path) -> frozenset[int] | None:
-    """The families of the levels that a model was trained on: none where it is empty or was not trained here.
+    """The families of the levels that a model was trained on; empty for "" or a model not trained here.
 
-    None where that is not known: it is of a run, or was merged with an adapter, without a record.
+    None if unknown: the model is from a run, or was merged with an adapter, without a record.
     """
     if not model:
         return frozenset()
@@ -221,7 +220,7 @@ def families_met(model: str | Path) -> frozenset[int] | None:
 
 
 def _read_json(path: Path, default: Any) -> Any:
-    """What the file holds, or the default if there is none; raises a ValueError that names it if it is no such JSON."""
+    """Content of a JSON file, or the default if missing; raises a ValueError that names the file if damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else default
         if type(value) is not type(default):
@@ -272,10 +271,10 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
     Returns:
         ``commit``, ``branch``, ``changed`` (files that differ from the commit) and, if there are any, ``diff_sha256``,
-        by which two runs of the same changes are known as such. None where the folder is not under version control,
-        as in an installed package, or git is not there.
+        which identifies the changes. None if the folder is not under version control, as in an installed package, or
+        git is missing.
     """
-    if not _git(folder, "ls-files", "."):  # a folder may lie in a repository that knows nothing of it
+    if not _git(folder, "ls-files", "."):  # a folder may be untracked in its repository
         return None
     commit = _git(folder, "rev-parse", "HEAD")
     if not commit:
@@ -289,7 +288,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """What git says, or the empty text if it cannot."""
+    """The output of git, or the empty text if it fails."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],

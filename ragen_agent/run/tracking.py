@@ -1,8 +1,8 @@
 """A run's figures for other dashboards: TensorBoard's event files, and Weights & Biases.
 
-Both are made from ``metrics.jsonl``, so a run that was resumed has every iteration once. The id of the run on Weights &
-Biases stands in ``wandb.json``, and a resumed run goes on under it; with ``WANDB_MODE=offline`` each start leaves a
-folder in ``wandb/`` with all iterations so far, which ``wandb sync`` sends later.
+Both are made from ``metrics.jsonl``, so a resumed run has every iteration once. The id of the run on Weights & Biases
+is kept in ``wandb.json``, and a resumed run continues under it. With ``WANDB_MODE=offline`` each start leaves a folder
+in ``wandb/`` with all iterations so far, which ``wandb sync`` sends later.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from ragen_gym.core.storage import atomic_folder, name_full_disk, read_json_line
 
 __all__ = ["Tracker", "check_installed", "check_wandb_address", "track", "write_events"]
 
-#: What a file in the current folder may tell wandb.
+#: Settings of wandb allowed in a file in the current folder.
 _WANDB_NAMES = ("disabled", "entity", "mode", "project")
 
 
 class Tracker(Protocol):
-    """What takes the record of each iteration."""
+    """Receiver of the record of each iteration."""
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """One iteration, to be seen at once."""
+        """Record an iteration, visible at once."""
         ...
 
     def close(self, failed: bool = False) -> None:
-        """No more will follow; ``failed`` if the run did not end but broke, or was stopped."""
+        """End the record; ``failed`` if the run broke or was stopped."""
         ...
 
 
 def check_installed(diagnostics: Diagnostics) -> None:
-    """Raises a ValueError, before a run begins, if a library is missing that its settings ask for.
+    """Raises a ValueError, before a run begins, if a library required by its settings is missing.
 
-    The same if a file in the current folder could choose the server of Weights & Biases.
+    Also raised if a file in the current folder could choose the server of Weights & Biases.
     """
     for name, asked in (("tensorboard", diagnostics.tensorboard), ("wandb", diagnostics.wandb)):
         if asked:
@@ -55,10 +55,10 @@ def check_installed(diagnostics: Diagnostics) -> None:
 
 @contextmanager
 def track(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
-    """What the settings ask for, with the iterations so far; closed at the end of the block, as failed if it raised.
+    """The trackers of the settings, with all iterations so far; closed at the end of the block, as failed on an error.
 
     Raises:
-        ValueError: a library is missing, or Weights & Biases refuses to begin.
+        ValueError: a library is missing, or Weights & Biases cannot start.
     """
     trackers: list[Tracker] = []
     failed = True
@@ -78,8 +78,8 @@ def write_events(folder: RunFolder) -> Path:
     """Writes ``tensorboard/`` anew from all iterations so far, the first of which is step 1.
 
     Raises:
-        ValueError: TensorBoard is not installed, or the run writes its own: that of the distributed trainer, and one
-            that is not over and has ``diagnostics.tensorboard`` set.
+        ValueError: TensorBoard is missing, or the run writes its own events: a distributed run, or a running one with
+            ``diagnostics.tensorboard``.
     """
     if (folder.path / "openrlhf.toml").is_file():
         raise ValueError(f"{folder.path}: the distributed trainer writes its own event files, in tensorboard/.")
@@ -99,7 +99,7 @@ def _write_events(folder: RunFolder) -> Path:
 
 
 class TensorBoard:
-    """An event file in a folder, written at once: the writer of torch has a thread of its own for its errors."""
+    """An event file in a folder, written synchronously: torch's writer would raise its errors in its own thread."""
 
     def __init__(self, path: Path) -> None:
         _check_library("tensorboard")
@@ -126,7 +126,7 @@ class TensorBoard:
 
     def close(self, failed: bool = False) -> None:
         """See ``Tracker``."""
-        with suppress(OSError):  # of a full disk, which was said
+        with suppress(OSError):  # a full disk, already reported
             self._file.close()
 
 
@@ -156,7 +156,7 @@ class WeightsAndBiases:
                 f"diagnostics.wandb: Weights & Biases cannot begin: {error} Run wandb login, or set WANDB_MODE=offline."
             ) from error
         for record in read_json_lines(folder.metrics):
-            if record["iteration"] + 1 >= self._run.step:  # what the server does not have: step is the next one's
+            if record["iteration"] + 1 >= self._run.step:  # new to the server: step is the next one's
                 self.add(record)
 
     def add(self, record: Mapping[str, Any]) -> None:
@@ -171,11 +171,11 @@ class WeightsAndBiases:
 def check_wandb_address() -> None:
     """Raises a ValueError if a file in the current folder could choose the server that gets the user's key.
 
-    wandb reads it there before all else: its own address, a proxy, and whether certificates are checked.
+    wandb reads its address, a proxy and certificate checks there first.
     """
     for settings in (Path(folder, "settings") for folder in ("wandb", ".wandb")):
         parser = configparser.ConfigParser()
-        with suppress(OSError, configparser.Error):  # which wandb goes on without
+        with suppress(OSError, configparser.Error):  # wandb ignores these
             parser.read_string(settings.read_text(encoding="utf-8", errors="replace"))
         for name in dict(parser).get("default", ()):
             if name not in _WANDB_NAMES:
@@ -192,7 +192,7 @@ def _check_library(name: str) -> None:
 
 
 def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of an iteration that are finite numbers."""
+    """The finite numbers among the figures of an iteration."""
     return {
         name: value
         for name, value in record.items()

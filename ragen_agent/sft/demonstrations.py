@@ -1,17 +1,16 @@
-"""Demonstrations of an oracle with deliberate faults, and conversations on disk, as the tokens a rollout makes of them.
+"""Demonstrations of an oracle with deliberate faults, and conversations on disk, as tokens of a rollout.
 
-The demonstrator knows the best moves, and a model that imitates it learns the reply format and single moves. What it
-does badly is set by ``Demonstrations``: how many moves it plays in one reply, how often a move is drawn at random, and
-how often a whole reply is. The default demonstrator of FrozenLake is *cautious*: it mostly replies with one move and
-looks again, so that the turns run out on long ways. Nothing shows the learner that long replies pay; only the reward
-does.
+The demonstrator knows the best moves, and a model that imitates it learns the reply format and single moves.
+``Demonstrations`` sets its faults: the number of moves in a reply, and the chances of a random move or a random reply.
+The default demonstrator of FrozenLake is *cautious*: it mostly replies with one move, so the turns run out on long
+paths. Only the reward shows the learner that long replies pay.
 
-A line of a file of conversations holds ``messages``, from the system's to the last reply, and where they come from:
+A line of a file of conversations holds ``messages``, from the system message to the last reply, and their origin:
 ``env``, ``env_options`` and ``turns`` (the budgets), ``split`` (always train), ``seed``, ``noise_seed``, ``level_id``,
 the demonstrator's settings, the ``run_seed`` and ``index``; and the outcome: ``success`` and ``return``. A game without
-options has no ``env_options``: other libraries read the format too, and Parquet has no type for an empty table. They
-are the demonstrations that the warm start of ``ragen-agent train`` shows with the same settings, episode by episode (as
-long as those fit into its token budgets).
+options has no ``env_options``: other libraries read the format too, and Parquet has no type for an empty table. With
+the same settings, the warm start of ``ragen-agent train`` shows the same demonstrations, episode by episode (if they
+fit its token budgets).
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ CHUNK = 500  # demonstrations from one generator, and between two reports of pro
 
 
 def faultless(config: Config) -> Demonstrations:
-    """The demonstrator without its faults: as many moves as a reply may hold in each game, none drawn at random."""
+    """The demonstrator without its faults: the maximum moves per reply in each game, none drawn at random."""
     most = max(game.turns.max_actions_per_turn for game in all_settings(config))
     return replace(config.demonstrations, moves=[0.0] * (most - 1) + [1.0], mistakes=0.0, quality=1.0)
 
@@ -75,10 +74,10 @@ def faultless(config: Config) -> Demonstrations:
 def scripted_reply(env: ReplyEnv, how: Demonstrations, rng: np.random.Generator) -> str:
     """The demonstrator's reply in this state.
 
-    In a text task it is the task's best reply, or, by ``quality`` and ``mistakes``, one that the task draws at random.
+    In a text task it is the task's best reply, or, by ``quality`` and ``mistakes``, a random reply of the task.
 
     Raises:
-        ValueError: an unknown thought, or a text task without an oracle or without random replies, if one is needed.
+        ValueError: an unknown thought, or a text task without a needed oracle or random reply.
     """
     if isinstance(env, TaskEnv):
         wrong = rng.random() >= how.quality or rng.random() < how.mistakes
@@ -86,7 +85,7 @@ def scripted_reply(env: ReplyEnv, how: Demonstrations, rng: np.random.Generator)
     assert isinstance(env, TurnEnv)
     probabilities = np.asarray(how.moves) / sum(how.moves)
     moves = min(1 + int(rng.choice(len(probabilities), p=probabilities)), env.max_actions_per_turn)
-    # At full quality nothing is drawn for it: the episodes are those of a demonstrator without the setting.
+    # At full quality nothing is drawn, so the episodes are the same as without the setting.
     knows = how.quality >= 1 or rng.random() < how.quality
     actions = plan_moves(env, moves, how.mistakes if knows else 1.0, rng)
     return thinking(env, how.thought, actions) + write_reply([env.action_names[action] for action in actions])
@@ -96,8 +95,8 @@ def demonstrate(process: TokenMDP, instances: Sequence[Instance], how: Demonstra
     """Episodes with the demonstrator's replies as the sampled tokens (their log-probs are 0).
 
     Raises:
-        ValueError: an unknown thought, a reply longer than ``max_tokens_per_turn`` or than what
-            ``max_tokens_per_episode`` leaves.
+        ValueError: an unknown thought, or a reply longer than ``max_tokens_per_turn`` or the rest of
+            ``max_tokens_per_episode``.
     """
     env, chat = process.env.unwrapped, process.chat
     assert isinstance(env, ReplyEnv)
@@ -128,9 +127,9 @@ class Chunk:
 
     config: Config  # the settings of their game
     how: Demonstrations  # the demonstrator
-    indices: list[int]  # where they stand among all demonstrations
-    instances: list[Instance]  # what is played, one for each index
-    seed: int  # of the generator
+    indices: list[int]  # their places among all demonstrations
+    instances: list[Instance]  # the episodes, one for each index
+    seed: int  # the generator's seed
 
 
 def chunks(config: Config, how: Demonstrations) -> Iterator[Chunk]:
@@ -176,19 +175,19 @@ def demonstrator_rate(how: Demonstrations, env: ReplyEnv, instances: list[Instan
 
 
 def partial_file(path: Path) -> Path:
-    """Where the lines are until all of them are there."""
+    """The file of the lines until it is complete."""
     return path.with_name(path.name + ".part")
 
 
 def write_conversations(config: Config, path: Path, display: Display) -> dict[str, Any]:
-    """Write ``config.demonstrations.episodes`` conversations; goes on where an earlier call was stopped.
+    """Write ``config.demonstrations.episodes`` conversations, or resume an interrupted call.
 
     Returns:
-        ``episodes``, ``successes``, and ``resumed``, how many of them an earlier call had written.
+        ``episodes``, ``successes``, and ``resumed``, the number written by an earlier call.
 
     Raises:
-        ValueError: ``path`` exists, another process is writing it, or an earlier call was writing other demonstrations
-            there; or settings that do not fit.
+        ValueError: ``path`` exists, another process is writing it, an earlier call was writing other demonstrations
+            there, or settings do not fit.
     """
     if config.turns.history != -1:
         raise ValueError(
@@ -216,7 +215,7 @@ def _write_conversations(config: Config, path: Path, display: Display) -> dict[s
             if any(not _same(line, _origin(config, chunk, number)) for number, line in enumerate(lines)):
                 raise ValueError(f"{unfinished} holds other demonstrations; remove it, or choose another --out.")
             if len(lines) < len(chunk.indices):
-                if resumed is None:  # what is there of a chunk that was stopped is made again
+                if resumed is None:  # a partial chunk is generated again
                     found, resumed = [], len(done)
                     unfinished.write_bytes(b"".join(map(json_line, done)))  # the same file, which is locked
                 lines = list(_conversations(config, chunk))
@@ -230,7 +229,7 @@ def _write_conversations(config: Config, path: Path, display: Display) -> dict[s
 
 
 def check_data(path: Path) -> None:
-    """Raises a ValueError where there is no such file of conversations."""
+    """Raises a ValueError if the file of conversations is missing."""
     if not path.is_file():
         raise ValueError(f"--data {path}: there is no such file; make one with ragen-agent sft data --out {path}.")
 
@@ -239,7 +238,7 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of conversations.
 
     Raises:
-        ValueError: no such file, nothing in it, or a line without a conversation of system (or none), user, assistant,
+        ValueError: a missing or empty file, or a line without a conversation of system (optional), user, assistant,
             user, assistant and so on, the last message the assistant's.
     """
     check_data(path)
@@ -257,9 +256,9 @@ def read_conversations(path: Path) -> list[dict[str, Any]]:
 
 
 def families_of(lines: Sequence[Mapping[str, Any]]) -> frozenset[int] | None:
-    """The families (``ragen_gym.games.game.Game.family``) of the levels that conversations show.
+    """The families (``ragen_gym.games.game.Game.family``) of the conversations' levels.
 
-    None where not every line says, as ``write_conversations`` does, which level of which environment it is of.
+    None unless every line names its environment and level, as ``write_conversations`` does.
     """
     envs: dict[str, ReplyEnv] = {}
     families = set[int]()
@@ -268,7 +267,7 @@ def families_of(lines: Sequence[Mapping[str, Any]]) -> frozenset[int] | None:
             split, options = line["split"], line.get("env_options", {})
             name = json.dumps([line["env"], options, split])
             if name not in envs:
-                # Neither imports a module nor calls a function that only a file names.
+                # Never imports a module or calls a function that only a file names.
                 known = line["env"] if task_of(line["env"]) else find(line["env"]).name
                 envs[name] = make_reply_env(known, split=split, **options)
             _, info = envs[name].reset(seed=line["seed"])
@@ -281,11 +280,11 @@ def families_of(lines: Sequence[Mapping[str, Any]]) -> frozenset[int] | None:
 
 
 def trajectory_of(chat: ChatFormat, line: Mapping[str, Any]) -> Trajectory:
-    """The rollout in which the assistant's messages of a conversation had been sampled; its rewards are 0.
+    """A conversation as a rollout in which the assistant's messages were sampled; its rewards are 0.
 
     The ids come from ``ChatFormat``, piece by piece as in ``TokenMDP``: prompt, reply and its end token, glue, reply
-    and its end token. Where the template is followed in what it does to earlier replies
-    (``ChatFormat.drops_thinking``), each turn whose past it rewrites begins a new context.
+    and its end token. With ``ChatFormat.drops_thinking``, each turn whose past the template rewrites begins a new
+    context.
     """
     messages = line["messages"]
     system = messages[0]["content"] if messages[0]["role"] == "system" else ""
@@ -325,10 +324,10 @@ def trajectory_of(chat: ChatFormat, line: Mapping[str, Any]) -> Trajectory:
 def trajectories_of(
     chat: ChatFormat, lines: Sequence[Mapping[str, Any]], max_tokens: int, *, successes_only: bool = False
 ) -> tuple[list[Trajectory], dict[str, int]]:
-    """The conversations as ``trajectory_of`` makes them, and how many were left out: ``too_long`` and ``failures``.
+    """The conversations as trajectories, and the numbers left out: ``too_long`` and ``failures``.
 
     Raises:
-        ValueError: nothing is left, or a line's messages have no ids, such as a reply that spells a special token.
+        ValueError: none is left, or a line cannot be encoded, such as a reply that spells a special token.
     """
     kept, rows = 0, []
     for number, line in enumerate(lines, start=1):
@@ -359,13 +358,13 @@ def _conversations(config: Config, chunk: Chunk) -> Iterator[dict[str, Any]]:
         while not env.over:
             _, reward, _, _, info = env.step(scripted_reply(env, chunk.how, rng))
             earned += reward
-        messages = list(info["messages"][:-1])  # the last one answers the last reply: nobody replies to it
+        messages = list(info["messages"][:-1])  # without the last one, which has no reply
         outcome = {"level_id": info["level_id"], "success": bool(info["success"]), "return": earned}
         yield {"messages": messages, **_origin(config, chunk, number), **outcome}
 
 
 def _origin(config: Config, chunk: Chunk, number: int) -> dict[str, Any]:
-    """Where an episode of a chunk comes from."""
+    """The origin of an episode of a chunk."""
     instance, how = chunk.instances[number], asdict(chunk.how)
     episodes = how.pop("episodes")
     origin = {
@@ -385,7 +384,7 @@ def _origin(config: Config, chunk: Chunk, number: int) -> dict[str, Any]:
 
 
 def _same(record: Mapping[str, Any], origin: Mapping[str, Any]) -> bool:
-    names = {"env_options", *origin}  # a record may have options where there are none now
+    names = {"env_options", *origin}  # a record may have options even if there are none now
     return {name: record.get(name) for name in names} == {name: origin.get(name) for name in names}
 
 

@@ -9,11 +9,11 @@ state.pt        the last checkpoint: trained weights and optimiser
 model/          the trained model in Hugging Face format; with LoRA, instead:
 adapter/        the trained adapter in peft's format, for ``ragen-agent sft merge``
 start/          the small model before LoRA, which exists nowhere else
-seen.npy        the families of the levels that the conversations and the starting model's training showed, where every
-                conversation says which level it is of; see ``ragen_gym.core.seen``
+seen.npy        the families of the levels of the conversations and of the starting model's training, if every
+                conversation names its level; see ``ragen_gym.core.seen``
 
-On a CUDA GPU a pretrained model computes in bfloat16: over float32 copies of its weights (``Float32AdamW``), or, with
-LoRA, frozen next to an adapter in float32. On a CPU a resumed fine-tuning equals an unbroken one bit for bit.
+On a CUDA GPU a pretrained model computes in bfloat16, with float32 copies of its weights (``Float32AdamW``) or, with
+LoRA, frozen beside a float32 adapter. On a CPU a resumed fine-tuning equals an uninterrupted one bit for bit.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def begin(settings: FineTuning, out: Path) -> FineTuning:
 
 
 def is_begun(out: Path) -> bool:
-    """Whether a folder holds a fine-tuning, which can be resumed."""
+    """True if a folder holds a fine-tuning that can be resumed."""
     return (out / SETTINGS).is_file()
 
 
 def reopen(out: Path) -> FineTuning:
-    """The settings of a fine-tuning that was begun.
+    """The settings of an existing fine-tuning.
 
     Raises:
         ValueError: there is none, or its data have changed.
@@ -83,13 +83,13 @@ def reopen(out: Path) -> FineTuning:
 
 
 def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, Any]:
-    """Train from the last checkpoint in ``out`` on, or from the start.
+    """Train from the last checkpoint in ``out``, or from the start.
 
-    The folder is made once the data, the model and the adapter's layers were found to fit.
+    The folder is created after the data, the model and the adapter's layers are checked.
 
     Returns:
-        ``model``, the folder of what came out; ``steps``; ``rows``, conversations that were learned from; what was left
-        out; ``loss`` of the last step, nats a token.
+        ``model``, the folder of the result; ``steps``; ``rows``, the number of conversations trained on; the numbers
+        left out; ``loss`` of the last step, nats a token.
 
     Raises:
         ValueError: data or a model that does not fit.
@@ -127,15 +127,15 @@ def _note_seen(
     folder: RunFolder,
     display: Display,
 ) -> None:
-    """Writes the record of the levels that the data show; says so where they are not all of the training split."""
+    """Writes the record of the data's levels; warns if some are not of the training split."""
     if families is not None:
         folder.begin_seen(settings.model)
         folder.add_seen(families)
     others = sum(not is_training_split(line["split"]) for line in lines if "split" in line)
     if others:
         display.say(
-            f"{others} of {len(lines)} conversations show levels outside the training split; what is trained on them "
-            "may have met the levels of test, so a rate measured there says less. (split=None draws from all splits.)"
+            f"{others} of {len(lines)} conversations show levels outside the training split; the model may have "
+            "seen test levels, so its test rate is less reliable. (split=None draws from all splits.)"
         )
 
 
@@ -147,7 +147,7 @@ def _train(
     folder: RunFolder,
     display: Display,
 ) -> dict[str, Any]:
-    """Takes the steps that are left; ``steps``, and the last one's ``loss``."""
+    """Takes the remaining steps; returns ``steps``, and the last one's ``loss``."""
     model, plan = policy.model, _batches(len(rows), settings)
     steps, warm_up = len(plan), round(WARM_UP * len(plan))
     done, tokens = 0, 0
@@ -206,7 +206,7 @@ def _train(
 
 
 def _batches(count: int, settings: FineTuning) -> list[list[int]]:
-    """The indices of each step's rows: every epoch in a random order of its own."""
+    """The indices of each step's rows; every epoch has its own random order."""
     seed, batches = derive_seed(settings.seed, SeedStream.FINE_TUNING_ORDER) % 2**31, []
     for epoch in range(settings.epochs):
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
@@ -217,7 +217,7 @@ def _batches(count: int, settings: FineTuning) -> list[list[int]]:
 def _save(
     policy: Policy, optimiser: torch.optim.Optimizer, adapter: PeftModel | None, settings: FineTuning, out: Path
 ) -> Path:
-    """Writes the adapter, or the model in the dtype that its folder holds; returns where."""
+    """Writes the adapter, or the model in its folder's dtype; returns the folder."""
     if adapter is not None:
         save_adapter(adapter, out / ADAPTER, Path(settings.model) if settings.model else out / START)
         RunFolder(out).copy_seen(out / ADAPTER)
@@ -238,7 +238,7 @@ def _save(
 
 
 def _turns(settings: FineTuning, lines: list[dict[str, Any]]) -> Turns:
-    """How the data's conversations become tokens: what ``ragen-agent sft data`` noted of it, else the defaults."""
+    """Settings for encoding the conversations: recorded by ``ragen-agent sft data``, else the defaults."""
     names = ("keep_thinking", "template_options", "prompt", "think")
     said = [line["turns"] if isinstance(line.get("turns"), Mapping) else {} for line in lines]
     first, *others = [{name: turns[name] for name in names if name in turns} for turns in said]
@@ -252,10 +252,10 @@ def _turns(settings: FineTuning, lines: list[dict[str, Any]]) -> Turns:
 
 
 def agent_config(settings: FineTuning, lines: list[dict[str, Any]]) -> Config:
-    """The settings of an agent that plays what these lines of the data show.
+    """The settings of an agent that plays these conversations.
 
     Raises:
-        ValueError: lines that do not say what the small model's tokenizer is made of, or turns that do not fit.
+        ValueError: lines without the env and turns for the small model's tokenizer, or turns that do not fit.
     """
     run = {"model": settings.model, "seed": settings.seed, "threads": settings.threads, "lora": asdict(settings.lora)}
     config = with_settings(Config(), {**run, "device": settings.device})
@@ -266,8 +266,8 @@ def agent_config(settings: FineTuning, lines: list[dict[str, Any]]) -> Config:
     for number, line in enumerate(lines, start=1):
         if not isinstance(line.get("env"), str) or not isinstance(line.get("turns"), Mapping):
             raise ValueError(
-                f"{settings.data}, line {number}, does not say its env and turns, of whose texts the small model's "
-                "tokenizer is made; give --model, or data that ragen-agent sft data wrote."
+                f"{settings.data}, line {number}, does not name its env and turns, whose texts the small model's "
+                "tokenizer needs; give --model, or data that ragen-agent sft data wrote."
             )
         options, how = line.get("env_options", {}), line.get("demonstrator")
         thought = how.get("thought", "none") if isinstance(how, Mapping) else "none"

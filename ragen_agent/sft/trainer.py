@@ -1,7 +1,7 @@
-"""The loop of supervised fine-tuning: maximum likelihood of the tokens that a player wrote.
+"""The loop of supervised fine-tuning: maximum likelihood of a player's tokens.
 
-``fit`` is the loop, and ``imitate`` a supervised phase of ``ragen-agent train``: its warm start, and the comparisons
-with more imitation and with a faultless demonstrator. ``ragen-agent sft train`` is in ``fine_tune``.
+``fit`` is the loop, and ``imitate`` a supervised phase of ``ragen-agent train``: its warm start, and the baselines of
+further imitation and of a faultless demonstrator. ``ragen-agent sft train`` is in ``fine_tune``.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ragen_gym.core.command_line import DeferredInterrupt
 
 __all__ = ["fit", "imitate", "restore", "snapshot", "warm_start"]
 
-MAX_GRAD_NORM = 1.0  # that gradients are scaled down to
+MAX_GRAD_NORM = 1.0  # gradients are scaled down to this norm
 WARM_UP = 20  # steps of a phase until the learning rate is full
-SAVE_SECONDS = 300.0  # between two saves of a phase: a large model is written in seconds
-RELEASE_SECONDS = 2.0  # between two times that freed memory is given back, which takes as long as half a small step
+SAVE_SECONDS = 300.0  # between two saves of a phase; writing a large model takes seconds
+RELEASE_SECONDS = 2.0  # between releases of freed memory, which take as long as half a small step
 
 Figures = dict[str, float]
 
@@ -57,20 +57,20 @@ def fit(
 
     Args:
         model: trained in place.
-        optimiser: over the model's parameters.
+        optimiser: the optimiser of the model's parameters.
         batches: trajectories to imitate.
         bias: float32 (vocabulary,), added to the logits; see ``sampled_scores``.
-        first: the number of the first step, where steps were taken before.
-        micro_batch: rows that go forward and backward at a time, to save memory; None for the whole batch.
+        first: the number of the first step, above 0 on resume.
+        micro_batch: rows per forward and backward pass, to save memory; None for the whole batch.
         rate: factor on the learning rate at each step, counted from 0.
-        dropout_seed: of the model's dropout, if it has any, with the step's number; None for the mode the model is in.
-        details: whether to measure ``entropy`` and ``accuracy`` too.
+        dropout_seed: seed, with the step's number, of the model's dropout, if any; None for the model's current mode.
+        details: True to measure ``entropy`` and ``accuracy`` too.
         after_step: called with the number of steps taken and the last one's figures: ``loss`` (nats a token),
             ``grad_norm`` (before it is scaled down to ``MAX_GRAD_NORM``), ``learning_rate`` and ``tokens`` (see
             ``Batch.tokens``).
 
     Raises:
-        ValueError: a gradient is not finite; the weights are those of the step before.
+        ValueError: a gradient is not finite; the weights of the previous step are kept.
     """
     base = [group["lr"] for group in optimiser.param_groups]
     released = time.monotonic()
@@ -94,10 +94,10 @@ def fit(
                 measured["accuracy"] = int(scores.likeliest.sum()) / count
             figures = {name: figures.get(name, 0.0) + value for name, value in measured.items()}
         norm = clip_gradients(model, MAX_GRAD_NORM)
-        if not norm.isfinite():  # a step would make every weight nan
+        if not norm.isfinite():  # a step would turn every weight into NaN
             raise ValueError(
-                f"step {step + 1}: the gradient is not finite, at a loss of {figures['loss']:.3g}. Where the loss rose "
-                "before, lower learning_rate; where this is the first step, the model's weights are not numbers."
+                f"step {step + 1}: the gradient is not finite, at a loss of {figures['loss']:.3g}. If the loss rose "
+                "before, lower learning_rate; if this is the first step, the model's weights are not finite."
             )
         optimiser.step()
         figures |= {"grad_norm": float(norm), "learning_rate": optimiser.param_groups[0]["lr"]}
@@ -122,10 +122,10 @@ def imitate(
     stream: int = 0,
     run: RunFolder | None = None,
 ) -> None:
-    """A supervised phase of a run: steps for ``epochs`` epochs, or, where that is 0, until ``tokens`` are spent.
+    """A supervised phase of a run: ``epochs`` epochs, or, if 0, steps until ``tokens`` are spent.
 
-    With a ``run`` the phase goes on where an interruption left it, bit for bit on a CPU. What that needs stays there
-    until it is dropped, which is to be done once the result is kept.
+    With a ``run`` the phase resumes where it stopped, bit for bit on a CPU. Drop its saved state once the result is
+    kept.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved if there is a ``run``.
@@ -164,9 +164,9 @@ def imitate(
 def warm_start(
     config: Config, policy: Policy, folder: Path, display: Display, run: RunFolder | None = None
 ) -> list[Trajectory]:
-    """Imitates demonstrations, which it returns, for ``warm_start.epochs``, and saves the model in ``folder``.
+    """Imitates demonstrations for ``warm_start.epochs``, saves the model in ``folder``, and returns the demonstrations.
 
-    With a ``run`` it goes on where an interruption left it.
+    With a ``run`` it resumes where it stopped.
     """
     rows: list[Trajectory] = []
     if epochs := config.warm_start.epochs:
@@ -179,14 +179,14 @@ def warm_start(
 
 
 def snapshot(step: int, model: PreTrainedModel, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    """What ``restore`` needs to go on after so many steps."""
+    """The state that ``restore`` needs to continue after ``step`` steps."""
     return {"step": step, "model": dict(trained(model)), "optimiser": optimiser.state_dict()}
 
 
 def restore(
     state: Mapping[str, Any], model: PreTrainedModel, optimiser: torch.optim.Optimizer, learning_rate: float
 ) -> int:
-    """Puts back what ``snapshot`` gave, with the full learning rate; returns the steps that were taken."""
+    """Restores a ``snapshot``, with the full learning rate; returns its number of steps."""
     load_trained(model, state["model"])
     restore_optimiser(optimiser, state["optimiser"])
     for group in optimiser.param_groups:
@@ -197,7 +197,7 @@ def restore(
 def _batches(
     readings: list[list[list[int]]], size: int, generator: torch.Generator, epochs: int, tokens: int
 ) -> Iterator[list[int]]:
-    """Batches of ``epochs`` epochs, or as many as ``tokens`` pay for; ``readings`` are those of ``readings_of``."""
+    """Batches of ``epochs`` epochs, or as many as ``tokens`` allow; ``readings`` come from ``readings_of``."""
     lengths = [sum(map(len, contexts)) for contexts in readings]
     for _ in range(epochs):
         yield from by_length(lengths, size, generator)

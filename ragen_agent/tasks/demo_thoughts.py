@@ -1,9 +1,8 @@
-"""What a demonstrator writes as its thought, by name.
+"""Thoughts of the demonstrator, by name.
 
-A thought is written from what the demonstrator is about to answer, and every word of it is true of the board: ``plan``
-plays the moves on a copy of the state by the game's own rule and says what each of them does, ``relative`` says where
-things lie as seen from the player, which is what a good move depends on (``python -m benchmarks.board_formats``
-compares what a pretrained model learns from each).
+A thought is derived from the demonstrator's next answer and is true of the board: ``plan`` plays the moves on a copy of
+the state by the game's own rule and describes the effect of each, ``relative`` gives positions as seen from the player,
+which decide a good move (``python -m benchmarks.board_formats`` compares what a pretrained model learns from each).
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from ragen_gym.games.game import OVER, PLAYING, SUCCESS
 
 __all__ = ["THOUGHTS", "WORDS", "thinking"]
 
-_ENOUGH = 10_000  # moves: more than any level of a playable size takes
+_ENOUGH = 10_000  # moves: more than any playable level takes
 
 Thought = Callable[[TurnEnv, Sequence[int]], str]
 """(environment, the actions that the reply will name) -> the thought."""
 
 
 def direction(env: TurnEnv, actions: Sequence[int]) -> str:
-    """Where the goal lies as seen from the player, such as ``down right``, whatever the text format.
+    """Direction from the player to the goal, such as ``down right``, in any text format.
 
     Raises:
         ValueError: the game has no player or no goal.
@@ -40,10 +39,10 @@ def direction(env: TurnEnv, actions: Sequence[int]) -> str:
 
 
 def plan(env: TurnEnv, actions: Sequence[int]) -> str:
-    """What each of the actions does, as if every move went where it is meant to; rows and columns count from 0.
+    """Effect of each action if no move slips; rows and columns count from 0.
 
-    Such as ``I am at row 0, column 0. Right: to row 0, column 1. Down: to the goal.``, in a game without a player
-    ``Phoenix: more on average.``
+    For example ``I am at row 0, column 0. Right: to row 0, column 1. Down: to the goal.``, or in a game without a
+    player ``Phoenix: more on average.``
     """
     game = env.game
     board, state = env.env.state
@@ -58,13 +57,12 @@ def plan(env: TurnEnv, actions: Sequence[int]) -> str:
 
 
 def relative(env: TurnEnv, actions: Sequence[int]) -> str:
-    """Where things lie, as seen from the player when the turn begins; places are (row,column), as in the text "coord".
+    """Positions as seen from the player at the start of the turn; places are (row,column), as in the text "coord".
 
-    With a goal: ``I am at (3,1). The goal is at (1,2): 2 up and 1 right. A hole is left.``, the holes being those next
-    to the player. With boxes: ``I am at (3,1). The box is at (2,2): 1 up and 1 right. The target is at (2,4): 2 right
-    of it. Push it right from (2,1): 1 up.``; of several boxes the one that the oracle pushes next, with the target that
-    it brings it to. Where the board has no solution any more, the nearest box and its nearest target, without a push.
-    In a bandit: ``Trader pays more on average than Teacher.``
+    With a goal: ``I am at (3,1). The goal is at (1,2): 2 up and 1 right. A hole is left.``, with the holes next to the
+    player. With boxes: ``I am at (3,1). The box is at (2,2): 1 up and 1 right. The target is at (2,4): 2 right of it.
+    Push it right from (2,1): 1 up.``, for the box that the oracle pushes next and its target. Without a solution: the
+    nearest box and its nearest target, without a push. In a bandit: ``Trader pays more on average than Teacher.``
 
     Raises:
         ValueError: the game has neither a player with a goal or boxes, nor arms.
@@ -90,7 +88,7 @@ def relative(env: TurnEnv, actions: Sequence[int]) -> str:
     return " ".join(sentences)
 
 
-#: What a demonstrator writes as its thought, by name.
+#: Thoughts of the demonstrator, by name.
 THOUGHTS: dict[str, Thought] = {
     "none": lambda env, actions: "",
     "direction": direction,
@@ -115,13 +113,13 @@ WORDS = {
 
 
 def thinking(env: TurnEnv, thought: str, actions: Sequence[int] = ()) -> str:
-    """The thought in its tags, or nothing in an environment without thinking.
+    """The thought in its tags, or the empty text in an environment without thinking.
 
-    Where the environment asks for the board, the true one stands before the thought, and after it the one that the
-    actions lead to if every move goes where it is meant to.
+    If the environment requires the board, the true board precedes the thought, and the board after the actions (if no
+    move slips) follows it.
 
     Raises:
-        ValueError: there is no such thought.
+        ValueError: an unknown thought.
     """
     if thought not in THOUGHTS:
         raise ValueError(f"demonstrations.thought is {thought!r}; choose one of {', '.join(THOUGHTS)}.")
@@ -131,7 +129,7 @@ def thinking(env: TurnEnv, thought: str, actions: Sequence[int] = ()) -> str:
 
 
 def _deed(env: TurnEnv, before: bytes, after: bytes, outcome: int) -> str:
-    """What one move did to the board."""
+    """Effect of one move on the board."""
     here = _player(env, after)
     if here is None:
         return "more on average" if outcome == SUCCESS else "less on average"
@@ -171,7 +169,7 @@ def _point(env: TurnEnv, cell: int) -> str:
 
 
 def _steps(env: TurnEnv, start: int, end: int) -> list[tuple[int, str]]:
-    """How many rows up or down and columns left or right; what is 0 is left out."""
+    """Rows up or down and columns left or right; zeros are left out."""
     stride = env.game.width + 1
     down, right = (b - a for a, b in zip(divmod(start, stride), divmod(end, stride), strict=True))
     both = ((abs(down), "down" if down > 0 else "up"), (abs(right), "right" if right > 0 else "left"))
@@ -183,7 +181,7 @@ def _offset(env: TurnEnv, start: int, end: int) -> str:
 
 
 def _fatal_moves(env: TurnEnv) -> list[str]:
-    """The directions of moves that end the game without success, if they go where they are meant to."""
+    """The directions of moves that, if they do not slip, end the game without success."""
     game, (board, state) = env.game, env.env.state
     return [
         env.action_names[action].lower()
@@ -193,7 +191,7 @@ def _fatal_moves(env: TurnEnv) -> list[str]:
 
 
 def _box_and_target(env: TurnEnv, here: int) -> list[str]:
-    """Where the box that is pushed next is, where it belongs, and from where it is pushed."""
+    """Positions of the box pushed next, of its target, and of the player for the push."""
     game, board = env.game, env.env.state[0]
     push = _next_push(env)
     if push:
@@ -219,7 +217,7 @@ def _box_and_target(env: TurnEnv, here: int) -> list[str]:
 def _next_push(env: TurnEnv) -> tuple[int, int, int, int] | None:
     """The oracle's next push: the box's cell, the cell where the plan leaves it, the player's cell, and the action.
 
-    None where the board has no solution.
+    None if the board has no solution.
     """
     game, solution = env.game, env.solution()
     board, state = env.env.state
@@ -250,7 +248,7 @@ def _distance(env: TurnEnv, start: int, end: int) -> int:
 
 
 def _compared(env: TurnEnv) -> str:
-    """Which arm pays more on average."""
+    """The arm that pays more on average."""
     worth = expected_rewards(env.env)
     if max(worth) - min(worth) < 1e-9:
         return f"{' and '.join(env.action_names)} pay the same on average."

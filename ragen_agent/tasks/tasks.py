@@ -1,6 +1,6 @@
-"""What a run plays: its environments, its mixture or curriculum of games, and every random number of it.
+"""Tasks of a run: its environments, its mixture or curriculum of games, and its random seeds.
 
-A run trains on one game, on several games drawn by weight, or on one game whose options change on the way.
+A run trains on one game, on several games drawn by weight, or on one game whose options change over time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class SeedStream(IntEnum):
-    """What random numbers are drawn for: the first number after the run's seed in ``derive_seed``."""
+    """Uses of random numbers: the first number after the run's seed in ``derive_seed``."""
 
     MODEL = 0
     DEMONSTRATIONS = 1
@@ -63,8 +63,8 @@ class SeedStream(IntEnum):
 def derive_seed(seed: int, *path: int) -> int:
     """A 63-bit seed for a path of numbers, such as (phase, iteration).
 
-    Independent for paths that differ, up to zeros at the end: while ``seed`` and path have at most four numbers of 32
-    bits, (5, 3) and (5, 3, 0) give the same seed, and beyond that others. A phase must not tell paths by such a zero.
+    Different paths give independent seeds, except for trailing zeros: while ``seed`` and path have at most four numbers
+    of 32 bits, (5, 3) and (5, 3, 0) give the same seed. So paths must not differ only in a trailing zero.
     """
     return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
@@ -72,19 +72,18 @@ def derive_seed(seed: int, *path: int) -> int:
 def make_env(config: Config, split: str | None) -> ReplyEnv:
     """The run's turn environment, of a game or a text task, on one split.
 
-    The messages of a game state the limit of tokens to a pretrained model only.
-
-    A split is of the same version as ``evaluation.split``: what is trained on and what is measured on never meet.
+    The messages of a game state the token limit only to a pretrained model. A split has the same version as
+    ``evaluation.split``, so that training and evaluation levels are disjoint.
 
     Raises:
         ValueError: an unknown game or option, a value out of range, or a credit, groups, branches or a format reward
-            that need exact values, states or well-formed replies of what has none.
+            that need exact values, states or well-formed replies, which the environment does not have.
     """
     for name in config.env_options:
         if name in Turns.__dataclass_fields__:
-            raise ValueError(f"{name} is no option of the game; give --set turns.{name}=...")
+            raise ValueError(f"{name} is not an option of the game; give --set turns.{name}=...")
         if name == "split":
-            raise ValueError("split is no option of the game; give --set evaluation.split=...")
+            raise ValueError("split is not an option of the game; give --set evaluation.split=...")
     training = config.training
     if load_task(config.game) is not None:
         _check_text_task(config)
@@ -118,7 +117,7 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
 
 
 def _check_text_task(config: Config) -> None:
-    """Raises a ValueError for what training asks of a game and a text task does not say."""
+    """Raises a ValueError for settings that need a game, not a text task."""
     training = config.training
     if CREDITS[training.credit].shaped:
         raise ValueError(
@@ -132,17 +131,17 @@ def _check_text_task(config: Config) -> None:
         )
     if training.format_reward != "none":
         raise ValueError(
-            f"training.format_reward is {training.format_reward!r}, which needs an environment that says which "
-            f"replies are well formed; {config.game} is a text task, which alone reads replies, so use "
+            f"training.format_reward is {training.format_reward!r}, which needs an environment that reports which "
+            f"replies are well formed; {config.game} is a text task and does not, so use "
             "training.format_reward=none."
         )
 
 
 def make_game_env(config: Config, split: str | None) -> TurnEnv:
-    """``make_env`` for what needs boards and moves.
+    """``make_env`` for users of boards and moves.
 
     Raises:
-        ValueError: see ``make_env``; or the run is on a text task.
+        ValueError: see ``make_env``; or the run has a text task.
     """
     env = make_env(config, split)
     if not isinstance(env, TurnEnv):
@@ -151,7 +150,7 @@ def make_game_env(config: Config, split: str | None) -> TurnEnv:
 
 
 def check_demonstrations(config: Config) -> None:
-    """Raises a ValueError if a text task of a run has nothing to train on, or its warm start nobody to imitate."""
+    """Raises a ValueError if a text task of a run has no training data, or no oracle for its warm start."""
     for game in all_settings(config):
         env = make_env(game, "train")
         if not isinstance(env, TaskEnv):
@@ -166,13 +165,13 @@ def check_demonstrations(config: Config) -> None:
 
 
 def records_states(config: Config, split: str | None) -> bool:
-    """Whether episodes on a split say in which state each turn began: those to learn from, where turns are compared."""
+    """True if episodes on a split record each turn's state: training episodes, if turns are compared."""
     return split == "train" and GROUPINGS[config.training.groups_by].states
 
 
 @dataclass(frozen=True)
 class MixtureGame:
-    """One game of a run: its settings, as those of a run on it alone, and its weight in the mixture."""
+    """One game of a run: its settings, as in a run on it alone, and its weight in the mixture."""
 
     config: Config
     weight: float = 1.0
@@ -194,7 +193,7 @@ def games_at(config: Config, iteration: int) -> list[MixtureGame]:
 
 
 def measured_settings(config: Config) -> list[Config]:
-    """The settings that each game is measured with: the run's own first, then those of the mixture's other games."""
+    """The evaluation settings of each game: the run's own first, then the mixture's other games."""
     found = {config.game: config}
     for game in games_at(config, 0):
         found.setdefault(game.config.game, game.config)
@@ -202,7 +201,7 @@ def measured_settings(config: Config) -> list[Config]:
 
 
 def all_settings(config: Config) -> list[Config]:
-    """The run's own settings first, then those of every game of the mixture and every step of the curriculum."""
+    """All settings: the run's own, then every game of the mixture and every step of the curriculum."""
     starts = [0, *(step["iteration"] for step in config.curriculum)]
     others = [game.config for start in starts for game in games_at(config, start)]
     plain = replace(config, games=[], curriculum=[])
@@ -210,7 +209,7 @@ def all_settings(config: Config) -> list[Config]:
 
 
 def draw_games(games: list[MixtureGame], seed: int, iteration: int, count: int, refill: int = 0) -> NDArray[np.int64]:
-    """For each of ``count`` levels the index of its game, int64 (count,); ``refill`` as of ``level_seeds``."""
+    """For each of ``count`` levels the index of its game, int64 (count,); ``refill`` as in ``level_seeds``."""
     if len(games) == 1:
         return np.zeros(count, dtype=np.int64)
     weights = np.array([game.weight for game in games])
@@ -219,16 +218,16 @@ def draw_games(games: list[MixtureGame], seed: int, iteration: int, count: int, 
 
 
 def level_seeds(seed: int, iteration: int, groups: int, refill: int = 0) -> list[int]:
-    """The level seed of each group of an iteration: the same, whatever game it falls to.
+    """The level seed of each group of an iteration, independent of its game.
 
-    ``refill``: 0 for the levels that are played first, else the round of ``Training.refills``, counted from 1.
+    ``refill``: 0 for the first levels, else the round of ``Training.refills``, counted from 1.
     """
     rng = np.random.default_rng(derive_seed(seed, SeedStream.LEVELS, iteration, *_round(refill)))
     return [int(level) for level in rng.integers(2**62, size=groups)]
 
 
 def _round(refill: int) -> tuple[int, ...]:
-    """The end of a path of ``derive_seed``: nothing for what is played first, as in runs without further rounds."""
+    """The end of a path of ``derive_seed``: empty for the first levels, as in runs without refills."""
     return (refill,) if refill else ()
 
 

@@ -1,4 +1,4 @@
-"""How a tokenizer cuts a game's boards: whether each cell is a token, and a symbol the same token on every board."""
+"""Tokenization of a game's boards: are cells separate tokens, and is a symbol the same token on every board?"""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NAME = re.compile(r".+")  # of an arm
 
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer; those of transformers have it."""
+    """The required interface of a tokenizer; transformers' tokenizers have it."""
 
     @property
     def is_fast(self) -> bool:
-        """Whether it says where tokens lie."""
+        """True if it returns token offsets."""
         ...
 
     @property
@@ -43,17 +43,17 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class BoardTokens:
-    """What was found. A cell is a symbol of a grid, a kind's name or a place in coordinates, the name of an arm."""
+    """Results. A cell is a grid symbol, a kind's name or a place in coordinates, or an arm's name."""
 
     text_format: str
     tokens_per_board: float  # mean
-    cells_per_token: float  # mean over the tokens that hold a part of a cell; 1 where each cell has tokens of its own
-    spellings: dict[str, int]  # of each cell's text the different sequences of tokens that spell it
+    cells_per_token: float  # mean over tokens that hold part of a cell; 1 if each cell has its own tokens
+    spellings: dict[str, int]  # by cell text, the number of different token sequences that spell it
     example: tuple[str, ...]  # the tokens of the first board
 
     @property
     def most_spellings(self) -> str:
-        """The number of spellings of the cell that has most of them."""
+        """The highest number of spellings of any cell."""
         most = max(self.spellings.values())
         return f"{most}" if most == 1 else f"up to {most}"
 
@@ -62,7 +62,7 @@ class BoardTokens:
 
     @property
     def verdict(self) -> str:
-        """What a model must learn before it can read the board; ``good`` if nothing."""
+        """The difficulty that a model must learn to read the board; ``good`` if none."""
         if self.cells_per_token > 1:
             return "several cells share a token"
         if max(self.spellings.values()) > 1:
@@ -71,27 +71,25 @@ class BoardTokens:
 
 
 def formats_of(env: TurnEnv) -> tuple[str, ...]:
-    """The text formats to look at in this environment's game."""
+    """The text formats to check in this environment's game."""
     return ("grid", "spaced", "coord") if env.game.layout == "grid" else ("grid",)
 
 
 def board_tokens(tokenizer: Tokenizer, env: TurnEnv, seeds: Sequence[int]) -> BoardTokens:
-    """Encodes the first message of an episode of each seed as a model gets it, and looks at its board.
+    """Encodes each seed's first message as a model gets it, and checks the tokens of its board.
 
     Args:
-        tokenizer: a fast one, which says where in the text each token lies.
-        env: of the game; its text format is the one that is looked at.
-        seeds: of the episodes; at least one.
+        tokenizer: a fast tokenizer, which returns token offsets.
+        env: an environment of the game, in the text format to check.
+        seeds: seeds of the episodes; at least one.
 
     Raises:
-        ValueError: the tokenizer is a slow one, or the messages show the board as a picture.
+        ValueError: the tokenizer is slow, or the messages show the board as a picture.
     """
     if not tokenizer.is_fast:
-        raise ValueError(f"{tokenizer.name_or_path}: its tokenizer does not say where tokens lie; use a fast one.")
+        raise ValueError(f"{tokenizer.name_or_path}: its tokenizer returns no token offsets; use a fast one.")
     if env.config.observation == "image":
-        raise ValueError(
-            "the messages show the board as a picture, which no tokenizer cuts; use turns.observation=text."
-        )
+        raise ValueError("the messages show the board as a picture, not as tokens; use turns.observation=text.")
     text_format = env.env.text_format
     spelled: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     tokens = holders = parts = 0
@@ -133,5 +131,5 @@ def _cells(env: TurnEnv) -> Iterator[re.Match[str]]:
 
 
 def _covering(spans: Sequence[tuple[int, int]], first: int, last: int) -> list[int]:
-    """The places of the tokens that hold a part of the text from ``first`` to ``last``."""
+    """Indices of the tokens that cover part of the text from ``first`` to ``last``."""
     return [place for place, (begin, end) in enumerate(spans) if begin < last and end > first]

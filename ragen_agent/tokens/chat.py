@@ -1,20 +1,20 @@
 """Messages and a tokenizer's chat template turned into token ids, append-only.
 
 A multi-turn episode is one row of ids: the prompt, a sampled reply, the template's glue with the next
-message, the next sampled reply, and so on. ``ChatFormat`` takes the template apart once and from then on
-encodes only text that nobody sampled: a reply stays in the row as the ids that were sampled.
+message, the next sampled reply, and so on. ``ChatFormat`` takes the template apart once and then encodes only text that
+was not sampled: a reply stays in the row as its sampled ids.
 
-How text becomes ids:
+From text to ids:
 
 - Template and message between two replies are encoded in one go, from the special token that ends a reply
   to the place where the next reply begins. A tokenizer splits its text at special tokens, so these are the
   ids of the whole rendered conversation, merges across the seams of template and message included.
 - No message can end a turn or speak for another role by spelling a special token: see ``MessageEncoder``.
-- Where a template is followed that drops the thinking of earlier replies, or writes them in another way than they were
-  asked for (``drops_thinking``), nothing is appended: each turn's prompt is encoded from the whole conversation, and
-  only what was sampled after it is trained on. A reply that spells a special token in ordinary tokens could then end a
-  turn, so it is malformed (``special_texts``), and later prompts hold it with a space in the spelling.
-- The seam before a reply belongs to the sampler: the prompt's ids are those of the text that ends there.
+- If the template drops or rewrites earlier thinking and is followed (``drops_thinking``), nothing is appended: each
+  turn's prompt is encoded from the whole conversation, and only the tokens sampled after it are trained on. A reply
+  that spells a special token in ordinary tokens could then end a turn, so it is malformed (``special_texts``), and
+  later prompts hold it with a space in the spelling.
+- Text is never merged across the start of a reply: the prompt's ids encode the text up to there.
 - A picture in a message becomes the template's text for it, whose placeholder is repeated for each visual token, as the
   model's processor does.
 """
@@ -64,19 +64,19 @@ class ChatFormat:
         text: the template's constant texts.
         end_id: the id that ends a reply; appended, unsampled, to a reply that was cut by length.
         after_end: the template's text between the end token and the next user message.
-        stop_ids: the ids that end a turn when they are sampled: ``end_id``, the tokenizer's end of sequence, and those
-            that the generation config next to the tokenizer names.
-        deviations: sentences that say where a row differs from the template's rendering of the same
-            conversation; empty where it does not.
+        stop_ids: the ids that end a turn when sampled: ``end_id``, the tokenizer's end of sequence, and the ids that
+            the generation config next to the tokenizer names.
+        deviations: sentences on differences between a row and the template's rendering of the same conversation; empty
+            if there are none.
         begun: the end of the generation prompt that belongs to the reply: a thinking that it opens, or
             ``reply_opening``.
-        header: what a reply begins with and does not say: the rest of its header, which some templates leave to the
-            model (gpt-oss, whose generation prompt ends before the channel). Empty for most.
-        drops_thinking: whether every turn begins with the conversation as the template writes it, which leaves out
-            the thinking of earlier replies or writes them in another way; a ``TokenMDP`` then reads each turn anew.
-        vision: how the model reads pictures; None for a model that reads text only.
-        image_text: the template's text for a picture; empty where there is none.
-        image_refusal: why messages may hold no picture; empty where they may.
+        header: the rest of a reply's header, if the template leaves it to the model (gpt-oss, whose generation prompt
+            ends before the channel). Empty for most.
+        drops_thinking: True if every turn begins with the conversation as the template writes it, without the thinking
+            of earlier replies or with rewritten replies; a ``TokenMDP`` then encodes each turn anew.
+        vision: the model's picture handling; None for a text-only model.
+        image_text: the template's text for a picture; empty if there is none.
+        image_refusal: the reason why messages may not hold pictures; empty if they may.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -108,31 +108,30 @@ class ChatFormat:
 
         Args:
             tokenizer: a Hugging Face tokenizer with a chat template.
-            keep_thinking: some templates (Qwen3, DeepSeek-R1) drop the thinking of a reply once a later
-                message comes. True keeps every sampled token in the row all the same, which deviates from
-                such a template (see ``deviations``). False follows it: then each turn is a row of its own
-                (see ``drops_thinking``). Templates that write another header before replies of the past (GLM-4 MoE,
-                gpt-oss) can only be followed. Where a model writes the end of that header itself (``header``), its
-                reply is what comes after it, without other channels before it.
+            keep_thinking: some templates (Qwen3, DeepSeek-R1) drop the thinking of a reply once a later message
+                follows. True keeps every sampled token in the row, which deviates from such a template (see
+                ``deviations``). False follows the template: then each turn is a row of its own (see
+                ``drops_thinking``). Templates that write another header before earlier replies (GLM-4 MoE, gpt-oss)
+                require False. If a model writes the end of that header itself (``header``), its reply is the text after
+                it, without other channels before it.
             template_options: further variables of the template, such as ``{"enable_thinking": False}``
                 (Qwen3) or ``{"date_string": "26 Jul 2024"}`` (Llama 3, which otherwise writes today's date
                 into the prompt).
-            reply_opening: begins every reply, unsampled, such as ``<think>``; unless the template opens the thinking
-                itself.
-            vision: how the model reads pictures; None for a model that reads text only.
+            reply_opening: unsampled start of every reply, such as ``<think>``; ignored if the template opens the
+                thinking itself.
+            vision: the model's picture handling; None for a text-only model.
 
         Raises:
-            ValueError: the template cannot be used, or not append-only; the message says what was found and what to
-                do.
+            ValueError: the template cannot be used, or not append-only; the message names the cause and the fix.
         """
         if not hasattr(tokenizer, "chat_template"):
             raise ValueError(
-                f"{shown(tokenizer)} is no tokenizer: give for example AutoTokenizer.from_pretrained(PATH)."
+                f"{shown(tokenizer)} is not a tokenizer: give for example AutoTokenizer.from_pretrained(PATH)."
             )
         if not tokenizer.chat_template:
             raise ValueError(
                 f"the tokenizer {tokenizer.name_or_path!r} has no chat template; set tokenizer.chat_template "
-                "(a Jinja text, for example that of the instruction-tuned model) and save it with the model"
+                "(a Jinja text, for example the instruction-tuned model's) and save it with the model"
             )
 
         render, text = open_template(tokenizer, template_options or {})
@@ -184,7 +183,7 @@ class ChatFormat:
 
     @property
     def special_texts(self) -> tuple[str, ...]:
-        """The spellings of the tokens that no message may produce."""
+        """Spellings of the tokens that messages must not produce."""
         return tuple(self._encoder.control)
 
     @property
@@ -194,23 +193,22 @@ class ChatFormat:
 
     @property
     def reserved_ids(self) -> frozenset[int]:
-        """The ids that mean pictures, which no reply may hold."""
+        """Picture ids, which replies must not hold."""
         return frozenset() if self.vision is None else self.vision.reserved_ids
 
     def prompt_ids(self, system: str, user: Content, images: Images = ()) -> list[int]:
         """Ids of the conversation's start, up to where the first reply begins.
 
         Args:
-            system: the instructions. Empty means no system message: the template then writes what it writes
-                without one (Qwen2.5 its default). A template without a place for it gets it as the start of
-                the first user message, followed by an empty line.
+            system: the instructions. Empty means no system message: the template then uses its default, if any
+                (Qwen2.5). For a template without system messages they begin the first user message, followed by an
+                empty line.
             user: the first user message.
             images: its pictures.
 
         Raises:
-            ValueError: an empty ``system`` where the template demands one, a message that holds a special token which
-                cannot be spelled in another way, pictures that the model or its template does not take, or as many
-                as the message does not show.
+            ValueError: an empty ``system`` where the template demands one, a special token in a message that has no
+                other spelling, pictures that the model or its template does not accept, or a wrong number of pictures.
         """
         text = self.text
         system, (first, *others) = self._trimmed(system), self._pieces(user)
@@ -230,8 +228,7 @@ class ChatFormat:
             images: its pictures.
 
         Raises:
-            ValueError: a message that holds a special token which cannot be spelled in another way; or its pictures,
-                see ``prompt_ids``.
+            ValueError: a special token in the message that has no other spelling, or its pictures, see ``prompt_ids``.
         """
         end = self.tokenizer.convert_ids_to_tokens(self.end_id)
         ids = self._encoder.ids([f"{end}{self.after_end}", *self._pieces(user), self.text.opening])
@@ -241,15 +238,15 @@ class ChatFormat:
         """Ids of a whole conversation as the template writes it, up to where the next reply begins.
 
         Args:
-            messages: {"role", "content"} from the system message on, a user message last. A special token that an
-                assistant's message spells gets a space after its first character.
+            messages: {"role", "content"} from the system message on, a user message last. A special token
+                spelled in an assistant's message gets a space after its first character.
             images: the pictures of all messages.
 
         Raises:
-            ValueError: another message that holds a special token; or pictures, see ``prompt_ids``.
+            ValueError: a special token in another message, or pictures, see ``prompt_ids``.
         """
         for message in messages:
-            self._pieces(message["content"])  # raises for pictures that are not taken
+            self._pieces(message["content"])  # raises for pictures that are not accepted
         said = [dict(message) for message in (fold_system(messages) if self.text.fold_system else messages)]
         for message in said:
             if message["role"] == "assistant":
@@ -265,7 +262,7 @@ class ChatFormat:
         return self._expanded(ids, images)
 
     def image_spans(self, ids: Sequence[int], images: Images) -> list[ImageSpan]:
-        """Where pictures stand in ids that hold their placeholders and no others."""
+        """Places of the pictures in ids that hold exactly their placeholders."""
         if not images:
             return []
         assert self.vision is not None
@@ -279,8 +276,8 @@ class ChatFormat:
     def decode_reply(self, ids: Sequence[int]) -> str:
         """The text of a sampled reply, as the environment reads it.
 
-        A stop token at its end is dropped, special tokens are skipped, and so is all up to the last ``header``. What of
-        it the generation prompt has begun is put in front, since the reply completes it.
+        A stop token at its end, special tokens and everything up to the last ``header`` are dropped. ``begun``, the
+        part of the reply in the generation prompt, is put in front.
         """
         content = list(ids[:-1]) if ids and ids[-1] in self.stop_ids else list(ids)
         length = len(self._header_ids)
@@ -291,19 +288,17 @@ class ChatFormat:
         return whole_reply(decode(self.tokenizer, content), begun=self.begun)
 
     def reply_ids(self, reply: str) -> list[int]:
-        """The ids of a reply as a model would have sampled them, its ``header`` and its end token included.
-
-        What of it the generation prompt has begun is left out.
+        """The ids of a reply as a model would sample them, with its ``header`` and end token, without ``begun``.
 
         Raises:
-            ValueError: it spells a special token, at which a rollout would end or which it would not read.
+            ValueError: it spells a special token, at which a rollout would end or which it would skip.
         """
         rest = reply.removeprefix(self.begun if reply.startswith(self.begun) else self.begun.rstrip())
         ids = encode(self.tokenizer, rest)
         if spelled := self._encoder.control_ids(ids):
             raise ValueError(
-                f"a reply spells the special token {self.tokenizer.convert_ids_to_tokens(spelled[0])}, which no model "
-                "can say within one; write it without (the token that ends a reply is added by itself): "
+                f"a reply spells the special token {self.tokenizer.convert_ids_to_tokens(spelled[0])}, which must not "
+                "occur within a reply; remove it (the end token is added automatically): "
                 f"{shown(reply)}"
             )
         return [*self._header_ids, *ids, self.end_id]
@@ -327,7 +322,7 @@ class ChatFormat:
         return pieces if len(pieces) > 1 else [self._trimmed(pieces[0])]
 
     def _expanded(self, ids: list[int], images: Images) -> list[int]:
-        """The ids with a placeholder for each visual token; they hold one for each picture."""
+        """Expand one placeholder per picture into one per visual token."""
         if self.vision is None:
             return ids
         image_id, processor = self.vision.image_id, self.vision.processor
@@ -348,7 +343,7 @@ class ChatFormat:
         return message.strip() if self.text.trims_messages else message
 
     def _check(self) -> None:
-        """Hold the ids of a conversation against the ids of its whole rendered text."""
+        """Compare the ids of a conversation with the ids of its whole rendered text."""
         system, first, second = "Play well.", "Turn 1:\nP_G", "Turn 2:\n_PG"
         if self.text.fold_system:
             messages = [{"role": "user", "content": f"{system}\n\n{first}"}]
@@ -366,7 +361,7 @@ class ChatFormat:
 
 
 def _without_words(content: Content) -> Content:
-    """A message whose texts say nothing, with its pictures."""
+    """A message with its pictures, without its words."""
     if isinstance(content, str):
         return "x"
     return [{"type": "text", "text": "x"} if part["type"] == "text" else part for part in content]

@@ -1,14 +1,14 @@
 """A chat template taken apart into the constant texts between the messages.
 
-A template is a program; what it does is found out by rendering marked conversations and looking at where
-the marks come out. A template that can serve an append-only row of tokens writes, for every conversation,
+A template is a program; it is analysed by rendering marked conversations and locating the marks. A template that fits
+an append-only row of tokens writes, for every conversation,
 
     before_system SYSTEM before_user USER opening REPLY after_reply USER opening REPLY after_reply USER
     opening
 
-with the same texts at every turn and with the messages as they were given. A template that writes replies of the past
-in another way than they were asked for (another header, another text) cannot be appended to, but it can begin every
-turn anew (``rewrites``). Everything else is refused here, with a sentence that says what was found.
+with the same texts at every turn and the messages unchanged. A template that rewrites earlier replies (another header,
+another text) cannot be appended to, but each turn can be encoded anew (``rewrites``). Any other template is refused
+with the reason.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Render = Callable[[list[dict[str, Any]], bool], str]
 """(messages, add_generation_prompt) -> the template's text; raises whatever the template raises."""
 
 Content = str | Sequence[Mapping[str, Any]]
-"""What a message says: a text, or parts: ``{"type": "text", "text": ...}`` and ``{"type": "image"}``."""
+"""Content of a message: a text, or parts: ``{"type": "text", "text": ...}`` and ``{"type": "image"}``."""
 
 
 _SYSTEM = "Marksystem"
@@ -47,29 +47,29 @@ _THOUGHTS = ("<think>{} Markthought</think><answer>Up</answer>", "<think>\nMarkt
 
 @dataclass(frozen=True)
 class TemplateText:
-    """The constant texts of a chat template, and what it does to the messages."""
+    """The constant texts of a chat template, and its changes to messages."""
 
     before_system: str  # text before the system message
     before_user: str  # text between the system message and the first user message
-    #: text before the first user message when there is no system message; None where the template demands one
+    #: text before the first user message when there is no system message; None if the template demands one
     without_system: str | None
     opening: str  # text between a user message and the reply that is about to begin (generation prompt included)
-    past_opening: str  # the same text before a reply of the past
+    past_opening: str  # the same text before an earlier reply
     after_reply: str  # text between a reply and the next user message
     closing: str  # text after a reply that ends the conversation
-    #: True where the template has no place for a system message that stays the same as turns are added; before_system
-    #: and before_user are empty then
+    #: True if the template has no place for a system message that stays the same as turns are added; before_system and
+    #: before_user are then empty
     fold_system: bool
-    trims_messages: bool  # True where the template strips white space at the ends of system or user messages
-    trims_replies: bool  # True where it strips white space at the ends of replies of the past
-    keeps_thinking: bool  # False where it drops or rewrites the thinking in replies of the past
-    rewrites: str = ""  # how else it rewrites replies of the past, so that a row cannot be appended to; empty if not
+    trims_messages: bool  # True if it strips white space at the ends of system or user messages
+    trims_replies: bool  # True if it strips white space at the ends of earlier replies
+    keeps_thinking: bool  # False if it drops or rewrites the thinking in earlier replies
+    rewrites: str = ""  # other rewriting of earlier replies, which rules out appending; or empty
 
     def deviations(self, *, appended: bool) -> tuple[str, ...]:
-        """Where a row of tokens differs from the template's own text.
+        """Differences between a row of tokens and the template's own text.
 
-        ``appended``: whether turns are appended to it, so that nothing is rewritten; else each begins with the
-        template's text of the conversation.
+        ``appended``: True if turns are appended and nothing is rewritten; False if each turn begins with the template's
+        text of the conversation.
         """
         notes = []
         if self.fold_system:
@@ -82,7 +82,7 @@ class TemplateText:
             notes.append("the template strips white space at the ends of earlier replies; the row keeps it")
         if self.opening != self.past_opening:
             notes.append(
-                f"the template writes {self.opening!r} before a reply that is asked for, {self.past_opening!r} "
+                f"the template writes {self.opening!r} before a requested reply, {self.past_opening!r} "
                 "before an earlier one; the row keeps the first"
             )
         return tuple(notes)
@@ -116,8 +116,8 @@ class TokenizerTemplate:
     Attributes:
         tokenizer: has the template.
         options: further variables of the template.
-        lists: whether contents are given as lists of parts.
-        opening: stands after the generation prompt.
+        lists: True if contents are given as lists of parts.
+        opening: text after the generation prompt.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -144,7 +144,7 @@ def parts_of(content: Content) -> Sequence[Mapping[str, Any]]:
 def open_template(
     tokenizer: PreTrainedTokenizerBase, options: Mapping[str, Any]
 ) -> tuple[TokenizerTemplate, TemplateText]:
-    """A tokenizer's chat template and its texts; it may take contents as lists of parts alone, as of visual models.
+    """A tokenizer's chat template and its texts; visual templates that only accept lists of parts work too.
 
     Raises:
         ValueError: see ``read_template``.
@@ -167,7 +167,7 @@ def read_template(render: Render) -> TemplateText:
         render: renders a conversation; see ``Render``.
 
     Raises:
-        ValueError: the template cannot be used; the message says why.
+        ValueError: the template cannot be used; the message gives the reason.
     """
     bare, _ = _try_frame(render, system=False)
     frame, refusal = _try_frame(render, system=True)
@@ -199,7 +199,7 @@ def read_image_text(render: Render) -> str:
     """The text that the template writes for a picture among the texts of a user message, the same at every turn.
 
     Raises:
-        ValueError: it takes no pictures, numbers them, or changes the texts around them.
+        ValueError: it does not accept pictures, numbers them, or changes the texts around them.
     """
     marks = [f"{mark} \n" for mark in (*_USERS, "Markfourth")]
     messages: list[dict[str, Any]] = []
@@ -219,7 +219,7 @@ def read_image_text(render: Render) -> str:
 
 
 def _try_frame(render: Render, system: bool) -> tuple[_Frame | None, str]:
-    """The frame, or None and why there is none."""
+    """The frame, or None and the reason."""
     try:
         return _read_frame(render, system), ""
     except ValueError as refusal:
@@ -248,15 +248,15 @@ def _read_frame(render: Render, system: bool) -> _Frame:
 
 
 def _other_header(render: Render, frame: _Frame) -> str:
-    """How the header of a past reply differs from that of a reply that is asked for; empty where the reply fits both.
+    """The difference between the headers of an earlier and a requested reply; empty if the reply fits both.
 
     Raises:
-        ValueError: no header is written when a reply is asked for.
+        ValueError: no header is written for a requested reply.
     """
     past, opening = frame.past_opening, frame.opening
     if opening.startswith(past) or (past.startswith(opening) and past[len(opening) :].isspace()):
         return ""
-    found = f"the chat template writes {past!r} before a past reply but {opening!r} when a reply is asked for"
+    found = f"the chat template writes {past!r} before a past reply but {opening!r} before a requested reply"
     system = len(frame.starts) > 1
     first = _conversation([_SYSTEM] * system + [_USERS[0]], system)
     if _render(render, first, True) == _render(render, first, False):
@@ -278,7 +278,7 @@ def _trims_messages(render: Render, frame: _Frame) -> bool:
 
 
 def _trims_replies(render: Render, frame: _Frame) -> tuple[bool, str]:
-    """Whether white space at the ends of past replies goes, and how else their text is changed, thinking apart."""
+    """True if past replies are stripped of white space, and other changes of their text, thinking apart."""
     replies = [_AWKWARD.format(reply) for reply in _REPLIES]
     if _same(render, frame, _USERS, replies):
         return False, ""
@@ -294,7 +294,7 @@ def _same(
     replies: Sequence[str],
     system: Sequence[str] = (_SYSTEM,),
 ) -> bool:
-    """Whether the template writes these messages as they are, in the frame's texts."""
+    """True if the template writes these messages unchanged within the frame's texts."""
     has_system = len(frame.starts) > 1
     contents = [*system[: int(has_system)], users[0], replies[0], users[1], replies[1], users[2]]
     return _render(render, _conversation(contents, has_system), True) == frame.fill(contents)
@@ -308,7 +308,7 @@ def _conversation(contents: Sequence[str], system: bool) -> list[dict[str, Any]]
 def _render(render: Render, messages: list[dict[str, Any]], generate: bool) -> str:
     try:
         return render(messages, generate)
-    except Exception as error:  # a template is a program of somebody else's and may raise anything
+    except Exception as error:  # a template is a foreign program and may raise anything
         roles = ", ".join(message["role"] for message in messages)
         raise ValueError(
             f"the chat template fails on the messages ({roles}): {type(error).__name__}: {error}"

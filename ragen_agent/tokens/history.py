@@ -1,4 +1,4 @@
-"""What each turn of an episode begins with: the whole conversation so far, a window of it, or the template's text."""
+"""Prefix of each turn: the whole conversation so far, a window of it, or the template's text."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["Encoded", "History", "Message"]
 
 
 class Message(NamedTuple):
-    """What the environment said, with its pictures."""
+    """A message of the environment, with its pictures."""
 
     content: Content
     images: Images
 
     @classmethod
     def of(cls, observation: str, info: Mapping[str, Any]) -> Message:
-        """From what a reset or a step of the environment gave; where there are pictures, the message has parts."""
+        """From the result of a reset or step; with pictures, the message has parts."""
         images = tuple(info.get("images", ()))
         return cls(info["messages"][-1]["content"], images) if images else cls(observation, images)
 
 
 class Encoded(NamedTuple):
-    """Token ids, and where pictures stand in them."""
+    """Token ids, and the places of pictures in them."""
 
     ids: list[int]
     images: list[ImageSpan]
@@ -37,7 +37,7 @@ class History:
     Args:
         chat: the chat template.
         instructions: the system message; may be empty.
-        turns: how many earlier turns a prefix keeps; -1 keeps all.
+        turns: number of earlier turns in a prefix; -1 keeps all.
         first: the first message of the environment.
     """
 
@@ -57,9 +57,9 @@ class History:
         return self._prompt(self._shown[0])
 
     def next(self, ids: Sequence[int], start: int, reply: str, message: Message) -> tuple[Encoded, bool]:
-        """What comes before the next reply, and whether it is a new prefix in place of ``ids``, not appended to them.
+        """The ids before the next reply, and True if they are a new prefix instead of being appended to ``ids``.
 
-        ``ids`` are the prefix and, from ``start`` on, the reply to it; ``message`` is what the environment answered.
+        ``ids`` are the prefix and, from ``start`` on, the reply to it; ``message`` is the environment's answer.
 
         Raises:
             ValueError: see ``ChatFormat.glue_ids`` and ``ChatFormat.conversation_ids``.
@@ -82,7 +82,7 @@ class History:
         return self._windowed(), True
 
     def _prompt(self, message: Message) -> Encoded:
-        """The prompt with this message of the environment's."""
+        """The prompt with this message of the environment."""
         ids = self.chat.prompt_ids(self.instructions, message.content, message.images)
         return Encoded(ids, self.chat.image_spans(ids, message.images))
 

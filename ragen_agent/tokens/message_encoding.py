@@ -1,8 +1,8 @@
-"""Text as token ids, in which no message can end a turn or speak for another role.
+"""Encoding of texts so that messages cannot end a turn or speak for another role.
 
-A message that spells a special token is cut inside the spelling, and its parts are encoded one by one: the reader sees
-the same characters. Only the ids of such messages differ from those of the whole text. (A tokenizer that puts a space
-before every text, as those of the first Llama models do, shows one at the cut.)
+A message that spells a special token is cut inside the spelling, and its parts are encoded one by one: the characters
+stay the same, and only these messages' ids differ from the ids of the whole text. (A tokenizer that puts a space before
+every text, as the first Llama models do, shows one at the cut.)
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageEncoder", "decode", "encode"]
 
-_CACHED = 2**20  # ids of parts of conversations; they are forgotten all together
-_ENTRIES = 4096  # such parts: all are counted for a new one
+_CACHED = 2**20  # cached ids; all are forgotten at once
+_ENTRIES = 4096  # cached parts: all are counted for a new one
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class MessageEncoder:
     Attributes:
         tokenizer: encodes.
         end_id: the id that ends a reply.
-        control: the spellings of the tokens that no message may produce, with their ids.
+        control: spellings of the tokens that messages must not produce, with their ids.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -44,7 +44,7 @@ class MessageEncoder:
         Recent encodings are cached: the rollouts of a group read the same prompt, and often the same board.
 
         Raises:
-            ValueError: a message holds a special token that cannot be spelled in another way.
+            ValueError: a message holds a special token that has no other spelling.
         """
         key = tuple(pieces)
         ids = self._encoded.get(key)
@@ -57,7 +57,7 @@ class MessageEncoder:
         return ids.copy()
 
     def control_ids(self, ids: Sequence[int]) -> list[int]:
-        """Those of the ids that no message may produce."""
+        """The ids among these that messages must not produce."""
         control = set(self.control.values())
         return [token for token in ids if token in control]
 
@@ -81,7 +81,7 @@ class MessageEncoder:
             runs += others
         end = self.tokenizer.convert_ids_to_tokens(self.end_id)
         ids = encode(self.tokenizer, runs[0])
-        for run in runs[1:]:  # after a special token, so that no tokenizer takes it for the start of a text
+        for run in runs[1:]:  # after a special token, so that it does not count as the start of a text
             ids += encode(self.tokenizer, f"{end}{run}")[1:]
         if self.control_ids(ids) != expected:
             raise ValueError(
@@ -97,7 +97,7 @@ class MessageEncoder:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """The ids of a text; straight from the Rust tokenizer where ``transformers`` would add nothing but time."""
+    """The ids of a text; straight from the Rust tokenizer if ``transformers`` would add only time."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and backend.truncation is None and backend.padding is None:
         [encoding] = backend.encode_batch_fast([text], add_special_tokens=False)  # "fast": it leaves out the offsets

@@ -1,9 +1,9 @@
 """Episodes played by an engine: many token processes stepped together, one turn at a time.
 
-The rollouts of a group share a level, and each has its own transition noise (`group`), so that the std of a group's
-returns measures the policy and the game, not a slip that all its rollouts had in common.
+The rollouts of a group share a level, and each has its own transition noise (`group`), so the std of a group's returns
+measures the policy and the game, not a slip common to all rollouts.
 
-An engine that breaks costs the episodes that it was playing, and a game that raises its own, never the run: they end as
+An engine error ends only the episodes in play, and a game's error only its own episode, never the run. They end as
 failures (``"engine_error: ..."``, ``"environment_error: ..."``), which training leaves out.
 """
 
@@ -23,18 +23,18 @@ __all__ = ["Instance", "Prefix", "append_or_fail", "group", "play", "sample"]
 
 @dataclass(frozen=True)
 class Prefix:
-    """The beginning of an episode that others branch off; see ``TokenMDP.begin_branch``."""
+    """The beginning of an episode from which others branch; see ``TokenMDP.begin_branch``."""
 
     base: Trajectory
-    turns: int  # of the base, 1 or more
-    noise_seed: int  # of the base
+    turns: int  # number of the base's turns, 1 or more
+    noise_seed: int  # the base's noise seed
 
 
 @dataclass(frozen=True)
 class Instance:
     """One episode to play: ``seed`` decides the level, ``noise_seed`` its transition noise.
 
-    With a ``prefix`` it begins as another episode on the level did, and ``noise_seed`` is that of the noise after it.
+    With a ``prefix`` it begins like another episode on the level, and ``noise_seed`` sets the noise after it.
     """
 
     seed: int
@@ -57,30 +57,30 @@ def play(
     check: Callable[[Sequence[int]], None] = lambda ids: None,
     over: Callable[[int], None] = lambda number: None,
 ) -> list[Trajectory]:
-    """One episode for each instance. Where an episode ends, the next one takes its place.
+    """One episode for each instance; when an episode ends, the next one takes its place.
 
     Args:
         engine: samples the replies.
-        processes: token processes to use, any number: as many episodes are played at a time, or fewer where the
-            engine cannot hold that many.
-        instances: what to play.
-        temperature: of sampling, above 0.
-        seed: of sampling; episode i draws from the stream of (seed, i), whichever others are played with it.
-        check: called with ids that no model sampled (prompts and glue) before they are fed; it may raise.
-        over: called after each turn with the number of episodes that are over.
+        processes: token processes to use, any number: as many episodes are played at a time, or fewer if the engine
+            cannot hold that many.
+        instances: the episodes to play.
+        temperature: sampling temperature, above 0.
+        seed: sampling seed; episode i draws from the stream of (seed, i), independent of the other episodes.
+        check: called with unsampled ids (prompts and glue) before they are fed; it may raise.
+        over: called after each turn with the number of finished episodes.
 
     Returns:
-        Trajectories in the order of ``instances``; those of failed episodes have ``failure`` set.
+        Trajectories in the order of ``instances``; failed episodes have ``failure`` set.
 
     Raises:
-        ValueError: what ``check`` or a reset raises; a temperature that is not positive; or an engine that cannot hold
-            one episode.
+        ValueError: from ``check`` or a reset; a temperature that is not positive; or an engine that cannot hold one
+            episode.
     """
     rows = min(engine.max_rows(process.max_tokens_per_episode) for process in processes)
     if rows < 1:
         raise ValueError(
-            "one episode of max_tokens_per_episode does not fit into what the engine may cache; allow fewer tokens an "
-            "episode, or more cached tokens."
+            "one episode of max_tokens_per_episode does not fit into the engine's cache; lower max_tokens_per_episode, "
+            "or raise cached_tokens."
         )
     return _Rollout(engine, instances, temperature, seed, check).play(processes[:rows], over)
 
@@ -94,7 +94,7 @@ def sample(
     seed: int,
     episodes: Sequence[int] | None = None,
 ) -> list[Sampled]:
-    """One reply to each prompt, of at most so many tokens; ``episodes`` as of ``Engine.start``."""
+    """One reply to each prompt, of at most ``limits[i]`` tokens; ``episodes`` as in ``Engine.start``."""
     session = engine.start(prompts, temperature=temperature, seed=seed, episodes=episodes)
     found: dict[int, Sampled] = {}
     rows = list(range(len(prompts)))
@@ -124,7 +124,7 @@ class _Rollout:
         self.temperature, self.seed, self.check = temperature, seed, check
         self.session: GenerationSession | None = None
         self.slots: list[tuple[int, TokenMDP]] = []
-        self.moved: list[tuple[int, TokenMDP]] = []  # the last of the slots: they begin a new prefix in a new row
+        self.moved: list[tuple[int, TokenMDP]] = []  # the last slots: they begin a new prefix in a new row
         self.broken: list[tuple[int, TokenMDP, Trajectory]] = []  # their resets raised
 
     def play(self, processes: Sequence[TokenMDP], report: Callable[[int], None]) -> list[Trajectory]:
@@ -146,15 +146,15 @@ class _Rollout:
         return [played[episode] for episode in range(len(self.instances))]
 
     def _begin(self, new: list[tuple[int, TokenMDP]]) -> bool:
-        """Begins episodes; False if the engine broke, or none is in play."""
+        """Begins episodes; False if the engine failed or no episode is in play."""
         begun = []
         for episode, process in new:
             instance = self.instances[episode]
             try:
                 _reset(process, instance)
-            except ValueError:  # of the settings, which are the same in every episode
+            except ValueError:  # from the settings, which are the same in every episode
                 raise
-            except Exception as error:  # of the game
+            except Exception as error:  # from the game
                 reason = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
                 self.broken.append((episode, process, failed([], reason, instance.seed)))
                 continue
@@ -166,7 +166,7 @@ class _Rollout:
         joining, self.moved = [*self.moved, *begun], []
         prompts = [process.ids for _, process in joining]
         images = [process.images for _, process in joining]
-        # A row's number decides its draws, so every prefix of an episode has one of its own.
+        # A row's number decides its draws, so every prefix of an episode has its own number.
         episodes = [episode + len(self.instances) * process.context for episode, process in joining]
         try:
             if self.session is None:
@@ -175,7 +175,7 @@ class _Rollout:
                 )
             elif joining:
                 self.session.join(prompts, episodes, images=images)
-        except ValueError:  # of the arguments, which no other episode would change
+        except ValueError:  # from the arguments, the same for all episodes
             raise
         except Exception as error:
             self._break(error)
@@ -183,12 +183,12 @@ class _Rollout:
         return True
 
     def _turn(self) -> None:
-        """One reply in every slot; episodes that go on are fed what follows it."""
+        """One reply in every slot; running episodes are fed the ids after it."""
         assert self.session is not None
         limits = [min(p.max_tokens_per_turn, p.max_tokens_per_episode - len(p.ids)) for _, p in self.slots]
         try:
             replies = list(zip(self.slots, self.session.reply(limits), strict=True))
-        except Exception as error:  # out of memory, a lost device: whatever it was, these episodes cannot go on
+        except Exception as error:  # out of memory, a lost device: these episodes cannot continue
             self._break(error)
             return
         rows, feeds, images = [], [], []

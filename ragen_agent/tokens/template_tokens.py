@@ -1,6 +1,6 @@
 """A chat template's texts in the tokens of its tokenizer.
 
-What a reply begins with and which tokens end it, which spellings no message may produce, and what stands for a picture.
+The start and end tokens of a reply, the spellings that messages must not produce, and the text for a picture.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def generation_ends(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     try:
         path = Path(tokenizer.name_or_path, "generation_config.json")
         ends = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
-    except (OSError, ValueError, AttributeError):  # whoever loads the model says what is wrong with it
+    except (OSError, ValueError, AttributeError):  # loading the model reports the error
         return set()
     every = ends if isinstance(ends, list) else [ends]
     return {end for end in every if isinstance(end, int) and 0 <= end < len(tokenizer)}
 
 
 def unfinished_header(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> str:
-    """What a past reply's header has after the generation prompt, where a special token ends it; else empty."""
+    """The rest of a past reply's header after the generation prompt, if a special token ends it; else empty."""
     rest = text.past_opening.removeprefix(text.opening)
     ends = tuple(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)
     return rest if rest != text.past_opening and rest.endswith(ends) else ""
@@ -53,7 +53,7 @@ def unfinished_header(tokenizer: PreTrainedTokenizerBase, text: TemplateText) ->
 def picture_text(
     tokenizer: PreTrainedTokenizerBase, render: Render, text: TemplateText, vision: Vision | None
 ) -> tuple[str, str]:
-    """The template's text for a picture, and why there is none; one of the two is empty."""
+    """The template's text for a picture and the reason if there is none; one of the two is empty."""
     if vision is None:
         name = tokenizer.name_or_path or "here"
         return "", (
@@ -72,7 +72,7 @@ def picture_text(
 
 
 def end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tuple[str, str, list[str]]:
-    """The token that ends a reply, the text after it, and how this deviates from the template."""
+    """The token that ends a reply, the text after it, and deviations from the template."""
     added = {token.content for token in tokenizer.added_tokens_decoder.values()} | set(tokenizer.all_special_tokens)
     found = [(text.closing.find(token), -len(token), token) for token in added if token in text.closing]
     if found:
@@ -98,11 +98,11 @@ def end_of_reply(tokenizer: PreTrainedTokenizerBase, text: TemplateText) -> tupl
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase, text: TemplateText, end: str) -> dict[str, int]:
-    """The tokens that no message may produce, with their ids.
+    """The tokens that messages must not produce, with their ids.
 
     They are the special tokens and the added markup tokens (``<|user|>``, ``[INST]``) that the template itself writes.
-    The unknown token is not one of them, since any unknown word is one; nor are the thinking tags, which
-    instructions name.
+    The unknown token is excluded, since any unknown word becomes one, and so are the thinking tags, which instructions
+    name.
     """
     frame = "".join((text.before_system, text.before_user, text.without_system or "", text.past_opening))
     frame += text.after_reply

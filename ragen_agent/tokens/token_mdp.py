@@ -1,7 +1,7 @@
 """The decision process at the level of tokens.
 
-State: the exact token prefix. Action: one token id. The process records which tokens were sampled, where turns end and
-each turn's reward; training reads nothing else (StarPO over whole trajectories: RAGEN, arXiv 2504.20073, section 3).
+State: the exact token prefix. Action: one token id. The process records the sampled tokens, the ends of turns and each
+turn's reward; training reads nothing else (StarPO over whole trajectories: RAGEN, arXiv 2504.20073, section 3).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
 
     ## Description
     The policy writes its replies one token at a time. A turn ends when a stop token is sampled or a limit cuts the
-    reply; the reply's text then goes to the turn environment, and its next message, in the chat template's words, is
-    appended to the prefix before the next action is asked for. Sampled ids stay in the prefix exactly as they were
-    sampled. A picture in a message is a run of placeholder ids, one for each visual token, and an ``ImageSpan`` in
-    ``images``; a model that reads pictures puts its visual tokens in their places.
+    reply; the reply's text then goes to the turn environment, and its next message, formatted by the chat template, is
+    appended to the prefix before the next action. Sampled ids stay in the prefix exactly as they were sampled. A
+    picture in a message is a run of placeholder ids, one for each visual token, and an ``ImageSpan`` in ``images``; a
+    model that reads pictures puts its visual tokens in their places.
 
     ## Action Space
-    ``Discrete(vocabulary)``: the next token's id. An id that means a picture is no action.
+    ``Discrete(vocabulary)``: the next token's id. Picture ids are not actions.
 
     ## Observation Space
     ``Sequence(Discrete(vocabulary), stack=True)``: the whole prefix, int64 (T,), T at most ``max_tokens_per_episode``.
@@ -63,28 +63,28 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     ## Arguments
     - ``env``: the turn environment (``ragen_gym.make_turn``); text in, text out, with the attribute ``instructions``.
     - ``chat``: the chat template.
-    - ``max_tokens_per_turn``: length limit of a reply, its stop token included. A longer one is cut: the end token is
-      appended but counts as not sampled, and the reply goes to the environment as it is.
+    - ``max_tokens_per_turn``: length limit of a reply, its stop token included. A longer reply is cut: the end token is
+      appended, not counted as sampled, and the cut reply goes to the environment.
     - ``max_tokens_per_episode``: length limit of the prefix, prompt and glue included.
-    - ``history``: how many earlier turns the prefix keeps (the history window); -1 keeps all of them, 0 shows the
-      current turn alone. Where a turn falls out of the window, a new prefix begins: the prompt with the first message
-      that is kept, the ids of the kept turns, the next message. ``context`` counts the prefixes of an episode, from 0.
-    - ``record_states``: whether the record says in which state of the game each turn began, where the turn environment
-      has a ``state_id``.
-    - ``chat.drops_thinking``: every prefix is then the conversation as the template writes it, without the thinking of
-      earlier replies, and a new one begins wherever that differs from the ids so far. A reply that spells a special
-      token in ordinary tokens is malformed then: ``env.forbidden_texts`` of a ``TurnEnv`` is set.
+    - ``history``: number of earlier turns in the prefix (the history window); -1 keeps all of them, 0 shows the current
+      turn alone. When a turn leaves the window, a new prefix begins: the prompt with the first kept message, the ids of
+      the kept turns, the next message. ``context`` counts the prefixes of an episode, from 0.
+    - ``record_states``: True to record the game's state at the start of each turn, if the turn environment has a
+      ``state_id``.
+    - ``chat.drops_thinking``: if True, every prefix is the conversation as the template writes it, without the thinking
+      of earlier replies, and a new prefix begins wherever that differs from the ids so far. A reply that spells a
+      special token in ordinary tokens is then malformed: ``env.forbidden_texts`` of a ``TurnEnv`` is set.
 
     ## Batched rollouts
-    An engine that decodes many episodes at once calls ``begin`` instead of ``reset``, and instead of ``step(token)``
-    ``append_reply(ids, log_probs)`` once a turn, or ``append(token, log_prob)``. It reads what to feed next from their
-    results, with the pictures in it from ``images_of(count)``, and takes ``trajectory()`` when ``done``.
+    An engine that decodes many episodes at once calls ``begin`` instead of ``reset``. Instead of ``step(token)`` it
+    calls ``append_reply(ids, log_probs)`` once a turn, or ``append(token, log_prob)``; they return the ids to feed
+    next, with pictures from ``images_of(count)``. When ``done``, it takes ``trajectory()``.
 
     ## Attributes
     - ``ids``: the prefix.
     - ``images``: the pictures in it, counted from its first id.
     - ``context``: the number of this prefix, from 0.
-    - ``done``: whether the episode has ended, or none has begun.
+    - ``done``: True if the episode has ended or none has begun.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         """Start an episode, for engines, which read the prefix from ``ids``; see ``reset`` of the turn environment.
 
         Raises:
-            ValueError: the prompt leaves no room for a token, or holds pictures that the model does not read. The turn
+            ValueError: the prompt leaves no room for a token, or holds pictures that the model cannot read. The turn
                 environment's errors are passed on.
         """
         self.ids, self.images, self.done = [], [], True
@@ -186,18 +186,18 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     def begin_branch(self, base: Trajectory, turns: int, *, base_noise_seed: int, noise_seed: int) -> None:
         """Start an episode with the first turns of another one, for engines; see ``begin``.
 
-        The base's replies are played again, so the state is the one that they led to, with the budgets that are left;
-        the ids are those of the base, none is encoded again. The transition noise from there on is that of
-        ``noise_seed``; one equal to the base's goes on as the base's did.
+        The base's replies are replayed, which restores their state and the remaining budgets; the base's ids are
+        reused, not encoded again. From there on the transition noise follows ``noise_seed``; a seed equal to the base's
+        continues the base's noise.
 
         Args:
             base: an episode of this process or one like it, begun with a seed.
-            turns: how many of its turns, from 1 to all but the last.
-            base_noise_seed: of the base's transition noise.
-            noise_seed: of the noise after these turns.
+            turns: number of its turns, from 1 to all but the last.
+            base_noise_seed: seed of the base's transition noise.
+            noise_seed: seed of the noise after these turns.
 
         Raises:
-            ValueError: the environment has no ``reseed_noise``, or does not give the base's ids again.
+            ValueError: the environment has no ``reseed_noise``, or does not reproduce the base's ids.
         """
         if not 1 <= turns < len(base.turn_ends):
             raise ValueError(f"turns is {turns}; a branch of this episode has 1 to {len(base.turn_ends) - 1} of them")
@@ -216,8 +216,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         ids = self._past + self.ids
         if self.done or ids != base.ids[: len(ids)].tolist():
             raise ValueError(
-                f"{self.env} does not repeat itself: the replies of an episode led elsewhere the second time. An "
-                "environment that is branched must follow from its seeds; use training.groups_by=state, or level."
+                f"{self.env} is not deterministic: replaying an episode's replies led to another state. "
+                "Branching needs an environment determined by its seeds; use training.groups_by=state, or level."
             )
         if noise_seed != base_noise_seed:
             self.env.get_wrapper_attr("reseed_noise")(noise_seed)
@@ -227,30 +227,29 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         """Append one token as sampled (its log-probability is recorded as 0); see the class for the rest.
 
         Raises:
-            ValueError: what is no id of the tokenizer's vocabulary, or one that means a picture.
+            ValueError: not an id of the tokenizer's vocabulary, or a picture id.
         """
         self._check_running()
         turns = len(self._rewards)
         try:
             token = index(action)
         except TypeError:
-            raise ValueError(f"action={action!r} is no token id: give an integer.") from None
+            raise ValueError(f"action={action!r} is not a token id: give an integer.") from None
         self.append(token, 0.0)
         reward = self._rewards[-1] if len(self._rewards) > turns else 0.0
         truncated = self._truncated or self._failure is not None
         return self._observation(), reward, self._terminated, truncated, self._info
 
     def append(self, token: int, log_prob: float) -> list[int]:
-        """Append one sampled token and, where it ends a turn, all that follows up to the next reply.
+        """Append one sampled token and, if it ends a turn, everything up to the next reply.
 
         Args:
             token: the sampled id, at least 0 and below the vocabulary's size.
             log_prob: the log-probability with which it was sampled.
 
         Returns:
-            the ids that follow the sampled one without being sampled: none inside a turn, at the
-            episode's end (``done``) and where a new prefix begins (``context``), which is then ``ids``; after
-            any other turn the end token, unless it was sampled, and the glue.
+            the unsampled ids after it. After a turn: the end token, unless it was sampled, and the glue. None inside a
+            turn, at the episode's end (``done``), and if a new prefix begins (``context``), which is then ``ids``.
 
         Raises:
             ValueError: an id outside the vocabulary, for example of a padded output layer, or a
@@ -267,17 +266,17 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         return [] if room and token not in self.chat.stop_ids else self._end_turn()
 
     def append_reply(self, ids: Sequence[int], log_probs: Sequence[float]) -> list[int]:
-        """Append a whole reply at once, as ``append`` does token by token, but for what is checked first.
+        """Append a whole reply at once, like ``append`` token by token, after checking it.
 
         Args:
-            ids: the sampled ids of one turn, a list, an array or a tensor: it ends at the last of them, not before.
+            ids: the sampled ids of one turn, a list, array or tensor; only the last one may end the turn.
             log_probs: their log-probabilities, likewise.
 
         Returns:
             the ids that follow, see ``append``.
 
         Raises:
-            ValueError: see ``append``; or the turn ends earlier or later than the ids. Nothing was appended then.
+            ValueError: see ``append``; or the turn ends before or after the last id. Nothing is appended then.
             gymnasium.error.ResetNeeded: the episode is over, or none has begun.
         """
         self._check_running()
@@ -326,12 +325,12 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
 
         Raises:
             gymnasium.error.ResetNeeded: none has begun, or its reset failed.
-            ValueError: the episode goes on.
+            ValueError: the episode is still running.
         """
         if not self.ids:
             self._check_running()
         if not self.done:
-            raise ValueError("the episode goes on, and its record is made at its end: step() until done, or fail() it.")
+            raise ValueError("the episode is still running: step() until done, or fail() it, before its record.")
         ids = self._past + self.ids
         sampled = np.zeros(len(ids), dtype=np.bool_)
         for start, end in self._spans:
@@ -359,7 +358,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         )
 
     def render(self) -> Any:
-        """What the turn environment renders."""
+        """The turn environment's rendering."""
         return self.env.render()
 
     def close(self) -> None:
@@ -370,12 +369,12 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         if not 0 <= token < self._vocabulary:
             raise ValueError(
                 f"token id {token} is outside the tokenizer's vocabulary of {self._vocabulary}; "
-                "suppress such ids when sampling"
+                "suppress these ids when sampling"
             )
         if token in self.chat.reserved_ids:
             raise ValueError(
-                f"token id {token} means a picture, which no reply may hold: the rest of the row would be read with "
-                "other pictures; suppress such ids when sampling"
+                f"token id {token} is a picture id, which replies must not hold (later pictures would be misread); "
+                "suppress these ids when sampling"
             )
         if not math.isfinite(log_prob):
             raise ValueError(f"the log-probability of a sampled token is {log_prob}; the model's logits are broken")
@@ -386,7 +385,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             raise gymnasium.error.ResetNeeded(f"{begun}: call reset() before the next token.")
 
     def _end_turn(self) -> list[int]:
-        """Give the reply to the environment; append and return what follows it."""
+        """Pass the reply to the environment; append and return the ids after it."""
         full = len(self.ids) >= self.max_tokens_per_episode
         cut = None if self.ids[-1] in self.chat.stop_ids else "episode" if full else "turn"
         reply = self.chat.decode_reply(self.ids[self._start :])
@@ -400,7 +399,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
                 raise ValueError(f"the turn's reward is {reward}")
             if goes_on := not (terminated or truncated):
                 follow, anew = self._history.next(self.ids, self._start, reply, Message.of(observation, info))
-        except Exception as error:  # whatever a game raises fails its own episode, never the run
+        except Exception as error:  # a game's error fails its own episode, never the run
             self._failure = f"{Failure.ENVIRONMENT_ERROR}: {type(error).__name__}: {error}"
             self._info["failure"] = self._failure
             self._messages = (*self._messages, written)
@@ -435,7 +434,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         return [] if anew else follow.ids
 
     def _span(self) -> tuple[int, int]:
-        """Where the turn's sampled ids stand in the trajectory."""
+        """Range of the turn's sampled ids in the trajectory."""
         return len(self._past) + self._start, len(self._past) + len(self.ids)
 
     def _state_id(self) -> str | None:

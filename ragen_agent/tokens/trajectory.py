@@ -21,10 +21,10 @@ __all__ = ["BranchPoint", "Trajectory", "TurnInfo", "failed"]
 
 @dataclass(frozen=True)
 class BranchPoint:
-    """Where an episode branches off another one of its group, its base."""
+    """The point at which an episode branches off another one of its group, its base."""
 
-    turns: int  # the first turns, 1 or more, which are the base's: sampled there, token by token, not here
-    noise_seed: int  # of the transition noise that these turns met
+    turns: int  # number of first turns, 1 or more, that were sampled in the base, not here
+    noise_seed: int  # of the transition noise in these turns
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,25 +34,25 @@ class Trajectory:
     Attributes:
         ids: int64 (T,), prompt, sampled replies and the template's glue, as the model saw them.
         sampled: bool (T,), True for exactly the ids that the policy sampled.
-        log_probs: float32 (T,), the log-probability with which each id was sampled; 0 where none was.
+        log_probs: float32 (T,), the log-probability of each sampled id; 0 elsewhere.
         turn_ends: the index in ``ids`` of each turn's last sampled token.
         turn_rewards: each turn's reward, earned at that token.
         terminated: the game ended.
         truncated: a budget ended the episode (turns, actions, or ``max_tokens_per_episode``).
         success: the game was won.
-        failure: None, or what broke, as ``"kind: details"`` (``ragen_gym.core.failures.Failure``); such an episode is
-            left out of score and loss.
+        failure: None, or the failure as ``"kind: details"`` (``ragen_gym.core.failures.Failure``); failed episodes are
+            excluded from score and loss.
         level_id: the level's content hash.
         seed: the seed of the reset, if one was given.
         messages: the conversation as ``({"role", "content"}, ...)``, for people to read. Training never uses it.
             A content with pictures is a list of ``{"type": "text", "text"}`` and ``{"type": "image"}``.
-        turn_infos: one ``TurnInfo`` a turn; empty where the environment gives no such information.
-        contexts: the indices at which a new prompt begins, ascending from 0, if a prompt did not keep every earlier
-            turn (``history`` of ``TokenMDP``): the model no longer saw what stands before. Empty if it saw the whole
-            row.
-        images: the pictures that the model saw, where their placeholders stand in ``ids``. One that a new prompt
-            shows again is there again.
-        branch: where the episode branches off another one; None where it was played from the start.
+        turn_infos: one ``TurnInfo`` a turn; empty if the environment gives none.
+        contexts: the indices at which a new prompt begins, ascending from 0, if prompts did not keep all earlier turns
+            (``history`` of ``TokenMDP``): from there on the model no longer saw the ids before. Empty if it saw the
+            whole row.
+        images: the pictures that the model saw, at their placeholders in ``ids``; repeated if a new prompt shows them
+            again.
+        branch: the point at which the episode branches off another one; None if it was played from the start.
         overflowed: ``max_tokens_per_episode`` cut the last reply, or ended the episode before the next message.
     """
 
@@ -106,9 +106,9 @@ class Trajectory:
 
     @property
     def own(self) -> Trajectory:
-        """The episode with nothing but its own turns marked as sampled: itself, where it is no branch.
+        """The episode itself, or a branch with only its own turns marked as sampled.
 
-        Its return is that of these turns alone.
+        Its return is the return of these turns alone.
         """
         if self.branch is None:
             return self
@@ -127,7 +127,7 @@ class Trajectory:
         )
 
     def split_contexts(self) -> list[Trajectory]:
-        """A trajectory for each context that holds a turn, as the model saw it; the row itself if there is but one.
+        """A trajectory for each context that holds a turn, as the model saw it; the row itself if there is only one.
 
         Only ids, masks, log-probs and turns are cut; the outcome of the episode is repeated in each.
         """
@@ -154,7 +154,7 @@ class Trajectory:
         return parts
 
     def to_dict(self) -> dict[str, Any]:
-        """The trajectory as plain lists, numbers and strings, for JSON; ``from_dict`` gives it back exactly."""
+        """The trajectory as plain lists, numbers and strings, for JSON; ``from_dict`` is its exact inverse."""
         return {
             "ids": self.ids.tolist(),
             "sampled": self.sampled.astype(int).tolist(),
@@ -207,30 +207,30 @@ class Trajectory:
 class TurnInfo:
     """One turn."""
 
-    problem: str  # what was wrong with the reply (ragen_gym.envs.reply.Problem), or the empty text
-    named: int  # how many actions the answer named, known or not
-    played: int  # how many of them were played
-    effective: bool  # whether the turn changed the board or ended the game
-    #: whether the board that the reply describes, or predicts, is the true one; None where the environment does not
-    #: ask for it
+    problem: str  # the reply's problem (ragen_gym.envs.reply.Problem), or empty
+    named: int  # number of actions in the answer, known or not
+    played: int  # number of them played
+    effective: bool  # True if the turn changed the board or ended the game
+    #: True if the board that the reply describes, or predicts, is the true one; None if the environment does not
+    #: require it
     observation_right: bool | None = None
     prediction_right: bool | None = None
-    #: the highest expected return before the turn, in the moves left, NaN where unknown; None where nobody asked for it
+    #: the highest expected return before the turn, in the moves left, NaN if unknown; None if not recorded
     value: float | None = None
-    state: str | None = None  # a hash of level and game state before the turn; None where nobody asked for it
-    #: whether the level was lost with the turn (``ragen_gym.games.values.pivot``); None where unknown or not asked for
+    state: str | None = None  # a hash of level and game state before the turn; None if not recorded
+    #: True if the turn lost the level (``ragen_gym.games.values.pivot``); None if unknown or not recorded
     pivot: bool | None = None
-    advantage: float | None = None  # the turn's own; None where all turns of the episode have its advantage
+    advantage: float | None = None  # the turn's own; None if all turns share the episode's advantage
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, for JSON; without those that nobody asked for."""
+        """The fields by name, for JSON; without unrecorded ones."""
         return {name: field for name, field in asdict(self).items() if name not in _ON_REQUEST or field is not None}
 
     @classmethod
     def of(
         cls, info: Mapping[str, Any], before: str | None, after: str | None, terminated: bool, state: str | None = None
     ) -> TurnInfo | None:
-        """From the turn environment's information, its boards and the state before; None where it parses no replies."""
+        """From the turn environment's information, its boards and the state before; None without a parser."""
         reply = info.get("reply")
         if reply is None:
             return None
@@ -251,8 +251,8 @@ class TurnInfo:
 def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajectory:
     """A trajectory that training leaves out: none of its tokens counts as sampled.
 
-    ``reason`` is ``"kind: details"``, the kind one of ``Failure``. Two zeros stand for an empty row, since no consumer
-    takes rows without tokens.
+    ``reason`` is ``"kind: details"``, the kind one of ``Failure``. An empty row becomes two zeros, since consumers need
+    tokens.
     """
     row = np.array(ids if len(ids) > 1 else [0, 0], dtype=np.int64)
     return Trajectory(
@@ -275,10 +275,10 @@ def _is_pivot(turn: TurnValue) -> bool | None:
 
 
 def _images_to_list(images: Sequence[ImageSpan]) -> list[dict[str, Any]]:
-    """Pictures for JSON, each as a PNG in base 64; one that was there before names that one's place in the list.
+    """Pictures for JSON, each as a PNG in base 64; a repeated picture is the index of its first occurrence.
 
-    The pixels themselves are kept, not what is needed to draw them again: a record then shows and trains what the model
-    saw, whatever later versions draw. A board of flat tiles takes one or two kilobytes.
+    The pixels themselves are kept, not the board, so a record shows and trains what the model saw, even if later
+    versions draw differently. A board of flat tiles takes one or two kilobytes.
     """
     first: dict[bytes, int] = {}
     records: list[dict[str, Any]] = []
@@ -295,7 +295,7 @@ def _images_to_list(images: Sequence[ImageSpan]) -> list[dict[str, Any]]:
 
 
 def _images_of_list(records: Sequence[Mapping[str, Any]]) -> tuple[ImageSpan, ...]:
-    """What ``_images_to_list`` wrote."""
+    """The inverse of ``_images_to_list``."""
     images: list[ImageSpan] = []
     for record in records:
         rows, columns = record["grid"]

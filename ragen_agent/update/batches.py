@@ -21,8 +21,8 @@ __all__ = ["Batch", "by_length", "common_prefix", "distinct_prefixes", "read_spa
 class Batch:
     """Rows of equal width: ``ids``, ``sampled`` (bool), ``attention``, ``log_probs`` (as recorded), each (rows, width).
 
-    ``contexts``: for each row where the model began to read anew; empty if it read every row as a whole. ``images``:
-    the pictures of all rows, whose visual tokens stand in ``ids`` as it numbers them; None where there are none.
+    ``contexts``: for each row, the indices at which the model began to read anew; empty if it read every row as a
+    whole. ``images``: the pictures of all rows, which number the visual tokens in ``ids``; None if there are none.
     """
 
     ids: Tensor
@@ -58,7 +58,7 @@ class Batch:
     def split_contexts(self) -> Batch:
         """The rows as the model read them: one for each context that holds a sampled token.
 
-        The sampled tokens stand in the same order, row by row, so ``masked_scatter`` brings what was made of them back.
+        The sampled tokens keep their order, row by row, so ``masked_scatter`` puts results for them back.
         """
         if not self.contexts:
             return self
@@ -72,7 +72,7 @@ class Batch:
         return Batch(ids, sampled, attention, log_probs, (), self.images)
 
     def inputs(self, model: torch.nn.Module) -> dict[str, Tensor]:
-        """What the model reads for the rows as they are."""
+        """The model's inputs for the rows as they are."""
         return {"input_ids": self.ids} if self.images is None else self.images.inputs(model, self.ids)
 
     @property
@@ -97,9 +97,9 @@ class Batch:
 
 
 def read_spans(contexts: Sequence[int], length: int, sampled: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """The (first, end) of each context of a row that holds a sampled token: what is read to train on the row.
+    """The (first, end) of each context with a sampled token: the parts to read for training on the row.
 
-    ``contexts`` are the indices at which the model began to read anew; empty where it read the row as a whole.
+    ``contexts`` are the indices at which the model began to read anew; empty if it read the row as a whole.
     """
     if not contexts:
         return [(0, length)]
@@ -108,7 +108,7 @@ def read_spans(contexts: Sequence[int], length: int, sampled: NDArray[np.bool_])
 
 
 def readings_of(trajectories: Sequence[Trajectory]) -> list[list[list[int]]]:
-    """For each trajectory the ids of each context that the model read, where placeholders of other pictures differ."""
+    """For each trajectory the ids of each context; placeholders of different pictures differ."""
     images, readings = ImageTable(), []
     for t in trajectories:
         ids = (images.keys(t.ids, t.images) if t.images else t.ids).tolist()
@@ -122,7 +122,7 @@ def rows_of(trajectories: Sequence[Trajectory]) -> list[list[int]]:
 
 
 def distinct_prefixes(rows: Sequence[list[int]]) -> int:
-    """How many different beginnings the rows have, each of a token or more: what a pass over them has to compute."""
+    """Number of distinct non-empty prefixes of the rows: the tokens that a pass over them computes."""
     before: list[int] = []
     count = 0
     for row in sorted(rows):
@@ -132,14 +132,14 @@ def distinct_prefixes(rows: Sequence[list[int]]) -> int:
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Length of the common prefix."""
     size = min(len(one), len(other))
     differ = np.flatnonzero(np.asarray(one[:size]) != np.asarray(other[:size]))
     return int(differ[0]) if len(differ) else size
 
 
 def by_length(lengths: Sequence[int], size: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """Index batches of rows of like length, in random order: sorting within random pools of 8 batches saves padding."""
+    """Index batches of rows of similar length, in random order; sorting in random pools of 8 batches saves padding."""
     order = torch.randperm(len(lengths), generator=generator).tolist()
     batches: list[list[int]] = []
     for start in range(0, len(order), 8 * size):

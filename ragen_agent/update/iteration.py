@@ -1,8 +1,8 @@
 """One iteration of training, the same in both trainers: scores, filter and record.
 
 A trainer plays episodes and makes an ``Iteration`` of them. It updates the policy on ``Iteration.rows`` with
-``Iteration.groups.advantages``, writes down ``Iteration.figures`` and ``Iteration.episode_records``, and adds the
-record to the run's ``early_stopping.History``, which says what is new to the alarm and when to stop.
+``Iteration.groups.advantages``, records ``Iteration.figures`` and ``Iteration.episode_records``, and adds the record to
+the run's ``early_stopping.History``, which raises alarms and decides on early stopping.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = [
     "undecided",
 ]
 
-RECORDED = 2  # episodes of each iteration that are always written down
+RECORDED = 2  # episodes of each iteration that are always recorded
 
 
 class ScoredGroups(NamedTuple):
-    """The episodes of an iteration, compared with each other; those of a group share a row."""
+    """The compared episodes of an iteration, one row per group."""
 
     advantages: Tensor
     """float (groups, group size), by the rule ``Training.algo``, times the group's weight; unused with a critic."""
@@ -55,10 +55,10 @@ class ScoredGroups(NamedTuple):
 
 
 def undecided(played: Sequence[Trajectory], settings: Training) -> Tensor:
-    """The first ``Training.groups`` groups whose episodes do not all earn the same in the game, int64 (up to groups,).
+    """The first ``Training.groups`` groups with different returns in the game, int64 (up to groups,).
 
     Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) trains on these alone, and plays further levels, in at most
-    ``Training.refills`` rounds, for what is lacking.
+    ``Training.refills`` rounds, to replace the others.
     """
     shape = (-1, settings.group_size)
     counted = torch.tensor([t.failure is None for t in played]).view(shape)
@@ -69,9 +69,9 @@ def undecided(played: Sequence[Trajectory], settings: Training) -> Tensor:
 def score(
     trajectories: Sequence[Trajectory], settings: Training, seed: int = 0, chosen: Tensor | None = None
 ) -> ScoredGroups:
-    """Compares the episodes of each group, which stand next to each other.
+    """Compares the episodes of each group, which are adjacent.
 
-    ``seed`` is that of a random filter, and ``chosen`` the groups that the filter chooses from, int64; None for all.
+    ``seed`` seeds a random filter, and ``chosen``, int64, are the groups that the filter chooses from; None for all.
     The weights of ``Training.reweight`` have mean 1 over these.
     """
     shape = (-1, settings.group_size)
@@ -93,12 +93,12 @@ def score(
 
 
 def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
-    """The episodes with ``algo.format_reward`` added to their turns, as the algorithms are to see them.
+    """The episodes with ``algo.format_reward`` added to their turns, for the algorithms.
 
-    Failed ones, which are left out of the loss, stay as they are.
+    Failed episodes, which are excluded from the loss, stay unchanged.
 
     Raises:
-        ValueError: an environment that does not say whether its replies were well formed, or a program's replies that
+        ValueError: an environment that does not report whether replies were well formed, or a program's replies that
             are not one turn each.
     """
     if rule == "none":
@@ -110,8 +110,8 @@ def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
             continue
         if len(trajectory.turn_infos) != len(trajectory.turn_ends):
             raise ValueError(
-                f"training.format_reward is {rule!r}, but the environment does not say which replies were well formed, "
-                "or an agent program does not play each reply as one turn; use training.format_reward=none."
+                f"training.format_reward is {rule!r}, but the environment does not report which replies were well "
+                "formed, or an agent program does not play each reply as one turn; use training.format_reward=none."
             )
         formed = torch.tensor([not turn.problem for turn in trajectory.turn_infos], dtype=torch.bool)
         extra = algo.format_reward(formed, rule).tolist()
@@ -120,7 +120,7 @@ def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
 
 
 def overlong(trajectories: Sequence[Trajectory], settings: Training, limit: int) -> list[list[float]]:
-    """What each turn's reward loses by the length of its reply, at most 0: ``algo.length_penalty``.
+    """Length penalty of each turn's reward, at most 0: ``algo.length_penalty``.
 
     ``limit`` is ``turns.max_tokens_per_turn``; all 0 without ``Training.overlong_buffer``.
     """
@@ -135,13 +135,13 @@ def overlong(trajectories: Sequence[Trajectory], settings: Training, limit: int)
 
 
 def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Trajectory]:
-    """The episodes with the rewards of their turns as ``Training.credit`` shapes them; see ``algo.shaped_rewards``.
+    """The episodes with turn rewards shaped by ``Training.credit``; see ``algo.shaped_rewards``.
 
-    Failed ones stay as they are. The potential of a state is the highest expected return in the moves that are left, 0
-    where that is unknown: any function of the state keeps the order of the policies.
+    Failed episodes stay unchanged. The potential of a state is the highest expected return in the remaining moves, 0 if
+    unknown: any function of the state preserves the order of policies.
 
     Raises:
-        ValueError: an environment that does not say what its states are worth.
+        ValueError: an environment that does not report the values of its states.
     """
     if not CREDITS[settings.credit].shaped:
         return list(trajectories)
@@ -153,7 +153,7 @@ def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Traje
         values = [turn.value for turn in trajectory.turn_infos if turn.value is not None]
         if len(values) != len(trajectory.turn_ends):
             raise ValueError(
-                f"training.credit is {settings.credit!r}, but the environment does not say what its states are worth "
+                f"training.credit is {settings.credit!r}, but the environment does not report the values of its states "
                 '(info["turn_value"], of a ragen_gym.TurnEnv with regret=True); use another credit.'
             )
         potentials = [value if math.isfinite(value) else 0.0 for value in values]
@@ -163,15 +163,15 @@ def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Traje
 
 
 class CriticEstimates(NamedTuple):
-    """What a critic's values make of some rows, each (rows, T)."""
+    """Advantages and returns from a critic's values, each (rows, T)."""
 
     advantages: Tensor
     """float, 0 outside M_adv; not whitened yet."""
     returns: Tensor
     """float, 0 outside M_adv."""
     compared: Tensor
-    """bool: the entries that the whitening takes mean and variance over. M_adv, or the turns' ends where all tokens of
-    a turn hold its advantage (VAGEN)."""
+    """bool: the entries for the mean and variance of the whitening: M_adv, or the turns' ends if all tokens of a turn
+    hold its advantage (VAGEN)."""
 
 
 def critic_estimates(
@@ -182,9 +182,9 @@ def critic_estimates(
     mask: Tensor,
     settings: Training,
 ) -> CriticEstimates:
-    """Advantages and returns by a critic's values, as ``Training.credit`` says; see ``algo.critic_advantages``.
+    """Advantages and returns from a critic's values by ``Training.credit``; see ``algo.critic_advantages``.
 
-    ``mask`` is VAGEN's M_adv; where it leaves tokens out, a turn ends at the last one that is left.
+    ``mask`` is VAGEN's M_adv; a turn ends at its last token in the mask.
     """
     if settings.advantage_tokens != "all":
         turn_ends, turn_rewards = algo.narrowed_turns(turn_ends, turn_rewards, mask)
@@ -204,11 +204,11 @@ def critic_estimates(
 
 
 def teaches_nothing(groups: ScoredGroups, settings: Training, learned: Sequence[Trajectory] = ()) -> bool:
-    """Whether no kept episode did better or worse than what it is compared with.
+    """True if no kept episode has a non-zero advantage.
 
-    Only kept episodes enter the loss, so only they can teach: without an advantage among them, a step would follow
-    the entropy bonus and the KL term alone. A critic's advantages need no differences within groups, but an episode.
-    ``learned``: the episodes, where their turns are compared.
+    Only kept episodes enter the loss: without an advantage among them, a step would follow the entropy bonus and the KL
+    term alone. A critic's advantages only need an episode, not differences within groups. ``learned``: the episodes, if
+    their turns are compared.
     """
     if settings.critic:
         return not bool(groups.kept.any())
@@ -222,16 +222,16 @@ def teaches_nothing(groups: ScoredGroups, settings: Training, learned: Sequence[
 
 @dataclass(frozen=True)
 class Iteration:
-    """The episodes of one iteration, scored and filtered; those of a group stand next to each other."""
+    """The episodes of one iteration, scored and filtered; the episodes of a group are adjacent."""
 
     number: int  # from 0
     played: Sequence[Trajectory]  # with the environment's rewards
-    #: with the rewards that are learned from, see ``rewarded`` and ``shaped``, and the advantages of their turns, where
+    #: with the rewards for learning, see ``rewarded`` and ``shaped``, and the advantages of their turns, if
     #: ``Training.groups_by`` compares them
     learned: Sequence[Trajectory]
     games: Sequence[str]  # the game of each group
     groups: ScoredGroups  # advantages, filter and weights
-    stagnant: bool  # whether it teaches nothing, see ``teaches_nothing``
+    stagnant: bool  # see ``teaches_nothing``
     counts: Mapping[str, float]  # of dynamic sampling and overlong shaping, see figures
 
     @classmethod
@@ -246,8 +246,8 @@ class Iteration:
     ) -> Iteration:
         """Scores and filters episodes.
 
-        ``seed`` is that of a random filter. ``limit`` is ``turns.max_tokens_per_turn``, which overlong shaping needs.
-        With ``Training.refills`` there may be more groups than ``Training.groups``: see ``undecided``.
+        ``seed`` seeds a random filter. ``limit`` is ``turns.max_tokens_per_turn``, needed by overlong shaping. With
+        ``Training.refills`` there may be more groups than ``Training.groups``: see ``undecided``.
         """
         counts: dict[str, float] = {}
         learned, chosen = rewarded(played, settings.format_reward), None
@@ -260,7 +260,7 @@ class Iteration:
             chosen = undecided(played, settings)
             counts |= {"refilled": len(games) - settings.groups, "lacking": settings.groups - len(chosen)}
         groups = score(learned, settings, seed, chosen)
-        learned = shaped(learned, settings)  # after the filter, which ranks groups by what they earned
+        learned = shaped(learned, settings)  # after the filter, which ranks groups by their unshaped returns
         learned = with_turn_advantages(learned, groups.advantages, groups.weights, settings)
         return cls(number, played, learned, games, groups, teaches_nothing(groups, settings, learned), counts)
 
@@ -272,7 +272,7 @@ class Iteration:
 
     @property
     def sampled_tokens(self) -> int:
-        """Tokens that were sampled for it; those of turns that episodes share once."""
+        """Number of sampled tokens; shared turns count once."""
         return sum(int(t.own.sampled.sum()) for t in self.played)
 
     @property
@@ -284,18 +284,17 @@ class Iteration:
 
     @property
     def rows(self) -> list[int]:
-        """The episodes to update on, as indices: the kept ones, none where they teach nothing."""
+        """Indices of the episodes to update on: the kept ones, or none if they teach nothing."""
         return [] if self.stagnant else self.kept
 
     def figures(self, piece: Callable[[int], str] | None) -> dict[str, Any]:
-        """What is recorded of the episodes, under the keys of ``metrics.jsonl``; ``piece`` is the text of a token id.
+        """Figures of the episodes, under the keys of ``metrics.jsonl``; ``piece`` gives the text of a token id.
 
-        ``spread`` is the mean return std of the groups, ``spread_kept`` and ``spread_dropped`` that of the groups on
-        either side of the filter. ``overflowed`` is how many episodes ``turns.max_tokens_per_episode`` cut; they are
-        truncated, and learned from. With dynamic sampling ``refilled`` is how many levels were played beyond
-        ``Training.groups`` in place of decided ones, and ``lacking`` how many decided ones were not replaced: the
-        update has as many fewer. (All that was played counts in ``success``.) With overlong shaping ``overlong`` is the
-        share of the replies that it costs something.
+        ``spread`` is the mean return std of all groups, ``spread_kept`` and ``spread_dropped`` of the kept and dropped
+        groups. ``overflowed`` counts the episodes cut by ``turns.max_tokens_per_episode``; they are truncated, and
+        learned from. With dynamic sampling, ``refilled`` counts the levels played beyond ``Training.groups`` to replace
+        decided ones, and ``lacking`` the decided levels without a replacement, which the update lacks; ``success``
+        counts all episodes. With overlong shaping, ``overlong`` is the share of penalised replies.
         """
         whole = [t.own for t in self.played if t.failure is None]
         kinds = Counter(failure_kind(t.failure) for t in self.played if t.failure is not None)
@@ -319,10 +318,10 @@ class Iteration:
         }
 
     def episode_records(self, noise_seeds: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """The episodes to write down, by index: the first ones, and those of the group that teaches most.
+        """The episodes to record, by index: the first ones, and the best and worst of the most uncertain kept group.
 
-        Of that group, the one with the largest return std among the kept, these are its best and its worst. Next to the
-        trajectory stand its noise seed, with which it can be played again, and whether the filter kept it.
+        That group has the largest return std among the kept. A record also holds the noise seed, for replay, and
+        whether the filter kept the episode.
         """
         rows, size = list(range(min(RECORDED, len(self.played)))), self.groups.kept.shape[1]
         if kept := self.kept:
@@ -342,7 +341,7 @@ class Iteration:
         }
 
     def _success_by_game(self) -> dict[str, float]:
-        """The success in each game of a mixture of which an episode was played to its end."""
+        """The success in each game of a mixture with at least one finished episode."""
         if len(set(self.games)) < 2:
             return {}
         players = np.repeat(self.games, self.groups.kept.shape[1])
@@ -365,7 +364,7 @@ def _filter_values(trajectories: Sequence[Trajectory], settings: Training, retur
         return returns
     values = torch.tensor([float(t.sampled.sum()) for t in trajectories])
     if settings.filter_by == "entropy":
-        # By sampling: minus the log-prob of a sampled token is the entropy in the mean.
+        # By sampling: in expectation, minus the log-prob of a sampled token is the entropy.
         surprise = torch.tensor([-float(t.log_probs.sum(dtype="float64")) for t in trajectories])
         values = surprise / values.clamp(min=1)
     return values.view(returns.shape)

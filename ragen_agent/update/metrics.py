@@ -1,12 +1,11 @@
-"""The figures of ``metrics.jsonl``: how they are called and written, and what they say of the replies.
+"""The figures of ``metrics.jsonl``: names, formats, and reply metrics.
 
-The reply metrics say which tokens are reasoning, how long, how alike and how many malformed the replies are. Nothing
-is encoded again: the sampled ids are decoded one by one, and the tags, which are plain ASCII, are looked for
-in the joined pieces. A token that holds a tag's end and the first letters after it belongs to both sides of the seam
-and is counted with the text.
+The reply metrics measure length, reasoning tokens, repetition and malformed replies. Nothing is encoded again: the
+sampled ids are decoded one by one, and the tags, which are plain ASCII, are searched in the joined pieces. A token that
+holds a tag's end and the first letters after it is counted with the text.
 
-Collapse shows here first to a reader: the replies of a collapsed policy are malformed, or the same few whatever the
-board says (RAGEN, arXiv 2504.20073, section on the Echo Trap).
+Collapse is visible here first: the replies of a collapsed policy are malformed, or the same few for all boards (RAGEN,
+arXiv 2504.20073, section on the Echo Trap).
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ class Metric:
     """A figure of an iteration."""
 
     label: str  # for axes, tables and the dashboard; a unit stands in brackets
-    share: bool = False  # whether it lies between 0 and 1 and is printed in percent
-    progress: str = ""  # the format of its value in the line of an iteration; empty to leave it out
-    rare: bool = False  # whether a 0 is left out of that line
+    share: bool = False  # True if it is from 0 to 1 and printed in percent
+    progress: str = ""  # format of its value in an iteration's line; empty to leave it out
+    rare: bool = False  # True to leave a 0 out of that line
 
 
-#: By the key in ``metrics.jsonl``; a key that is not here is labelled by its name.
+#: By the key in ``metrics.jsonl``; other keys are labelled by their names.
 METRICS: dict[str, Metric] = {
     "success": Metric("training success", share=True, progress="success {:.2f}"),
     "validation": Metric("validation success", share=True),
@@ -116,7 +115,7 @@ def metric_label(name: str) -> str:
 
 
 def is_share(name: str) -> bool:
-    """Whether a figure lies between 0 and 1 and is printed in percent."""
+    """True if a figure is from 0 to 1 and printed in percent."""
     return METRICS[name].share if name in METRICS else name.startswith("success/")
 
 
@@ -133,11 +132,11 @@ def format_metric(name: str, value: float) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-SMOOTHING = 0.25  # the weight of each value in the moving average, where no other is asked for
+SMOOTHING = 0.25  # default weight of each value in the moving average
 
 
 def smooth(series: Sequence[float], weight: float = SMOOTHING) -> list[float]:
-    """The exponential moving average: each value enters with ``weight``; the first stands as it is."""
+    """The exponential moving average: each value enters with ``weight``, the first one in full."""
     smoothed: list[float] = []
     for value in series:
         smoothed.append(value if not smoothed else weight * value + (1 - weight) * smoothed[-1])
@@ -145,7 +144,7 @@ def smooth(series: Sequence[float], weight: float = SMOOTHING) -> list[float]:
 
 
 def cost_line(records: Sequence[Mapping[str, Any]]) -> str:
-    """What each measurement added to an iteration, as shares of the time without them; the costliest first."""
+    """Cost of each measurement, relative to the time of an iteration without them; the costliest first."""
     costs: dict[str, float] = {}
     for record in records:
         for name, seconds in record.get("diagnostics_s", {}).items():
@@ -159,7 +158,7 @@ def cost_line(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def piece_decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
-    """The text of one id, special tokens included, remembered for each id."""
+    """A cached function from an id to its text, special tokens included."""
 
     @cache
     def piece(token: int) -> str:
@@ -179,12 +178,12 @@ def turn_spans(trajectory: Trajectory) -> list[Span]:
 
 
 def reply_parts(trajectory: Trajectory, piece: Callable[[int], str], part: str) -> list[Span]:
-    """Each turn's reasoning (up to and with its closing tag) or answer (the rest), so that the two make the reply.
+    """Each turn's reasoning (up to its closing tag, included) or answer (the rest); together they are the reply.
 
     A reply without a closing tag is an answer. Spans are (first, end) of token indices, perhaps empty.
 
     Raises:
-        ValueError: ``part`` is not of ``PARTS``.
+        ValueError: ``part`` is not in ``PARTS``.
     """
     if part not in PARTS:
         raise ValueError(f"part is {part!r}; it must be one of {', '.join(PARTS)}")
@@ -198,9 +197,9 @@ def reply_parts(trajectory: Trajectory, piece: Callable[[int], str], part: str) 
 
 
 def reasoning_spans(trajectory: Trajectory, piece: Callable[[int], str]) -> list[Span]:
-    """The tokens (first, end) between the thinking tags of each turn; empty where it is empty or not closed.
+    """The tokens (first, end) between the thinking tags of each turn; empty if there are none or the tag is not closed.
 
-    A template may open the thinking itself; then it begins with the reply.
+    If the template opens the thinking, it begins with the reply.
     """
     spans = []
     for first, end in turn_spans(trajectory):
@@ -211,38 +210,38 @@ def reasoning_spans(trajectory: Trajectory, piece: Callable[[int], str]) -> list
         if close <= start:
             spans.append((first, first))
             continue
-        # A token is inside if any of its characters is: it ends after ``start`` and begins before ``close``.
+        # A token is inside if any of its characters is: if it ends after ``start`` and begins before ``close``.
         inside = bisect_right(ends, start), _tokens_until(ends, close)
         spans.append((first + inside[0], first + inside[1]))
     return spans
 
 
 def _text(trajectory: Trajectory, span: Span, piece: Callable[[int], str]) -> tuple[str, list[int]]:
-    """The text of a span, and where in it each token ends."""
+    """The text of a span, and the end of each token in it."""
     pieces = [piece(int(token)) for token in trajectory.ids[slice(*span)]]
     return "".join(pieces), list(accumulate(map(len, pieces)))
 
 
 def _tokens_until(ends: list[int], character: int) -> int:
-    """How many tokens it takes to hold the first ``character`` characters."""
+    """Number of tokens that hold the first ``character`` characters."""
     return next((count for count, end in enumerate(ends, 1) if end >= character), len(ends))
 
 
 def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str] | None = None) -> dict[str, float]:
-    """Shares and means over the turns of an iteration, without those that the environment says nothing of.
+    """Shares and means over the turns of an iteration that the environment reports on.
 
-    ``response_tokens`` are the sampled tokens a turn, an end token included; ``reasoning_tokens`` those between the
-    thinking tags, 0 without tags, measured only where ``piece`` gives a token's text. ``repeated_rate`` is the share of
-    turns whose reply occurs more than once, token by token: small vocabularies of moves make it high for any policy, so
-    its trend says more than its value. ``invalid_rate``: malformed, or an unknown action; ``effective_rate``: the board
-    changed or the game ended; ``observation_rate`` and ``prediction_rate``: the very board was described or predicted.
+    ``response_tokens``: sampled tokens per turn, end token included. ``reasoning_tokens``: tokens between the thinking
+    tags, 0 without tags, measured only with ``piece``, which gives a token's text. ``repeated_rate``: share of turns
+    whose reply occurs more than once, token by token; it is high for any policy with few moves, so its trend matters
+    more than its value. ``invalid_rate``: malformed, or an unknown action. ``effective_rate``: the board changed or the
+    game ended. ``observation_rate`` and ``prediction_rate``: the described or predicted board was exactly right.
     """
     whole = [t for t in trajectories if t.failure is None]
     said = [turn for t in whole for turn in t.turn_infos]
     spans = [(t, span) for t in whole for span in turn_spans(t)]
     replies = Counter(tuple(t.ids[slice(*span)].tolist()) for t, span in spans)
     reasoning = [] if piece is None else [end - first for t in whole for first, end in reasoning_spans(t, piece)]
-    measured: dict[str, tuple[float, int]] = {  # a sum, and what it is divided by
+    measured: dict[str, tuple[float, int]] = {  # a sum and its divisor
         "response_tokens": (sum(int(t.sampled.sum()) for t in whole), len(spans)),
         "repeated_rate": (sum(count for count in replies.values() if count > 1), len(spans)),
         "invalid_rate": (sum(bool(turn.problem) for turn in said), len(said)),
@@ -255,6 +254,6 @@ def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str
 
 
 def _share(answers: Iterable[bool | None]) -> tuple[int, int]:
-    """How many are right, of how many that say so."""
+    """Number of right answers, and of answers that are not None."""
     known = [right for right in answers if right is not None]
     return sum(known), len(known)

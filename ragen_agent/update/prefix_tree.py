@@ -1,11 +1,11 @@
 """Rows with common prefixes as one tree of tokens, so that a training pass computes each distinct prefix once.
 
-The members of a group read the same prompt, and in most turns some of them still share what they have written; rows
-of all groups begin with the same instructions. Padded to a rectangle, each of these tokens goes forward and backward
-once for every row. Here it is one node: layers that look at one token at a time (all but attention) run over the nodes
-in one row, and attention runs over blocks of nodes, each node attending to its ancestors and itself. Gradients are
-those of the padded rows up to rounding, since a prefix's gradient is the sum over the rows that share it.
-(Prefix Grouper, arXiv 2506.05433, does so for one prompt a group; a tree holds any number of turns.)
+The rows of a group have the same prompt, and in most turns some still share their replies; rows of all groups begin
+with the same instructions. In a padded batch each shared token is computed once per row. Here it is one node:
+token-wise layers (all but attention) run over the nodes in one row, and attention runs over blocks of nodes, each node
+attending to its ancestors and itself. Gradients equal the padded rows' gradients up to rounding, since a prefix's
+gradient is the sum over the rows that share it. (Prefix Grouper, arXiv 2506.05433, does this for one prompt a group; a
+tree holds any number of turns.)
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ __all__ = ["PrefixTree", "parts_of", "shares_prefixes"]
 TREE_ATTENTION = "ragen_prefix_tree"
 
 BLOCK_COST = 4096
-"""What a block costs besides its products of queries and keys, in such products."""
+"""Fixed cost of a block, in products of a query and a key."""
 
 PADDING = 1.25
 """Blocks are computed together as long as their padding adds at most this factor."""
 
 
 def shares_prefixes(model: nn.Module) -> bool:
-    """Whether the model can run over a tree: PyTorch's general attention, unlimited in all layers, and no dropout.
+    """True if the model can run over a tree: PyTorch's general attention, unlimited in all layers, and no dropout.
 
-    Nor checkpoints of its layers' activations: they are computed again when the tree is no longer there.
+    Activation checkpointing is excluded too: it recomputes layers after the tree is gone.
     """
     if not isinstance(model, PreTrainedModel):
         return False
@@ -58,9 +58,9 @@ def shares_prefixes(model: nn.Module) -> bool:
 
 
 def parts_of(readings: Sequence[list[list[int]]], limit: int) -> Iterator[list[int]]:
-    """Indices of items that hold at most ``limit`` prefixes together, where one item does not hold more.
+    """Indices of items that hold at most ``limit`` prefixes together, unless one item alone holds more.
 
-    An item is what is read together: the ids of a row, or of each of its contexts.
+    An item is a unit of reading: the ids of a row, or of each of its contexts.
     """
     waiting = [sorted(range(len(readings)), key=readings.__getitem__)]
     while waiting:
@@ -74,12 +74,12 @@ def parts_of(readings: Sequence[list[list[int]]], limit: int) -> Iterator[list[i
 
 @dataclass(frozen=True)
 class _Bucket:
-    """Blocks of like size, attended to together.
+    """Blocks of similar size, computed together.
 
     Attributes:
-        queries: int64 (blocks, n), the nodes that ask; padded with any.
-        keys: int64 (blocks, m), the nodes that they may attend to; padded with any.
-        mask: float32 (blocks, n, m), added to the scores: 0, or -inf where a key is no ancestor.
+        queries: int64 (blocks, n), the query nodes; padded with any node.
+        keys: int64 (blocks, m), the nodes that they may attend to; padded with any node.
+        mask: float32 (blocks, n, m), added to the scores: 0, or -inf if a key is not an ancestor.
     """
 
     queries: Tensor
@@ -93,10 +93,10 @@ class PrefixTree:
 
     Attributes:
         ids: int64 (nodes,), the last token of each prefix.
-        positions: int64 (nodes,), how many tokens precede it; (3, nodes) where rows hold pictures, see ``ImageTable``.
+        positions: int64 (nodes,), number of preceding tokens; (3, nodes) if rows hold pictures, see ``ImageTable``.
         node: int64 (rows, width), the prefix that ends at each token of a row; 0 at padding.
-        buckets: where attention runs.
-        place: int64 (nodes,), where the buckets' outputs, one after another, hold each node's.
+        buckets: the blocks of attention.
+        place: int64 (nodes,), the index of each node in the concatenated outputs of the buckets.
         images: the pictures of the rows, if there are any.
     """
 
@@ -128,7 +128,7 @@ class PrefixTree:
             last, before = row, rows[row]
         buckets, place = _plan(np.array(parent), np.array(depth), ids.device)
         own_ids, positions, nodes = (torch.as_tensor(values, device=ids.device) for values in (tokens, depth, node))
-        if images is not None:  # where a node stands is the same in all of its rows
+        if images is not None:  # a node's position is the same in all of its rows
             read = attention.bool()
             positions = positions.repeat(3, 1)
             positions[:, nodes[read]] = images.positions(ids)[:, read]
@@ -138,7 +138,7 @@ class PrefixTree:
     def parts(
         cls, ids: Tensor, attention: Tensor, limit: int, images: ImageTable | None = None
     ) -> Iterator[tuple[PrefixTree, Tensor]]:
-        """Trees of at most ``limit`` prefixes, where one row is not longer, each with its rows, int64 (some,)."""
+        """Trees of at most ``limit`` prefixes, unless one row alone is longer, each with its rows, int64 (some,)."""
         lengths = attention.sum(1).tolist()
         readings = [[row[:length]] for row, length in zip(ids.tolist(), lengths, strict=True)]
         for chosen in parts_of(readings, limit):
@@ -152,11 +152,11 @@ class PrefixTree:
 
     @contextmanager
     def attention(self, model: nn.Module) -> Iterator[dict[str, Tensor]]:
-        """Within it ``model`` attends along the tree; gives the inputs that read all nodes as one row."""
+        """Within it, ``model`` attends along the tree; yields the inputs that read all nodes as one row."""
         assert isinstance(model, PreTrainedModel)
         if self.images is None:
             inputs = {"input_ids": self.ids[None], "position_ids": self.positions[None]}
-        else:  # pictures are read before, with the model's own attention
+        else:  # pictures are read first, with the model's own attention
             words = self.images.embed(model, self.ids[None])
             inputs = {"inputs_embeds": words, "position_ids": self.positions[:, None]}
         token = _TREE.set((self, {}))
@@ -171,13 +171,13 @@ class PrefixTree:
 
 
 _TREE: ContextVar[tuple[PrefixTree, dict[int, Tensor]]] = ContextVar("tree")
-"""The tree that is read, and each bucket's mask as wide as the heads need it, for all layers."""
+"""The tree in use, and each bucket's mask, as wide as the heads need, for all layers."""
 
 
 def _plan(
     parent: NDArray[np.int64], depth: NDArray[np.int64], device: torch.device
 ) -> tuple[tuple[_Bucket, ...], Tensor]:
-    """How attention is computed; see ``PrefixTree``."""
+    """Plan of the attention; see ``PrefixTree``."""
     end = np.arange(1, len(parent) + 1)  # after a node's last descendant
     for node in range(len(parent) - 1, -1, -1):
         if parent[node] >= 0:
@@ -210,11 +210,11 @@ def _plan(
 
 
 def _blocks(parent: NDArray[np.int64], depth: NDArray[np.int64], end: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of nodes that attend together, each a whole subtree or an unbranched path, by the least cost in all."""
+    """Ranges of nodes that attend together, each a whole subtree or an unbranched path, at the least total cost."""
     children: dict[int, list[int]] = {}
     for node, above in enumerate(parent.tolist()):
         children.setdefault(above, []).append(node)
-    path_end: dict[int, int] = {}  # of each path's first node, its last
+    path_end: dict[int, int] = {}  # by each path's first node, its last node
     starts = [node for above, nodes in children.items() if above < 0 or len(nodes) > 1 for node in nodes]
     for start in starts:
         last = start
@@ -261,7 +261,7 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Query (1, heads, nodes, size), key and value (1, key heads, nodes, size); see ``PrefixTree.attention``.
 
-    Query heads that share keys are treated as several queries of one head, so that no key is copied for them.
+    Query heads that share keys are treated as several queries of one head, so no key is copied.
     """
     tree, masks = _TREE.get()
     heads, groups, size = query.shape[1], key.shape[1], query.shape[3]

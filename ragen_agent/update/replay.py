@@ -1,9 +1,9 @@
-"""Episodes to learn from, and those of earlier iterations that are trained on again.
+"""Episodes to learn from, and replay of earlier iterations.
 
 RAGEN (arXiv 2504.20073, section on rollout freshness) compares one update for each batch of rollouts with several.
 ``Training.updates`` passes over one batch several times; ``Training.replay`` mixes earlier batches in. A replayed token
-keeps the log-prob with which it was sampled, so the policy loss weighs it by the ratio of the policy now to the
-policy then, within the clip.
+keeps its sampled log-prob, so the policy loss weighs it by the ratio of the current policy to the sampling policy,
+within the clip.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["KeptEpisodes", "ReplayBuffer"]
 
 @dataclass(frozen=True)
 class KeptEpisodes:
-    """Episodes to learn from, with the advantages and group weights that they had when played, float (rows,) each."""
+    """Episodes to learn from, with their original advantages and group weights, float (rows,) each."""
 
     trajectories: list[Trajectory]
     advantages: Tensor
@@ -39,13 +39,13 @@ class KeptEpisodes:
 
 
 class ReplayBuffer:
-    """The kept episodes of the last ``iterations`` iterations, those without any included."""
+    """The kept episodes of the last ``iterations`` iterations; iterations without any count too."""
 
     def __init__(self, iterations: int) -> None:
         self._past: deque[KeptEpisodes] = deque(maxlen=iterations)
 
     def joined(self, now: KeptEpisodes) -> KeptEpisodes:
-        """This iteration's episodes, first, and those remembered; afterwards this iteration's are remembered too."""
+        """This iteration's episodes followed by the stored ones; then stores this iteration's."""
         parts = [now, *self._past]
         self._past.append(now)
         return KeptEpisodes(
@@ -55,7 +55,7 @@ class ReplayBuffer:
         )
 
     def state(self) -> list[dict[str, Any]]:
-        """What ``restore`` needs, as lists and tensors."""
+        """The state for ``restore``, as lists and tensors."""
         return [
             {
                 "trajectories": [replace(t, messages=()).to_dict() for t in part.trajectories],
@@ -66,7 +66,7 @@ class ReplayBuffer:
         ]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Puts back what ``state`` gave."""
+        """Restores the result of ``state``."""
         for part in state:
             trajectories = [Trajectory.from_dict(record) for record in part["trajectories"]]
             self._past.append(KeptEpisodes(trajectories, part["advantages"], part["weights"]))

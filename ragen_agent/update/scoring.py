@@ -1,4 +1,4 @@
-"""What the model now makes of the tokens that were sampled: their log-probs, entropies, and gradients through both."""
+"""Scores of sampled tokens under the current model: log-probs, entropies, and gradients through both."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ragen_agent.update.prefix_tree import PrefixTree, parts_of, shares_prefixes
 __all__ = ["TOKENS_PER_PASS", "Scores", "passes", "sampled_scores"]
 
 TOKENS_PER_PASS = 4096
-"""The most distinct prefixes that go forward at a time. With more, each part is computed again on the way back, since
-the memory that its gradient needs grows with them."""
+"""Maximum distinct prefixes per forward pass. With more, each part is recomputed in the backward pass, to bound the
+memory for its gradient."""
 
 LOGITS_AT_ONCE = 2**22
-"""Logits that are normalised at a time: they stay in the processor's cache."""
+"""Number of logits normalised at a time, to fit the CPU's cache."""
 
 
 class Scores(NamedTuple):
-    """Of the sampled tokens of a batch; each (rows, width), 0 or False where nothing was sampled."""
+    """Scores of the sampled tokens of a batch; each (rows, width), 0 or False elsewhere."""
 
     log_probs: Tensor
     """float32, with gradient."""
     entropy: Tensor
-    """float32, with gradient: of the distribution that the token was drawn from, in nats."""
+    """float32, with gradient: entropy of the token's distribution, in nats."""
     likeliest: Tensor
-    """bool: whether no other token was likelier."""
+    """bool: True if no other token was more likely."""
 
 
 def sampled_scores(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float = 1.0) -> Scores:
@@ -43,15 +43,15 @@ def sampled_scores(model: PreTrainedModel, batch: Batch, bias: Tensor, temperatu
         model: any causal LM.
         batch: rows to score.
         bias: (vocabulary,), 0 or ``SUPPRESSED``: ``ragen_agent.inference.sampling.suppression``.
-        temperature: with which the tokens were sampled, above 0; the engine records log-probs under it too.
+        temperature: the sampling temperature, above 0; the engine's log-probs include it too.
     """
     read = batch.split_contexts()
     rows, columns = read.sampled.nonzero(as_tuple=True)
     if shares_prefixes(model):
         found = _by_prefixes(model, read, bias, temperature)
     else:
-        first = int(columns.min()) if len(columns) else 0  # nothing before it is scored: no logits are made there
-        # Padded on the right: causal attention never sees it.
+        first = int(columns.min()) if len(columns) else 0  # nothing before it is scored: no logits needed
+        # Padding is on the right, where causal attention never reads it.
         output = model(**read.inputs(model), use_cache=False, logits_to_keep=read.ids.shape[1] - first + 1)
         logits = output.logits[rows, columns - first]
         found = _scores(logits, read.ids[rows, columns], torch.arange(len(rows), device=rows.device), bias, temperature)
@@ -63,7 +63,7 @@ def sampled_scores(model: PreTrainedModel, batch: Batch, bias: Tensor, temperatu
 def passes(model: PreTrainedModel, batch: Batch) -> list[Tensor]:
     """Rows, int64 (some,) each, that ``sampled_scores`` computes in one pass.
 
-    An update that goes backward after each of them computes nothing twice, and needs memory for one pass alone.
+    An update with a backward pass after each of them computes nothing twice, and needs memory for one pass only.
     """
     if not shares_prefixes(model) or batch.tokens <= TOKENS_PER_PASS:
         return [torch.arange(len(batch.ids), device=batch.ids.device)]
@@ -141,9 +141,9 @@ class _Normalised(Function):
 
 
 def _scaled(logits: Tensor, bias: Tensor, temperature: float) -> Iterator[Tensor]:
-    """Some rows at a time, at least float32, as they were sampled from; logits of -inf as suppressed ones.
+    """Scaled logits, some rows at a time, at least float32; -inf becomes the value of suppressed ids.
 
-    In the entropy the log-prob of a probability 0 is multiplied with it, which is no number where it is -inf.
+    In the entropy a probability 0 is multiplied by its log, which would be NaN for -inf.
     """
     for part in logits.split(max(1, LOGITS_AT_ONCE // logits.shape[-1])):
         x = part.to(torch.promote_types(part.dtype, torch.float32)) + bias

@@ -1,22 +1,23 @@
 """Advantages of single turns, from groups of turns that begin in the same state of the game (``training.groups_by``).
 
-GiGPO (Group-in-Group Policy Optimization, arXiv 2505.10978, section 4) compares twice. The episodes of a level are
-compared with each other, as without it: A^E. The turns of these episodes that begin in the same *anchor state* are
-compared with each other by their discounted returns R_t = r_t + gamma R_{t+1}: A^S. A turn's advantage is
+GiGPO (Group-in-Group Policy Optimization, arXiv 2505.10978, section 4) compares twice. A^E compares the episodes of a
+level, as usual. A^S compares the turns of these episodes that begin in the same *anchor state*, by their discounted
+returns R_t = r_t + gamma R_{t+1}. A turn's advantage is
 
     A = A^E + omega A^S,
 
-with gamma = ``training.gamma_turn`` (0.95 in the paper), omega = ``training.step_weight`` (1), and both normalised as
-``training.algo`` says (``grpo`` with the std, the paper's F_norm = std; ``dr_grpo`` without, its F_norm = 1).
+with gamma = ``training.gamma_turn`` (0.95 in the paper), omega = ``training.step_weight`` (1), and both normalised by
+``training.algo`` (``grpo`` with the std, the paper's F_norm = std; ``dr_grpo`` without, its F_norm = 1).
 
-**What is a state.** The paper compares the texts of observations. Here the state is exact: the level, the board and the
-integers of the game's state (``TurnEnv.state_id``). The turns and moves that are left are *not* in it, although the
-optimum depends on them: as in the paper, a turn is then compared with later ones of its own episode, and one that leads
-in a circle, or wastes moves, comes back to its state with a return that is discounted more. With the moves left in it
-two turns of one episode would never meet. Malformed replies count as turns: they stay in the state that they began in.
+**State.** The paper compares the texts of observations. Here the state is exact: the level, the board and the integers
+of the game's state (``TurnEnv.state_id``). The remaining turns and moves are *not* part of it, although the optimum
+depends on them. So, as in the paper, a turn is compared with later turns of its own episode, and a turn that leads in a
+circle or wastes moves returns to its state with a more discounted return. If the remaining moves were part of the
+state, no two turns of an episode would share one. Malformed replies count as turns: they stay in the state in which
+they began.
 
-**Branches** (``ragen_agent.run.branches``). A turn that several episodes of a tree hold is one turn, of the base:
-its return is the mean of theirs, and so is its A^E. The branches learn from their own turns alone.
+**Branches** (``ragen_agent.run.branches``). A turn shared by several episodes of a tree is one turn of the base:
+its return and its A^E are the means over these episodes. The branches learn only from their own turns.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ __all__ = ["token_advantages", "turn_advantages", "with_turn_advantages"]
 def with_turn_advantages(
     trajectories: Sequence[Trajectory], advantages: Tensor, weights: Tensor, settings: Training
 ) -> list[Trajectory]:
-    """The episodes with an advantage of each of their own turns, where ``Training.groups_by`` compares turns.
+    """The episodes with an advantage of each of their own turns, if ``Training.groups_by`` compares turns.
 
     Args:
-        trajectories: the episodes of an iteration, those of a group next to each other.
+        trajectories: the episodes of an iteration, grouped in order.
         advantages: float (groups, group size), of the whole episodes, times their group's weight.
         weights: float (groups,), of the groups.
-        settings: the algorithm's.
+        settings: the algorithm's settings.
 
     Raises:
-        ValueError: an environment that does not say in which state of the game a turn begins.
+        ValueError: an environment that does not report the state at the start of a turn.
     """
     if not GROUPINGS[settings.groups_by].states:
         return list(trajectories)
@@ -76,9 +77,9 @@ def with_turn_advantages(
 
 
 def _held(trajectories: Sequence[Trajectory], group: Sequence[int], tree: int) -> dict[tuple[int, int], list[int]]:
-    """For each turn of a group, by its row and its number, the rows that hold it: one, but for what branches share.
+    """For each turn of a group, by row and number, the rows that hold it: one, or several for shared turns.
 
-    ``tree``: the rows of a base and its branches, which follow each other.
+    ``tree``: number of consecutive rows of a base and its branches.
     """
     held: dict[tuple[int, int], list[int]] = {}
     for row in group:
@@ -90,7 +91,7 @@ def _held(trajectories: Sequence[Trajectory], group: Sequence[int], tree: int) -
 
 
 def turn_advantages(trajectory: Trajectory) -> tuple[float, ...]:
-    """The advantage of each turn; empty where all have that of the episode."""
+    """The advantage of each turn; empty if all have the episode's advantage."""
     return tuple(turn.advantage for turn in trajectory.turn_infos if turn.advantage is not None)
 
 
@@ -101,8 +102,8 @@ def token_advantages(
 
     Args:
         episodes: float (rows,).
-        turns: of each row's turns; empty for a row whose tokens have the episode's.
-        turn_ends: of each row, the column of each turn's last sampled token.
+        turns: for each row, the advantages of its turns; empty if its tokens have the episode's.
+        turn_ends: for each row, the column of each turn's last sampled token.
         sampled: bool (rows, T).
     """
     tokens = algo.broadcast_to_tokens(episodes, sampled)
@@ -117,8 +118,8 @@ def _states(trajectory: Trajectory, settings: Training) -> list[str]:
     states = [turn.state for turn in trajectory.turn_infos if turn.state is not None]
     if len(states) != len(trajectory.turn_ends):
         raise ValueError(
-            f"training.groups_by is {settings.groups_by!r}, but the environment does not say in which state of the "
-            "game a turn begins (state_id, of a ragen_gym.TurnEnv), or an agent program does not play each reply as "
-            "one turn; use training.groups_by=level."
+            f"training.groups_by is {settings.groups_by!r}, but the environment does not report the state of the "
+            "game at the start of a turn (state_id, of a ragen_gym.TurnEnv), or an agent program does not play each "
+            "reply as one turn; use training.groups_by=level."
         )
     return states

@@ -1,4 +1,4 @@
-"""What the command lines share: help that fits the terminal, help where no command is given, and shell completion."""
+"""Shared parts of the command lines: help that fits the terminal, shell completion, and interrupts."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ complete -o default -F _{name} {program}"""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help fits the terminal; one with commands prints its help where none is given.
+    """A parser whose help fits the terminal; with subcommands, it prints its help if none is given.
 
-    The commands' own parsers are of the same class, flags are written in full, one that holds a value is given once,
-    and a command's function is the default ``run``.
+    Subcommands use the same class. Flags must be written in full, and a flag with a value may be given once. A
+    command's function is the default ``run``.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -62,12 +62,12 @@ class Parser(argparse.ArgumentParser):
             self.register("action", name, _Store)
 
     def add_subparsers(self, **options: Any) -> Any:
-        """As argparse has it, but a command need not be given."""
+        """Like argparse, but the command is optional."""
         self.set_defaults(run=self._print_help)
         return super().add_subparsers(**{**options, "required": False})
 
     def error(self, message: str) -> NoReturn:
-        """Ends the program as argparse does, with the nearest choice or flag where something was mistyped."""
+        """Exits as argparse does, and suggests the nearest choice or flag."""
         hint = ""
         if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             hint = did_you_mean(match[1], re.findall(r"[\w.-]+", match[2]))
@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Store(argparse._StoreAction):
-    """A flag's value; a second one that differs is refused, where argparse lets it replace the first."""
+    """Stores a flag's value; refuses a second, different value, which argparse would accept."""
 
     _given: argparse.Namespace | None = None  # what it was last stored in
 
@@ -106,12 +106,12 @@ class _Store(argparse._StoreAction):
 
 
 class OnOff(argparse.BooleanOptionalAction):
-    """A flag and its ``--no-`` form, of which one is given."""
+    """A flag and its ``--no-`` form; giving both is an error."""
 
     _given: argparse.Namespace | None = None  # what it was last stored in
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Stores the value; raises an ArgumentError where the other form was given too."""
+        """Stores the value; raises an ArgumentError if the other form was given too."""
         old = getattr(namespace, self.dest)
         super().__call__(parser, namespace, values, option_string)
         if self._given is namespace and old != getattr(namespace, self.dest):
@@ -134,9 +134,9 @@ class _PrintCompletion(argparse.Action):
 
 
 def error_line(error: BaseException) -> str:
-    """What a person is told of an error and its notes, in one line and without control characters.
+    """An error and its notes in one line, without control characters.
 
-    Of one that the system raised: the path and what is wrong.
+    For an OSError: the path and the cause.
     """
     text = str(error)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
@@ -145,12 +145,12 @@ def error_line(error: BaseException) -> str:
 
 
 def terminal_width(otherwise: int = 100) -> int:
-    """The columns of the terminal; ``otherwise`` where the output goes to a file or a pipe."""
+    """Columns of the terminal; ``otherwise`` if the output goes to a file or a pipe."""
     return shutil.get_terminal_size((otherwise, 24)).columns
 
 
 def wrap(text: str, width: int, first: str = "", later: str | None = None) -> list[str]:
-    """Lines of at most ``width`` columns that begin with ``first``, then ``later``; no word is broken."""
+    """Lines of at most ``width`` columns that begin with ``first``, then ``later``; words are never broken."""
     later = first if later is None else later
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
@@ -158,10 +158,10 @@ def wrap(text: str, width: int, first: str = "", later: str | None = None) -> li
 
 
 def fill(text: str, width: int) -> str:
-    """Text made to fit ``width`` columns: paragraphs are wrapped, an indented line (an example) is kept where it fits.
+    """Text fitted to ``width`` columns: paragraphs are wrapped, an indented line (an example) is kept if it fits.
 
-    Where it does not, a comment that several spaces set apart gets a line of its own, and a command goes on after a
-    backslash.
+    In an indented line that is too long, a comment after several spaces moves to its own line, and the command
+    continues after a backslash.
     """
     lines: list[str] = []
     paragraph: list[str] = []
@@ -198,8 +198,8 @@ def _fit(line: str, width: int) -> Iterator[str]:
 def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     """A script for ``eval`` in ``bash`` or ``zsh``: it completes commands, flags, choices and, elsewhere, files.
 
-    A flag that the help leaves out is completed if its action says more in an attribute ``text``; an attribute
-    ``completions`` stands for choices that argparse does not check.
+    A flag hidden from the help is completed if its action has an attribute ``text``. An attribute ``completions`` lists
+    choices that argparse does not check.
     """
     words: dict[str, list[str]] = {}  # commands and choices, by what stands before them
     flags: dict[str, list[str]] = {}
@@ -230,7 +230,7 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def parsers(parser: argparse.ArgumentParser, at: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """The parser and those of its commands, with the words that lead to each."""
+    """The parser and the parsers of its commands, each with the words that lead to it."""
     yield at, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -240,9 +240,9 @@ def parsers(parser: argparse.ArgumentParser, at: str = "") -> Iterator[tuple[str
 
 @contextmanager
 def stops_at_sigterm() -> Iterator[None]:
-    """SIGTERM stops what runs within as Ctrl-C does, even where Ctrl-C is ignored (a script's `&`).
+    """Within it, SIGTERM stops the program as Ctrl-C does, even if Ctrl-C is ignored (a script's `&`).
 
-    Schedulers of clusters and containers send it some seconds before they kill. Without effect outside the main thread.
+    Schedulers of clusters and containers send it some seconds before they kill. No effect outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -261,14 +261,14 @@ def stops_at_sigterm() -> Iterator[None]:
 
 
 class DeferredInterrupt:
-    """Within it Ctrl-C is only noted, in ``pressed``, so that what is being done can be finished and saved.
+    """Within it, Ctrl-C only sets ``pressed``, so that the current work can be finished and saved.
 
-    Pressed again, it interrupts at once. SIGTERM counts as Ctrl-C within ``stops_at_sigterm``. A signal that is ignored
-    stays so, and outside the main thread nothing is changed.
+    A second Ctrl-C interrupts at once. SIGTERM counts as Ctrl-C within ``stops_at_sigterm``. Ignored signals stay
+    ignored. No effect outside the main thread.
 
     Args:
-        what: is finished, such as "step".
-        say: tells the user.
+        what: the work to finish, such as "step".
+        say: prints a message for the user.
     """
 
     def __init__(self, what: str, say: Callable[[str], None]) -> None:

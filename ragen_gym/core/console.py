@@ -1,4 +1,4 @@
-"""Output for terminals without the control characters of other people's texts, which a terminal would obey."""
+"""Terminal output without the control characters of foreign texts, which a terminal would obey."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ragen_gym.core.text import without_controls
 
 __all__ = ["json_text", "plain_output", "raw_stdout", "rich_console"]
 
-#: All but tabs and newlines: C0, C1, line separators, and what turns the direction of writing.
+#: All but tabs and newlines: C0, C1, line separators, and marks that change the writing direction.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-#: What a progress bar of tqdm begins with, and what it moves up by.
+#: Start of a tqdm progress bar, and the code by which it moves up.
 _BAR = re.compile(r"\r(?!\n)|(?:\x1b\[A)+\Z")
 
 
@@ -26,7 +26,7 @@ def json_text(value: Any) -> str:
 
 
 def rich_console(**options: Any) -> Any:
-    """A console of rich, whose own colours and movements are the only ones that it writes; texts hold no markup."""
+    """A rich console that writes only its own colours and movements; texts are not read as markup."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -43,7 +43,7 @@ def rich_console(**options: Any) -> Any:
 
 
 class _PlainText:
-    """A stream that writes U+FFFD for control characters; rich, which cleans its texts itself, takes the one below."""
+    """A stream that writes U+FFFD for control characters; rich cleans its texts itself and uses the stream below."""
 
     def __init__(self, stream: TextIO, bars: bool) -> None:
         self.rich_proxied_file, self._bars = stream, bars
@@ -63,7 +63,7 @@ class _PlainText:
 
 
 def _below(stream: Any) -> TextIO:
-    """The stream below ``_PlainText`` and below what rich puts over that while it draws."""
+    """The stream below ``_PlainText`` and below rich's own wrapper while it draws."""
     while hasattr(stream, "rich_proxied_file"):
         stream = stream.rich_proxied_file
     return cast(TextIO, stream)
@@ -76,7 +76,7 @@ def raw_stdout() -> TextIO:
 
 @contextmanager
 def plain_output() -> Iterator[None]:
-    """Meanwhile no control characters but tabs and newlines are printed; bars of libraries are drawn on stderr."""
+    """Within it, only tabs and newlines are printed of all control characters; progress bars are drawn on stderr."""
     out, errors = _PlainText(sys.stdout, bars=False), _PlainText(sys.stderr, bars=True)
     with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, errors)):
         yield

@@ -1,4 +1,4 @@
-"""What this machine's CPU offers to a model: matrix units for bfloat16, and cores."""
+"""CPU features that matter to a model: matrix units for bfloat16, and cores."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["bfloat16_units", "free_cores"]
 
 CPUINFO, QUOTA = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup/cpu.max")
 UNITS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512"}
-"""Flags of a processor in /proc/cpuinfo, the faster first, and what they are called."""
+"""Processor flags in /proc/cpuinfo and their names, fastest first."""
 
 
 def bfloat16_units() -> str:
-    """``AMX`` or ``AVX512`` where the CPU multiplies bfloat16 matrices in hardware, else the empty text.
+    """``AMX`` or ``AVX512`` if the CPU multiplies bfloat16 matrices in hardware, else the empty string.
 
-    With either a product of bfloat16 matrices is several times as fast as one of float32; without, several times as
-    slow. The flags are those of Linux; of another system nothing is known, which counts as none. Nor are there any
-    where ATEN_CPU_CAPABILITY keeps torch from AVX512: its attention would fail in bfloat16.
+    With either, bfloat16 products are several times as fast as float32 products; without, several times as slow. The
+    flags are read on Linux only; other systems count as having none. The result is also empty if ATEN_CPU_CAPABILITY
+    keeps torch from AVX512, because its attention would fail in bfloat16.
     """
     if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
         return ""
@@ -29,7 +29,7 @@ def bfloat16_units() -> str:
 
 
 def free_cores() -> int:
-    """Physical cores that this process may use: what it is bound to, within the quota of its container; at least 1."""
+    """Physical cores available to this process, within its affinity and its container's quota; at least 1."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cores = set()
     for paragraph in _read(CPUINFO).split("\n\n"):

@@ -1,6 +1,6 @@
-"""Why an episode did not come to its end: one vocabulary for environments, engines and agents.
+"""Reasons why an episode did not finish: one vocabulary for environments, engines and agents.
 
-A malformed reply is no failure: it is the reply's problem (``ragen_gym.envs.reply.Problem``).
+A malformed reply is not a failure but a ``ragen_gym.envs.reply.Problem``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["INFRASTRUCTURE", "Failure", "describe_error", "failure_from", "failu
 
 
 class Failure(StrEnum):
-    """The kinds of failure. Where details follow, a record holds ``"kind: details"``; see ``failure_kind``."""
+    """The kinds of failure. A record with details is ``"kind: details"``; see ``failure_kind``."""
 
     MODEL_ERROR = "model_error"
     """The model's server refused, broke or answered nonsense, after all retries."""
@@ -38,11 +38,11 @@ class Failure(StrEnum):
 
 
 INFRASTRUCTURE = frozenset(Failure) - {Failure.CONTEXT_OVERFLOW}
-"""Failures that say nothing of the agent: out of score and loss, shown next to the score, played again on resume."""
+"""Failures not caused by the agent: excluded from score and loss, shown beside the score, replayed on resume."""
 
 
 def failure_from(kind: Any) -> Failure:
-    """The failure of this name, or ``Failure.AGENT_ERROR`` for anything that is none: for what an agent says."""
+    """The failure of this name, or ``Failure.AGENT_ERROR`` for any other value that an agent gives."""
     return Failure(kind) if isinstance(kind, str) and kind in set(Failure) else Failure.AGENT_ERROR
 
 
@@ -50,13 +50,13 @@ def failure_kind(failure: str) -> Failure:
     """The kind of a recorded failure such as ``"engine_error: out of memory"``.
 
     Raises:
-        ValueError: the text before the colon is no kind of failure.
+        ValueError: the text before the colon is not a kind of failure.
     """
     return Failure(failure.partition(":")[0])
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception in a line, with the place where it was raised; the text of a syntax error has it already."""
+    """An exception in one line, with the place where it was raised (a syntax error's text already names it)."""
     frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     text = " ".join(shown_safely(error, str).split())
@@ -64,7 +64,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def shown_safely(value: Any, how: Callable[[Any], str] = repr) -> str:
-    """``str`` or ``repr`` of what an agent made, which may raise."""
+    """``str`` or ``repr`` of an agent's object, even if that raises."""
     try:
         return str.__str__(how(value))
     except Exception as error:

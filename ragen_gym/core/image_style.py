@@ -1,4 +1,4 @@
-"""How a board looks as a picture for a visual model: declared here, drawn by ``ragen_gym.render.images``."""
+"""Picture style of a board for visual models; ``ragen_gym.render.images`` draws it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from ragen_gym.core.validation import plain_number
 
 __all__ = ["PALETTES", "TILE_SETS", "ImageStyle", "check_tile_size"]
 
-#: Sets of tiles. A model that was trained on one meets another as a test of visual generalisation.
+#: Sets of tiles. Evaluating on a set not used in training tests visual generalisation.
 TILE_SETS = {
     "pictures": "drawn things, as in the gallery: bricks, crates, a penguin, a flag",
     "shapes": "a plain shape in a colour of its own for each kind of tile; the system message says which is which",
     "letters": "the symbols of the vocabulary, dark on light",
 }
 
-#: Treatments of the colours. None adds anything random: one board has one picture.
+#: Treatments of the colours. All are deterministic: one board has one picture.
 PALETTES = {
     "plain": "flat colours, every tile of a kind the same",
     "photographic": "texture, uneven light and grain, as in a photograph; four versions of each tile",
 }
 
-#: Least and greatest side of a tile in pixels.
+#: Smallest and largest side of a tile in pixels.
 TILE_SIZES = (8, 128)
 
 
 def check_tile_size(tile_size: int) -> int:
-    """Return ``tile_size`` as an int, or raise a ValueError that says which sizes there are."""
+    """Return ``tile_size`` as an int, or raise a ValueError that names the range."""
     tile_size = plain_number(tile_size)
     low, high = TILE_SIZES
     if isinstance(tile_size, bool) or not isinstance(tile_size, int) or not low <= tile_size <= high:

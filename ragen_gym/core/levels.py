@@ -1,18 +1,17 @@
-r"""What a level is, how it is named, which split it belongs to, and how levels are kept in files.
+r"""Levels: their ids, splits and files.
 
-A ``Level`` is data: the name of its game and the text of its first board in the game's own symbols. Its ``Level.id`` is
-a hash of just that (64-bit FNV-1a over the code points of ``name + "\n" + text``, finished by SplitMix64's mixer), so
-it is the same everywhere and forever.
+A ``Level`` is data: the name of its game and the text of its first board in the game's own symbols. Its ``Level.id``
+hashes both (64-bit FNV-1a over the code points of ``name + "\n" + text``, finished by SplitMix64's mixer), so it is the
+same everywhere and forever.
 
-A split must not leak. Two boards that differ by a rotation or a reflection are one problem, and so are two rooms of
-Sokoban that differ in where the player begins, or two lakes that differ in which end of the way is the start: they are
-one family. So the split is decided by a hash of the family, the smallest one among the eight rotations and reflections
-of a board on which such tiles are written alike: 80 % of all families belong to ``train``, 10 % to ``validation``, 10 %
-to ``test``, whatever generator or option made them. A room that is moved as a whole within a larger board is another
-family; ``benchmarks/heldout.md`` says how often that happens.
+A split must not leak, so it is decided by family. Two boards are of one family if they differ only by a rotation, a
+reflection, the start position of Sokoban's player, or which end of a lake's path is the start. The family's hash is the
+smallest hash among the eight rotations and reflections of a board on which these tiles are written alike. 80 % of all
+families belong to ``train``, 10 % to ``validation``, 10 % to ``test``, whatever generator or option made them. A room
+that is moved as a whole within a larger board is another family; ``benchmarks/heldout.md`` counts these cases.
 
-The first version of the splits, ``train-v1``, ``validation-v1`` and ``test-v1``, knows rotations and reflections only.
-It stays as it is, for what was measured on it; its splits are disjoint among themselves, not from those of today.
+The first version of the splits, ``train-v1``, ``validation-v1`` and ``test-v1``, groups rotations and reflections only.
+It stays for earlier results. Its splits are disjoint among themselves, but not from today's splits.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ __all__ = [
 SPLITS = ("train", "validation", "test")
 SPLIT_TENTHS = (8, 1, 1)
 SPLIT_VERSION = 2
-#: All names of splits: those of today, and those of the first version.
+#: All split names, of today and of the first version.
 SPLIT_NAMES = (*SPLITS, *(f"{split}-v1" for split in SPLITS))
 
 FNV_BASIS, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
@@ -86,12 +85,12 @@ def version_of(split: str | None) -> int:
 
 
 def same_version(split: str, version: int) -> str:
-    """What ``train``, ``validation`` or ``test`` is called in a version of the splits."""
+    """The name of ``train``, ``validation`` or ``test`` in a version of the splits."""
     return split if version == SPLIT_VERSION else f"{split}-v{version}"
 
 
 def is_training_split(split: str) -> bool:
-    """Whether a name is that of the training split, of any version."""
+    """True if the name is a training split of any version."""
     return split == same_version(SPLITS[0], version_of(split))
 
 
@@ -171,10 +170,10 @@ def level_items(source: str | Path, split: Splitter = paragraphs, *, lenient: bo
     Args:
         source: a path, in which ``~`` is the home folder, or the text itself.
         split: splits a text into boards.
-        lenient: whether characters that are not UTF-8 may be read as U+FFFD.
+        lenient: True to read bytes that are not UTF-8 as U+FFFD.
 
     Raises:
-        ValueError: there is no such file, no board in it, or it is not text or JSON.
+        ValueError: the file is missing, holds no board, or is neither text nor JSON.
     """
     if isinstance(source, str) and "\n" in source:
         name, suffix, text = "the text of levels", "", source
@@ -228,10 +227,10 @@ def _joined_cells(row: Any) -> str:
     return "".join(cells)
 
 
-#: Characters without a width, as texts from web pages hold them, and the space that does not break.
+#: Zero-width characters and the non-breaking space, as copied from web pages.
 _INVISIBLE = {**dict.fromkeys(map(ord, "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad")), 0xA0: " "}
 
-#: How files begin that are not text.
+#: First bytes of files that are not text.
 _BINARY = {
     b"\x1f\x8b": "compressed (gzip): unpack it first",
     b"BZh": "compressed (bzip2): unpack it first",
@@ -243,7 +242,7 @@ _BINARY = {
 
 
 def check_file(path: str | Path) -> None:
-    """Raise a ValueError unless there is a file of that name."""
+    """Raise a ValueError unless the file exists."""
     if os.path.isdir(path):
         names = sorted(name for name in os.listdir(path) if os.path.isfile(os.path.join(path, name)))
         such = f", such as {os.path.join(path, names[0])}" if names else ""
@@ -292,7 +291,7 @@ def text_of_levels(levels: Iterable[Level]) -> str:
     """The text file from which ``read_levels`` reads these levels: each under a comment with its id.
 
     Raises:
-        ValueError: a row begins as a comment does, and would be left out when the file is read.
+        ValueError: a row begins with ";", so it would be read as a comment.
     """
     blocks = []
     for level in levels:

@@ -1,4 +1,4 @@
-"""Errors where models and states are loaded, without the libraries' advice to run code from the files."""
+"""Errors of loading models and states, without the libraries' advice to run code from the files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["check_no_kernels", "load_problem"]
 
 
 def check_no_kernels(config: Any) -> None:
-    """Raises a ValueError if a model's configuration names code of the Hub, which transformers would fetch and run."""
+    """Raises a ValueError if a model's configuration names Hub code, which transformers would fetch and run."""
     for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
         for name in ("attn_implementation", "experts_implementation"):
             if "/" in str(value := getattr(part, f"_{name}", None)):
@@ -18,7 +18,7 @@ def check_no_kernels(config: Any) -> None:
 
 
 def load_problem(error: BaseException) -> str:
-    """The reason why a file was not loaded, without a full stop where it is ours.
+    """The reason why a file was not loaded, without a full stop if the text is ours.
 
     torch and transformers advise ``weights_only=False`` and ``trust_remote_code=True``, with which the file's own code
     would run.

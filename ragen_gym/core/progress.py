@@ -1,4 +1,4 @@
-"""How far a long command is, on standard error: a rich bar on a terminal, a line now and then elsewhere."""
+"""Progress bar on stderr (plain lines without a terminal)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ __all__ = ["SECONDS_A_LINE", "ProgressBar", "track"]
 T = TypeVar("T")
 
 _SECONDS_A_FRAME = 0.1
-#: Between two lines where there is no terminal.
+#: Seconds between two lines without a terminal.
 SECONDS_A_LINE = 15.0
 
 
 class ProgressBar:
     """Progress of one task; a context manager.
 
-    Without a terminal, or without rich, a line is written at most every ``seconds`` seconds, the first after as long.
+    Without a terminal or rich, a line is written at most every ``seconds`` seconds.
 
     Args:
-        what: what is counted, in the plural.
-        total: how many there are.
-        done: how many were done before.
-        prefix: what a plain line begins with.
+        what: the things counted, in the plural.
+        total: their number.
+        done: number done before.
+        prefix: start of a plain line.
         seconds: between two plain lines.
         console: a rich console to draw on; standard error if None.
-        transient: whether a bar disappears at its end.
+        transient: True to remove the bar at the end.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class ProgressBar:
             self._bar.stop()
 
     def advance(self, steps: int = 1, info: str = "") -> None:
-        """So many more are done; ``info`` is shown next to the bar."""
+        """Count ``steps`` more as done; ``info`` is shown next to the bar."""
         self.update(self.done + steps, info)
 
     def update(self, done: int, info: str = "", total: int | None = None) -> None:
-        """So many are done in all; ``total`` replaces how many there are."""
+        """Set the number done; ``total`` replaces the total."""
         self.done, self.info = done, info
         self.total = self.total if total is None else total
         now = time.monotonic()
@@ -83,7 +83,7 @@ class ProgressBar:
             self.say(f"{self._prefix}{done:,} of {self.total:,} {self.what}{more}")
 
     def say(self, text: str) -> None:
-        """A line of its own, above the bar."""
+        """Print a line above the bar."""
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         elif self._console is not None:
@@ -93,7 +93,7 @@ class ProgressBar:
 
 
 def track(items: Iterable[T], total: int, what: str, *, prefix: str = "") -> Iterator[T]:
-    """The items one after another, with a ``ProgressBar`` that disappears at the end."""
+    """Yield the items under a ``ProgressBar`` that disappears at the end."""
     with ProgressBar(what, total, prefix=prefix, transient=True) as bar:
         for item in items:
             yield item
@@ -101,7 +101,7 @@ def track(items: Iterable[T], total: int, what: str, *, prefix: str = "") -> Ite
 
 
 def _rich_bar(console: Any, transient: bool) -> Any:
-    """A rich progress display, or None where there is no terminal or no rich."""
+    """A rich progress display, or None without a terminal or rich."""
     if not (console.is_terminal if console is not None else sys.stderr.isatty()):
         return None
     try:

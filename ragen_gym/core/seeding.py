@@ -26,7 +26,7 @@ Keys = npt.NDArray[np.uint64]
 
 
 class Stream(IntEnum):
-    """What a random number decides."""
+    """The use of a random number."""
 
     LEVEL = 1
     DYNAMICS = 2
@@ -62,7 +62,7 @@ def stream_key(seed: int, stream: Stream, name: str = "seed") -> int:
 
 
 def episode_key(key: int, episode: int) -> int:
-    """The key of one episode of a stream, as ``episode_keys`` gives it, without numpy's price for a small array."""
+    """The key of one episode of a stream, as ``episode_keys`` gives it, without numpy's overhead."""
     return mix((key + (episode + 1) * GOLDEN) & _WORD)
 
 

@@ -1,8 +1,8 @@
-"""The record of what a model was trained on, by which a benchmark says which of its levels are not new to the model.
+"""The record of the levels a model was trained on, so that a benchmark can tell which of its levels are new to it.
 
-A record is a file ``seen.npy`` in the folder of a training run: the families of all levels that the model met there
-(``ragen_gym.games.game.Game.family``), a sorted array of different uint64 in NumPy's format. It is exact, takes 8 bytes
-a family, and is read with ``numpy.load``. A record is complete or is not there at all.
+A record is a file ``seen.npy`` in the folder of a training run: the families of all levels used in training
+(``ragen_gym.games.game.Game.family``) as a sorted array of distinct uint64 in NumPy's format. It is exact, takes 8
+bytes a family, and is read with ``numpy.load``. A record is either complete or absent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEEN_FILE = "seen.npy"
 
 
 def find_seen(model: str | Path) -> Path | None:
-    """The record of the run that made a model: in the model's folder, or next to it; None where there is none."""
+    """The record of the run that made a model, in the model's folder or next to it; None if missing."""
     folder = Path(model)
     places = [folder / SEEN_FILE, folder.resolve().parent / SEEN_FILE] if folder.is_dir() else []
     return next((place for place in places if place.is_file()), None)
@@ -34,10 +34,10 @@ def read_seen(path: str | Path) -> frozenset[int]:
     """The families in a record.
 
     Args:
-        path: of the record, or of the folder of a run or of a model that has one.
+        path: the record, or the folder of a run or model that has one.
 
     Raises:
-        ValueError: there is no record, or the file is something else.
+        ValueError: the record is missing or is not a record.
     """
     file = Path(path)
     if file.is_dir():
@@ -51,19 +51,19 @@ def read_seen(path: str | Path) -> frozenset[int]:
         with file.open("rb") as opened:
             families = _array(opened, file.stat().st_size)
     except OSError as error:
-        raise ValueError(f"{file} is no record of the levels seen in training ({SEEN_FILE}): {error}") from error
+        raise ValueError(f"{file} is not a record of the levels seen in training ({SEEN_FILE}): {error}") from error
     if families is None:
         raise ValueError(
-            f"{file} is no record of the levels seen in training: it must hold uint64 (families,), in full, as "
+            f"{file} is not a record of the levels seen in training: it must hold uint64 (families,), in full, as "
             "numpy.save writes it."
         )
     return frozenset(families.tolist())
 
 
 def _array(opened: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
-    """The array of an open file of this size in bytes; None where it is something else.
+    """The array of an open file of this size in bytes; None if the file is not a record.
 
-    The header is compared with the size before room is made: it may claim any number of families.
+    The header is compared with the size before memory is allocated: it may claim any number of families.
     """
     try:
         if npy.read_magic(opened) != (1, 0):
@@ -72,7 +72,7 @@ def _array(opened: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint64]] | Non
         if dtype != np.uint64 or len(shape) != 1 or shape[0] * 8 != size - opened.tell():
             return None
         return np.frombuffer(opened.read(), np.uint64)
-    except (ValueError, TypeError, RecursionError, MemoryError):  # a header that is no header
+    except (ValueError, TypeError, RecursionError, MemoryError):  # not a header
         return None
 
 

@@ -1,4 +1,4 @@
-"""Settings declared once: type, default, range, unit and meaning next to each field of a frozen dataclass.
+"""Settings as frozen dataclasses: each field declares its type, default, range, unit and meaning.
 
 A settings class is a frozen dataclass whose fields are made by ``setting``, and whose ``__post_init__`` calls
 ``check_settings``. Everything else is derived from the fields: error messages, command-line help, listings.
@@ -20,7 +20,7 @@ __all__ = ["OPENS", "Setting", "check_settings", "declared", "json_schema", "par
 OPENS = {
     "nothing": "words and numbers to compare, print or compute with",
     "data": "a file or folder that is read as data",
-    "module": "a module that is imported, or several",
+    "module": "one or more modules that are imported",
     "command": "a program that is started",
     "address": "an address to connect to",
     "kernel": "code of the Hugging Face Hub, where the value names a repository",
@@ -43,20 +43,20 @@ _NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a t
 
 @dataclass(frozen=True)
 class Setting:
-    """What a field may hold and what it means.
+    """The allowed values and the meaning of a field.
 
     Attributes:
         doc: one sentence; the same text in ``--help``, listings and schemas.
-        low, high: the range, ends included, or None. An infinite end is a value that is allowed.
+        low, high: the range, ends included, or None. An infinite end is itself allowed.
         above, below: the range, ends excluded, or None.
-        choices: the values allowed, or () for any. A mapping is read anew at each check, and its values, or their
-            ``doc``, say what each choice means.
-        empty: what the empty text means, where it is allowed, such as ``"left to another setting"``.
+        choices: the values allowed, or () for any. A mapping is read anew at each check; its values, or their
+            ``doc``, describe the choices.
+        empty: meaning of the empty text, if it is allowed, such as ``"left to another setting"``.
         unit: such as ``"seconds"``.
         needs: the field of the same class that must be on (not 0, false or empty) for this one to have an effect. While
             it is off, any value but the default is refused.
-        opens: effect of a value outside of the computation, one of ``OPENS``. A text, list or table that is not one of
-            some choices states it; what a file or folder from elsewhere may do without consent follows from it.
+        opens: effect of a value outside the computation, one of ``OPENS``. Required for a text, list or table without
+            choices; it decides what a foreign file or folder may do without consent.
         type: of the field, filled in by ``declared``.
         default: of the field, filled in by ``declared``.
     """
@@ -76,12 +76,12 @@ class Setting:
 
     @property
     def free(self) -> bool:
-        """Whether a value may hold any text, alone or within a list or table."""
+        """True if a value may hold arbitrary text, alone or within a list or table."""
         return not self.choices and not _leaves(self.type) <= {int, float, bool, NoneType}
 
     @property
     def range(self) -> str:
-        """The range in words, such as ``from 0 to 1``; empty where every value of the type is allowed."""
+        """The range in words, such as ``from 0 to 1``; empty if every value of the type is allowed."""
         if self.choices:
             return f"one of {self._choices}"
         if self.low is not None and self.high is not None and isfinite(self.high):
@@ -100,7 +100,7 @@ class Setting:
 
     @property
     def meanings(self) -> dict[Any, str]:
-        """What each choice means, where the choices say so."""
+        """The meaning of each choice that is described."""
         if not isinstance(self.choices, Mapping):
             return {}
         return {name: row if isinstance(row, str) else row.doc for name, row in self.choices.items()}
@@ -110,7 +110,7 @@ class Setting:
         return ", ".join(str(choice) for choice in self.choices)
 
     def allows(self, value: Any) -> bool:
-        """Whether a value of the right type lies in the range."""
+        """True if a value of the right type lies in the range."""
         if value is None:
             return NoneType in _alternatives(self.type)
         if self.choices:
@@ -164,7 +164,7 @@ def declared(cls: type) -> Mapping[str, Setting]:
 
 
 def parts(cls: type) -> dict[str, type]:
-    """The fields of a settings class that are settings classes themselves, with these."""
+    """The fields of a settings class that are settings classes themselves, and their classes."""
     types = get_type_hints(cls)
     return {
         each.name: types[each.name] for each in dataclasses.fields(cls) if dataclasses.is_dataclass(types[each.name])
@@ -172,7 +172,7 @@ def parts(cls: type) -> dict[str, type]:
 
 
 def json_schema(cls: type) -> dict[str, Any]:
-    """A JSON schema (draft 2020-12) of a table with the settings of a class, those of its parts nested."""
+    """A JSON schema (draft 2020-12) of a table with the settings of a class; its parts are nested."""
     properties: dict[str, Any] = {name: _property(each) for name, each in declared(cls).items()}
     properties |= {name: json_schema(part) for name, part in parts(cls).items()}
     about = (cls.__doc__ or "").partition("\n")[0]
@@ -191,13 +191,13 @@ def _property(each: Setting) -> dict[str, Any]:
 
 
 def check_settings(settings: Any, where: str = "") -> None:
-    """Check all declared fields, types, ranges and what they need.
+    """Check all declared fields: types, ranges and needs.
 
-    Numbers of NumPy become Python's, and whole numbers that are given for floats become floats.
+    NumPy numbers become Python numbers, and whole numbers for float fields become floats.
 
     Args:
         settings: an object of a settings class.
-        where: what messages put before a field's name, such as ``training.``.
+        where: prefix of field names in messages, such as ``training.``.
 
     Raises:
         ValueError: a value of another type, out of range, or without effect; the message names the field and the value.
@@ -229,7 +229,7 @@ def check_settings(settings: Any, where: str = "") -> None:
 
 
 def _leaves(hint: Any) -> set[Any]:
-    """The types that a field's type is made of, such as that of a list's elements."""
+    """The types that a field's type is made of, such as a list's element type."""
     inner = get_args(hint)
     return set().union(*map(_leaves, inner)) if inner else {hint}
 

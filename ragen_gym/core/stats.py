@@ -1,10 +1,9 @@
 """Rates and means with intervals, pass@k and comparisons; most of them need scipy (extra ``bench``).
 
-A level that is played several times, in several rollouts or because a suite repeats it, gives episodes that resemble
-each other. So everything but ``wilson`` and ``mean_interval`` is clustered by level: what varies is taken to be the
-levels, and the episodes of one level count together. Clusters of unequal sizes count as as many equal ones as
-``1 / sum(w**2)``, w their shares of the values (Kish, Survey Sampling, 1965, section 8.2): where one cluster holds half
-of the values, an interval that counts clusters alone is far too short.
+Episodes of one level resemble each other. So everything but ``wilson`` and ``mean_interval`` is clustered by level: the
+levels are the independent samples, and the episodes of one level count together. Clusters of unequal sizes count as
+``1 / sum(w**2)`` equal ones, where w are their shares of the values (Kish, Survey Sampling, 1965, section 8.2). Without
+this, an interval is far too short when one cluster holds half of the values.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ __all__ = [
     "wilson",
 ]
 
-#: Of every interval, and the chance with which a difference is to be seen.
+#: Confidence of every interval, and power with which a difference is to be detected.
 CONFIDENCE, POWER = 0.95, 0.8
-#: Clusters up to which all exchanges of two agents' names are tried; with more, as many exchanges are drawn.
+#: Up to this many clusters, all exchanges of two agents' names are tried; with more, as many are sampled.
 _ALL_SIGNS = 13
 
 Values = Sequence[float] | npt.NDArray[np.floating[Any]]
@@ -58,7 +57,7 @@ class Estimate:
         value: the estimate.
         low: lower end of its interval.
         high: upper end of its interval.
-        n: how many values it is made of.
+        n: number of values.
     """
 
     value: float
@@ -73,11 +72,11 @@ class Estimate:
 
     @property
     def significant(self) -> bool:
-        """Whether 0 lies outside the interval. An interval without width, which equal values give, shows nothing."""
+        """True if 0 lies outside the interval. An interval of zero width (equal values) is never significant."""
         return self.n > 1 and self.low < self.high and not self.low <= 0 <= self.high
 
     def to_dict(self, name: str) -> dict[str, float | None]:
-        """``{name: value, "low": …, "high": …, "n": …}``; an infinite end, which JSON does not know, is None."""
+        """``{name: value, "low": …, "high": …, "n": …}``; an infinite end is None, since JSON has no infinity."""
         low, high = (end if np.isfinite(end) else None for end in (self.low, self.high))
         return {name: self.value, "low": low, "high": high, "n": self.n}
 
@@ -87,8 +86,8 @@ class Rate(Estimate):
     """A share of successes with its 95 % interval; ``n`` counts episodes.
 
     Attributes:
-        failed: further episodes that could not be played to the end, and do not count.
-        overflowed: episodes among those that count which a limit of tokens cut.
+        failed: further episodes that could not be finished and do not count.
+        overflowed: counted episodes that were cut by a token limit.
     """
 
     failed: int = 0
@@ -100,7 +99,7 @@ class Rate(Estimate):
         return self.value
 
     def to_dict(self, name: str = "rate") -> dict[str, float | None]:
-        """As ``Estimate.to_dict``, and ``failed`` and ``overflowed`` where there are any."""
+        """Like ``Estimate.to_dict``, plus ``failed`` and ``overflowed`` if not 0."""
         counts = {"failed": self.failed, "overflowed": self.overflowed}
         return super().to_dict(name) | {each: count for each, count in counts.items() if count}
 
@@ -116,15 +115,15 @@ class Rate(Estimate):
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one agent does than another on the same levels.
+    """Difference between two agents on the same levels.
 
     Attributes:
-        value: the mean of the first less the mean of the second.
-        low: lower end of its interval: the differences that the test does not reject.
+        value: mean of the first minus mean of the second.
+        low: lower end of its interval, which holds the differences that the test does not reject.
         high: upper end of its interval.
-        p: of the score test of no difference.
-        levels: how many levels both played.
-        confidence: of the interval.
+        p: p-value of the score test of no difference.
+        levels: number of levels that both played.
+        confidence: confidence of the interval.
     """
 
     value: float
@@ -136,7 +135,7 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether zero is outside the interval, which is where the test rejects it."""
+        """True if zero is outside the interval, so the test rejects it."""
         return (self.low > 0 or self.high < 0) and self.p < 1 - self.confidence
 
 
@@ -144,7 +143,7 @@ def wilson(successes: float, n: int, *, failed: int = 0, overflowed: int = 0) ->
     """A share of independent successes with Wilson's score interval (Wilson, JASA 22, 1927; no continuity correction).
 
     Args:
-        successes: from 0 to ``n``; an expected number may be a fraction, which the interval rounds.
+        successes: from 0 to ``n``; the interval rounds a fraction.
         n: episodes, from 1 on.
         failed: see ``Rate``.
         overflowed: see ``Rate``.
@@ -163,9 +162,9 @@ def wilson(successes: float, n: int, *, failed: int = 0, overflowed: int = 0) ->
 
 
 def binomial_tail(least: int, n: int, chance: float) -> float:
-    """The probability of at least so many successes in ``n`` independent episodes that each succeed with this chance.
+    """The probability of at least ``least`` successes in ``n`` independent episodes with this success chance.
 
-    Where the chances differ and ``chance`` is their mean, it is an upper bound for ``least >= n * chance + 1``
+    If the chances differ and ``chance`` is their mean, this is an upper bound for ``least >= n * chance + 1``
     (Hoeffding, Annals of Mathematical Statistics 27, 1956).
     """
     if least <= 0 or chance >= 1:
@@ -193,7 +192,7 @@ def clustered_mean(values: Values, clusters: Sequence[Any]) -> Estimate:
 
     Args:
         values: floats (n,), n from 1 on.
-        clusters: what each of them belongs to, (n,).
+        clusters: the cluster of each value, (n,).
     """
     x = _checked(values, clusters)
     error, levels = _error(x, clusters)
@@ -204,14 +203,14 @@ def clustered_mean(values: Values, clusters: Sequence[Any]) -> Estimate:
 def clustered_rate(values: Values, clusters: Sequence[Any], episodes: int) -> Estimate:
     """The mean of shares with Korn and Graubard's interval, which also holds near 0 and 1.
 
-    It is the exact interval of Clopper and Pearson for as many independent episodes as would give the clustered
-    standard error (Korn and Graubard, Survey Methodology 24, 1998). Where all shares are 0, or all 1, it takes the
-    number of clusters. Fewer than two clusters say nothing.
+    This is Clopper and Pearson's exact interval for the number of independent episodes that would give the clustered
+    standard error (Korn and Graubard, Survey Methodology 24, 1998). If all shares are 0, or all 1, that number is the
+    number of clusters. With fewer than two clusters the interval is from 0 to 1.
 
     Args:
         values: one share from 0 to 1 for each instance, (n,), n from 1 on.
         clusters: the level of each instance, (n,).
-        episodes: how many episodes the shares are made of; more than these cannot be independent.
+        episodes: number of episodes behind the shares, an upper bound of the independent ones.
     """
     x = _checked(values, clusters)
     rate, levels = float(x.mean()), _error(x, clusters)[1]
@@ -227,9 +226,9 @@ def clustered_rate(values: Values, clusters: Sequence[Any], episodes: int) -> Es
 
 
 def effective_episodes(values: Values, clusters: Sequence[Any], episodes: int) -> float:
-    """How many independent episodes would give the clustered standard error of a mean of shares.
+    """Number of independent episodes that would give the clustered standard error of a mean of shares.
 
-    Where all shares are 0, or all 1, that is the number of clusters. Arguments as in ``clustered_rate``.
+    If all shares are 0, or all 1, this is the number of clusters. Arguments as in ``clustered_rate``.
     """
     x = _checked(values, clusters)
     rate, (error, levels) = float(x.mean()), _error(x, clusters)
@@ -241,7 +240,7 @@ def effective_episodes(values: Values, clusters: Sequence[Any], episodes: int) -
 def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float64]:
     """Unbiased pass@k of each instance: the chance that k of its rollouts hold a success.
 
-    That is 1 - C(n - c, k) / C(n, k) (Chen et al., arXiv 2107.03374, section 2.1).
+    The formula is 1 - C(n - c, k) / C(n, k) (Chen et al., arXiv 2107.03374, section 2.1).
 
     Args:
         successes: c, integers (instances,).
@@ -249,23 +248,23 @@ def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float
         k: from 1 on.
     """
     none = _scipy_stats().hypergeom.pmf(0, rollouts, successes, k)
-    return 1.0 - np.where(successes == 0, 1.0, none)  # exactly, where it is certain
+    return 1.0 - np.where(successes == 0, 1.0, none)  # exactly 1 where it is certain
 
 
 def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float64]:
     """Unbiased pass^k of each instance: the chance that k of its rollouts are all successes.
 
-    That is C(c, k) / C(n, k) (Yao et al., arXiv 2406.12045, section 5.1). Arguments as in ``pass_at``.
+    The formula is C(c, k) / C(n, k) (Yao et al., arXiv 2406.12045, section 5.1). Arguments as in ``pass_at``.
     """
     return np.where(successes == rollouts, 1.0, _scipy_stats().hypergeom.pmf(k, rollouts, successes, k))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The confidence at which each of several tests is made, so that all errors together have a chance of 5 %.
+    """The confidence of each of several tests that keeps the family-wise error rate at 5 %.
 
     By Holm's step-down procedure (Scandinavian Journal of Statistics 6, 1979), the smallest of m p-values is compared
-    with 0.05 / m, the next with 0.05 / (m - 1), until one is not below its level; the others are compared with that
-    level, which none of them is below.
+    with 0.05 / m, the next with 0.05 / (m - 1), until one is not below its level; all others are compared with that
+    level, and none is below it.
     """
     confidences, stopped = [CONFIDENCE] * len(p_values), False
     level = 0.0
@@ -282,11 +281,11 @@ def paired_difference(
 ) -> Difference:
     """The mean difference of two agents' shares on the same instances, clustered by level: one score test, inverted.
 
-    The variance of the difference is that of the likeliest distribution of the levels' differences, on those observed
-    and on -1 and 1, whose mean is the difference tested (empirical likelihood: Owen, Biometrika 75, 1988), times
-    levels / (levels - 1). The interval holds the differences that the test does not reject, so the two cannot
-    contradict each other. For one episode on each level these are Tango's interval (Statistics in Medicine 17, 1998)
-    and McNemar's test, which hold for few pairs, and where no pair differs (Fagerland et al., ibid. 33, 2014).
+    The variance comes from the maximum-likelihood distribution of the levels' differences whose mean is the difference
+    tested, with support on the observed values, -1 and 1 (empirical likelihood: Owen, Biometrika 75, 1988), times
+    levels / (levels - 1). The interval holds the differences that the test does not reject, so the two always agree.
+    For one episode on each level they are Tango's interval (Statistics in Medicine 17, 1998) and McNemar's test, which
+    remain valid for few pairs and if no pair differs (Fagerland et al., ibid. 33, 2014).
 
     Args:
         first: shares from 0 to 1, (n,), n from 1 on.
@@ -305,7 +304,7 @@ def paired_difference(
     n, z = 1 / float((weights**2).sum()), NormalDist().inv_cdf((1 + confidence) / 2)
 
     def distance(difference: float) -> float:
-        """How many standard errors the difference is from what was observed."""
+        """Distance between the difference and the observed one, in standard errors."""
         side = 1.0 if difference <= value else -1.0
         variance = _likeliest_variance(side * shares, weights, side * difference)
         gap = abs(value - difference)
@@ -320,10 +319,10 @@ def paired_mean_difference(
 ) -> Difference:
     """The mean difference of two agents' numbers of any range on the same instances: one randomisation test, inverted.
 
-    Without a difference, the two agents' names could be exchanged in each cluster: the test asks how many exchanges
-    give a mean as far from 0 (Fisher, The Design of Experiments, 1935, section 21). The interval holds the differences
-    that, taken off the first agent's numbers, the test does not reject. All exchanges are tried, or with more than 13
-    clusters a fixed sample of them.
+    Under the null hypothesis the two agents' names are exchangeable in each cluster: the p-value is the share of
+    exchanges whose mean is at least as far from 0 (Fisher, The Design of Experiments, 1935, section 21). The interval
+    holds the differences that, subtracted from the first agent's numbers, the test does not reject. All exchanges are
+    tried, or a fixed sample of them with more than 13 clusters.
 
     Args:
         first: numbers, (n,), n from 1 on.
@@ -349,7 +348,7 @@ def paired_mean_difference(
 
 
 def _exchanged(sums: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Both, summed over clusters after exchanges of two agents' names, floats (2, exchanges), the first without any."""
+    """``sums`` and ``counts`` over all clusters after exchanges of names, floats (2, exchanges); the first has none."""
     both, clusters = np.stack([sums, counts]).T, len(sums)
     if clusters <= _ALL_SIGNS:
         return (np.array([*product((1.0, -1.0), repeat=clusters)]) @ both).T
@@ -359,7 +358,7 @@ def _exchanged(sums: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -
 
 
 def _likeliest_variance(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], mean: float) -> float:
-    """Variance of the likeliest distribution on the values and -1 with this mean, which is at most the values'."""
+    """Variance of the maximum-likelihood distribution on the values and -1 with this mean, at most the values' mean."""
     if mean <= -1:
         return 0.0
     gaps = values - mean
@@ -370,7 +369,7 @@ def _likeliest_variance(values: npt.NDArray[np.float64], weights: npt.NDArray[np
 
 
 def _bisect(holds: Callable[[float], bool], outside: float, inside: float) -> float:
-    """Where a condition begins to hold, on the way from ``outside`` to ``inside``, where it holds or ends."""
+    """Bisect for the point between ``outside`` and ``inside`` at which a condition begins to hold."""
     if holds(outside):
         return outside
     for _ in range(60):
@@ -380,14 +379,14 @@ def _bisect(holds: Callable[[float], bool], outside: float, inside: float) -> fl
 
 
 def detectable_difference(rate: float, n: float) -> float:
-    """The smallest difference of two agents' rates that ``n`` episodes of each would show, four times of five.
+    """The smallest difference of two agents' rates that ``n`` episodes of each detect with a power of 80 %.
 
     By the arcsine transformation, whose variance does not depend on the rate (Cohen, Statistical Power Analysis, 1988,
-    section 6.4), for a two-sided test of independent episodes. Two agents on the same levels are compared in pairs,
-    which can show a smaller one.
+    section 6.4), for a two-sided test of independent episodes. A paired comparison on the same levels can detect a
+    smaller one.
 
     Args:
-        rate: of the first agent; the other's is above it, or below where there is no room above.
+        rate: the first agent's rate; the other's is above it, or below if there is no room above.
         n: independent episodes of each, above 0; below 1 where one level has most of the episodes.
     """
     if not n > 0:
@@ -400,11 +399,11 @@ def detectable_difference(rate: float, n: float) -> float:
 
 
 def against_random(rate: Estimate, random: float) -> tuple[bool, str]:
-    """Whether a rate differs significantly from that of random play, and a sentence that says so.
+    """True if a rate differs significantly from random play's rate, and a sentence about it.
 
     Args:
         rate: as ``clustered_rate`` gives it.
-        random: the rate of random play on the same levels, known far more closely.
+        random: the rate of random play on the same levels, taken as exact.
     """
     agent = f"{percent(rate.value)} ({percent(rate.low, '')} to {percent(rate.high, '')})"
     if rate.low <= random <= rate.high:
@@ -435,9 +434,9 @@ def _by_cluster(
 
 
 def _error(values: npt.NDArray[np.float64], clusters: Sequence[Any]) -> tuple[float, float]:
-    """The clustered standard error of a mean, and of how many clusters of equal size it is; 0 of fewer than two.
+    """Clustered standard error of a mean and its effective number of clusters; 0 for fewer than two clusters.
 
-    It is the jackknife's, which leaves out a cluster at a time (Bell and McCaffrey, Survey Methodology 28, 2002).
+    By the jackknife that leaves out one cluster at a time (Bell and McCaffrey, Survey Methodology 28, 2002).
     """
     sums, counts = _by_cluster(values - values.mean(), clusters)
     shares = counts / counts.sum()
@@ -454,7 +453,7 @@ def check_scipy() -> None:
 
 
 def _scipy_stats() -> Any:
-    """scipy.stats; an ImportError that names the extra where scipy is not installed."""
+    """scipy.stats; an ImportError that names the extra if scipy is missing."""
     try:
         from scipy import stats
     except ImportError as error:

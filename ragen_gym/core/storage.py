@@ -31,7 +31,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: What a system answers to a write for which there is no room, and what to do.
+#: Error codes of a write without room, and what to do.
 _NO_ROOM = {
     errno.ENOSPC: "Make room there.",
     errno.EDQUOT: "Make room there, or have the quota raised.",
@@ -39,24 +39,24 @@ _NO_ROOM = {
 }
 
 
-#: Seconds since the last byte after which a temporary file counts as that of a process that was killed.
+#: Seconds since its last write after which a temporary file counts as left by a killed process.
 _LEFT_OVER = 3600.0
-#: Numbers looked at beyond that of a new temporary file: what was left may have a higher one.
+#: Numbers checked beyond a new temporary file's: leftovers may have higher ones.
 _GAP = 8
 #: Bytes of the name of a file whose temporary file begins with all of it; systems take 255.
 _LONGEST = 230
 
 
 class DiskFullError(OSError):
-    """A file that cannot be written for lack of room; says which, how much is free, and what to do."""
+    """No room to write a file; the message names the file, the free space and the fix."""
 
 
 @contextmanager
 def name_full_disk(path: Path) -> Iterator[None]:
-    """Raises a ``DiskFullError`` that names ``path`` where a write in the block, of any library, finds no room."""
+    """Raises a ``DiskFullError`` that names ``path`` if a write in the block, by any library, finds no room."""
     try:
         yield
-    except DiskFullError:  # which names the file better
+    except DiskFullError:  # already names the file
         raise
     except Exception as error:
         code = _no_room(error)
@@ -70,7 +70,7 @@ def name_full_disk(path: Path) -> Iterator[None]:
 
 
 def _no_room(error: BaseException | None) -> int:
-    """The system's code for a lack of room, wherever in the chain of errors it is; 0 if it is another error."""
+    """The system's code for a full disk, anywhere in the chain of errors; 0 for other errors."""
     while error is not None:
         said = re.search(r"\(os error (\d+)\)", str(error))  # libraries written in Rust
         code = error.errno if isinstance(error, OSError) else int(said[1]) if said else None
@@ -82,10 +82,10 @@ def _no_room(error: BaseException | None) -> int:
 
 @contextmanager
 def locked_folder(path: Path) -> Iterator[None]:
-    """Keeps other processes from working in the folder during the block, where the system can.
+    """Locks the folder against other processes during the block.
 
-    It cannot on Windows, nor on file systems that lock no folders, such as NFS. Makes the folder; it is removed again
-    if the block leaves it empty.
+    No effect on Windows or on file systems that cannot lock folders, such as NFS. Creates the folder; it is removed
+    again if the block leaves it empty.
 
     Raises:
         ValueError: another process is working in it.
@@ -110,7 +110,7 @@ def locked_folder(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        try:  # before the lock is given back: who takes it next must not lose the folder
+        try:  # before releasing the lock, so that the next holder does not lose the folder
             if made and path.is_dir() and not any(path.iterdir()):  # the work could not begin
                 path.rmdir()
         finally:
@@ -119,9 +119,9 @@ def locked_folder(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
-    """Keeps other processes from writing the file during the block, where ``locked_folder`` can.
+    """Locks the file against other processes during the block, with the limits of ``locked_folder``.
 
-    Makes the file; it is removed again if the block leaves it empty. The block must not replace it by another.
+    Creates the file; it is removed again if the block leaves it empty. The block must not replace the file.
 
     Raises:
         ValueError: another process is writing it.
@@ -154,8 +154,8 @@ def locked_file(path: Path) -> Iterator[None]:
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path next to ``path``, renamed to it if the block ends well and removed if it does not.
 
-    Each call has a name of its own: of several writers of one file the last one's whole file stays. What a killed
-    process left is removed once it is an hour old.
+    Each call has its own name, so with several writers of one file the last one's whole file stays. Leftovers of killed
+    processes are removed after an hour.
 
     Raises:
         DiskFullError: there was no room for the file.
@@ -182,7 +182,7 @@ def _temporary(path: Path, number: int) -> Path:
 
 
 def _new_file(path: Path) -> Path:
-    """A temporary file of ``path`` that no other call has; removes those that no process writes any more."""
+    """A new temporary file of ``path``; removes abandoned ones."""
     number = 0
     while True:
         temporary = _temporary(path, number)
@@ -195,7 +195,7 @@ def _new_file(path: Path) -> Path:
             error.filename = str(path)
             raise
     now = temporary.stat().st_mtime  # by the clock of the file system
-    for other in range(number + _GAP):  # looking through the whole folder takes long where it holds thousands
+    for other in range(number + _GAP):  # listing the whole folder is slow if it holds thousands
         with suppress(OSError):  # there is none, or another process removes it too
             left = _temporary(path, other)
             if now - left.lstat().st_mtime > _LEFT_OVER:
@@ -204,7 +204,7 @@ def _new_file(path: Path) -> Path:
 
 
 def remove_temporary(folder: Path) -> None:
-    """Removes the temporary files of ``atomic_path`` in a folder that no other process works in, however new."""
+    """Removes all temporary files of ``atomic_path`` in a folder that no other process uses."""
     for left in folder.glob("*.tmp"):
         if re.search(r"\.writing[0-9]+\.tmp$", left.name):
             left.unlink()
@@ -241,9 +241,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def write_atomic(path: str | Path, data: str | bytes) -> None:
-    """Write a file (text as UTF-8) under another name and rename it, so that a reader never meets half of it.
+    """Write a file (text as UTF-8) under another name and rename it, so that a reader never sees half of it.
 
-    It is flushed to the disk before it is renamed: else a power cut may leave an empty file in place of the old one.
+    It is flushed to disk before the rename; otherwise a power cut may leave an empty file.
     """
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)
@@ -252,10 +252,10 @@ def write_atomic(path: str | Path, data: str | bytes) -> None:
 
 
 def check_free(path: Path, force: bool) -> None:
-    """Raise a ValueError if there is something at ``path`` that may not be replaced."""
+    """Raise a ValueError if ``path`` exists and may not be replaced."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give a file's path.")
-    if path.exists() and not path.is_file():  # a file would be put in its place, for every program of the machine
+    if path.exists() and not path.is_file():  # replacing it would affect every program of the machine
         raise ValueError(f"{path} is a device or a pipe, which may not be replaced: give a file's path.")
     if path.exists() and not force:
         raise ValueError(f"{path} exists: choose another path, or add --force to replace it.")
@@ -271,7 +271,7 @@ def check_parent(path: Path) -> None:
 def _record(line: bytes) -> dict[str, Any]:
     value = json.loads(line)
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return value
 
 
@@ -287,7 +287,7 @@ def read_json_lines(path: Path, read: Callable[[bytes], Any] = _record) -> list[
         read: makes a record of a line; a ValueError from it counts as a damaged line.
 
     Raises:
-        ValueError: a line other than the last is not JSON, or is no record.
+        ValueError: a line other than the last is not JSON or not a record.
     """
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
     records = []
@@ -304,9 +304,9 @@ def read_json_lines(path: Path, read: Callable[[bytes], Any] = _record) -> list[
 
 
 def repair_json_lines(path: Path, read: Callable[[bytes], Any] = _record) -> None:
-    """Cut off a torn last line of a file of JSON lines, so that more can be added; a missing file is left alone.
+    """Cut off a torn last line of a file of JSON lines, so that lines can be appended; a missing file is left alone.
 
-    A last line that is a record, only without its newline, gets it. Arguments as in ``read_json_lines``.
+    A complete last record without a newline gets one. Arguments as in ``read_json_lines``.
     """
     if not path.is_file():
         return
@@ -338,7 +338,7 @@ def _after_last_newline(file: BinaryIO, size: int) -> int:
 
 
 def append_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Add records to a file of JSON lines and flush them to the disk: all of them, or none where there is no room.
+    """Add records to a file of JSON lines and flush them to disk: all of them, or none if there is no room.
 
     Raises:
         DiskFullError: there was no room for them.
@@ -356,7 +356,7 @@ def append_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
-    """A record as one line of UTF-8; half a surrogate pair, which UTF-8 cannot hold, is written as an escape."""
+    """A record as one line of UTF-8; a lone surrogate is written as an escape."""
     try:
         return (json.dumps(record, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
 """Boards as text: vocabularies, and four exact formats (grid, spaced grid, coordinates, both), each with its inverse.
 
-``replace_surrogates`` and ``without_controls`` make the text of others fit to be kept and to be printed.
+``replace_surrogates`` and ``without_controls`` make foreign text safe to store and to print.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Vocabulary:
     """The symbols of a game's tiles.
 
     Attributes:
-        name: what errors and tables call it.
+        name: its name in errors and tables.
         symbols: one character for each tile, in the order of the game's ``Tile`` enum.
 
     Raises:
@@ -69,9 +69,7 @@ class Vocabulary:
 
 
 class BoardWriter:
-    """Boards as text. Its methods ``grid``, ``spaced``, ``coord`` and ``grid_coord`` are the formats.
-
-    They can be pickled.
+    """Boards as text, by the methods ``grid``, ``spaced``, ``coord`` and ``grid_coord``, one per format; picklable.
 
     Args:
         vocabulary: the symbols of the grid.
@@ -90,8 +88,8 @@ class BoardWriter:
     def spaced(self, board: bytes | bytearray) -> str:
         """The grid with a space before each symbol.
 
-        Tokenizers that join signs and letters into longer tokens, as in ``____`` or ``GO``, read each cell by itself
-        here, and most of them a symbol as the same token wherever it stands.
+        Tokenizers merge neighbouring signs and letters into longer tokens, as in ``____`` or ``GO``. With spaces each
+        cell is a token of its own, and in most tokenizers a symbol is the same token everywhere.
         """
         return " " + " ".join(self.grid(board)).replace(" \n", "\n")
 
@@ -111,7 +109,7 @@ class BoardWriter:
 
 
 def parse_grid(text: str, vocabulary: Vocabulary, game: str, *, spaced: bool = False) -> bytes:
-    """The board of a grid text; spaces in it mean nothing if it is ``spaced``.
+    """The board of a grid text; spaces are ignored if it is ``spaced``.
 
     Raises:
         ValueError: an unknown symbol, an empty text, or rows of different lengths.
@@ -162,9 +160,9 @@ def parse_coord(text: str, tiles: Sequence[str], game: str) -> bytes:
 
 
 def replace_surrogates(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair, which UTF-8 cannot hold; two halves become a character.
+    """The text with U+FFFD for each lone surrogate, which UTF-8 cannot hold; a pair becomes a character.
 
-    JSON can bring such halves, as the escape of U+D800 alone.
+    JSON can contain lone surrogates, as the escape of U+D800.
     """
     try:
         text.encode()

@@ -1,4 +1,4 @@
-"""Blocking calls outside the event loop, and how the threads of a matrix product wait for each other."""
+"""Blocking calls outside the event loop, and the wait policy of OpenMP's threads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["WAITING", "in_thread", "wait_passively"]
 T = TypeVar("T")
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""What decides it: the standard's variable, GNU's, and that of Intel and LLVM."""
+"""Variables of the wait policy: the standard's, GNU's, and Intel and LLVM's."""
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any, timeout: float | None = None) -> T:
-    """What a blocking function returns or raises, called in a thread of its own.
+    """Calls a blocking function in a thread of its own and returns its result.
 
-    A thread cannot be stopped from outside. It is a daemon: one that never returns delays neither its caller, once the
-    timeout has passed, nor the end of the program, as the threads of an executor would.
+    A thread cannot be stopped from outside. It is a daemon, so a function that never returns delays neither its caller
+    beyond the timeout nor the end of the program, unlike the threads of an executor.
 
     Args:
         function: the function.
@@ -28,7 +28,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any, timeout: float 
         timeout: seconds to wait; None waits for ever.
 
     Raises:
-        TimeoutError: it did not return in time. What it raises is passed on.
+        TimeoutError: it did not return in time. Its own errors are passed on.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -62,9 +62,9 @@ async def in_thread(function: Callable[..., T], *arguments: Any, timeout: float 
 def wait_passively() -> None:
     """Lets OpenMP's threads sleep while they wait for each other; to be called before torch is imported.
 
-    By default they spin, and a thread that spins takes the core that another one, which all wait for, would run on:
-    next to other programs decoding comes almost to a halt. Waking up takes time too, so on idle cores spinning is
-    faster. What the user has set, such as OMP_WAIT_POLICY=ACTIVE, stays as it is.
+    By default they spin, and a spinning thread takes the core that the thread they wait for needs: beside other
+    programs decoding almost stops. On idle cores spinning is faster, because waking up takes time. A policy set by the
+    user, such as OMP_WAIT_POLICY=ACTIVE, is kept.
     """
     if not any(name in os.environ for name in WAITING):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"

@@ -22,26 +22,26 @@ __all__ = [
 
 #: Wordings of the messages, each with its grammar of replies.
 PROMPTS = {
-    "default": "rules and pay-outs in full, and replies of no other than the form asked for",
-    "ragen-v1": "what RAGEN's prompts tell (arXiv 2504.20073), and its lenient parser: see ragen_gym.envs.ragen_v1",
+    "default": "full rules and rewards; replies must have exactly the requested form",
+    "ragen-v1": "RAGEN's prompts (arXiv 2504.20073) and its lenient parser: see ragen_gym.envs.ragen_v1",
 }
 
-#: What a message shows of the board.
+#: Forms of the board in a message.
 OBSERVATIONS = {
     "text": "the board as text",
     "image": "a picture of the board",
     "both": "the board as text and, after it, as a picture",
 }
 
-#: How a reply writes the boards of its thinking (VAGEN, arXiv 2510.16907, compares the last three).
+#: Forms of the boards in the thinking of a reply (VAGEN, arXiv 2510.16907, compares the last three).
 STATE_FORMATS = {
-    "text": "as the messages write a board, or would write it",
+    "text": "like the boards in text messages",
     "symbols": "rows of symbols",
     "coordinates": "the places (row,column) of every kind of tile",
     "sentences": "sentences on where the player is, and every other thing as seen from it",
 }
 
-#: How a board in the thinking is scored, from 0 to 1.
+#: Scores of a board in the thinking, from 0 to 1.
 STATE_SCORES = {
     "exact": "1 for the true board, else 0",
     "objects": "the share of the things on the board that are named in their places, less if others are named too",
@@ -57,11 +57,11 @@ def _image_setting(name: str) -> Any:
 
 @dataclass(frozen=True)
 class TurnConfig:
-    """How a model's replies are read, bounded and paid in ``ragen_gym.TurnEnv``.
+    """Parsing, limits and rewards of a model's replies in ``ragen_gym.TurnEnv``.
 
     Raises:
-        ValueError: an option out of range; grounding or world modelling without thinking, or with another prompt than
-            the default one; an option of the state without either of them, or of the pictures where there are none.
+        ValueError: an option out of range; grounding or world modelling without thinking or without the default
+            prompt; a state option without either of them; a picture option without pictures.
     """
 
     max_turns: int = setting(5, "turns in an episode", low=1)
@@ -106,7 +106,7 @@ class TurnConfig:
             )
         if (self.grounding or self.world_modelling) and self.prompt != "default":
             raise ValueError(
-                f"{self._where()}prompt={self.prompt!r} asks for no board in the thinking; {self._where()}grounding "
+                f"{self._where()}prompt={self.prompt!r} has no board in the thinking; {self._where()}grounding "
                 f"and {self._where()}world_modelling need {self._where()}prompt='default'."
             )
         if not self.sees:
@@ -126,19 +126,19 @@ class TurnConfig:
 
     @property
     def action_budget(self) -> int:
-        """The most moves of an episode, within all budgets; a game may be shorter, see ``TurnEnv.action_budget``."""
+        """Maximum moves of an episode, within all budgets; a game may be shorter, see ``TurnEnv.action_budget``."""
         return min(self.max_actions, self.max_turns * self.max_actions_per_turn)
 
     @property
     def reply_opening(self) -> str:
-        """What a sampler begins every reply with in the model's stead; the empty text for nothing."""
+        """Prefix of every reply, written by the sampler instead of the model; may be empty."""
         if self.prompt != "ragen-v1":
             return ""
         return "<think>" if self.think else "<answer>"
 
     @property
     def sees(self) -> bool:
-        """Whether the messages hold pictures."""
+        """True if the messages hold pictures."""
         return self.observation != "text"
 
     @property
@@ -154,7 +154,7 @@ class TurnConfig:
 
     @classmethod
     def _where(cls) -> str:
-        """What messages put before an option's name."""
+        """Prefix of option names in messages."""
         return ""
 
 
@@ -162,10 +162,12 @@ def turn_config(config: TurnConfig | None, options: Mapping[str, Any]) -> TurnCo
     """``config``, or the defaults, with some options replaced.
 
     Raises:
-        ValueError: no ``TurnConfig``, an unknown option, or one out of range.
+        ValueError: not a ``TurnConfig``, an unknown option, or one out of range.
     """
     if not isinstance(config, TurnConfig | None):
-        raise ValueError(f"config={shown(config)} is no TurnConfig: give ragen_gym.core.turn_config.TurnConfig(...).")
+        raise ValueError(
+            f"config={shown(config)} is not a TurnConfig: give ragen_gym.core.turn_config.TurnConfig(...)."
+        )
     names = [each.name for each in fields(TurnConfig)]
     for name in options:
         if name not in names:

@@ -26,10 +26,10 @@ __all__ = [
 
 
 class BatchType(type):
-    """The class of batches. Stable-Baselines3 prints it where it refuses one, so it names the adapter."""
+    """The metaclass of batches. Its repr names the adapter, because Stable-Baselines3 prints it in an error."""
 
     def __repr__(cls) -> str:
-        """The class, and what Stable-Baselines3 takes instead."""
+        """The class and the adapter for Stable-Baselines3."""
         return f"{super().__repr__()} (for Stable-Baselines3: ragen_gym.integrations.sb3.BatchVecEnv(env))"
 
 
@@ -38,7 +38,7 @@ def check_number(
 ) -> None:
     """Raise a ValueError unless a value is a finite number, or a whole one, from ``low`` to ``high``.
 
-    A number must fit into a float unless it is a ``whole`` one. With ``none``, None is allowed, too.
+    A number must fit into a float unless it is a ``whole`` one. With ``none``, None is allowed too.
     """
     if not (none and value is None) and not _is_number(value, low, high, whole):
         ends = f"from {low}" * (low > -inf) + (f" to {high}" if high < inf else " on" * (low > -inf))
@@ -57,7 +57,7 @@ def _is_number(value: Any, low: float, high: float, whole: bool) -> bool:
 
 
 def plain_number(value: Any) -> Any:
-    """A number or truth value of NumPy as Python's own; anything else as it is."""
+    """A NumPy number or bool as a Python one; anything else unchanged."""
     return value.item() if isinstance(value, np.number | np.bool_) else value
 
 
@@ -65,12 +65,12 @@ def json_or_text(text: str) -> Any:
     """A value as JSON reads it (3, 1e-3, true, {"a": 1}), or else the text itself."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # the second where it is nested too deeply
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
         return text
 
 
 def items_of(value: Any) -> list[Any]:
-    """The items of what gives them in an order of its own; empty for texts, bytes, tables and sets, and all else."""
+    """The items of an ordered iterable; empty for texts, bytes, tables, sets and anything else."""
     if isinstance(value, str | bytes | bytearray | Set | Mapping):
         return []
     try:
@@ -89,14 +89,14 @@ def shown(value: Any) -> str:
 
 
 def check_choice(what: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Raise a ValueError unless the value is one of those allowed."""
+    """Raise a ValueError unless the value is allowed."""
     allowed = list(allowed)
     if not isinstance(value, str | int | NoneType) or value not in allowed:
         raise ValueError(f"{what}={shown(value)} is not known: choose one of {', '.join(map(repr, allowed))}.")
 
 
 def checked_options(options: Any, known: Iterable[str]) -> dict[str, Any]:
-    """The options of a reset, None as none at all; a ValueError if they are no dict, or one is not known."""
+    """The options of a reset, {} for None; a ValueError if they are not a dict or one is unknown."""
     if options is None:
         return {}
     if not isinstance(options, dict):
@@ -107,10 +107,10 @@ def checked_options(options: Any, known: Iterable[str]) -> dict[str, Any]:
 
 
 def joined(one: Mapping[str, Any], other: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Two tables of options as one, tables within them too; ``where`` is the dotted name of both with a dot at its end.
+    """Two tables of options merged recursively; ``where`` is the dotted name of both, with a trailing dot.
 
     Raises:
-        ValueError: they give one option two values.
+        ValueError: an option has two different values.
     """
     result = dict(one)
     for key, value in other.items():
@@ -124,7 +124,7 @@ def joined(one: Mapping[str, Any], other: Mapping[str, Any], where: str = "") ->
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean X?`` where a known name is close but for case, ``_`` and ``-``, or the empty text."""
+    """`` Did you mean X?`` if a known name is close up to case, ``_`` and ``-``; else the empty text."""
     plain = {_plain(each): each for each in known}
     near = get_close_matches(_plain(name), plain, n=1)
     return f" Did you mean {plain[near[0]]}?" if near else ""

@@ -1,6 +1,6 @@
-"""Text tasks that come with the package: each one file, and an example of ``ragen_gym.envs.task``'s protocol.
+"""Built-in text tasks, each one file and an example of ``ragen_gym.envs.task``'s protocol.
 
-They are named as a task of one's own is: ``ragen-agent train --game ragen_gym.tasks:Countdown``.
+They are named like your own tasks: ``ragen-agent train --game ragen_gym.tasks:Countdown``.
 """
 
 from __future__ import annotations

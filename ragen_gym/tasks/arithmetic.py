@@ -1,4 +1,4 @@
-"""Arithmetic of whole numbers as text: what the tasks compute, exactly and without ``eval``."""
+"""Exact arithmetic on text expressions of whole numbers, without ``eval``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fractions import Fraction
 
 __all__ = ["OPERATORS", "answer_of", "evaluate"]
 
-#: The signs of an expression and what they do.
+#: The signs of an expression and their functions.
 OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -18,14 +18,14 @@ OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
     "/": operator.truediv,
 }
 _SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
-_LONGEST = 200  # characters of an expression: its tree is then no deeper than Python's stack, its numbers no larger
+_LONGEST = 200  # characters of an expression, which bounds the depth of its tree and the size of its numbers
 _ANSWER = re.compile(r"<answer>(.*)</answer>\s*\Z", re.DOTALL)
 
 
 def answer_of(reply: str) -> str | None:
-    """What stands in the answer tags that the reply ends with, as it stands; None without them, or with several."""
+    """The raw content of the answer tags at the end of the reply; None without them, or with several."""
     if not reply.count("<answer>") == reply.count("</answer>") == 1:
-        return None  # before the search, which would take quadratic time on many tags
+        return None  # before the search, which is quadratic in the number of tags
     match = _ANSWER.search(reply)
     return match[1] if match else None
 
@@ -34,7 +34,7 @@ def evaluate(text: str) -> tuple[Fraction, list[int]]:
     """The value of an expression of whole numbers, + - * / and brackets, and its numbers in order.
 
     Raises:
-        ValueError: anything else, a division by 0, or more than 200 characters.
+        ValueError: another expression, a division by 0, or more than 200 characters.
     """
     if len(text) > _LONGEST:
         raise ValueError(f"the expression has {len(text)} characters; at most {_LONGEST} are read")

@@ -23,14 +23,14 @@ class Calculator(gymnasium.Env[str, str]):
     """Say what a purchase costs; a calculator does the sums.
 
     A reply ends with a call, ``<calculator>12 * 7</calculator>``, whose result is the next message, or with an
-    ``<answer>``, which ends the episode. A right answer pays 1 less ``call_cost`` for each call, a wrong one 0, and a
-    reply that is neither -0.1.
+    ``<answer>``, which ends the episode. A correct answer earns 1 minus ``call_cost`` for each call, a wrong one 0, and
+    a reply that is neither -0.1.
 
     ## Arguments
-    goods: how many kinds of things are bought, 1 to 6.
+    goods: number of kinds of things bought, 1 to 6.
     highest: amounts and prices are drawn from 2 to this.
-    calls: calls that an episode has at most; after them only an answer is taken.
-    call_cost: what a call takes off the reward of a right answer.
+    calls: maximum calls of an episode; after them only an answer is accepted.
+    call_cost: reduction of a correct answer's reward for each call.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as Gymnasium declares it
@@ -48,7 +48,7 @@ class Calculator(gymnasium.Env[str, str]):
         self.observation_space = self.action_space = spaces.Text(1000, min_length=0, charset=string.printable)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """What is bought."""
+        """Draw the goods, amounts and prices."""
         super().reset(seed=seed)
         names = self.np_random.permutation(_GOODS)[: self.goods].tolist()
         self.bill = self.np_random.integers(2, self.highest + 1, size=(self.goods, 2)).tolist()
@@ -81,7 +81,7 @@ class Calculator(gymnasium.Env[str, str]):
         return sum(n * price for n, price in self.bill)
 
     def optimal_reply(self) -> str:
-        """One call with the whole sum, if its result is not known yet, then the answer, to show the tool's use."""
+        """A call with the whole sum; once its result is known, the answer."""
         if self.result == str(self.total) or self.made == self.calls:
             return f"<answer>{self.total}</answer>"
         return f"<calculator>{' + '.join(f'{n} * {price}' for n, price in self.bill)}</calculator>"

@@ -24,14 +24,14 @@ _CACHED = 256  # sets of numbers: five of them and all their parts are 31, and t
 class Countdown(gymnasium.Env[str, str]):
     """Write an expression that uses each of the given numbers once and equals the target.
 
-    The target is drawn uniformly from the whole numbers above 0 that can be reached with all of the numbers, so that
-    every problem is solvable. A right answer pays 1, one that is not an expression of the numbers -0.1, any other 0.
+    The target is drawn uniformly from the whole numbers above 0 that can be reached with all of the numbers, so every
+    problem is solvable. A correct answer earns 1, an answer that is not an expression of the numbers -0.1, any other 0.
 
     ## Arguments
-    count: how many numbers, 2 to 5.
+    count: number of numbers, 2 to 5.
     highest: the numbers are drawn from 1 to this.
-    signs: the operators allowed, of ``+-*/``.
-    attempts: answers in an episode; after a wrong one the next message says what it came to.
+    signs: the allowed operators, some of ``+-*/``.
+    attempts: maximum answers of an episode; after a wrong one the next message gives its value.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as Gymnasium declares it
@@ -50,7 +50,7 @@ class Countdown(gymnasium.Env[str, str]):
         self.observation_space = self.action_space = spaces.Text(1000, min_length=0, charset=string.printable)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """The numbers, in increasing order, and the target."""
+        """Draw the numbers, shown in increasing order, and the target."""
         super().reset(seed=seed)
         for _ in range(1000):
             drawn = self.np_random.integers(1, self.highest + 1, size=self.count).tolist()
@@ -74,7 +74,7 @@ class Countdown(gymnasium.Env[str, str]):
         return said if over else f"{said}\n{self._ask()}", reward, over, False, {"success": right}
 
     def optimal_reply(self) -> str:
-        """An expression of the target."""
+        """An expression that equals the target."""
         return f"<answer>{self._reached[self.target.as_integer_ratio()]}</answer>"
 
     def random_reply(self, rng: np.random.Generator) -> str:

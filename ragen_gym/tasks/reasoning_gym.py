@@ -17,8 +17,8 @@ __all__ = ["ReasoningGym"]
 class ReasoningGym(gymnasium.Env[str, str]):
     """A question of a data set of reasoning-gym; the reward of an answer is the data set's own score, 0 to 1.
 
-    It succeeds with the full score. ``optimal_reply`` is the answer that comes with the question; there is none where a
-    data set gives no answer. Random replies are not drawn: nobody but the data set knows what an answer looks like.
+    Only the full score is a success. ``optimal_reply`` is the answer that comes with the question; data sets without
+    answers have no ``optimal_reply``. There are no random replies, because the form of an answer is unknown.
 
     ## Arguments
     dataset: the name of the data set, such as ``"chain_sum"``.
@@ -26,7 +26,7 @@ class ReasoningGym(gymnasium.Env[str, str]):
 
     Raises:
         ImportError: reasoning-gym is not installed.
-        ValueError: no such data set, or a setting that it does not take.
+        ValueError: an unknown data set, or a setting that it does not accept.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as Gymnasium declares it

@@ -54,7 +54,7 @@ _CHATML_PAST = (
     "{{ m.content.split('</think>')[-1].lstrip('\n') }}{% else %}\n{{ m.content }}{% endif %}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistantOPENING{% endif %}"
 )
-#: Families whose header before a reply of the past is not the one before a reply that is asked for.
+#: Families whose header before an earlier reply is not the header before a requested reply.
 OTHER_HEADERS = {
     "glm4-moe": _CHATML_PAST.replace("PAST", "\n<think></think>\n").replace("OPENING", ""),
     "nemotron3": _CHATML_PAST.replace("PAST", "\n<think></think>").replace("OPENING", "\n<think>\n"),

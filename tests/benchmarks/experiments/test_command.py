@@ -164,7 +164,7 @@ def test_a_record_counts_for_its_settings_alone(whole: Path, tmp_path: Path) -> 
         left(json.dumps({"settings": {**json.loads(rest)["settings"], "gone": 1}}) + "\n", *runs)
     for damaged, said in (
         ('{"settings": {}}\n{"arm": "Bandit, none"}\n', "does not hold records of runs"),
-        ("[]\n{}\n", "line 1, is not such a record: it is no JSON object"),
+        ("[]\n{}\n", "line 1, is not such a record: it is not a JSON object"),
     ):
         with pytest.raises(ValueError, match=said):
             left(damaged)

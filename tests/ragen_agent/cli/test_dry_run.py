@@ -71,9 +71,19 @@ def test_each_game_of_a_mixture_is_judged_by_its_own_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    games = 'games=[{game="Bandit"}, {game="LargeSokoban"}]'
-    flags = ["--set", games, "--set", "turns.max_turns=1", "--set", "turns.max_tokens_per_turn=200", "--set"]
-    said = shown(capsys, *flags, "turns.max_tokens_per_episode=400")
+    games = 'games=[{"game": "Bandit"}, {"game": "LargeSokoban"}]'
+    flags = [
+        "--set",
+        games,
+        "--set",
+        "demonstrations.thought=none",
+        "--set",
+        "turns.max_turns=1",
+        "--set",
+        "turns.max_tokens_per_turn=200",
+        "--set",
+    ]
+    said = shown(capsys, *flags, "turns.max_tokens_per_episode=300")
     assert "Replies may not fit in LargeSokoban: 1 of" in said
     assert "Replies may not fit in Bandit" not in said
 

@@ -69,7 +69,7 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"training": {"algo": "trpo"}}, r"training\.algo is 'trpo'; choose one of grpo, ppo, dr_grpo"),
         ({"training": {"filter": "best"}}, r"training\.filter is 'best'; choose one of none, top, top_p"),
         ({"training": {"dual_clip": 0.5}}, r"training\.dual_clip is 0\.5; it must be 0 \(none\) or above 1"),
-        ({"training": {"policy_loss": "gspo"}}, r"aggregation is 'token_mean': make it sequence_mean"),
+        ({"training": {"policy_loss": "gspo"}}, r"aggregation=sequence_mean \(got token_mean\)"),
         ({"training": {"policy_loss": "sapo", "dual_clip": 3.0}}, r"the policy loss 'sapo' has none.*one of ppo, gspo"),
         ({"training": {"sapo_temperatures": [1.0]}}, r"sapo_temperatures is \[1\.0\]; give two numbers above 0"),
         ({"training": {"cov_band": [5.0, 1.0]}}, r"cov_band is \[5\.0, 1\.0\]; give a lower and a higher bound"),
@@ -96,13 +96,13 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ),
         (
             {"training": {"policy_loss": "gspo", "aggregation": "sequence_mean", "groups_by": "state"}},
-            r"training\.groups_by=state estimates, would be lost; use .* training\.groups_by=level",
+            r"training\.groups_by=state would be lost; use .* training\.groups_by=level",
         ),
         (
             {"training": {"policy_loss": "gspo", "aggregation": "sequence_mean", "algo": "ppo", "credit": "turn"}},
-            r"training\.credit=turn estimates, would be lost; use .* training\.credit=trajectory",
+            r"training\.credit=turn would be lost; use .* training\.credit=trajectory",
         ),
-        ({"training": {"correction_bounds": [3.0, 5.0]}}, r"outside of which lies 1.* such as \[0\.5, 5\.0\]"),
+        ({"training": {"correction_bounds": [3.0, 5.0]}}, r"which exclude 1.* such as \[0\.5, 5\.0\]"),
         ({"training": {"correction_mode": "mask", "correction_gating": "tv"}}, r"tv is at most 1, so no token would"),
         ({"training": {"correction": "token", "replay": 1}}, r"replay is 1.*Use one of the two"),
         (

@@ -235,7 +235,7 @@ def test_the_cache_never_holds_more_tokens_than_it_may(agent: Policy, monkeypatc
     assert 0 < max(held) <= 3 * (most + 32)
     assert ids_of(played) == ids_of(agent.play(agent.processes("train", 8), instances, 1.0, seed=9))
     engine.cached_tokens = most // 2
-    with pytest.raises(ValueError, match="does not fit into what the engine may cache"):
+    with pytest.raises(ValueError, match="does not fit into the engine's cache"):
         play(engine, agent.processes("train", 8), instances, temperature=1.0, seed=9)
 
 

@@ -122,7 +122,7 @@ def test_rewards_for_form(warm: tuple[Config, Policy]) -> None:
     assert 0 < sum(formed) < sum(len(t.turn_ends) for t in rows)
     for row, paid, good in zip(rows, rewarded(rows, "vagen"), formed, strict=True):
         assert paid.total_reward == pytest.approx(row.total_reward + 0.5 * good)
-    with pytest.raises(ValueError, match="does not say which replies"):
+    with pytest.raises(ValueError, match="does not report which replies"):
         rewarded([replace(rows[0], turn_infos=())], "vagen")
     failed = replace(rows[0], turn_infos=(), failure="agent_error: a program that ended before its turn")
     assert rewarded([failed], "vagen") == [failed], "it ends no run"

@@ -115,7 +115,7 @@ def test_words_of_no_game_are_refused_and_those_of_a_run_are_added(lake: Policy)
     names = {"game": "Bandit", "env_options": {"names": [["Zebra", "Quagga"]]}}
     env = make_env(with_settings(Config(), names), None)
     message, _ = env.reset(seed=0)
-    with pytest.raises(ValueError, match="lacks a word"):
+    with pytest.raises(ValueError, match="does not know a word"):
         check_known(lake.tokenizer, lake.chat.prompt_ids(env.instructions, message))
     own = build_tokenizer([game_texts(env, "choose")])
     check_known(own, ChatFormat.from_tokenizer(own).prompt_ids(env.instructions, message))

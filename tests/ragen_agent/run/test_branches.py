@@ -288,7 +288,7 @@ def test_what_cannot_be_branched_is_refused(plain: Plain) -> None:
     with pytest.raises(ValueError, match=r"no reseed_noise\(noise_seed\).* Use training.groups_by=state, or level"):
         bare.begin_branch(base, 1, base_noise_seed=instances[0].noise_seed, noise_seed=1)
     changing = TokenMDP(Forgetful(make_game_env(made.config, "train")), chat, max_tokens_per_turn=6)
-    with pytest.raises(ValueError, match="does not repeat itself"):
+    with pytest.raises(ValueError, match="is not deterministic"):
         changing.begin_branch(base, 1, base_noise_seed=instances[0].noise_seed, noise_seed=1)
     with pytest.raises(ValueError, match="must be a multiple of 4: a base episode and its 3 branches"):
         Training(groups_by="branch", group_size=6)

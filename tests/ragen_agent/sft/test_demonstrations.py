@@ -292,7 +292,7 @@ def test_a_reply_that_spells_a_special_token_is_refused(reply: str, chat: ChatFo
     row = trajectory_of(chat, {"messages": [{"role": "user", "content": end}, {"role": "assistant", "content": "Up"}]})
     assert row.ids[row.sampled].tolist() == chat.reply_ids("Up"), "a user may spell it"
     wrong = {"messages": [*third["messages"][:-1], {"role": "assistant", "content": reply.format(end)}]}
-    said = f"line 3 of the conversations: a reply spells the special token {re.escape(end)}, .* write it without"
+    said = f"line 3 of the conversations: a reply spells the special token {re.escape(end)}, .* remove it"
     with pytest.raises(ValueError, match=said):
         trajectories_of(chat, [first, second, wrong], 8192)
     rows, left_out = trajectories_of(chat, [{**first, "success": True}, wrong], 8192, successes_only=True)

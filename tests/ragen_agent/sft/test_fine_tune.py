@@ -286,7 +286,7 @@ def test_what_does_not_fit_is_one_line(
         (["--data", str(data), "--batch", "5", "--accumulate", "2", "--out", str(tmp_path / "x")], "a multiple of"),
         (["--data", str(data), "--lora-target", "q_proj", "--out", str(tmp_path / "x")], "give --lora-rank"),
         (["--data", str(bare), "--out", str(tmp_path / "y")], "give --model"),
-        (["--data", str(lake), "--model", str(model), "--out", str(tmp_path / "z")], "tokenizer lacks a word"),
+        (["--data", str(lake), "--model", str(model), "--out", str(tmp_path / "z")], "tokenizer does not know a word"),
         (["--data", str(torn), "--model", str(model), "--out", str(tmp_path / "z")], "line 2: messages must be"),
         (["--data", str(data), "--model", str(tmp_path), "--out", str(tmp_path / "z")], "config.json"),
         (["--data", str(data), "--lora-rank", "2", "--lora-target", "k", "--out", str(tmp_path / "z")], "lora.targets"),

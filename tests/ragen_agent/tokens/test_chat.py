@@ -270,7 +270,7 @@ def test_cannot_be_used(make_tokenizer: MakeTokenizer) -> None:
     with pytest.raises(ValueError, match="has no chat template; set"):
         ChatFormat.from_tokenizer(tokenizer)
 
-    with pytest.raises(ValueError, match="'Qwen/Qwen3-4B' is no tokenizer: give for example AutoTokenizer"):
+    with pytest.raises(ValueError, match="'Qwen/Qwen3-4B' is not a tokenizer: give for example AutoTokenizer"):
         ChatFormat.from_tokenizer("Qwen/Qwen3-4B")  # type: ignore[arg-type]
 
     late = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }} over<|im_end|>{% endfor %}"

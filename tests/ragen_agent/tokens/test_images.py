@@ -193,9 +193,9 @@ def test_no_reply_holds_a_picture(agent: Policy) -> None:
     process.begin(seed=0)
     before = list(process.ids)
     for index in reserved:
-        with pytest.raises(ValueError, match="means a picture, which no reply may hold"):
+        with pytest.raises(ValueError, match="is a picture id, which replies must not hold"):
             process.append(index, -1.0)
-        with pytest.raises(ValueError, match="means a picture"):
+        with pytest.raises(ValueError, match="is a picture id"):
             process.append_reply([index, agent.chat.end_id], [-1.0, -1.0])
     assert process.ids == before
 
@@ -218,7 +218,7 @@ def test_no_reply_holds_a_picture(agent: Policy) -> None:
     instances = [Instance(1, 1), Instance(2, 2)]
     processes = with_turns(agent, max_tokens_per_turn=1).processes("train", 2)
     for trajectory in play(Dreaming(), processes, instances, temperature=1, seed=0):
-        assert "means a picture" in str(trajectory.failure)
+        assert "is a picture id" in str(trajectory.failure)
 
 
 PPO: dict[str, Any] = {"algo": "ppo", "minibatch": 6, "starpo_s": False}

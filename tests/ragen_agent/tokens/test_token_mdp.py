@@ -385,13 +385,13 @@ def test_misuse_is_told(bpe_chat: ChatFormat) -> None:
     with pytest.raises(ValueError, match="outside the tokenizer's vocabulary"):
         mdp.append(bpe_chat.vocabulary_size, -1.0)
     for action in (1.5, "1", None):
-        with pytest.raises(ValueError, match=f"action={action!r} is no token id: give an integer"):
+        with pytest.raises(ValueError, match=f"action={action!r} is not a token id: give an integer"):
             mdp.step(action)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="logits are broken"):
         mdp.append(0, float("nan"))
     with pytest.raises(ValueError, match="logits are broken"):
         mdp.append_reply([0, bpe_chat.end_id], [-1.0, float("nan")])
-    with pytest.raises(ValueError, match="the episode goes on"):
+    with pytest.raises(ValueError, match="the episode is still running"):
         mdp.trajectory()
     mdp.fail("test: ended")
     for call in calls[:3]:

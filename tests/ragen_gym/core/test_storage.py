@@ -191,7 +191,7 @@ def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_an_error(tmp_path: Pa
     with pytest.raises(ValueError, match=r"log\.jsonl, line 1, is not JSON.*remove that line"):
         read_json_lines(path)
     path.write_bytes(b"3\n" + whole)
-    with pytest.raises(ValueError, match=r"log\.jsonl, line 1, is not such a record: it is no JSON object; remove"):
+    with pytest.raises(ValueError, match=r"log\.jsonl, line 1, is not such a record: it is not a JSON object; remove"):
         read_json_lines(path)
 
 

@@ -44,7 +44,7 @@ def test_the_parts_of_the_thinking_that_hold_boards(options: dict[str, Any], par
         ({"world_modelling": True, "think": False}, "they need think=True"),
         ({"grounding": True, "think": False}, "parts of the thinking"),
         ({"prompt": "ragen"}, "prompt is 'ragen'; choose one of default, ragen-v1"),
-        ({"prompt": "ragen-v1", "grounding": True}, "prompt='ragen-v1' asks for no board in the thinking"),
+        ({"prompt": "ragen-v1", "grounding": True}, "prompt='ragen-v1' has no board in the thinking"),
         ({"state_reward": 0.5}, "state_reward=0.5 has no effect without grounding=True or world_modelling=True"),
         ({"state_score": "f1"}, "state_score='f1' has no effect .* or leave it at 'exact'"),
         ({"grounding": True, "state_reward": float("nan")}, "state_reward"),

@@ -297,7 +297,7 @@ def test_what_is_no_option_of_a_reset_is_refused(server: str) -> None:
         (lambda: envs.reset(seed=0, options={"which": [True, False]}), "choose one of .*'reset_mask'"),
         (lambda: envs.reset(seed=float("nan")), "seed.*valid integer"),
         (lambda: envs.reset(seed=1.5), "seed.*valid integer"),
-        (lambda: RemoteTurnEnv(server, "FrozenLake", 3), "config=3 is no TurnConfig"),  # type: ignore[arg-type]
+        (lambda: RemoteTurnEnv(server, "FrozenLake", 3), "config=3 is not a TurnConfig"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ValueError, match=words):
             call()
