@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,12 +108,12 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], display: Display) -> int:
     """Plays the episodes that the folder of results does not hold yet, and prints the scores."""
-    from ragen_agent.run.benchmark import PolicyAgent, evaluation_suite
+    from ragen_agent.run.benchmark import PlayedAgent, evaluation_suite
     from ragen_agent.tasks.tasks import measured_settings
     from ragen_gym.bench.episode_plan import RunOptions, identity
     from ragen_gym.bench.results import load_results
     from ragen_gym.bench.results_folder import ResultsFolder
-    from ragen_gym.bench.runner import RunProgress, run_suite
+    from ragen_gym.bench.runner import run_suite
     from ragen_gym.bench.score import score_results
     from ragen_gym.core.seen import find_seen
     from ragen_gym.core.storage import write_atomic
@@ -121,23 +122,19 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
     folder = ResultsFolder(options.out or _fresh_folder(options.model, policy.config))
     with tempfile.TemporaryDirectory() as temporary:
         suite = evaluation_suite(games, Path(temporary))
-        kept = {(record.split, record.index) for record in folder.records() if record.counted}
-        agent = PolicyAgent(f"hf:{options.model}", policy, games, weights, kept, find_seen(options.model))
-        evaluation = policy.config.evaluation
-        # A program chooses how many episodes it plays at a time, and leaves those that it gives up to the end.
-        most = evaluation.levels * len(games) if policy.config.program.command else evaluation.batch
-        request = RunOptions(concurrency=most)
-        folder.check(identity(suite, agent, request))
+        agent = PlayedAgent(f"hf:{options.model}", policy, games, weights, find_seen(options.model))
+        folder.check(identity(suite, agent, RunOptions()))
         evaluation_suite(games, folder.suite)
+    kept = Counter(record.split for record in folder.records() if record.counted)
     try:
         with stops_at_sigterm():
-            outcome = run_suite(suite, agent, folder.path, request, RunProgress("ragen-agent"))
+            for config in games:
+                if kept[config.game] < config.evaluation.levels:
+                    agent.play(config, display)
+            outcome = run_suite(suite, agent, folder.path)
     except KeyboardInterrupt:
-        again = f"the same command with --out {folder.path} resumes"
-        print(f"\nragen-agent: stopped; episodes so far are kept, and {again}.", file=sys.stderr)
+        print("\nragen-agent: stopped; what was played now is not kept.", file=sys.stderr)
         return 130
-    if agent.error is not None:
-        raise agent.error
     if not any(record.counted for record in folder.records()):
         record = folder.records()[0]
         advice = ". Lower evaluation.batch: so many episodes are played at a time" * ("OutOfMemory" in record.detail)

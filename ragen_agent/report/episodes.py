@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from ragen_agent.config import Config
-from ragen_agent.report.runs import RecordedRun
+from ragen_agent.report.runs import RecordedRun, read_episode
 from ragen_agent.tasks.tasks import all_settings, make_game_env
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.metrics import piece_decoder, turn_spans
@@ -21,7 +21,7 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report.html_page import Entry
 from ragen_gym.bench.report.tables import number
 from ragen_gym.bench.report.viewer_data import board_style, details
-from ragen_gym.bench.suites import Split
+from ragen_gym.bench.suites import Split, without_levels
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.storage import read_json_lines
@@ -239,7 +239,9 @@ class GameReplayer:
     def _replayer(self) -> Replayer:
         """Of all levels that are known by then."""
         options, levels = self.config.turns.of_environment(states_limit=True), tuple(self._levels.values())
-        split = Split(self.name, self.config.game, dict(self.config.env_options), levels, options)
+        split = Split(
+            self.name, self.config.game, without_levels(self.config.game, self.config.env_options), levels, options
+        )
         return Replayer(split, valued=True)
 
     def details(self, episode: StoredEpisode) -> dict[str, Any]:
@@ -275,11 +277,11 @@ def sort_headings(headings: Sequence[dict[str, Any]], runs: Sequence[RecordedRun
 
 def _read_episodes(run: RecordedRun) -> Iterator[StoredEpisode]:
     counts: dict[tuple[Any, ...], int] = {}
-    for record in read_json_lines(run.folder.episodes):
+    for record, trajectory in read_json_lines(run.folder.episodes, read_episode):
         key = record["phase"], record.get("iteration")
         place = counts.get(key, 0)
         counts[key] = place + 1
-        yield StoredEpisode(record, Trajectory.from_dict(record), place)
+        yield StoredEpisode(record, trajectory, place)
 
 
 def _bench_record(episode: StoredEpisode, index: int, env: TurnEnv) -> EpisodeRecord:

@@ -19,11 +19,10 @@ from rich.text import Text
 
 from ragen_agent.config import Config
 from ragen_agent.report.charts import MAIN, SAME, is_number
-from ragen_agent.report.runs import first_signs
+from ragen_agent.report.runs import episode_of, first_signs
 from ragen_agent.run.alarm import FOLLOWS, Sign, sign_label
 from ragen_agent.run.run_folder import RunFolder, runs_below
 from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
-from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.messages import plain_text
 
 __all__ = [
@@ -95,7 +94,7 @@ class RunTail:
         path = self.folder.path
         if self._config is None and (path / "config.toml").is_file():
             self._config = RunFolder.reopen(path)[1]
-        metrics = read_json_lines(self.folder.metrics)
+        metrics = self.folder.read_metrics()
         done, known = self._signs if self._signs[0] <= len(metrics) else (0, [])
         self._signs = len(metrics), first_signs(metrics, known=known, done=done)
         summary = self.folder.read_summary()
@@ -104,7 +103,14 @@ class RunTail:
         names = ("config.toml", "summary.json", "metrics.jsonl", "episodes.jsonl")
         written = [(path / name).stat().st_mtime for name in names if (path / name).exists()]
         quiet = max(0.0, time.time() - max(written)) if written else 0.0
-        episode = last_record(self.folder.episodes)
+        try:
+            episode = last_record(self.folder.episodes)
+            if episode is not None:
+                episode_of(episode)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{self.folder.episodes}, its last line, is not an episode: {error}; remove it."
+            ) from error
         return RunStatus(path, self._config, summary, metrics, self._signs[1], episode, phase, quiet)
 
 

@@ -25,7 +25,7 @@ FOLLOWS = {
     "entropy_fall": "the policy settles on few replies; success stays as it is, or falls when the replies turn wrong",
     "entropy_jump": "the policy drifts to noise; malformed replies follow within a few iterations",
     "gradient_spike": "one step moved the policy far; RAGEN sees no recovery after it, so look at the next rates",
-    "invalid_rise": "format collapse: malformed replies play no move, so no reward teaches the way back",
+    "invalid_rise": "format collapse: malformed replies play few moves or none, so few rewards teach the way back",
 }
 
 Record = Mapping[str, float]

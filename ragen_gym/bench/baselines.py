@@ -198,9 +198,13 @@ def _optimal_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats]:
 
 def _random_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats]:
     """Mean (success, return) of ``RANDOM_ROLLOUTS`` random episodes of each instance."""
-    game = turns.game
-    boards = stacked([game.board(level) for level in split.boards])
-    keys = episode_keys(stream_key(0, Stream.DYNAMICS), 0, len(boards))
-    numbers = len(game.Action), turns.action_budget, RANDOM_ROLLOUTS
-    success, total = random_kernel(game.rule)(boards, game.starts(boards), game.params, *numbers, keys)
+    sized = [turns.game.at_own_size(level) for level in split.boards]
+    keys = episode_keys(stream_key(0, Stream.DYNAMICS), 0, len(sized))
+    success, total = np.empty(len(sized)), np.empty(len(sized))
+    for game in {id(game): game for game, _ in sized}.values():
+        at = [place for place, (each, _) in enumerate(sized) if each is game]
+        boards = stacked([sized[place][1] for place in at])
+        numbers = len(game.Action), turns.action_budget, RANDOM_ROLLOUTS
+        played = random_kernel(game.rule)(boards, game.starts(boards), game.params, *numbers, keys[at])
+        success[at], total[at] = played
     return success, total

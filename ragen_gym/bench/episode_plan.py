@@ -76,7 +76,7 @@ def make_env(split: Split, observation: Any = "text") -> TurnEnv | TaskEnv:
     """The environment that plays any instance of a split; ``observation`` is what an agent that moves is shown."""
     env = split.make_env()
     if observation != "text" and not split.is_task:
-        moves = StepEnv(split.env, observation=observation, levels=split.boards[:1], **split.env_options)
+        moves = StepEnv(split.env, observation=observation, levels=split.one_of_each_size, **split.env_options)
         env = TurnEnv(moves, split.turn_config)
     env.reset(seed=0)
     return env

@@ -239,11 +239,10 @@ class _MoveRecorder(StepEnv):
         self._moves: list[Move] = []
         #: Whether the game was over with the last move.
         self.over = False
-        self._grid_text = self.game.formatter(self.vocabulary, "grid")
 
     def grid_text(self) -> str:
         """The board as it stands, as a grid in the vocabulary of the environment."""
-        return self._grid_text(self.state[0])
+        return self.game.formatter(self.vocabulary, "grid")(self.state[0])
 
     def take(self) -> tuple[Move, ...]:
         """The moves since the last call or reset."""
@@ -262,7 +261,7 @@ class _MoveRecorder(StepEnv):
         after, reward = self.state[0], float(result[1])
         self.over = result[2]
         note = what_happened(self.game, before, action, after, reward)
-        self._moves.append(Move(action, reward, self._grid_text(after), note))
+        self._moves.append(Move(action, reward, self.grid_text(), note))
         return result
 
 

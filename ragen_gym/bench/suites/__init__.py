@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
@@ -26,6 +27,7 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.games.given_levels import SIZE_OPTIONS, given_levels
 from ragen_gym.games.registry import find, load, load_task, module_of, own_module, task_of
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "noise_seed",
     "read_table",
     "task_env",
+    "without_levels",
 ]
 
 #: The options of a turn that a suite's hash always covers; any other one only where it differs from its default, so
@@ -76,6 +79,11 @@ class Split:
         """The levels of a game, in order; none of a text task."""
         return tuple(level for level in self.levels if isinstance(level, Level))
 
+    @property
+    def one_of_each_size(self) -> list[Level]:
+        """The first level of each size."""
+        return list({tuple(map(len, level.text.split("\n"))): level for level in reversed(self.boards)}.values())[::-1]
+
     def make_env(self) -> TurnEnv | TaskEnv:
         """The environment of every episode; ``begin`` chooses the instance."""
         return task_env(self.env, self.turn_config, self.env_options) if self.is_task else self.make_game()
@@ -83,14 +91,14 @@ class Split:
     def make_game(self) -> TurnEnv:
         """``make_env`` of a game.
 
-        It draws from the split's first level where no level is given, so that a reset never generates one in vain.
+        It is given one level of each size, so that it plays all of them and a reset never generates one in vain.
 
         Raises:
             ValueError: the split is one of a text task.
         """
         if self.is_task:
             raise ValueError(f"the split {self.name!r} plays the text task {self.env}, and this needs a game.")
-        return make_turn(self.env, self.turn_config, levels=self.boards[:1], **self.env_options)
+        return make_turn(self.env, self.turn_config, levels=self.one_of_each_size, **self.env_options)
 
     def begin(self, env: ReplyEnv | StepEnv, index: int, noise_seed: int) -> tuple[Any, dict[str, Any]]:
         """Start the episode of an instance in an environment of the split: what its ``reset`` gives."""
@@ -108,7 +116,8 @@ class Split:
         if self.is_task:
             return tuple(level.family for level in self.levels if isinstance(level, Problem))
         game = self.make_game().game
-        known = {level: game.family(game.board(level)) for level in dict.fromkeys(self.boards)}
+        sized = {level: game.at_own_size(level) for level in dict.fromkeys(self.boards)}
+        known = {level: at.family(board) for level, (at, board) in sized.items()}
         return tuple(known[level] for level in self.boards)
 
     def content(self) -> dict[str, Any]:
@@ -235,6 +244,13 @@ def _names_task(name: str, *, run_code: bool) -> bool:
     return task_of(name) is not None
 
 
+def without_levels(env: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A game's options but for those that give its levels, such as Gymnasium's ``desc``: a split has a file of them."""
+    rest = {name: value for name, value in options.items() if name != "levels"}
+    find(env).game_class.foreign_levels(rest)
+    return rest
+
+
 def task_env(name: str, turn_config: TurnConfig, options: dict[str, Any]) -> TaskEnv:
     """The environment of a text task with these options, of the split ``test`` unless they say otherwise."""
     return TaskEnv(name, turn_config, **{"split": "test", **options})
@@ -276,8 +292,9 @@ def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path, *, run_cod
         if is_task:
             levels = read_problems(folder / row["levels"], task_env(row["env"], turn_config, options))
         else:
-            game = make_turn(row["env"], turn_config, **options).game
-            levels = tuple(game.level(game.board(item)) for _, item in game.level_items(folder / row["levels"]))
+            game, own_size = make_turn(row["env"], turn_config, **options).game, not SIZE_OPTIONS & options.keys()
+            boards = given_levels(game, folder / row["levels"], None, own_size=own_size).boards
+            levels = tuple(game.for_board(board).level(board) for board in boards)
         return Split(
             name=row["name"],
             env=row["env"],

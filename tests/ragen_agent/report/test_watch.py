@@ -266,3 +266,35 @@ def _until(terminal: int, wanted: str | None) -> str:
         if wanted is not None and wanted in seen:
             return seen
     raise AssertionError(f"{wanted!r} was not shown: {seen[-2000:]!r}")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("metrics.jsonl", {"success": "high"}),
+        ("metrics.jsonl", {"seconds": [1.0]}),
+        ("metrics.jsonl", {"diagnostics_s": {"alarm": "long"}}),
+        ("summary.json", {"after": 0.5}),
+        ("summary.json", {"after": {"rate": "high", "low": 0.0, "high": 1.0, "n": 8}}),
+        ("summary.json", {"games": {"Bandit": {"after": []}}}),
+        ("episodes.jsonl", {"messages": 3}),
+        ("episodes.jsonl", {"messages": [{"role": "user", "content": {}}]}),
+        ("episodes.jsonl", {"turn_rewards": ["1"]}),
+        ("episodes.jsonl", {"iteration": "1"}),
+        ("episodes.jsonl", {"advantages": [[1.0]]}),
+        ("episodes.jsonl", {"turn_facts": [1]}),
+    ],
+)
+def test_a_value_of_another_type_is_named_by_its_file(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, change: dict[str, Any]
+) -> None:
+    shutil.copytree(runs["seed0"], tmp_path / "run")
+    path = tmp_path / "run" / name
+    lines = path.read_text().splitlines()
+    last = json.dumps(json.loads("".join(lines) if path.suffix == ".json" else lines[-1]) | change)
+    path.write_text("\n".join([last] if path.suffix == ".json" else [*lines[:-1], last]) + "\n")
+    for command in (["watch", "--once"], ["report", "--force"]):
+        assert main([*command, str(tmp_path / "run")]) == 2
+        said = capsys.readouterr().err
+        assert str(path) in said
+        assert ("line" in said) == (path.suffix == ".jsonl")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shlex
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,9 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
-from ragen_agent.inference.torch_engine import TorchEngine, TorchSession
+from ragen_agent.inference.torch_engine import TorchEngine
 from ragen_agent.local.run import train
-from ragen_agent.run.benchmark import PolicyAgent, evaluation_suite
+from ragen_agent.run.benchmark import PlayedAgent, evaluation_suite
 from ragen_agent.run.evaluation import evaluated_levels, play_fixed
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
@@ -26,11 +24,11 @@ from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
 from ragen_agent.tasks.tasks import measured_settings
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_gym.bench.episode_plan import RunOptions
+from ragen_gym.bench.agents.builtin import OracleAgent
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import load_results
 from ragen_gym.bench.results_folder import ResultsFolder
-from ragen_gym.bench.runner import RunOutcome, run_suite, run_suite_async
+from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main as gym_main
@@ -91,15 +89,13 @@ def trained(settings: dict[str, Any]) -> Policy:
     return replace(policy, config=wanted)
 
 
-def evaluate(
-    policy: Policy, out: Path, limit: int | None = None, kept: set[tuple[str, int]] | None = None
-) -> tuple[RunOutcome, PolicyAgent]:
+def evaluate(policy: Policy, out: Path) -> RunOutcome:
     games = measured_settings(policy.config)
     suite = evaluation_suite(games, out / "suite")
-    agent = PolicyAgent("hf:test", policy, games, {}, kept or set())
-    evaluation = policy.config.evaluation
-    most = evaluation.levels if policy.config.program.command else evaluation.batch
-    return run_suite(suite, agent, out, RunOptions(concurrency=most, limit=limit)), agent
+    agent = PlayedAgent("hf:test", policy, games, {})
+    for config in games:
+        agent.play(config, quiet())
+    return run_suite(suite, agent, out)
 
 
 def replies_of(played: Trajectory) -> list[str]:
@@ -118,8 +114,7 @@ def assert_same(record: EpisodeRecord, played: Trajectory) -> None:
 @pytest.mark.parametrize("what", RUNS)
 def test_the_runners_episodes_are_those_of_the_training_loop(what: str, tmp_path: Path) -> None:
     policy = trained(RUNS[what])
-    outcome, agent = evaluate(policy, tmp_path)
-    assert agent.error is None
+    outcome = evaluate(policy, tmp_path)
     assert (outcome.stopped, outcome.infrastructure, outcome.missing) == ("", {}, 0)
     results = load_results(tmp_path)
     overflowed = 0
@@ -141,8 +136,7 @@ def test_the_runners_episodes_are_those_of_the_training_loop(what: str, tmp_path
 
 def test_a_program_plays_through_the_runner(helpers: Path, tmp_path: Path) -> None:
     policy = trained(merged(LAKE, {"program": {"command": command(helpers, KEEPS), "workers": 2}}))
-    outcome, agent = evaluate(policy, tmp_path)
-    assert agent.error is None
+    outcome = evaluate(policy, tmp_path)
     assert (outcome.infrastructure, outcome.missing) == ({}, 0)
     played = play_fixed(policy, evaluated_levels(policy.config)[1])
     records = {record.index: record for record in load_results(tmp_path).records}
@@ -156,23 +150,8 @@ def test_a_program_that_gives_up_fails_its_episodes_and_ends_nothing(helpers: Pa
     begins = 'session = post(URL + "/sessions", {"grain": "turn", "env": "FrozenLake"})\n'
     asks = 'ask([{"role": "user", "content": session["start"]["observation"]}])\n'
     policy = trained(merged(LAKE, {"program": {"command": command(helpers, begins + asks), "workers": 2}}))
-    outcome, agent = evaluate(policy, tmp_path)
-    assert agent.error is None
+    outcome = evaluate(policy, tmp_path)
     assert outcome.infrastructure == {"agent_error": 10}
-
-
-def test_what_is_played_already_is_not_played_again(tmp_path: Path) -> None:
-    policy = trained(LAKE)
-    evaluate(policy, tmp_path / "whole")
-    whole = {record.index: record for record in load_results(tmp_path / "whole").records}
-    later = {("FrozenLake", index) for index in range(3, 10)}
-    outcome, _ = evaluate(policy, tmp_path / "parts", limit=3, kept=later)
-    assert outcome.played == 3
-    kept = {(record.split, record.index) for record in load_results(tmp_path / "parts").records}
-    outcome, _ = evaluate(policy, tmp_path / "parts", kept=kept)
-    assert (outcome.kept, outcome.played) == (3, 7)
-    for record in load_results(tmp_path / "parts").records:
-        assert [turn.reply for turn in record.turns] == [turn.reply for turn in whole[record.index].turns]
 
 
 def test_an_engine_that_breaks_fails_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,36 +161,9 @@ def test_an_engine_that_breaks_fails_its_episodes(tmp_path: Path, monkeypatch: p
         raise RuntimeError("OutOfMemoryError: CUDA")
 
     monkeypatch.setattr(policy.engine, "start", broken)
-    outcome, agent = evaluate(policy, tmp_path)
-    assert agent.error is None
+    outcome = evaluate(policy, tmp_path)
     assert outcome.infrastructure == {"engine_error": 10}
     assert "OutOfMemoryError" in load_results(tmp_path).records[0].detail
-
-
-def test_a_stopped_run_ends_within_a_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = trained(merged(LAKE, {"turns": {"max_tokens_per_turn": 800}, "evaluation": {"levels": 4}}))
-    policy.engine.bias[list(policy.engine.stop_ids)] = -1e9  # so that replies are as long as they may be
-    stops, begun, sample = policy.engine.stops.copy(), threading.Event(), TorchSession._step
-    steps: list[int] = []
-
-    def step(session: TorchSession, *arguments: Any) -> Any:
-        steps.append(1)
-        begun.set()
-        return sample(session, *arguments)
-
-    monkeypatch.setattr(TorchSession, "_step", step)
-    games = measured_settings(policy.config)
-    agent = PolicyAgent("hf:test", policy, games, {})
-
-    async def stopped() -> None:
-        run = asyncio.create_task(run_suite_async(evaluation_suite(games, tmp_path / "suite"), agent, tmp_path))
-        await asyncio.to_thread(begun.wait)
-        run.cancel()
-        await asyncio.wait([run])
-
-    asyncio.run(stopped())
-    assert len(steps) < 700
-    assert (policy.engine.stops == stops).all()
 
 
 RUN = merged(SMALL, {"game": "FrozenLake", "env_options": {"size": 3}, "turns": {"max_turns": 2}})
@@ -289,3 +241,35 @@ def test_an_evaluation_that_measured_nothing_is_an_error(
     assert "all 10 episodes failed, so nothing was measured" in said
     assert "Lower evaluation.batch" in said
     assert sys.exc_info() == (None, None, None)
+
+
+LAKES = ["SFF\nFHF\nFFG", "SFFFF\nFHFHF\nFFFFG", "SFFFFF\nFFFFFF\nFFHFFF\nFFFFFF\nFFFFFF\nFFFFFG"]
+ROOMS = ["#####\n#P__#\n#_XO#\n#___#\n#####", "########\n#P_X_O_#\n#______#\n########"]
+OWN_LEVELS: dict[str, dict[str, Any]] = {
+    "lakes of one size": {"env_options": {"success_rate": 1.0, "levels": [LAKES[1]]}},
+    "lakes of several sizes": {"env_options": {"success_rate": 1.0, "levels": LAKES}},
+    "Gymnasium's desc": {"env_options": {"success_rate": 1.0, "desc": LAKES[1].split("\n")}},
+    "Gymnasium's map_name": {"env_options": {"success_rate": 1.0, "map_name": "8x8"}},
+    "rooms of one size": {"game": "Sokoban", "env_options": {"levels": [ROOMS[1]]}},
+    "rooms of several sizes": {"game": "Sokoban", "env_options": {"levels": ROOMS}},
+}
+
+
+@pytest.mark.parametrize("what", OWN_LEVELS)
+def test_levels_of_ones_own_are_measured_at_their_own_sizes(what: str, tmp_path: Path) -> None:
+    split = "test" if "rooms" in what else "train"  # to which these levels belong
+    settings = merged(OWN_LEVELS[what], {"evaluation": {"levels": 4, "split": split}})
+    settings = merged({"game": "FrozenLake", "turns": {"max_turns": 20, "max_actions": 30}}, settings)
+    policy = Policy.build(with_settings(Config(), merged(SMALL, settings)))
+    evaluate(policy, tmp_path / "model")
+    records = {record.index: record for record in load_results(tmp_path / "model").records}
+    for index, played in enumerate(play_fixed(policy, evaluated_levels(policy.config)[1])):
+        assert_same(records[index], played)
+    run_suite(evaluation_suite([policy.config], tmp_path / "oracle" / "suite"), OracleAgent(), tmp_path / "oracle")
+    results = load_results(tmp_path / "oracle")
+    assert all(record.success for record in results.records)
+    summary = score_results(results)
+    assert summary["splits"][policy.config.game]["levels"] == len(settings["env_options"].get("levels", [0]))
+    ResultsFolder(tmp_path / "oracle").write_summary(summary)
+    assert verify(load_results(tmp_path / "oracle")).verdict == "verified"
+    assert gym_main(["bench", "report", str(tmp_path / "oracle"), str(tmp_path / "model")]) == 0
