@@ -31,7 +31,7 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-portable test-newest test-wheel test-openrlhf test-integrations audit-upstreams llama-server docs lint types format constraints clean
+.PHONY: help train test test-portable test-newest test-wheel test-openrlhf test-integrations audit-upstreams docs lint types format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -88,21 +88,6 @@ test-integrations: ## Test the adapters for hubs and trainers, each with the rea
 audit-upstreams: $(VENV)/.test.installed ## Audit the environments of other libraries, each in its own interpreter
 	@echo 'audit-upstreams: installing the libraries into build/audit and auditing them into benchmarks/audit.md'
 	@$(BIN)/python -m benchmarks.audit --install build/audit $(ARGS)
-
-# No registry holds llama.cpp for a CPU, but the source of a package of theirs does, with its converter of models.
-LLAMA := build/llama
-llama-server: $(VENV)/.test.installed ## Build llama.cpp's server and its converter of models, to measure models behind it
-	@echo 'llama-server: compiling llama.cpp in $(LLAMA) with cmake (some 20 minutes)'
-	@rm -rf $(LLAMA) && mkdir -p $(LLAMA)/source
-	@$(BIN)/python -m pip $(QUIET) download --no-deps --no-binary llama-cpp-python -d $(LLAMA) llama-cpp-python==0.3.36
-	@tar -xzf $(LLAMA)/*.tar.gz -C $(LLAMA)/source --strip-components=3 --wildcards '*/vendor/llama.cpp'
-	@$(BIN)/python -m pip $(QUIET) install --no-deps --target $(LLAMA)/source/gguf-py sentencepiece==0.2.3
-	@cmake -S $(LLAMA)/source -B $(LLAMA) -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
-	    -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF > $(LLAMA)/log.txt 2>&1 || { cat $(LLAMA)/log.txt >&2; exit 1; }
-	@cmake --build $(LLAMA) --target llama-server --parallel 2
-	@echo 'llama-server: built; a checkpoint FOLDER is served by'
-	@echo '    PYTHONPATH=$(LLAMA)/source/gguf-py $(BIN)/python $(LLAMA)/source/convert_hf_to_gguf.py FOLDER --outfile model.gguf'
-	@echo '    $(LLAMA)/bin/llama-server -m model.gguf --port 8080'
 
 docs: $(VENV)/.docs.installed ## Write the API reference and the settings' JSON schema into build/docs
 	@echo 'docs: writing the API reference with pdoc, and checking its links'

@@ -3,7 +3,7 @@
 ``python -m benchmarks.leaderboard --checkpoint "after SFT=FOLDER" --checkpoint "after RL=FOLDER"``: each agent plays
 each suite into a run folder of its own under ``--out``, so the command may be stopped and repeated, or given one row at
 a time; episodes that are there are not played again. ``--server "vLLM=MODEL@http://127.0.0.1:8000/v1"`` adds a model
-behind a server, such as ``vllm serve FOLDER --dtype bfloat16`` or that of ``make llama-server``: the same model there
+behind a server, such as ``vllm serve FOLDER --dtype bfloat16`` or llama.cpp's ``llama-server``: the same model there
 and here should agree, and a server that is killed midway costs no episode, as the next command plays what failed. A row
 that is called like another one and after a comma something more, such as ``after SFT, vLLM``, stands next to it, and is
 compared with it.

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from benchmarks.screenshots import BROWSERS
-
 __all__ = ["Sheet", "launched", "open_page"]
+
+#: Names of Chromium's program, where Playwright has none of its own.
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @contextmanager

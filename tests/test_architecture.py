@@ -163,6 +163,15 @@ def test_imports_follow_the_arrows() -> None:
     assert not wrong, "imports against the arrows:\n" + "\n".join(wrong)
 
 
+def test_the_packages_do_not_name_modules_of_the_repository() -> None:
+    """No string of the installed packages names one either: it would be imported at run time."""
+    for module, path in modules().items():
+        if not module.startswith("benchmarks"):
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            strings = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+            assert not {text for text in strings if text.split(".")[0] == "benchmarks" and " " not in text}, module
+
+
 @pytest.mark.parametrize("name", WITHOUT)
 def test_rooms_do_without_some_distributions(name: str) -> None:
     for module, path in modules().items():

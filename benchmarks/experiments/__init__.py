@@ -6,5 +6,5 @@ of its arms and the comparisons between them. ``spec`` reads it and has the meas
 ``hypothesis_tests`` turns measures into intervals and verdicts, ``plots`` and ``pages`` write them down. No sentence
 about a result is written in a table: all follow from the intervals.
 
-``python -m benchmarks.experiments --list`` names the experiments; ``ragen-agent experiment`` is the same command.
+``python -m benchmarks.experiments --list`` names the experiments.
 """

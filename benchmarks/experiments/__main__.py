@@ -1,10 +1,9 @@
-"""``python -m benchmarks.experiments``, which is ``ragen-agent experiment``: runs an experiment, writes its page."""
+"""``python -m benchmarks.experiments``: runs experiments and writes their pages."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -16,14 +15,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ragen_agent.cli import run_program
 from ragen_agent.cli.settings import add_run_code, add_set, check_consent
+from ragen_gym.core.command_line import Parser
 from ragen_gym.core.console import rich_console
 
 if TYPE_CHECKING:
     from benchmarks.experiments.plan import Cost, PlannedRun
     from benchmarks.experiments.spec import Experiment
 
-__all__ = ["add"]
+__all__ = ["main"]
+
+PROGRAM = "python -m benchmarks.experiments"
 
 ABOUT = """\
 Runs experiments: tables of configurations with some seeds each, and controls. Each writes plots, a page with intervals
@@ -43,11 +46,13 @@ examples:
   python -m benchmarks.experiments thinking --quick     (a minute; shows that it runs, proves nothing)"""
 
 
-def add(commands: Any) -> None:
-    """Adds the command to the parser."""
-    parser = commands.add_parser(
-        "experiment", help="run experiments (in a checkout of the repository)", description=ABOUT
-    )
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    return run_program(PROGRAM, _parser, arguments)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog=PROGRAM, description=ABOUT)
     parser.set_defaults(run=_run)
     parser.add_argument(
         "names",
@@ -83,6 +88,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the runs and their estimated minutes, and exit")
     parser.add_argument("--write", action="store_true", help="only write the page again, from the runs on disk")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    return parser
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -315,6 +321,4 @@ def _costs_table(name: str, runs: Sequence[PlannedRun], estimates: Sequence[Cost
 
 
 if __name__ == "__main__":
-    from ragen_agent.cli import main
-
-    raise SystemExit(main(["experiment", *sys.argv[1:]]))
+    raise SystemExit(main())

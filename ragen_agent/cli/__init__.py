@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import pairwise
-from typing import Any
 
 import gymnasium
 
@@ -16,7 +15,7 @@ from ragen_gym.core.command_line import Parser, error_line
 from ragen_gym.core.console import plain_output
 from ragen_gym.core.threads import wait_passively
 
-__all__ = ["build_parser", "main"]
+__all__ = ["build_parser", "main", "run_program"]
 
 #: Modules of this package that add commands to the parser; each imports what it needs when it runs.
 COMMANDS = ("train", "eval", "model", "tokens", "settings", "data", "doctor", "sft", "report")
@@ -24,23 +23,25 @@ COMMANDS = ("train", "eval", "model", "tokens", "settings", "data", "doctor", "s
 #: The extras of libraries that are not in ``agent``.
 EXTRAS = {"peft": "sft", "tensorboard": "tracking", "wandb": "tracking", "deepspeed": "openrlhf", "ray": "openrlhf"}
 
-EXPERIMENTS = "benchmarks.experiments.__main__"
-
 DESCRIPTION = "Train a language-model agent on a game by StarPO-S, or measure one."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code: 0, 2 for a mistake in what was asked, 130 after Ctrl-C."""
+    return run_program("ragen-agent", build_parser, arguments)
+
+
+def run_program(name: str, build: Callable[[], Parser], arguments: Sequence[str] | None = None) -> int:
+    """Parse the arguments and call ``options.run``; the exit codes are those of ``main``."""
     wait_passively()
     with plain_output():
-        return _main(arguments)
+        return _run(name, build, list(sys.argv[1:] if arguments is None else arguments))
 
 
-def _main(arguments: Sequence[str] | None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
+def _run(name: str, build: Callable[[], Parser], words: list[str]) -> int:
     end = words.index("--") if "--" in words else len(words)
     try:
-        parser = build_parser()
+        parser = build()
         options, unknown = parser.parse_known_args(words[:end])
         _check_known(parser, unknown)
         if end < len(words) and getattr(options, "backend", None) != "openrlhf":
@@ -55,14 +56,14 @@ def _main(arguments: Sequence[str] | None) -> int:
     except _refusals() as error:
         if isinstance(error, ImportError) and error.name:  # a library that is not installed; ours say what to install
             library = error.name.partition(".")[0]
-            if library in ("ragen_agent", "ragen_gym", "benchmarks"):  # a defect
+            if library in ("ragen_agent", "ragen_gym"):  # a defect
                 raise
             extra = EXTRAS.get(library, "agent")
             error = ImportError(f"the library {library} is missing: run pip install 'ragen-gym[{extra}]'.")
-        print(f"ragen-agent: {error_line(error)}", file=sys.stderr)
+        print(f"{name}: {error_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nragen-agent: stopped.", file=sys.stderr)
+        print(f"\n{name}: stopped.", file=sys.stderr)
         return 130
 
 
@@ -86,7 +87,7 @@ def _refusals() -> tuple[type[Exception], ...]:
     return ValueError, OSError, ImportError, MemoryError, gymnasium.error.Error, *limits
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The parser of the whole command line."""
     parser = Parser(prog="ragen-agent", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"ragen-agent {__version__}")
@@ -94,26 +95,4 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     for module in COMMANDS:
         import_module(f"ragen_agent.cli.{module}").add(commands)
-    _add_experiment(commands)
     return parser
-
-
-def _add_experiment(commands: Any) -> None:
-    """Adds the repository's own command where this is a checkout, else one that says where the experiments are."""
-    try:
-        home = import_module(EXPERIMENTS)
-    except ModuleNotFoundError as error:
-        if not EXPERIMENTS.startswith(str(error.name)):  # something that the experiments need: say so, and not this
-            raise
-        parser = commands.add_parser("experiment", help="run an experiment (in a checkout of the repository)")
-        parser.add_argument("anything", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-        parser.set_defaults(run=_no_experiments)
-    else:
-        home.add(commands)
-
-
-def _no_experiments(_: argparse.Namespace) -> int:
-    raise ValueError(
-        "the experiments are in the repository of ragen-gym, not in the installed package: clone it, and there run "
-        "python -m benchmarks.experiments."
-    )

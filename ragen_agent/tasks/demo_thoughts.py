@@ -2,7 +2,7 @@
 
 A thought is derived from the demonstrator's next answer and is true of the board: ``plan`` plays the moves on a copy of
 the state by the game's own rule and describes the effect of each, ``relative`` gives positions as seen from the player,
-which decide a good move (``python -m benchmarks.board_formats`` compares what a pretrained model learns from each).
+which decide a good move.
 """
 
 from __future__ import annotations

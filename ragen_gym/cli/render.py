@@ -295,7 +295,6 @@ def _observations(env: StepEnv) -> list[str]:
         "One board as a grid, with spaces, and as coordinates (`grid_coord` is the first and the last, one after the "
         "other):",
         _formats(env.game_spec),
-        "[What tokenizers make of them](../../benchmarks/tokenizers.md): cells of a grid share tokens.",
     ]
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from benchmarks.experiments import spec
+from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.plan import plan
 from benchmarks.experiments.records import RECORDS, missing_runs
 from benchmarks.experiments.spec import Comparison, read
-from ragen_agent.cli import main
+from ragen_agent.cli import main as agent
 from ragen_agent.config import to_toml
 from ragen_gym.core.storage import read_json_lines
 
@@ -29,7 +30,7 @@ CLOCKS = ("seconds", "seconds_rollout", "tokens_per_s", "diagnostics_s")
 
 
 def command(out: Path, *more: str) -> list[str]:
-    return ["experiment", "thinking", "--quick", "--seeds", "2", *ARMS, "--out", str(out), *more]
+    return ["thinking", "--quick", "--seeds", "2", *ARMS, "--out", str(out), *more]
 
 
 def curves(out: Path) -> dict[str, list[dict[str, Any]]]:
@@ -74,7 +75,9 @@ def test_it_leaves_a_page_figures_and_numbers(whole: Path, capsys: pytest.Captur
 def test_a_killed_experiment_goes_on_to_the_same_curves(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "killed"
     process = subprocess.Popen(
-        [sys.executable, "-m", "ragen_agent.cli", *command(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "benchmarks.experiments", *command(out)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 120
     while not list(out.glob("thinking/runs/*/metrics.jsonl")) and time.monotonic() < deadline:
@@ -94,7 +97,7 @@ def test_a_whole_run_that_is_resumed_keeps_its_curve(whole: Path, tmp_path: Path
     run = tmp_path / "run"
     shutil.copytree(whole / "thinking" / "runs" / "Bandit-none-seed0", run)
     before = (run / "metrics.jsonl").read_bytes()
-    assert main(["train", "--resume", str(run)]) == 0
+    assert agent(["train", "--resume", str(run)]) == 0
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
@@ -111,7 +114,7 @@ def test_runs_of_other_settings_are_not_taken_for_those_asked_for(
 def test_a_page_is_of_all_seeds_that_are_there(whole: Path, tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     one = ["--quick", "--seeds", "1", "--only", ARMS[1], "--out", str(whole), "--pages", str(pages)]
-    assert main(["experiment", "thinking", *one]) == 0
+    assert main(["thinking", *one]) == 0
     written = [json.loads((folder / "thinking" / "results.json").read_text()) for folder in (whole, pages)]
     assert written[0]["runs"] == written[1]["runs"]
 
@@ -179,7 +182,7 @@ def test_mistakes_are_told_before_anything_is_played(tmp_path: Path, capsys: pyt
         (["--write"], "there are no complete runs of thinking"),
         (["--jobs", "0"], "--jobs is 0; it must be at least 1."),
     ):
-        assert main(["experiment", "thinking", "--quick", "--out", str(tmp_path / "out"), *words]) == 2
+        assert main(["thinking", "--quick", "--out", str(tmp_path / "out"), *words]) == 2
         assert said in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -189,7 +192,7 @@ def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, capsys: pytest
     broken.folder.mkdir(parents=True)
     (broken.folder / "config.toml").write_text(to_toml(broken.config), encoding="utf-8")
     (broken.folder / "metrics.jsonl").write_text("not JSON\n\n", encoding="utf-8")
-    arguments = ["experiment", "thinking", "--quick", "--seeds", "2", "--only", ARMS[1], "--out", str(tmp_path)]
+    arguments = ["thinking", "--quick", "--seeds", "2", "--only", ARMS[1], "--out", str(tmp_path)]
     assert main(arguments) == 1
     page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
     assert "1 of 12 runs are complete" in page
@@ -208,7 +211,7 @@ def test_arms_with_an_open_claim_get_more_seeds_look_by_look(
     monkeypatch.setattr(spec, "read", lambda name: looked_at)
     small = ("iterations=1", "groups=2", "group_size=2", "minibatch=4")
     settings = [*(f"training.{each}" for each in small), "demonstrations.episodes=4", "evaluation.levels=4"]
-    asked = ["experiment", "thinking", "--out", str(tmp_path), *(f"--set={each}" for each in settings)]
+    asked = ["thinking", "--out", str(tmp_path), *(f"--set={each}" for each in settings)]
     assert main(asked) == 0
     assert "after 2 seeds 1 arms get more: Bandit, none" in capsys.readouterr().err
     names = sorted(path.name for path in (tmp_path / "thinking" / "runs").iterdir())
@@ -227,14 +230,14 @@ def test_arms_with_an_open_claim_get_more_seeds_look_by_look(
 
 
 def test_the_list_and_the_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["experiment", "--list"]) == 0
+    assert main(["--list"]) == 0
     assert "echo-trap" in capsys.readouterr().out
     assert main(command(tmp_path, "--dry-run", "--json")) == 0
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["runs"]) == 4
     assert printed["minutes"] > 0
     assert list(tmp_path.iterdir()) == [], "nothing was run"
-    assert main(["experiment", "thinking", "--seeds", "0"]) == 2
+    assert main(["thinking", "--seeds", "0"]) == 2
     assert "--seeds is 0" in capsys.readouterr().err
 
 
@@ -244,7 +247,7 @@ def test_the_page_over_all_experiments(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(Path(spec.TABLES).parent / "credit", credit, ignore=shutil.ignore_patterns(RECORDS))
     found = {path.name: path.read_bytes() for path in credit.iterdir()}
     written = ["--quick", "--seeds", "2", "--write", "--out", str(whole), "--pages", str(pages)]
-    assert main(["experiment", "all", *written]) == 0
+    assert main(["all", *written]) == 0
     page = (pages / "README.md").read_text(encoding="utf-8")
     assert re.search(r"Not run: \d+ claims of action-budget, \d+ claims of advantages, ", page)
     assert "bi-level \N{MINUS SIGN} trajectory | higher | **equivalent** | " in page

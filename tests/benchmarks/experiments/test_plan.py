@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.plan import costs, plan, warm_starts
 from benchmarks.experiments.spec import MEASURES, TABLES, names, read
-from ragen_agent.cli import main
 from ragen_agent.config import Config, to_toml
 
 WANTED = {
@@ -218,7 +218,7 @@ def test_a_table_of_ones_own_is_read_from_its_path(tmp_path: Path, capsys: pytes
     for path in (mine, taken):
         path.write_text(TABLE, encoding="utf-8")
     assert read(str(mine)).name == "mine"
-    assert main(["experiment", str(mine), "--dry-run", "--out", str(tmp_path / "runs")]) == 0
+    assert main([str(mine), "--dry-run", "--out", str(tmp_path / "runs")]) == 0
     assert "6 runs: about" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"thinking\.toml is called like an experiment of the repository.*rename it"):
         read(str(taken))

@@ -13,7 +13,6 @@ from pathlib import Path
 import gymnasium
 import pytest
 
-from ragen_agent import cli
 from ragen_agent.cli import build_parser, main
 from ragen_agent.cli import eval as eval_command
 from ragen_agent.cli import train as train_command
@@ -406,7 +405,7 @@ def test_settings_lists_all_or_those_that_begin_so(capsys: pytest.CaptureFixture
     assert tables["warm_start"]["properties"]["batch"]["description"].endswith("(default for a pretrained model: 8)")
 
 
-@pytest.mark.parametrize("words", [["train"], ["eval", "run"], ["data"], ["sft", "data"], ["experiment"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["train"], ["eval", "run"], ["data"], ["sft", "data"]], ids=" ".join)
 @pytest.mark.parametrize("alone", [["--set"], ["--set", "help"]], ids=" ".join)
 def test_set_alone_lists_the_settings(words: list[str], alone: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -437,14 +436,6 @@ def test_an_entry_of_a_setting_that_is_a_table_can_be_set() -> None:
         "env_options": {"size": 5, "holes": 2},
         "turns": {"template_options": {"enable_thinking": False}, "history": 0},
     }
-
-
-def test_without_the_repository_experiment_says_where_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cli, "EXPERIMENTS", "no_such_package.command")
-    assert main(["experiment", "echo-trap", "--seeds", "3"]) == 2
-    assert "python -m benchmarks.experiments" in capsys.readouterr().err
 
 
 def test_the_commands_are_listed_without_the_heavy_libraries() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.experiments.__main__ import main as experiments
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
@@ -83,17 +84,17 @@ def test_what_the_table_of_an_experiment_names(folder: Path, arm: str, capsys: p
     arms = ["[settings]", "warm_start.epochs = 1", "[[arms]]", 'name = "one"', 'about = "?"', f"settings.{arm}"]
     lists = ["curves = []", "columns = []", "comparisons = []"]
     (folder / "table.toml").write_text("\n".join([*texts, *lists, *arms, ""]), encoding="utf-8")
-    words = ["experiment", "table.toml", "--dry-run", "--seeds", "1"]
-    assert main(words) == 2
+    words = ["table.toml", "--dry-run", "--seeds", "1"]
+    assert experiments(words) == 2
     error = capsys.readouterr().err
     assert "table.toml plays theirs:Sum" in error or "table.toml starts the program 'true'" in error
     assert "--run-code" in error
     assert "theirs" not in sys.modules
-    assert main([*words, "--run-code"]) == 0
+    assert experiments([*words, "--run-code"]) == 0
     assert "1 runs" in capsys.readouterr().out
     for own in ("game=FrozenLake", "games=[]", "program.command="):
         words += ["--set", own]
-    assert main(words) == 0, "none of it is used"
+    assert experiments(words) == 0, "none of it is used"
 
 
 DISTRIBUTED = {

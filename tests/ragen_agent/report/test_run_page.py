@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.screenshots import training_screenshots
 from ragen_agent.cli import main
 from ragen_agent.report.episodes import EpisodeViews
 from ragen_agent.report.run_page import page
@@ -255,12 +254,6 @@ def test_a_page_that_may_hold_little_holds_some_of_everything(
             sheet.page.locator("select[data-field=phase]").select_option(phase)
             assert sheet.filter("All") > 0
     sheet.close()
-
-
-def test_pictures_for_the_documentation(chromium: Any, report: Path, tmp_path: Path) -> None:
-    made = list(training_screenshots(chromium, report, tmp_path))
-    assert [path.name for path in made] == ["training_viewer.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
 
 
 def test_what_cannot_be_written_is_refused(

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.results_folder import ResultsFolder, read_records
@@ -19,6 +18,7 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.step import StepEnv
+from tests.ragen_gym.bench.imperfect_agent import ImperfectAgent
 
 SMOKE = load_suite("smoke")
 HUGE = 10**4000

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from benchmarks.screenshots import ImperfectAgent, benchmark_screenshots
 from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.replay import Replayer
@@ -33,6 +32,7 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
 from ragen_gym.core.stats import percent
 from tests.browser import Sheet, launched, open_page
+from tests.ragen_gym.bench.imperfect_agent import ImperfectAgent
 
 pytestmark = pytest.mark.slow  # two runs of a suite, and a real browser
 
@@ -442,12 +442,6 @@ def test_a_viewer_of_hostile_episodes_and_of_none(chromium: Any, tmp_path: Path)
     expect(none.page.locator(".rv-controls")).to_be_hidden()
     assert none.overflow() == 0
     none.close()
-
-
-def test_pictures_for_the_documentation(chromium: Any, report: Report, tmp_path: Path) -> None:
-    made = list(benchmark_screenshots(chromium, report.path, tmp_path))
-    assert [path.name for path in made] == ["benchmark_report.png", "benchmark_viewer.png"]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made)
 
 
 def test_tables(report: Report, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Task
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.records import EpisodeRecord
@@ -26,6 +25,7 @@ from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem, Reply, parse_reply
+from tests.ragen_gym.bench.imperfect_agent import ImperfectAgent
 
 NAMES = ("Up", "Down", "Left", "Right")
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.episode_plan import Prices, RunOptions, episode_key
 from ragen_gym.bench.records import EpisodeRecord
@@ -19,6 +18,7 @@ from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import SUITES, load_suite
 from ragen_gym.cli import main
+from tests.ragen_gym.bench.imperfect_agent import ImperfectAgent
 
 SMOKE = load_suite("smoke")
 VERIFIED, FALSE, INCOMPLETE = 0, 1, 3

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.screenshots import ImperfectAgent
 from ragen_gym.bench.agent import Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode import play_episode
@@ -28,6 +27,7 @@ from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.verify import check_episode, differences, verify
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
+from tests.ragen_gym.bench.imperfect_agent import ImperfectAgent
 
 SMOKE = load_suite("smoke")
 
