@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import tomli_w
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,12 +27,12 @@ from ragen_agent.models.checkpoint import check_context, load_shape
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.openrlhf import cpu_patches
-from ragen_agent.openrlhf.ahead import Phases, describe_gain
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.launch import starting_model
 from ragen_agent.openrlhf.machine_checks import available_memory
 from ragen_agent.openrlhf.memory import check_cpu_model, cpu_memory_parts, memory_parts, model_shape, peak_memory
 from ragen_agent.openrlhf.plan import (
+    GamePlan,
     check_supported,
     describe,
     devices_needed,
@@ -87,8 +87,8 @@ def dry_run(
         check_context(load_shape(Path(config.model))[0], config)
     tokenizer, note = tokenizer_of(config)
     chat = ChatFormat.from_settings(tokenizer, config.turns, _vision(config, tokenizer))
-    shares = _games(config)
-    views = [scripted_episode(share, chat) for share in shares]
+    view = scripted_episode(games_at(config, 0)[0].config, chat)
+    games = game_plans(config, chat)
     _title(console, "Configuration")
     _say(
         console,
@@ -101,18 +101,16 @@ def dry_run(
     _title(console, "Arithmetic")
     for sentence in describe(config, settings):
         _say(console, f"- {sentence}")
-    _say(console, f"- {_duration(config, settings, folder, shares, views)}")
+    _say(console, f"- {_duration(config, settings, folder, games)}")
     if settings is None:
         _say(console, f"- {_place(config)}")
     else:
         on_cpu = _on_cpu(settings)
         if on_cpu:
             _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
-        _playing_ahead(console, config, settings, folder)
         _memory(console, config, settings, recipe, on_cpu=on_cpu)
     gpus = None if settings and _on_cpu(settings) else settings
-    played = [(share, *_unsampled(view.trajectory)) for share, view in zip(shares, views, strict=True)]
-    for doubt in doubts(config, gpus, played):
+    for doubt in doubts(config, gpus, games):
         console.print(Text.assemble("\n", ("Warning", "bold yellow"), f" {doubt}"), soft_wrap=not console.is_terminal)
     if recipe:
         _title(console, f"Recipe {recipe.name}: {recipe.seen}")
@@ -121,9 +119,9 @@ def dry_run(
         if recipe.cluster:
             _say(console, f"Cluster: {recipe.cluster}")
     _title(console, "One scripted episode")
-    console.print(views[0].text, soft_wrap=True)
-    _say(console, f"{LEGEND} {views[0].counts}{note}")
-    env = make_env(shares[0], "train")
+    console.print(view.text, soft_wrap=True)
+    _say(console, f"{LEGEND} {view.counts}{note}")
+    env = make_env(games_at(config, 0)[0].config, "train")
     if tokenizer.is_fast and config.turns.observation != "image" and isinstance(env, TurnEnv):
         found = board_tokens(tokenizer, env, range(BOARDS))
         _say(console, f"Its boards: {found}. ragen-agent tokens compares the text formats.")
@@ -155,36 +153,40 @@ def _place(config: Config) -> str:
     return f"On this machine it would run on {device} and play in {str(dtype).removeprefix('torch.')}{threads}."
 
 
-def _games(config: Config) -> list[Config]:
-    """The settings of each game that the run plays, of the mixture or of the steps of the curriculum."""
+def game_plans(config: Config, chat: ChatFormat) -> list[GamePlan]:
+    """Every game of the run, by an episode of each that the demonstrator plays."""
+    found, iterations = [], config.training.iterations
     starts = [0, *(step["iteration"] for step in config.curriculum)]
-    return [share.config for start in starts for share in games_at(config, start)]
+    for start, end in pairwise([*starts, max(iterations, starts[-1])]):
+        games = games_at(config, start)
+        every = sum(game.weight for game in games)
+        for game in games:
+            shown = game.config
+            if len(games) > 1 and not config.warm_start.epochs:  # nothing imitates, so a thought need not fit them all
+                shown = replace(shown, demonstrations=replace(shown.demonstrations, thought="none"))
+            episode = scripted_episode(shown, chat).trajectory
+            share = max(0, min(end, iterations) - start) * game.weight / every
+            found.append(GamePlan(game.config, share, *_unsampled(episode), len(episode.ids)))
+    return found
 
 
-def _duration(
-    config: Config, settings: OpenRLHF | None, folder: Path, shares: Sequence[Config], views: Sequence[TokenView]
-) -> str:
+def _duration(config: Config, settings: OpenRLHF | None, folder: Path, games: Sequence[GamePlan]) -> str:
     metrics = folder / "metrics.jsonl"
     seconds = [line["seconds"] for line in read_json_lines(metrics) if "seconds" in line] if metrics.is_file() else []
-    shape = model_shape(config)
+    shape = model_shape(config) if config.model else None
     if settings:
-        device, devices = "cpu" if _on_cpu(settings) else "H100", devices_needed(config, settings)
+        device, devices = "cpu" if _on_cpu(settings) else _gpu(), devices_needed(config, settings)
         devices = 1 if device == "cpu" else gpus_of_models(config, settings)["actor"] if settings.colocate else devices
     else:
         device, devices = "a GPU with the local trainer", 1
         with suppress(ValueError):
             device = "cpu" if device_and_dtype(config)[0] == "cpu" else device
-    played = round(fmean(len(view.trajectory.ids) for view in views))
-    longest = max(_longest(share, view.trajectory) for share, view in zip(shares, views, strict=True))
-    return duration(config, device, devices, shape.parameters if shape else None, played, longest, seconds)
+    return duration(config, device, devices, shape.parameters if shape else None, games, seconds)
 
 
-def _longest(config: Config, episode: Trajectory) -> int:
-    """The most tokens of an episode of this game."""
-    turns, (prompt, between) = config.turns, _unsampled(episode)
-    most = prompt + turns.max_turns * (turns.max_tokens_per_turn + between)
-    longest = most if between or turns.max_turns == 1 else turns.max_tokens_per_episode
-    return min(longest, turns.max_tokens_per_episode)
+def _gpu() -> str:
+    """The first GPU's name; H100, which the estimate then names, where the run is read on a machine without one."""
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "H100"
 
 
 def _unsampled(episode: Trajectory) -> tuple[int, int]:
@@ -213,20 +215,6 @@ def _wrapped(command: Sequence[str], extra: Sequence[str]) -> str:
         f"{text}\n\n{passed}ragen-agent starts it with its own trainer, executor and weight check in OpenRLHF's places "
         "(ragen_agent.openrlhf.driver); by itself this line would train without them."
     )
-
-
-def _playing_ahead(console: Console, config: Config, settings: OpenRLHF, folder: Path) -> None:
-    """What ``openrlhf.staleness`` would save, from what a run in ``folder`` measured; it may not be there yet."""
-    metrics = folder / "metrics.jsonl"
-    phases = Phases.measured(read_json_lines(metrics)) if metrics.is_file() else None
-    if phases is None:
-        if settings.staleness:
-            _say(console, "- What that saves is simulated from a run: ragen-agent train --resume RUN --dry-run.")
-        return
-    playing = settings.vllm_engines * settings.vllm_tensor_parallel
-    training = playing if settings.colocate else devices_needed(config, settings) - playing
-    for sentence in describe_gain(phases, playing, training):
-        _say(console, f"- {sentence}")
 
 
 def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe | None, *, on_cpu: bool) -> None:
@@ -319,7 +307,7 @@ class TokenView:
 
 
 def scripted_episode(config: Config, chat: ChatFormat) -> TokenView:
-    """An episode on a training level of one game, whose replies the demonstrator writes."""
+    """An episode on a training level of a game, whose replies the demonstrator writes."""
     process = TokenMDP.from_settings(make_env(config, "train"), chat, config.turns)
     how = replace(config.demonstrations, mistakes=0.0)
     (t,) = demonstrate(process, [Instance(0, 0)], how, 0)

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from statistics import median
 
@@ -20,6 +19,7 @@ from ragen_agent.tasks.tasks import all_settings
 
 __all__ = [
     "BatchPlan",
+    "GamePlan",
     "check_supported",
     "describe",
     "devices_needed",
@@ -59,6 +59,25 @@ class BatchPlan:
         """Steps of the optimiser in a whole run; the first iterations replay less."""
         rows = [self.rows * (1 + min(training.replay, iteration)) for iteration in range(training.iterations)]
         return sum(training.updates * math.ceil(count / training.minibatch) for count in rows)
+
+
+@dataclass(frozen=True)
+class GamePlan:
+    """A game of the run, and the tokens of its episodes."""
+
+    config: Config  # of this game alone
+    iterations: float  # that all episodes of it would fill
+    prompt: int  # tokens before the first reply
+    between: int  # tokens between two replies, 0 where unknown
+    played: int  # tokens of an episode that the demonstrator plays
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of an episode."""
+        turns = self.config.turns
+        most = self.prompt + turns.max_turns * (turns.max_tokens_per_turn + self.between)
+        known = self.between or turns.max_turns == 1
+        return min(most, turns.max_tokens_per_episode) if known else turns.max_tokens_per_episode
 
 
 def _rows_of_episode(config: Config) -> int:
@@ -180,31 +199,31 @@ def _gpu_plan(config: Config, settings: OpenRLHF) -> list[str]:
     ]
 
 
-def doubts(config: Config, settings: OpenRLHF | None, played: Sequence[tuple[Config, int, int]]) -> list[str]:
-    """Warnings: replies that do not fit into an episode, and GPUs that stand idle.
+def doubts(config: Config, settings: OpenRLHF | None, games: Sequence[GamePlan]) -> list[str]:
+    """Warnings: replies that do not fit into an episode of their game, and GPUs that stand idle.
 
     Args:
         config: of the run.
         settings: of the distributed trainer; None for the local one.
-        played: of each game, its settings, the tokens before its first reply, and those between two replies, 0 where
-            unknown.
+        games: every game that the run plays.
     """
     found = []
-    for each, prompt, between in played:
-        turns, where = each.turns, f" in {each.game}" * bool(config.games)
+    for game in games:
+        turns = game.config.turns
         replies = turns.max_turns if turns.history < 0 else min(turns.max_turns, turns.history + 1)
         if config.program.command or not turns.keep_thinking:  # what a prompt keeps of earlier replies is not known
             replies = 1
         most, limit = turns.max_tokens_per_episode, turns.max_tokens_per_turn
-        others = prompt + (replies - 1) * between
+        others = game.prompt + (replies - 1) * game.between
         needed = others + replies * limit
         if needed > most:
             fits = max(0, most - others) // replies
             lower = f", or lower turns.max_tokens_per_turn to {fits}" if fits else ""
+            of = f" of {game.config.game}" if len(games) > 1 else ""
             found.append(
-                f"Replies may not fit{where}: {replies} of at most {limit:,} tokens and {others:,} of prompt and "
-                f"messages are {needed:,}, but turns.max_tokens_per_episode={most}, so an episode of long replies is "
-                f"cut. Raise it to {needed}{lower}."
+                f"Replies{of} may not fit: {replies} of at most {limit:,} tokens and {others:,} of prompt and messages "
+                f"are {needed:,}, but turns.max_tokens_per_episode={most}, so an episode of long replies is cut. Raise "
+                f"it to {needed}{lower}."
             )
     return [*dict.fromkeys(found), *(_idle_gpus(config, settings) if settings else [])]
 
@@ -239,19 +258,16 @@ class Rate:
     measured: str
 
 
-#: By the device. NeMo RL 0.4's performance summary: 1,562 tokens/s a GPU with 8.03B parameters, 540 with 32.8B.
-#: This project's benchmarks: SmolLM2-135M, 64 episodes an iteration, 407 to 3,438 tokens/s.
+#: By a part of the device's name. NeMo RL 0.4's performance summary: 1,562 tokens/s a GPU with 8.03B parameters, 540
+#: with 32.8B. This project's benchmarks: SmolLM2-135M, 64 episodes an iteration, 407 to 3,438 tokens/s.
 RATES = {
     "H100": Rate(
         12.5e12,
         17.7e12,
-        "H100s with 8B and 32B models, 2,048 episodes an iteration (NeMo RL 0.4; fewer, or other GPUs, take longer)",
+        "H100s with 8B and 32B models, 2,048 episodes an iteration (NeMo RL 0.4; fewer take longer)",
     ),
     "cpu": Rate(0.055e12, 0.46e12, "two CPU cores (AMD EPYC; Intel Xeon with AMX) with SmolLM2-135M"),
 }
-#: The most trained tokens a second with a model so small that its arithmetic does not count: the median and the fastest
-#: of the 3,006 runs that benchmarks/experiments records, evaluation included.
-_SMALL_ON_CPU = 3_900.0, 16_000.0
 
 
 def duration(
@@ -259,37 +275,37 @@ def duration(
     device: str,
     devices: int,
     parameters: int | None,
-    played: int,
-    longest: int,
+    games: Sequence[GamePlan],
     seconds: Sequence[float],
 ) -> str:
     """The tokens of a run and the time that it takes, as a sentence.
 
     Args:
         config: of the run.
-        device: a key of ``RATES``, or another name for one without a measured rate.
+        device: ``cpu``, or the GPU's name.
         devices: how many of them.
-        parameters: of the model, None where unknown.
-        played: tokens of an episode that the demonstrator plays, in the mean over the games.
-        longest: the most tokens of an episode.
+        parameters: of a pretrained model; None for others, with which no rate was measured.
+        games: every game that the run plays.
         seconds: of each iteration that the run's folder records.
     """
     training = config.training
-    episodes = training.iterations * training.groups * training.group_size
-    few, many = episodes * played, episodes * longest
+    episodes = training.groups * training.group_size
+    few = round(episodes * sum(game.iterations * game.played for game in games))
+    many = round(episodes * sum(game.iterations * game.longest for game in games))
     tokens = f"The run plays {few:,} tokens if replies are as short as the demonstrator's, {many:,} at most"
     if seconds:
         left, one = max(0, training.iterations - len(seconds)), median(seconds)
         measured = f"Its {len(seconds)} iterations took {one:.3g} s each in the median"
         return f"{tokens}. {measured}. Estimate: {_time(left * one)} for the {left} that are left."
-    rate = RATES.get(device)
-    if rate is None or parameters is None:
-        why = f"no rate was measured on {device}" if rate is None else "the model's size is not known"
-        return f"{tokens}; how long that takes is not estimated, since {why}."
-    most = _SMALL_ON_CPU if device == "cpu" else (inf, inf)
-    slow, fast = (devices * min(m, each / parameters) for m, each in zip(most, (rate.slow, rate.fast), strict=True))
+    kind = next((kind for kind in RATES if kind in device), "")
+    if not kind or parameters is None:
+        why = f"on {device}" if not kind else "with this model, or its size is not known"
+        return f"{tokens}; how long that takes is not estimated, since no rate was measured {why}."
+    rate = RATES[kind]
+    fast, slow = (devices * each / parameters for each in (rate.fast, rate.slow))
+    on = "" if kind == "cpu" else f" on {kind}s"
     return (
-        f"{tokens}. Estimate: {_time(few / fast)} to {_time(many / slow)}, without start and evaluation, from "
+        f"{tokens}. Estimate{on}: {_time(few / fast)} to {_time(many / slow)}, without start and evaluation, from "
         f"rates measured on {rate.measured}."
     )
 
