@@ -134,22 +134,6 @@ def test_numba_reads_no_settings_of_the_current_folder(tmp_path: Path, monkeypat
     assert subprocess.run(child, env=environment, capture_output=True, text=True, check=True).stdout == "\n"
 
 
-def test_the_servers_helper(dirty: Path) -> None:
-    import asyncio
-
-    from ragen_gym.serve.level_cost import LevelCosts
-
-    async def started() -> None:
-        cost = LevelCosts(1.0)
-        try:
-            await cost._running()
-        finally:
-            await cost.close()
-
-    asyncio.run(started())
-    assert not dirty.exists()
-
-
 def test_a_game_of_the_current_folder_is_still_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "agent_of_mine.py").write_text("def reply(messages, task):\n    return 'up'\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)

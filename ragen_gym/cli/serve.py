@@ -53,7 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        from ragen_gym.serve.server import bound_socket, check_token, run
+        from ragen_gym.serve.server import bound_socket, check_token, run, url_of
     except ImportError as error:
         raise ValueError(f"serving needs {error.name}: run `pip install 'ragen-gym[serve]'`.") from error
     limits = Limits(**{name: getattr(arguments, name) for name in declared(Limits)})
@@ -64,14 +64,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     for name in arguments.game:
         if load_task(name) is not None:
             raise ValueError(
-                f"--game {name} is a text task, and the server offers games alone, whose cost it can bound: use "
+                f"--game {name} is a text task, and the server offers games alone: use "
                 "ragen_gym.TaskEnv in your own process."
             )
         load(name)
 
-    def started(url: str) -> None:
-        who = "with a token" if token else "this machine only, no token"
-        print(f"ragen-gym: serving on {url} ({who}); {url}/docs says how; Ctrl-C ends it", file=sys.stderr, flush=True)
-
-    run(bound_socket(arguments.host, arguments.port), limits, token, started)
+    bound = bound_socket(arguments.host, arguments.port)
+    who, url = "with a token" if token else "this machine only, no token", url_of(bound)
+    print(f"ragen-gym: serving on {url} ({who}); {url}/docs says how; Ctrl-C ends it", file=sys.stderr, flush=True)
+    run(bound, limits, token)
     return 0

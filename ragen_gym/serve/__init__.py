@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ragen_gym.serve.app import create_app
     from ragen_gym.serve.client import RemoteBatchEnv, RemoteEnv, RemoteTurnEnv
-    from ragen_gym.serve.http_client import ServerError, ServerRefused, ServerUnreachable, SessionLost
+    from ragen_gym.serve.http_client import ServerError, ServerUnreachable, SessionLost
     from ragen_gym.serve.limits import Limits
     from ragen_gym.serve.server import serving
 
@@ -22,7 +22,6 @@ __all__ = [
     "RemoteEnv",
     "RemoteTurnEnv",
     "ServerError",
-    "ServerRefused",
     "ServerUnreachable",
     "SessionLost",
     "create_app",
@@ -35,7 +34,6 @@ _HOMES = {
     "RemoteEnv": "client",
     "RemoteTurnEnv": "client",
     "ServerError": "http_client",
-    "ServerRefused": "http_client",
     "ServerUnreachable": "http_client",
     "SessionLost": "http_client",
     "create_app": "app",

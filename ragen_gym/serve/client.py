@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -26,7 +26,6 @@ from ragen_gym.serve.serialization import (
     Json,
     Pixels,
     create_body,
-    images_of,
     number_of,
     options_body,
     pixels,
@@ -46,31 +45,16 @@ def _opened(url: str, body: Json, render_mode: str | None, token: str | None, ti
 
 
 class _RemoteSingle(gymnasium.Env[Any, Any]):
-    """A single environment on a server; ``arguments`` are those that its spec makes it again with."""
+    """A single environment on a server."""
 
     metadata: dict[str, Any] = {"render_modes": list(_RENDER_MODES), "render_fps": 4}  # noqa: RUF012  # Gymnasium's
 
-    def __init__(self, remote: RemoteSession, render_mode: str | None, arguments: Json) -> None:
+    def __init__(self, remote: RemoteSession, render_mode: str | None) -> None:
         self.render_mode = render_mode
         self._remote = remote
         self.session, self.about = remote.id, remote.about
         self.action_space = space_of(self.about["action_space"])
         self.observation_space = space_of(self.about["observation_space"])
-        env_id, grain = self.about["env"], self.about["grain"]
-        self.spec = EnvSpec(
-            f"{env_id.removesuffix('-v0')}-remote-{grain}-v0",
-            f"{type(self).__module__}:{type(self).__name__}",
-            order_enforce=False,
-            disable_env_checker=True,
-            max_episode_steps=self.about["max_episode_steps"],
-            kwargs={
-                "url": remote.url,  # never the token
-                "env": env_id,
-                "render_mode": render_mode,
-                "timeout": remote.timeout,
-                **arguments,
-            },
-        )
 
     @property
     def level(self) -> Level:
@@ -111,7 +95,7 @@ class RemoteEnv(_RemoteSingle):
     Args:
         url: where the server is, such as ``"http://127.0.0.1:8000"``.
         env: name or id of the game.
-        render_mode: ``"ansi"``, ``"rgb_array"`` (needs Pillow) or None.
+        render_mode: ``"ansi"``, ``"rgb_array"`` or None.
         max_episode_steps: moves after which an episode is truncated; None for the id's own. ``regret=True`` counts the
             moves left from it, as ``gymnasium.make`` cannot.
         token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
@@ -136,8 +120,7 @@ class RemoteEnv(_RemoteSingle):
         **arguments: Any,
     ) -> None:
         body = create_body(env, arguments, max_episode_steps=max_episode_steps)
-        again = {**arguments, "max_episode_steps": max_episode_steps}
-        super().__init__(_opened(url, body, render_mode, token, timeout), render_mode, again)
+        super().__init__(_opened(url, body, render_mode, token, timeout), render_mode)
         self._mask: npt.NDArray[np.int8] | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -154,10 +137,7 @@ class RemoteEnv(_RemoteSingle):
             ragen_gym.serve.SessionLost: the server no longer has the session.
             ragen_gym.serve.ServerUnreachable: no response came.
         """
-        number = np.asarray(action)
-        if number.ndim or number.dtype.kind not in "iu":
-            raise ValueError(f"action {action!r} is not an integer.")
-        answer = self._remote.post("step", {"action": int(action)})
+        answer = self._remote.post("step", {"action": action})
         observation = _observation(answer["observation"], self.observation_space.dtype)
         return observation, answer["reward"], answer["terminated"], answer["truncated"], self._noted(answer["info"])
 
@@ -198,16 +178,13 @@ class RemoteTurnEnv(_RemoteSingle):
     ) -> None:
         turn_options, env_options = split_turn_options(arguments)
         self.config = turn_config(config, turn_options)
-        budgets = asdict(self.config)
-        body = create_body(env, env_options, grain="turn", budgets=budgets)
-        super().__init__(_opened(url, body, render_mode, token, timeout), render_mode, {**budgets, **env_options})
+        body = create_body(env, env_options, grain="turn", budgets=asdict(self.config))
+        super().__init__(_opened(url, body, render_mode, token, timeout), render_mode)
         self.instructions: str = self.about["instructions"]
         self.action_names: tuple[str, ...] = tuple(self.about["action_names"])
         self.over = True
         self._messages: list[dict[str, Any]] = []
         self._images: list[Pixels] = []
-        space = self.observation_space
-        self._image_shape = (space["image"].shape or ()) if isinstance(space, gymnasium.spaces.Dict) else ()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode, as the local environment does."""
@@ -237,10 +214,7 @@ class RemoteTurnEnv(_RemoteSingle):
         self._add("user", text)
         if not self.config.sees:
             return text
-        pictures = images_of(answer.get("images") or [], self._image_shape)
-        if len(pictures) != 1:
-            raise ValueError(f"the server sent {len(pictures)} pictures with a message that shows one.")
-        picture = pictures[0]
+        picture = pixels(b64decode(answer["images"][0]))
         self._images.append(picture)
         return {"text": text, "image": picture.copy()}
 
@@ -303,26 +277,23 @@ class RemoteBatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
             body["reset_mask"] = np.asarray(body["reset_mask"]).tolist()
         if seed is not None:
             body["seed"] = items_of(seed) or seed
-        answer = self._remote.post("batch/reset", body)
-        return self._observations(answer["observations"]), _infos(answer["info"])
+        answer = self._remote.post("reset", body)
+        return self._observations(answer["observation"]), _infos(answer["info"])
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Play one move in every environment; raises as ``RemoteEnv.step`` does."""
-        moves = np.asarray(actions)
-        if moves.shape != (self.num_envs,) or moves.dtype.kind not in "iu":
-            raise ValueError(f"actions must be {self.num_envs} integers; got {moves.dtype} of shape {moves.shape}.")
-        answer = self._remote.post("batch/step", {"actions": moves.tolist()})
+        answer = self._remote.post("step", {"action": np.asarray(actions)})
         infos = _infos(answer["info"])
         if answer.get("final"):
             final = _infos(answer["final"])
             observations = np.full(self.num_envs, None, dtype=object)
             for i in np.flatnonzero(final["_success"]):
-                observations[i] = _observation(answer["final"]["observations"][i], np.uint8)
+                observations[i] = _observation(answer["final"]["observation"][i], np.uint8)
             mask = final["_success"]
             infos |= {"final_obs": observations, "_final_obs": mask, "final_info": final, "_final_info": mask.copy()}
         return (
-            self._observations(answer["observations"]),
-            np.array(answer["rewards"], np.float64),
+            self._observations(answer["observation"]),
+            np.array(answer["reward"], np.float64),
             np.array(answer["terminated"], np.bool_),
             np.array(answer["truncated"], np.bool_),
             infos,

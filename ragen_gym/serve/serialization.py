@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-from base64 import b64decode, b64encode
+import struct
 from collections.abc import Sequence
-from math import isnan, nan, prod
+from math import isnan, nan
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -18,31 +16,24 @@ from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.validation import checked_options, items_of, shown
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.games.values import MoveValue, TurnValue, Value
-from ragen_gym.render.png import decode_png, encode_png
+from ragen_gym.render.png import decode_png
 
 __all__ = [
     "Json",
     "Pixels",
     "create_body",
-    "images_json",
-    "images_of",
-    "number_json",
     "number_of",
-    "observation_json",
     "options_body",
     "pixels",
+    "plain",
     "request_json",
     "space_json",
     "space_of",
-    "turn_value_json",
     "turn_value_of",
 ]
 
 Json = dict[str, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
-
-#: Numbers of an observation, at most; the largest picture of a server has fewer.
-_LARGEST_BOX = 2**24
 
 #: Arguments of ``ragen_gym.StepEnv`` that the server takes as fields of their own; all others are options of the game.
 _FIELDS = (
@@ -77,12 +68,12 @@ def request_json(body: Json) -> bytes:
         TypeError: a value that is not JSON.
     """
 
-    def plain(value: Any) -> Any:
+    def of_numpy(value: Any) -> Any:
         if isinstance(value, np.generic | np.ndarray):
             return value.tolist()
         raise TypeError(f"{value!r} cannot be sent to a server: it is not JSON.")
 
-    return json.dumps(body, default=plain, ensure_ascii=False).encode()
+    return json.dumps(body, default=of_numpy).encode()
 
 
 def space_json(space: Any) -> Json:
@@ -104,29 +95,9 @@ def space_json(space: Any) -> Json:
 
 
 def space_of(about: Any) -> Any:
-    """The space that ``space_json`` describes.
-
-    Raises:
-        ValueError: what a server sent is none, or one of more numbers than any picture has.
-    """
-    try:
-        if _numbers(about) > _LARGEST_BOX:
-            raise ValueError("too large")
-        return _space_of(about)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise ValueError(f"the server described a space that cannot be made: {shown(about)}.") from None
-
-
-def _numbers(about: Any) -> int:
-    """How many numbers an observation of a space has."""
+    """The space that ``space_json`` describes."""
     if about["type"] == "Dict":
-        return sum(map(_numbers, about["spaces"].values()))
-    return abs(int(prod(about.get("shape", ()))))
-
-
-def _space_of(about: Any) -> Any:
-    if about["type"] == "Dict":
-        return spaces.Dict({name: _space_of(each) for name, each in about["spaces"].items()})
+        return spaces.Dict({name: space_of(each) for name, each in about["spaces"].items()})
     if about["type"] == "Discrete":
         return spaces.Discrete(about["n"])
     if about["type"] == "Text":
@@ -134,74 +105,36 @@ def _space_of(about: Any) -> Any:
     return spaces.Box(about["low"], about["high"], tuple(about["shape"]), np.dtype(about["dtype"]).type)
 
 
-def observation_json(observation: Any) -> Any:
-    """An observation, or those of a batch, as JSON."""
-    if isinstance(observation, str):
-        return observation
-    if isinstance(observation, np.ndarray) and observation.dtype != object:
-        return observation.tolist()
-    return [None if one is None else observation_json(one) for one in observation]
-
-
-def images_json(pictures: Sequence[Pixels]) -> list[str]:
-    """Pictures as PNG files in base64."""
-    return [b64encode(encode_png(picture)).decode() for picture in pictures]
-
-
-def images_of(texts: Any, shape: tuple[int, ...]) -> list[Pixels]:
-    """The pictures of ``images_json``, each uint8 of ``shape``.
-
-    Raises:
-        ValueError: what a server sent is not that; which picture, and what is wrong with it.
-    """
-    found = []
-    for place, text in enumerate(texts):
-        try:
-            found.append(decode_png(b64decode(text, validate=True), shape))
-        except (ValueError, TypeError) as error:  # a binascii.Error is a ValueError
-            raise ValueError(f"the server sent a picture, number {place}, that cannot be read: {error}") from None
-    return found
+def plain(value: Any) -> Any:
+    """An observation or a value of an info as JSON; NaN, which JSON does not have, is None."""
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist()) if value.dtype == object else value.tolist()
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and isnan(value) else value
 
 
 def pixels(png: bytes) -> Pixels:
     """A PNG as uint8 (height, width, 3)."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise gymnasium.error.DependencyNotInstalled(
-            "pictures need Pillow: run `pip install 'ragen-gym[render]'`."
-        ) from None
-    with Image.open(io.BytesIO(png)) as image:
-        return np.asarray(image.convert("RGB"))
-
-
-def number_json(number: float) -> float | None:
-    """A number; None for NaN, which JSON does not have."""
-    return None if isnan(number) else number
+    width, height = struct.unpack(">II", png[16:24])
+    return decode_png(png, (height, width, 3))
 
 
 def number_of(number: float | None) -> float:
-    """What ``number_json`` was made of."""
+    """The number that ``plain`` was given."""
     return nan if number is None else float(number)
 
 
-def turn_value_json(value: TurnValue) -> Json:
-    """A ``TurnValue``, each number as [of the return, of the success]."""
-    pairs = {name: list(map(number_json, pair)) for name, pair in zip(value._fields[:-1], value[:-1], strict=True)}
-    moves = [
-        {"regret": list(map(number_json, m.regret)), "chance": list(map(number_json, m.chance))} for m in value.moves
-    ]
-    return {**pairs, "moves": moves}
-
-
-def turn_value_of(fields: Json) -> TurnValue:
-    """What ``turn_value_json`` was made of."""
+def turn_value_of(fields: Sequence[Any]) -> TurnValue:
+    """The ``TurnValue`` that ``plain`` was given."""
 
     def value(pair: Sequence[float | None]) -> Value:
         return Value(*map(number_of, pair))
 
-    moves = tuple(MoveValue(value(move["regret"]), value(move["chance"])) for move in fields["moves"])
-    return TurnValue(**{name: value(fields[name]) for name in TurnValue._fields[:-1]}, moves=moves)
+    values: list[Any] = [value(pair) for pair in fields[:-1]]
+    return TurnValue._make([*values, tuple(MoveValue(*map(value, move)) for move in fields[-1])])
 
 
 def options_body(options: Json | None, *others: str) -> Json:

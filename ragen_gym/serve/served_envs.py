@@ -1,7 +1,8 @@
-"""What an environment is to the server: one interface of JSON values for single moves, whole replies and batches."""
+"""The environments of the server behind one interface of JSON values: single moves, whole replies, and batches."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import asdict
 from typing import Any
 
@@ -9,33 +10,26 @@ import gymnasium
 import numpy as np
 
 from ragen_gym.core.text import Vocabulary
-from ragen_gym.envs.regret import REGRET_KEYS
+from ragen_gym.core.turn_config import turn_config
 from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.games.game import Game
-from ragen_gym.games.registry import GameSpec, build_game
+from ragen_gym.games.registry import GameSpec
+from ragen_gym.render.png import encode_png
 from ragen_gym.serve.errors import RequestError, library_errors
-from ragen_gym.serve.limits import REGRET_ENTRIES, check_options
-from ragen_gym.serve.schemas import BatchResetRequest, CreateRequest, ResetRequest
-from ragen_gym.serve.serialization import (
-    Json,
-    Pixels,
-    images_json,
-    number_json,
-    observation_json,
-    space_json,
-    turn_value_json,
-)
+from ragen_gym.serve.limits import REGRET_ENTRIES
+from ragen_gym.serve.schemas import CreateRequest, ResetRequest, Symbols
+from ragen_gym.serve.serialization import Json, Pixels, plain, space_json
 
 __all__ = ["ServedBatch", "ServedEnv", "ServedSingle", "ServedStep", "ServedTurn", "make_env"]
 
-AnyReset = BatchResetRequest | ResetRequest
+#: Environments of a batch whose moves take so little time that they need no thread.
+_QUICK_ENVS = 16
 
 
 class ServedEnv:
     """One environment, or one batch, with its state."""
 
-    num_envs = 1  # of a batch
-    slow = False  # whether a reply may take long: to draw, to score boards in the thinking, or to value a turn
+    num_envs: int | None = None  # of a batch
+    slow = False  # whether an action may take long: a large batch, pictures, boards in the thinking, values
 
     def __init__(self, env: Any) -> None:
         self.env = env  # as Gymnasium or ``ragen_gym.make_turn`` makes it
@@ -43,15 +37,17 @@ class ServedEnv:
         self._reset_once = False
 
     def describe(self) -> Json:
-        """What a client must know of it: actions, spaces, horizon."""
+        """The actions, spaces and horizon."""
+        single = "" if self.num_envs is None else "single_"
         return {
             "action_names": [action.name.capitalize() for action in self.env.unwrapped.game.Action],
-            "action_space": space_json(self._space("action_space")),
-            "observation_space": space_json(self._space("observation_space")),
+            "action_space": space_json(getattr(self.env, f"{single}action_space")),
+            "observation_space": space_json(getattr(self.env, f"{single}observation_space")),
             "max_episode_steps": self.env.spec and self.env.spec.max_episode_steps,
+            "instructions": None,
         }
 
-    def reset(self, request: AnyReset) -> Json:
+    def reset(self, request: ResetRequest) -> Json:
         """Start an episode."""
         with library_errors():
             answer = self._reset(request)
@@ -59,9 +55,9 @@ class ServedEnv:
         return answer
 
     def state(self) -> Json:
-        """Boards and levels as texts, none before the first reset; the conversation, where there is one."""
+        """Boards and levels as texts, none before the first reset."""
         boards, levels = self._boards_and_levels() if self._reset_once else ([], [])
-        return {"playing": self.playing, "boards": boards, "levels": levels, "messages": self._messages()}
+        return {"playing": self.playing, "boards": boards, "levels": levels}
 
     def pixels(self, index: int) -> Pixels:
         """The picture of the board of that environment, uint8 (height, width, 3).
@@ -71,9 +67,9 @@ class ServedEnv:
         """
         if self.env.render_mode is None:
             raise RequestError("not_rendering", "this session draws nothing: create it with render=true.")
-        if not 0 <= index < self.num_envs:
+        if index >= (count := self.num_envs or 1):
             raise RequestError(
-                "bad_value", f"index={index} is not an environment of this session: choose 0 to {self.num_envs - 1}."
+                "bad_value", f"index={index} is not an environment of this session: choose 0 to {count - 1}."
             )
         with library_errors():
             return self._drawn(index)
@@ -82,27 +78,21 @@ class ServedEnv:
         """Close the environment."""
         self.env.close()
 
-    def _space(self, name: str) -> Any:
-        return getattr(self.env, name)
-
     def _drawn(self, index: int) -> Pixels:
         pixels: Pixels = self.env.render()
         return pixels
 
-    def _reset(self, request: AnyReset) -> Json:
+    def _reset(self, request: ResetRequest) -> Json:
         raise NotImplementedError
 
     def _boards_and_levels(self) -> tuple[list[str], list[str]]:
         raise NotImplementedError
 
-    def _messages(self) -> list[dict[str, Any]] | None:
-        return None
-
 
 class ServedSingle(ServedEnv):
     """One environment, of moves or of replies."""
 
-    def _reset(self, request: AnyReset) -> Json:
+    def _reset(self, request: ResetRequest) -> Json:
         options = request.model_dump(exclude_none=True)
         if "reset_mask" in options or any(isinstance(value, list) for value in options.values()):
             raise RequestError(
@@ -117,42 +107,31 @@ class ServedSingle(ServedEnv):
         with library_errors():
             observation, reward, terminated, truncated, info = self.env.step(action)
         self.playing = not (terminated or truncated)
-        return {
-            **self._observed(observation),
-            "reward": float(reward),
-            "terminated": terminated,
-            "truncated": truncated,
-            "info": self._info(info),
-        }
+        ends = {"reward": float(reward), "terminated": terminated, "truncated": truncated}
+        return {**self._observed(observation), **ends, "info": self._info(info)}
 
     def _observed(self, observation: Any) -> Json:
         """An observation as fields of the answer."""
-        return {"observation": observation_json(observation)}
+        return {"observation": plain(observation)}
 
     def _boards_and_levels(self) -> tuple[list[str], list[str]]:
         env = self.env.env if isinstance(self.env, TurnEnv) else self.env.unwrapped
         return [env.text], [env.level.text]
 
     def _info(self, info: Json) -> Json:
-        raise NotImplementedError
+        return {name: plain(value) for name, value in info.items()}
 
 
 class ServedStep(ServedSingle):
     """Single moves: ``gymnasium.make`` of the spec's id."""
 
-    def step(self, action: int) -> Json:
+    def step(self, action: int | list[int]) -> Json:
         """Play one move."""
+        if isinstance(action, list):
+            raise RequestError("bad_value", "this session is one environment: give one action.")
         if not self.playing:
             raise RequestError("no_episode", "the episode is over, or none was started: reset before a step.")
         return self._step(action)
-
-    def _info(self, info: Json) -> Json:
-        return {
-            "level_id": info["level_id"],
-            "action_mask": info["action_mask"].tolist(),
-            "success": bool(info["success"]),
-            **{key: number_json(info[key]) for key in REGRET_KEYS if key in info},
-        }
 
 
 class ServedTurn(ServedSingle):
@@ -161,7 +140,6 @@ class ServedTurn(ServedSingle):
     def __init__(self, env: TurnEnv, max_reply: int) -> None:
         super().__init__(env)
         self.slow = bool(env.config.sees or env.config.state_parts or env.env.regret)
-        self._conversation: list[dict[str, Any]] = []
         self._characters, self._max_reply = 0, max_reply
 
     def describe(self) -> Json:
@@ -190,24 +168,19 @@ class ServedTurn(ServedSingle):
     def _observed(self, observation: Any) -> Json:
         if isinstance(observation, str):
             return {"observation": observation}
-        return {"observation": observation["text"], "images": images_json([observation["image"]])}
+        picture = b64encode(encode_png(observation["image"])).decode()
+        return {"observation": observation["text"], "images": [picture]}
 
-    def _reset(self, request: AnyReset) -> Json:
+    def _reset(self, request: ResetRequest) -> Json:
         answer = super()._reset(request)
         self._characters = 0
         return answer
 
-    def _messages(self) -> list[dict[str, Any]]:
-        return self._conversation
-
     def _info(self, info: Json) -> Json:
-        self._conversation = list(info.pop("messages"))
-        info.pop("images", None)
-        if "turn_value" in info:
-            info |= {"regret": number_json(info["regret"]), "turn_value": turn_value_json(info["turn_value"])}
-        reply = info["reply"]
+        reply = info["reply"]  # the client has its text, and the conversation
         fields = reply and {name: value for name, value in vars(reply).items() if name != "text"}
-        return {**info, "reply": fields, "action_names": list(self.env.action_names)}
+        kept = {name: value for name, value in info.items() if name not in ("messages", "images")}
+        return super()._info({**kept, "reply": fields, "action_names": self.env.action_names})
 
 
 class ServedBatch(ServedEnv):
@@ -215,43 +188,29 @@ class ServedBatch(ServedEnv):
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self.num_envs = env.num_envs
+        self.num_envs, self.slow = env.num_envs, env.num_envs > _QUICK_ENVS
 
-    def step(self, actions: list[int]) -> Json:
+    def step(self, actions: int | list[int]) -> Json:
         """Play one move in every environment."""
+        given = [actions] if isinstance(actions, int) else actions
         with library_errors():
-            moves = np.array(actions, dtype=object if any(abs(a) >= 2**62 for a in actions) else np.int64)
+            moves = np.array(given, dtype=object if any(abs(a) >= 2**62 for a in given) else np.int64)
             observations, rewards, terminated, truncated, infos = self.env.unwrapped.step(moves)
-        answer = {
-            "observations": observation_json(observations),
-            "rewards": rewards.tolist(),
-            "terminated": terminated.tolist(),
-            "truncated": truncated.tolist(),
-            "info": _batch_info(infos),
-        }
+        ends = {"reward": rewards.tolist(), "terminated": terminated.tolist(), "truncated": truncated.tolist()}
+        answer = {"observation": plain(observations), **ends, "info": _batch_info(infos)}
         if "final_info" in infos:
-            answer["final"] = {
-                **_batch_info(infos["final_info"]),
-                "observations": observation_json(infos["final_obs"]),
-            }
+            answer["final"] = {**_batch_info(infos["final_info"]), "observation": plain(infos["final_obs"])}
         return answer
-
-    def _space(self, name: str) -> Any:
-        return getattr(self.env, f"single_{name}")
 
     def _drawn(self, index: int) -> Pixels:
         pixels: Pixels = self.env.unwrapped.picture(index)  # ``render`` draws all: gigabytes of a large batch
         return pixels
 
-    def _reset(self, request: AnyReset) -> Json:
-        mask = getattr(request, "reset_mask", None)
-        options: Json = {
-            "level": request.level,
-            "noise_seed": request.noise_seed,
-            "reset_mask": None if mask is None else np.array(mask, np.bool_),
-        }
+    def _reset(self, request: ResetRequest) -> Json:
+        options: Json = request.model_dump(include={"level", "noise_seed"})
+        options["reset_mask"] = None if request.reset_mask is None else np.array(request.reset_mask, np.bool_)
         observations, infos = self.env.unwrapped.reset(seed=request.seed, options=options)
-        return {"observations": observation_json(observations), "info": _batch_info(infos)}
+        return {"observation": plain(observations), "info": _batch_info(infos)}
 
     def _boards_and_levels(self) -> tuple[list[str], list[str]]:
         env = self.env.unwrapped
@@ -260,16 +219,12 @@ class ServedBatch(ServedEnv):
 
 def _batch_info(infos: Json) -> Json:
     which = infos["_success"]
-    return {
-        "which": None if which.all() else which.tolist(),
-        "level_id": infos["level_id"].tolist(),
-        "action_mask": infos["action_mask"].tolist(),
-        "success": infos["success"].tolist(),
-    }
+    values = {name: infos[name].tolist() for name in ("level_id", "action_mask", "success")}
+    return {"which": None if which.all() else which.tolist(), **values}
 
 
 def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEnv:
-    """The environment that a request asks for.
+    """The environment that a request asks for; its game's options are known to be such.
 
     Raises:
         RequestError: the library does not allow a value, or arguments of another grain were given.
@@ -289,51 +244,28 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
                 "bad_value",
                 f"{name} does not go with grain={request.grain!r}, num_envs={request.num_envs!r}: {needs}.",
             )
-    arguments: Json = {
-        **request.env_options,
-        "split": request.split,
-        "preset": request.preset,
-        "levels": request.levels,
-        "skip_invalid": request.skip_invalid,
-        "observation": request.observation,
-        "text_format": request.text_format,
-        "vocabulary": request.vocabulary,
-        "tile_size": request.tile_size,
-        "render_mode": "rgb_array" if request.render else None,
-        "regret": request.regret,
-    }
+    fields = {"split", "preset", "levels", "skip_invalid", "text_format", "vocabulary", "tile_size", "regret"}
+    arguments: Json = {**request.env_options, **request.model_dump(include=fields)}
+    arguments["render_mode"] = "rgb_array" if request.render else None
     with library_errors(request.env_options):
-        build_game(spec, request.env_options, request.preset)  # an error for what is no option, such as a file's path
-        if request.vocabulary is not None and not isinstance(request.vocabulary, str):
+        if isinstance(request.vocabulary, Symbols):
             arguments["vocabulary"] = Vocabulary(request.vocabulary.name, request.vocabulary.symbols)
         if request.render:
             from ragen_gym.render.canvas import load_pygame
 
             load_pygame()
-        if request.grain == "turn":
-            del arguments["observation"]  # an option of a turn, among the budgets
-            options = request.budgets.model_dump() if request.budgets else {}
-            env = make_turn(spec.name, **options, **arguments)
-            _check_sizes(env.env.games)
-            return ServedTurn(_bounded(env), max_reply)
+        if by_turns:
+            turns = make_turn(spec.name, turn_config(None, request.budgets or {}), **arguments)
+            return ServedTurn(_bounded(turns), max_reply)
+        arguments["observation"] = request.observation
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps
             if request.regret is True:  # the environment knows nothing of the wrapper that ends its episodes
                 arguments["regret"] = request.max_episode_steps
         if request.num_envs is None:
-            single: Any = gymnasium.make(spec.id, disable_env_checker=True, **arguments)
-            _check_sizes(single.unwrapped.games)
-            return ServedStep(_bounded(single))
-        mode = request.autoreset or "NextStep"
-        batch: Any = gymnasium.make_vec(spec.id, request.num_envs, autoreset_mode=mode, **arguments)
-        _check_sizes(batch.unwrapped.games)
-        return ServedBatch(batch)
-
-
-def _check_sizes(games: list[Game]) -> None:
-    """Check that levels do not bring boards larger than the options may ask for."""
-    for game in games:
-        check_options({"height": game.height, "width": game.width})
+            return ServedStep(_bounded(gymnasium.make(spec.id, disable_env_checker=True, **arguments)))
+        mode: Any = request.autoreset or "NextStep"
+        return ServedBatch(gymnasium.make_vec(spec.id, request.num_envs, autoreset_mode=mode, **arguments))
 
 
 def _bounded(env: Any) -> Any:

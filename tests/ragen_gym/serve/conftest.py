@@ -13,7 +13,7 @@ from ragen_gym.serve import Limits, serving
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The URL of a server in a thread of this process."""
-    with serving(Limits(rate=0)) as url:
+    with serving(Limits()) as url:
         yield url
 
 

@@ -1,10 +1,9 @@
-"""Connections that ask for nothing: a deadline for every request's header, and limits on how many may be open."""
+"""Connections that ask for nothing: deadlines for the header and the body of every request."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from ragen_gym.serve import Limits, serving
+from ragen_gym.serve import serving
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -20,8 +19,10 @@ GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[str]:
     """A server that waits for half a second for a header."""
-    with serving(Limits(rate=0, header_timeout=0.5)) as url:
-        yield url
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ragen_gym.serve.server._HEADER_SECONDS", 0.5)
+        with serving() as url:
+            yield url
 
 
 def connected(url: str, source: str = "127.0.0.1") -> socket.socket:
@@ -130,55 +131,6 @@ def test_a_header_has_a_greatest_size(server: str) -> None:
     assert httpx.get(f"{server}/health").status_code == 200
 
 
-@pytest.mark.parametrize(("seconds", "unread"), [(0.5, 2**27), (600.0, 1)])
-def test_a_client_that_never_reads_is_dropped(seconds: float, unread: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ragen_gym.serve.server._READ_SECONDS", seconds)
-    monkeypatch.setattr("ragen_gym.serve.server._UNREAD", unread)
-    with serving(Limits(rate=0, max_connections=1)) as url, socket.socket() as link:
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # more than the kernel holds for it comes soon
-        link.connect(("127.0.0.1", urlsplit(url).port))
-        link.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
-        until_served(url, "127.0.0.1")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs several loopback addresses")
-def test_one_address_cannot_take_all_connections() -> None:
-    limits = Limits(rate=0, max_connections=5, max_connections_per_client=3)
-    with serving(limits) as url, contextlib.ExitStack() as links:
-        mine = [links.enter_context(connected(url, "127.0.0.2")) for _ in range(3)]
-        for link in mine:
-            link.sendall(GET[:-2])
-        refused(url, "127.0.0.2", b"3 connections of one client")
-        others = [links.enter_context(connected(url, "127.0.0.3")) for _ in range(2)]
-        for link in others:
-            link.sendall(GET)
-            assert answer(link).startswith(b"HTTP/1.1 200")
-        refused(url, "127.0.0.4", b"5 connections")
-        mine[0].sendall(b"\r\n")
-        assert answer(mine[0]).startswith(b"HTTP/1.1 200")
-        mine[0].close()
-        until_served(url, "127.0.0.4")
-
-
-def until_served(url: str, source: str) -> None:
-    """Ask until an answer comes: a place is free once the server has seen the end of the connection that had it."""
-    for _ in range(300):
-        with connected(url, source) as link, contextlib.suppress(ConnectionError):
-            link.sendall(GET)
-            if link.recv(65536).startswith(b"HTTP/1.1 200"):
-                return
-        time.sleep(0.1)
-    raise AssertionError("the place of a connection that is over is not given to another")
-
-
-def refused(url: str, source: str, words: bytes) -> None:
-    """A connection beyond the limits is told so, and closed."""
-    with connected(url, source) as link:
-        said = until_end(link)
-    assert said.startswith(b"HTTP/1.1 503 "), said
-    assert words in said
-
-
 def test_a_wrong_token_ends_the_connection() -> None:
     with serving(token="a-token-of-some-length") as url, connected(url) as link:
         link.sendall(b"GET /envs HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -186,3 +138,12 @@ def test_a_wrong_token_ends_the_connection() -> None:
         assert said.startswith(b"HTTP/1.1 401 ")
         assert b"unauthorized" in said
         assert b"connection: close" in said.lower()
+
+
+def test_a_body_that_does_not_end_is_not_waited_for(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ragen_gym.serve.middleware._BODY_SECONDS", 0.3)
+    with connected(server) as link:
+        link.sendall(b"POST /sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx")
+        said = until_end(link)
+    assert said.startswith(b"HTTP/1.1 408 ")
+    assert b"body did not arrive" in said

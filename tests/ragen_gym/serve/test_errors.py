@@ -29,20 +29,19 @@ CREATE = [
         "success_rate=2 must be a number from 0 to 1",
     ),
     ({"env": "FrozenLake", "env_options": {"success_rate": "1"}}, "bad_value", "must be a number"),
-    ({"env": "FrozenLake", "env_options": {"success_rate": {}}}, "bad_value", "cannot be an object"),
+    ({"env": "FrozenLake", "env_options": {"success_rate": {}}}, "bad_value", "must be a number"),
     ({"env": "FrozenLake", "env_options": {"success_rate": True}}, "bad_value", "must be a number"),
     ({"env": "FrozenLake", "env_options": {"levels": "/etc/passwd"}}, "bad_value", "has no option 'levels'"),
     ({"env": "FrozenLake", "env_options": {"render_mode": "human"}}, "bad_value", "has no option 'render_mode'"),
     ({"env": "Sokoban", "env_options": {"wall_prob": "x"}}, "bad_value", "wall_prob"),
     ({"env": "Bandit", "env_options": {"pulls": "2"}}, "bad_value", "pulls"),
-    ({"env": "Bandit", "env_options": {"names": [1, 2]}}, "too_large", "names"),
-    ({"env": "FrozenLake", "env_options": {"success_rate": NAN}}, "bad_value", "success_rate=nan is no finite number"),
+    ({"env": "Bandit", "env_options": {"names": [1, 2]}}, "bad_value", "names"),
+    ({"env": "FrozenLake", "env_options": {"success_rate": NAN}}, "bad_value", "success_rate=nan must be"),
     (
         {"env": "FrozenLake", "env_options": {"success_rate": -INF}},
         "bad_value",
-        "success_rate=-inf is no finite number",
+        "success_rate=-inf must be",
     ),
-    ({"env": "Bandit", "env_options": {"low": -1e30}}, "too_large", "low=-1e+30 is below -1000000, the least"),
     ({"env": "FrozenLake", "levels": "/etc/passwd"}, "bad_request", "valid list"),
     ({"env": "my_game:Maze"}, "bad_value", "`ragen-gym serve` does with --game my_game:Maze."),
     ({"env": "FrozenLake", "levels": ["/etc/passwd"]}, "bad_value", "unknown symbol"),
@@ -209,35 +208,30 @@ def test_turns_out_of_order(http: httpx.Client) -> None:
 
 def test_batches_out_of_order(http: httpx.Client) -> None:
     path = session(http, env="FrozenLake", num_envs=2)
-    assert refused(http.post(f"{path}/batch/step", json={"actions": [0, 0]}))[1] == "no_episode"
-    http.post(f"{path}/batch/reset", json={"seed": 0})
+    assert refused(http.post(f"{path}/step", json={"action": [0, 0]}))[1] == "no_episode"
+    http.post(f"{path}/reset", json={"seed": 0})
     for actions in ([0], [0, 4], [0, 2**70], [0, -1]):
-        status, code, message = refused(http.post(f"{path}/batch/step", json={"actions": actions}))
+        status, code, message = refused(http.post(f"{path}/step", json={"action": actions}))
         assert (status, code) == (422, "bad_value")
         assert message.startswith("actions must be 2 integers, each one of 0 LEFT")
-    assert refused(http.post(f"{path}/batch/reset", json={"reset_mask": [False, False]}))[0] == 422
-    assert refused(http.post(f"{path}/batch/reset", json={"reset_mask": [True]}))[0] == 422
+    assert refused(http.post(f"{path}/reset", json={"reset_mask": [False, False]}))[0] == 422
+    assert refused(http.post(f"{path}/reset", json={"reset_mask": [True]}))[0] == 422
 
 
 def test_another_grain(http: httpx.Client) -> None:
-    requests: dict[str, dict[str, Any]] = {
-        "reset": {},
-        "step": {"action": 0},
-        "turn": {"reply": ""},
-        "batch/reset": {},
-        "batch/step": {"actions": [0]},
-    }
-    for body, takes in (
-        ({}, {"reset", "step"}),
-        ({"grain": "turn"}, {"reset", "turn"}),
-        ({"num_envs": 1}, {"batch/reset", "batch/step"}),
-    ):
+    requests: dict[str, dict[str, Any]] = {"reset": {}, "step": {"action": 0}, "turn": {"reply": ""}}
+    for body, takes in (({}, "step"), ({"grain": "turn"}, "turn"), ({"num_envs": 1}, "step")):
         path = session(http, env="FrozenLake", **body)
         for name, request in requests.items():
             answer = http.post(f"{path}/{name}", json=request)
-            assert (answer.status_code == 200) == (name in takes), answer.text
-            if name not in takes:
+            assert (answer.status_code == 200) == (name in ("reset", takes)), answer.text
+            if name not in ("reset", takes):
                 assert refused(answer)[:2] == (409, "wrong_grain")
+    path = session(http, env="FrozenLake", start={})
+    assert refused(http.post(f"{path}/step", json={"action": [0]}))[1:] == (
+        "bad_value",
+        "this session is one environment: give one action.",
+    )
 
 
 def test_pictures_that_were_not_asked_for(http: httpx.Client) -> None:
@@ -259,7 +253,7 @@ def test_unknown_sessions_and_pages(http: httpx.Client) -> None:
     assert refused(http.get("/nothing"))[:2] == (404, "not_found")
     answer = http.put(path)
     assert refused(answer)[:2] == (405, "method_not_allowed")
-    assert answer.headers["Allow"] == "DELETE, GET"
+    assert answer.headers["Allow"] == "GET"
 
 
 def test_clients_raise_what_the_library_raises(server: str) -> None:

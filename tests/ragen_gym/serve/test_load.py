@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ragen_gym.serve.limits import Limits
-from ragen_gym.serve.schemas import Budgets, CreateRequest
+from ragen_gym.serve.schemas import CreateRequest
 from ragen_gym.serve.served_envs import ServedTurn
 from ragen_gym.serve.server import allow_many_files
 from ragen_gym.serve.service import Service
@@ -45,7 +45,7 @@ def test_thousands_of_sessions_play_at_once() -> None:
         for some in hundreds(players):
             await asyncio.gather(*(player.close() for player in some))
 
-    with started("--port", "0", "--rate", "0", "--max-memory", str(2**18 * count)) as port:
+    with started("--port", "0", "--max-memory", str(2**18 * count)) as port:
         asyncio.run(crowd(port))
 
 
@@ -80,7 +80,7 @@ def test_dear_requests_hold_up_nobody() -> None:
             player.drop()
         return max(sum(began < at < ended for at in moves) for began, ended in resets)
 
-    with started("--port", "0", "--rate", "0") as port:
+    with started("--port", "0") as port:
         assert asyncio.run(most_moves_during_a_reset(port)) >= 3
 
 
@@ -89,14 +89,17 @@ def test_dear_requests_hold_up_nobody() -> None:
     [
         ("MainThread", {}),
         ("levels", {"regret": True}),
-        ("levels", {"budgets": Budgets(grounding=True)}),
-        ("levels", {"budgets": Budgets(observation="image")}),
+        ("levels", {"budgets": {"grounding": True}}),
+        ("levels", {"budgets": {"observation": "image"}}),
     ],
 )
 def test_replies_that_take_long_to_read_hold_up_nobody(thread: str, options: dict[str, Any]) -> None:
     async def thread_of_a_turn() -> str:
         service, request = Service(Limits()), CreateRequest(env="FrozenLake", grain="turn", **options)
         session = json.loads(await service.create(request, "me"))["session"]
-        return str(await service.ask(session, ServedTurn, lambda env: threading.current_thread().name, light=True))
+        env = service.store.get(session).env
+        assert isinstance(env, ServedTurn)
+        env.turn = lambda reply: {"thread": threading.current_thread().name}  # type: ignore[method-assign]
+        return str(await service.turn(session, "Up"))
 
     assert thread in asyncio.run(thread_of_a_turn())

