@@ -47,7 +47,7 @@ from ragen_gym.core.threads import wait_passively
 __all__ = ["main"]
 
 HERE = Path(__file__).parent
-SUITES = ("ragen-v1", "generalization-v1")
+SUITES = ("ragen-v1", "generalization")
 SHOWN = 10
 """Episodes in the viewer of a suite's page."""
 

@@ -22,7 +22,7 @@ from ragen_agent.cli.settings import (
 )
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_gym.core.command_line import stops_at_sigterm
-from ragen_gym.core.levels import SPLIT_NAMES
+from ragen_gym.core.levels import SPLITS
 
 if TYPE_CHECKING:
     from ragen_agent.run.console import Display
@@ -53,9 +53,9 @@ def add(commands: Any) -> None:
     )
     evaluate.add_argument(
         "--split",
-        choices=SPLIT_NAMES,
+        choices=SPLITS,
         metavar="SPLIT",
-        help=f"whose levels: {', '.join(SPLIT_NAMES)} (default: the run's, or test; of a bandit train)",
+        help=f"whose levels: {', '.join(SPLITS)} (default: the run's, or test; of a bandit train)",
     )
     evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default: the run's, or 256)")
     evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default: the run's, or 0.5)")

@@ -15,7 +15,7 @@ from typing import Any
 
 from ragen_agent.config.config_checks import check_config
 from ragen_agent.config.training import Training
-from ragen_gym.core.levels import SPLIT_NAMES
+from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.settings import check_settings, setting
 from ragen_gym.core.turn_config import TurnConfig
 
@@ -237,7 +237,7 @@ class Evaluation:
     """The evaluation before and after training: one episode on each of some fixed, distinct levels."""
 
     levels: int = setting(256, "how many", low=1, unit="levels")
-    split: str = setting("test", "split of the levels", choices=SPLIT_NAMES)
+    split: str = setting("test", "split of the levels", choices=SPLITS)
     temperature: float = setting(0.5, "of sampling", above=0, high=10)
     batch: int = setting(256, "episodes at a time", low=1, unit="episodes")
     imitation: bool = setting(

@@ -20,7 +20,6 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import all_settings
 from ragen_agent.update.metrics import METRICS
 from ragen_gym.core.console import rich_console
-from ragen_gym.core.levels import is_training_split
 from ragen_gym.core.progress import SECONDS_A_LINE, ProgressBar
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import atomic_path, read_json_lines
@@ -136,7 +135,7 @@ def rates_table(game: str, evaluation: Evaluation, rates: Mapping[str, Any]) -> 
     """The measured rates with their intervals."""
     levels = f"{evaluation.levels} fixed {evaluation.split} levels, temperature {evaluation.temperature:g}"
     table = Table(title=Text(f"{game}: success on {levels}"), title_justify="left", caption_justify="left")
-    if is_training_split(evaluation.split):
+    if evaluation.split == "train":
         table.caption = "Measured on the training split: training draws from the same levels."
     for name in ("policy", "success", "95 % interval", "what it is"):
         table.add_column(name, justify="right" if name == "success" else "left", no_wrap=name != "what it is")
@@ -192,7 +191,7 @@ def run_code_flag(config: Config, trainer: OpenRLHF | None = None, extra: Sequen
 
 def measured_on(split: str) -> str:
     """The levels behind the rates at the ends."""
-    return "fixed levels of the training split" if is_training_split(split) else f"held-out {split} levels"
+    return "fixed levels of the training split" if split == "train" else f"held-out {split} levels"
 
 
 def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], path: Path, config: Config) -> None:

@@ -18,7 +18,6 @@ from ragen_agent.tasks.tasks import SeedStream, derive_seed, make_env
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.policies import play_turns, random_reply
 from ragen_gym.envs.reply_env import ReplyEnv
@@ -90,8 +89,8 @@ def baseline_notices(env: ReplyEnv, instances: Sequence[Instance]) -> list[str]:
 
 def validation_settings(config: Config) -> Config:
     """A run's settings whose evaluation is that of its early stopping: fixed levels of the split ``validation``."""
-    split = same_version("validation", version_of(config.evaluation.split))
-    return replace(config, evaluation=replace(config.evaluation, split=split, levels=config.stops.validation_levels))
+    levels = config.stops.validation_levels
+    return replace(config, evaluation=replace(config.evaluation, split="validation", levels=levels))
 
 
 def scripted_rate(

@@ -33,7 +33,6 @@ from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_gym.core.levels import same_version, version_of
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, json_line, locked_file, read_json_lines, write_atomic
 from ragen_gym.envs.policies import plan_moves
@@ -371,7 +370,7 @@ def _origin(config: Config, chunk: Chunk, number: int) -> dict[str, Any]:
         "env": chunk.config.game,
         "env_options": chunk.config.env_options,
         "turns": {name: value for name, value in asdict(chunk.config.turns).items() if value != {}},
-        "split": same_version(SPLIT, version_of(config.evaluation.split)),
+        "split": SPLIT,
         "seed": instance.seed,
         "noise_seed": instance.noise_seed,
         "demonstrator": how,

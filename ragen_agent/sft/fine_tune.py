@@ -43,7 +43,6 @@ from ragen_agent.sft.trainer import fit, restore, snapshot
 from ragen_agent.tasks.tasks import SeedStream, derive_seed
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.command_line import DeferredInterrupt
-from ragen_gym.core.levels import is_training_split
 from ragen_gym.core.storage import append_json_lines, read_json_lines, write_atomic
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def _note_seen(
     if families is not None:
         folder.begin_seen(settings.model)
         folder.add_seen(families)
-    others = sum(not is_training_split(line["split"]) for line in lines if "split" in line)
+    others = sum(line["split"] != "train" for line in lines if "split" in line)
     if others:
         display.say(
             f"{others} of {len(lines)} conversations show levels outside the training split; the model may have "

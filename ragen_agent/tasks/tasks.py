@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.config.algorithms import CREDITS, GROUPINGS
 from ragen_agent.config.settings import pretrained
-from ragen_gym.core.levels import SPLITS, same_version, version_of
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv, make_turn
@@ -72,8 +71,7 @@ def derive_seed(seed: int, *path: int) -> int:
 def make_env(config: Config, split: str | None) -> ReplyEnv:
     """The run's turn environment, of a game or a text task, on one split.
 
-    The messages of a game state the token limit only to a pretrained model. A split has the same version as
-    ``evaluation.split``, so that training and evaluation levels are disjoint.
+    The messages of a game state the token limit only to a pretrained model.
 
     Raises:
         ValueError: an unknown game or option, a value out of range, or a credit, groups, branches or a format reward
@@ -88,8 +86,6 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
     if load_task(config.game) is not None:
         _check_text_task(config)
     branches = records_states(config, split) and GROUPINGS[training.groups_by].branches
-    if split in SPLITS:
-        split = same_version(split, version_of(config.evaluation.split))
     turns = config.turns.of_environment(states_limit=pretrained(config.model))
     valued = {"regret": True} if CREDITS[training.credit].shaped else {}
     env = make_reply_env(config.game, turns, split=split, **(config.env_options | valued))

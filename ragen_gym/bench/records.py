@@ -99,13 +99,12 @@ class EpisodeRecord:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> EpisodeRecord:
-        """The record that ``to_dict`` wrote; the link of the hash chain is none of it.
+        """The record that ``to_dict`` wrote.
 
         Raises:
             ValueError: a field is missing, unknown, of another type, or a number out of its range.
         """
         try:
-            record = {name: value for name, value in record.items() if name != "chain"}
             turns = tuple(_turn(turn) for turn in record["turns"])
             failure = None if record.get("failure") is None else Failure(record["failure"])
             _check_types(cls, record)

@@ -302,8 +302,8 @@ def _identity(run: BenchResults, rescoring: Rescoring) -> dict[str, Any]:
 def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
     """Write a rescored run as a folder that reports and ``verify`` read as any other, with its ``unknown.jsonl``.
 
-    Attempts that were made again, and starts that left no record, are those of the run, so that ``verify`` asks of both
-    runs the same; an attempt at an episode that is unknown now is left out with it.
+    Attempts that were made again are those of the run, so that ``verify`` asks of both runs the same; an attempt at an
+    episode that is unknown now is left out with it.
 
     Args:
         run: what was rescored.
@@ -323,11 +323,7 @@ def save(run: BenchResults, rescored: RescoredRun, path: Path) -> None:
         keys = {record.place: record.key for record in rescored.records}
         retried = tuple(replace(each, key=keys[each.place]) for each in run.retried if each.place in keys)
         with EpisodeLog(folder) as log:
-            for start in run.open_starts:
-                log.start(*start)
             for record in (*retried, *rescored.records):
-                if record.session is not None:
-                    log.start(record.key, record.session)
                 log.append(record)
         lines = (json.dumps(asdict(each), ensure_ascii=False) for each in rescored.unknown)
         write_atomic(folder.path / "unknown.jsonl", "".join(f"{line}\n" for line in lines))

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.hash_chain import Link
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results_folder import ResultsFolder, last_records
+from ragen_gym.bench.results_folder import ResultsFolder, last_records, read_attempts
 from ragen_gym.bench.suites import SUITES, Suite, load_suite
 
 __all__ = ["BenchResults", "ResultsFolder", "load_results", "load_several"]
@@ -26,19 +25,11 @@ class BenchResults:
     agent: str  # who played it
     records: tuple[EpisodeRecord, ...]  # the episodes, the last of each key
     retried: tuple[EpisodeRecord, ...] = ()  # earlier records of the same keys, in the order of the file
-    #: key and session of each episode that was started and left no record, as the process or the run ended
-    open_starts: tuple[tuple[str, int], ...] = ()
-    links: tuple[Link, ...] = ()  # of each line of ``episodes.jsonl``
     info_json: bytes = b"{}"  # ``run.json``
     summary_json: bytes | None = None  # ``summary.json``; None where there is none
     seen: frozenset[int] | None = None  # families of levels that the agent saw in training; None where nobody knows
     #: what the file of that record is and what ``run.json`` says, where they differ: the record is then not known
     seen_differs: tuple[Any, Any] | None = None
-
-    @property
-    def cut_short(self) -> int:
-        """How many episodes were started and left no record."""
-        return len(self.open_starts)
 
     @property
     def asked(self) -> dict[str, list[int]]:
@@ -68,7 +59,7 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
         info, summary = folder.parsed(text), None
         with suppress(FileNotFoundError):
             summary = folder.summary.read_bytes()
-        chain, attempts, links = folder.chain(info)
+        attempts = read_attempts(folder.episodes)
         seen, seen_differs = folder.read_seen(info)
         if folder.info_json == text:  # else a session has begun or ended meanwhile
             break
@@ -90,8 +81,6 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
         agent=info["agent"],
         records=tuple(records),
         retried=tuple(record for record in attempts if id(record) not in last),
-        open_starts=tuple(chain.open),
-        links=tuple(links),
         info_json=text,
         summary_json=summary,
         seen=seen,

@@ -2,22 +2,19 @@
 
     run.json         the suite and its hash, the agent and its settings, hashes of the prompts, and one entry for each
                      session that played: when, with which versions, rollouts, timeouts and prices
-    episodes.jsonl   one ``EpisodeRecord`` a line, in the order in which they ended, each with its link of the
-                     ``HashChain``; only ever added to
-    started.jsonl    key and session of each episode, written before the agent is first asked; only ever added to
+    episodes.jsonl   one ``EpisodeRecord`` a line, in the order in which they ended; only ever added to
     summary.json     the scores, from the end of a session to the begin of the next one that plays
     suite/           the suite, where it was made for this run; see ``ragen_gym.bench.suites.table``
     seen.npy         the families of levels that the agent saw in training, where that is known, which ``run.json``
                      knows by their number and hash; see ``ragen_gym.core.seen``
 
 An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
-loses only the episodes in play. Every two seconds, and at the end, both files are also flushed to the disk, so that a
+loses only the episodes in play. Every two seconds, and at the end, the file is also flushed to the disk, so that a
 power cut loses little more. A line that was torn all the same (a full disk, a power cut) is left out by readers and cut
 off before the next session writes.
 
 An episode that failed for reasons of infrastructure is played again by the next session; its new record stands further
-down under the same key, and readers take the last. The attempt that failed stays in the file, and is counted. So is one
-that was started and left no record, as the process ended: ``BenchResults.cut_short``.
+down under the same key, and readers take the last. The attempt that failed stays in the file, and is counted.
 """
 
 from __future__ import annotations
@@ -26,12 +23,11 @@ import json
 import os
 import reprlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.hash_chain import HashChain, Link
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.core.seen import SEEN_FILE, read_seen, seen_digest, write_seen
 from ragen_gym.core.storage import json_line, name_full_disk, read_json_lines, repair_json_lines, write_atomic
@@ -45,6 +41,7 @@ __all__ = [
     "ResultsFolder",
     "code_versions",
     "last_records",
+    "read_attempts",
     "read_records",
 ]
 
@@ -63,19 +60,19 @@ def read_records(path: Path) -> list[EpisodeRecord]:
     Raises:
         RecordError: another line is not a record; it names the line.
     """
-    return last_records(record for _, record in _read_attempts(path))
+    return last_records(read_attempts(path))
 
 
-def _read_attempts(path: Path) -> list[tuple[bytes, EpisodeRecord]]:
-    """Each line and its record, with those of failed attempts that were made again; see ``read_records``."""
+def read_attempts(path: Path) -> list[EpisodeRecord]:
+    """All records, with the failed attempts that were made again; see ``read_records``."""
     try:
         return read_json_lines(path, _read_record)
     except ValueError as error:
         raise RecordError(str(error)) from error
 
 
-def _read_record(line: bytes) -> tuple[bytes, EpisodeRecord]:
-    return line, EpisodeRecord.from_dict(json.loads(line, object_pairs_hook=_once))
+def _read_record(line: bytes) -> EpisodeRecord:
+    return EpisodeRecord.from_dict(json.loads(line, object_pairs_hook=_once))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -106,14 +103,13 @@ class ResultsFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.episodes, self.summary = self.path / "episodes.jsonl", self.path / "summary.json"
-        self.started = self.path / "started.jsonl"
         self.seen, self.suite = self.path / SEEN_FILE, self.path / "suite"
         self._run = self.path / "run.json"
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The files of a run, those too that a run may lack."""
-        return self._run, self.episodes, self.started, self.summary, self.seen
+        return self._run, self.episodes, self.summary, self.seen
 
     @property
     def info_json(self) -> bytes:
@@ -152,18 +148,6 @@ class ResultsFolder:
         """The episodes; see ``read_records``."""
         return read_records(self.episodes)
 
-    def chain(self, info: Mapping[str, Any]) -> tuple[HashChain, list[EpisodeRecord], list[Link]]:
-        """The chain to its last line, all records, and the link of each, given what ``run.json`` says.
-
-        Raises:
-            RecordError: see ``read_records``.
-            ValueError: a line of ``started.jsonl`` but the last is damaged.
-        """
-        attempts = _read_attempts(self.episodes)  # before the starts, so that none of these is missing
-        chain = HashChain(info, read_json_lines(self.started, _read_start))
-        links = [chain.follow(*attempt) for attempt in attempts]
-        return chain, [record for _, record in attempts], links
-
     def check(self, identity: dict[str, Any]) -> dict[str, Any]:
         """Check that a run of this identity may be here; the identity as a run that is here already has it.
 
@@ -192,17 +176,11 @@ class ResultsFolder:
             session: what may differ from one session to the next, plain JSON.
         """
         info = self.info if self._run.is_file() else {**identity, "sessions": []}
-        info["sessions"].append({name: value for name, value in session.items() if name != "ended"})
+        info["sessions"].append(dict(session))
         self.path.mkdir(parents=True, exist_ok=True)
         self.summary.unlink(missing_ok=True)  # should this session be cut short, it would be of other episodes
         _write_json(self._run, info)
         return len(info["sessions"]) - 1
-
-    def end(self, chain: HashChain) -> None:
-        """Keep in the last session's entry how many lines there are, and the last hash."""
-        info = self.info
-        info["sessions"][-1]["ended"] = {"episodes": chain.lines, "chain": chain.head}
-        _write_json(self._run, info)
 
     def add_seen(self, families: Iterable[int]) -> None:
         """Add to the record of the levels that the agent saw in training, or begin it; ``run.json`` must be there.
@@ -242,25 +220,12 @@ class EpisodeLog:
     """
 
     def __init__(self, folder: ResultsFolder) -> None:
-        path = folder.episodes
-        repair_json_lines(path, _read_record)
-        repair_json_lines(folder.started, _read_start)
-        self.folder, (self.chain, *_) = folder, folder.chain(folder.info)
-        self._handle, self._started = _open_to_add(path), -1
+        self._path = folder.episodes
+        repair_json_lines(self._path, _read_record)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self._handle = os.open(self._path, flags, 0o644)
         self._synced = time.monotonic()
         self._failed: BaseException | None = None  # why a line could not be written
-
-    def start(self, key: str, session: int) -> None:
-        """Note that an episode is about to be played, so that it is known of even if this process ends at once.
-
-        Raises:
-            DiskFullError: there is no room.
-        """
-        with self._writing(self.folder.started):
-            if self._started < 0:
-                self._started = _open_to_add(self.folder.started)
-            _write_all(self._started, json_line({"key": key, "session": session}))
-            self.chain.start(key, session)
 
     def append(self, record: EpisodeRecord) -> None:
         """Add one record.
@@ -268,27 +233,21 @@ class EpisodeLog:
         Raises:
             DiskFullError: there is no room; what was written of the line is cut off by the next session.
         """
-        with self._writing(self.folder.episodes):
-            _write_all(self._handle, self.chain.add(record))
-        if time.monotonic() - self._synced > _SYNC_SECONDS:
-            self._sync()
-
-    @contextmanager
-    def _writing(self, path: Path) -> Iterator[None]:
-        """After a line that could not be written no other is: the chain may be ahead of the files, and a line torn."""
-        if self._failed is not None:
+        if self._failed is not None:  # no line follows one that may be torn
             raise self._failed
         try:
-            with name_full_disk(path):
-                yield
+            with name_full_disk(self._path):
+                line = json_line(record.to_dict())
+                while line:
+                    line = line[os.write(self._handle, line) :]
         except BaseException as error:
             self._failed = error
             raise
+        if time.monotonic() - self._synced > _SYNC_SECONDS:
+            self._sync()
 
     def _sync(self) -> None:
-        with name_full_disk(self.folder.episodes):
-            if self._started >= 0:  # first, as the records' hashes include those of their starts
-                os.fsync(self._started)
+        with name_full_disk(self._path):
             os.fsync(self._handle)
         self._synced = time.monotonic()
 
@@ -299,27 +258,8 @@ class EpisodeLog:
         try:
             with suppress(OSError) if kind else nullcontext():  # the earlier error is the one to raise
                 self._sync()
-                if self._failed is None:
-                    self.folder.end(self.chain)
         finally:
             os.close(self._handle)
-            if self._started >= 0:
-                os.close(self._started)
-
-
-def _open_to_add(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o644)
-
-
-def _write_all(handle: int, line: bytes) -> None:
-    while line:
-        line = line[os.write(handle, line) :]
-
-
-def _read_start(line: bytes) -> tuple[str, int]:
-    start = json.loads(line)
-    _check_entries("the start of an episode", start, {"key": str, "session": int}, ("key", "session"))
-    return start["key"], start["session"]
 
 
 def code_versions(info: Mapping[str, Any]) -> int:
@@ -365,9 +305,6 @@ def _check_info(info: Any) -> None:
                 check_number(f"session {number}", name, session[name], low, MOST, whole=True)
         if not all(isinstance(split, str) for split in session.get("splits", ())):
             raise ValueError(f"session {number}: splits={session['splits']!r} must be names.")
-        if "ended" in session:
-            types = {"episodes": int, "chain": str}
-            _check_entries(f"session {number}: ended", session["ended"], types, types)
     check_number("the run", "temperature", info["temperature"], 0, MOST)
 
 
@@ -388,11 +325,10 @@ SESSION_ENTRIES: dict[str, Any] = {
     "rollouts": int,
     "limit": int | None,
     "concurrency": int,
-    "limits": dict,
+    "timeouts": dict,
     "prices": dict | None,
     "circumstances": dict,
     "versions": dict,
-    "ended": dict,
 }
 
 

@@ -238,7 +238,6 @@ class _SuiteRunner:
             if self._ending():
                 return
             env = self._take(episode.split)
-            self.log.start(episode.key, self.extra["session"])
             record = await play_episode(
                 self.agent, env, episode, options.timeouts, options.prices, self.extra, options.max_reply, self._ending
             )
@@ -275,6 +274,5 @@ def _session(agent: Any, options: RunOptions) -> dict[str, Any]:
         except metadata.PackageNotFoundError:  # run from a folder of sources
             versions[package] = str(getattr(sys.modules.get(package), "__version__", "unknown"))
     settings = {name: value for name, value in asdict(options).items() if name != "temperature"}
-    settings["limits"] = settings.pop("timeouts")  # the name in files
     started = datetime.now(UTC).isoformat(timespec="seconds")
     return {"started": started, **settings, "circumstances": plain_dict(agent, "circumstances"), "versions": versions}

@@ -5,8 +5,9 @@
     {"suite", "hash", "agent", "overall": {…}, "splits": {name: {…}}}
 
 ``overall`` holds means over the splits and sums of what they took; and ``suite_instances`` and ``unasked``, how many
-instances the suite has and how many of them no session asked for; and ``cut_short``, how many starts of an episode left
-no record. A split's entry holds, of the episodes that count (one that failed for reasons of infrastructure does not):
+instances the suite has and how many of them no session asked for.
+
+A split's entry holds, of the episodes that count (one that failed for reasons of infrastructure does not):
 
 - ``env``, ``about``, ``ladder``, ``published``: as in ``Split``.
 - ``instances``, ``played``, ``levels``, ``families``, ``rollouts``: instances of the split; those of which an episode
@@ -87,9 +88,7 @@ _SHOWN = 120  # characters of each end of a long reply that a summary quotes
 
 def score_results(run: BenchResults) -> dict[str, Any]:
     """The summary of a run, next to what its sessions asked for."""
-    summary = score(run.suite, run.records, run.agent, run.asked, run.retried, run.seen)
-    summary["overall"]["cut_short"] = run.cut_short
-    return summary
+    return score(run.suite, run.records, run.agent, run.asked, run.retried, run.seen)
 
 
 def score(
@@ -139,7 +138,7 @@ def _of_suite(
     wanted = {(name, index) for name, rollouts in asked.items() for index, number in enumerate(rollouts) if number}
     wanted |= {(name, record.index) for name, records in played.items() for record in records}
     instances = sum(len(split.levels) for split in suite.splits)
-    return {"suite_instances": instances, "unasked": instances - len(wanted), "cut_short": 0}
+    return {"suite_instances": instances, "unasked": instances - len(wanted)}
 
 
 def coverage(run: BenchResults) -> dict[str, Any]:
@@ -160,7 +159,6 @@ def coverage(run: BenchResults) -> dict[str, Any]:
         "episodes": sum(split["episodes"] for split in splits.values()),
         **_sums(list(splits.values())),
         **_of_suite(run.suite, played, run.asked),
-        "cut_short": run.cut_short,
         "splits": splits,
     }
 

@@ -1,4 +1,4 @@
-"""Verification: every episode of a run is replayed, its hash chain followed, and its summary computed again.
+"""Verification: every episode of a run is replayed, and its summary computed again.
 
 A record holds what an episode needs: the level by its place in the suite, the noise seed, and the replies or moves. The
 game is played again by the package's own rules, and the outcome is compared with the record. There are three verdicts:
@@ -6,20 +6,17 @@ game is played again by the package's own rules, and the outcome is compared wit
 - *false*: something differs. A reward, outcome or message that the replay does not give; another level or noise seed
   than the suite's; an episode recorded as a failure although it came to its end; two records of one episode; a record
   that no session asked for; a cost that prices and tokens do not give; an unknown field, or one that is there twice; a
-  break in the ``HashChain``, or another last hash than was noted; a summary that the records do not give; another
-  record of the levels seen in training than ``run.json`` names.
+  summary that the records do not give; another record of the levels seen in training than ``run.json`` names.
 - *incomplete*: nothing differs, but an episode that was asked for is missing or failed for reasons of infrastructure,
-  or there is no summary; or the last session has no end, because it was killed, is still played or was edited. The rate
-  of a run that lacks episodes is of a part of them, which the agent may have chosen: one that raises an error where it
-  expects to lose leaves the score.
+  or there is no summary. The rate of a run that lacks episodes is of a part of them, which the agent may have chosen:
+  one that raises an error where it expects to lose leaves the score.
 - *verified*: every episode that was asked for is there, and nothing differs.
 
 Success above the interval of optimal play is a doubt (``Verdict.doubts``): the agent saw the transition noise to come.
 
 The replay cannot find out whether the replies are really a model's, whether the agent looked at the game in its own
-process, or whether the run is the best of many; nor the chain whether all of it was written anew; see
-``ragen_gym.bench.hash_chain``. The sentences of a summary are compared where this version of the package played the
-run.
+process, whether the run is the best of many, or whether the folder's owner left out sessions. The sentences of a
+summary are compared where this version of the package played the run.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ from typing import Any
 
 from ragen_gym import __version__
 from ragen_gym.bench.episode_plan import Prices, RunOptions, episode_key
-from ragen_gym.bench.hash_chain import HashChain
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.report.tables import above_optimal
@@ -44,7 +40,7 @@ from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Suite, load_suite, noise_seed
 from ragen_gym.core.failures import Failure
 
-__all__ = ["EXIT_CODES", "Mismatch", "Verdict", "check_chain", "check_episode", "differences", "verify"]
+__all__ = ["EXIT_CODES", "Mismatch", "Verdict", "check_episode", "differences", "verify"]
 
 _CLOSE = 1e-9
 
@@ -77,11 +73,8 @@ class Verdict:
     excluded: int = 0  # how many failed for reasons of infrastructure, and are out of the score
     retried: int = 0  # attempts that failed so and were made again
     retried_in_play: int = 0  # those of them that failed after the agent was first asked
-    cut_short: int = 0  # starts of episodes that left no record
     code_versions: int = 0  # of the agent's code, in sessions that say it
     above_optimal: list[str] = field(default_factory=list)  # splits with success above optimal play's interval
-    open_end: bool = False  # the last session has no end
-    head: str = ""  # the last hash of the chain
     differences: list[Mismatch] = field(default_factory=list)  # of the episodes and of the files
     summary: list[Mismatch] | None = None  # of ``summary.json``; None where there is none
 
@@ -100,12 +93,10 @@ class Verdict:
     @property
     def lacks(self) -> list[str]:
         """What is missing that is needed to verify the run."""
-        end = "the last session has no end: it was killed, is still played, or run.json was edited (the same bench run "
         return [
             *["there is no episode"] * (not self.episodes),
             *[f"{self.missing:,} of {self.asked:,} episodes that were asked for are missing"] * bool(self.missing),
             *[f"{self.excluded:,} failed for reasons of infrastructure, out of the score"] * bool(self.excluded),
-            *[f"{end}ends it)"] * self.open_end,
             *["there is no summary.json (ragen-gym bench score RUN --write writes it)"] * (self.summary is None),
         ]
 
@@ -115,7 +106,6 @@ class Verdict:
         again = f"attempts made again: {self.retried:,} ({self.retried_in_play:,} after play began)"
         return [
             *[again] * bool(self.retried),
-            *[f"episodes started that left no record: {self.cut_short:,}"] * bool(self.cut_short),
             *[f"versions of the agent's code: {self.code_versions:,}"] * (self.code_versions > 1),
             *[f"success above the interval of optimal play: {split}" for split in self.above_optimal],
         ]
@@ -126,19 +116,14 @@ class Verdict:
 
 
 def verify(
-    run: BenchResults,
-    progress: Callable[[int], None] = lambda done: None,
-    *,
-    run_code: bool = False,
-    head: str | None = None,
+    run: BenchResults, progress: Callable[[int], None] = lambda done: None, *, run_code: bool = False
 ) -> Verdict:
-    """Replay every episode of a run, follow its chain, and make its summary again.
+    """Replay every episode of a run, and make its summary again.
 
     Args:
         run: see ``load_results``.
         progress: called with how many episodes are done.
         run_code: whether the functions may be imported by which ``run.json`` says that the run was rescored.
-        head: the last hash of the chain as it was noted when the run ended; another one is false.
 
     Raises:
         ValueError: the run was rescored by such functions, and ``run_code`` is False.
@@ -148,7 +133,6 @@ def verify(
         excluded=sum(not record.counted for record in run.records),
         retried=len(run.retried),
         retried_in_play=sum(record.in_play for record in run.retried),
-        cut_short=run.cut_short,
         code_versions=code_versions(run.info),
     )
     rescoring = Rescoring.of(run.info, run_code=run_code)
@@ -165,13 +149,9 @@ def verify(
         progress(verdict.episodes)
     verdict.asked = sum(map(sum, asked.values()))
     verdict.missing = verdict.asked - sum(_is_asked(place, asked) for place in seen)
-    verdict.head, broken = check_chain(run)
     verdict.differences += (
-        _check_name(run.info, rescoring) + _check_suite(suite) + _check_fields(run) + _check_retried(run) + broken
+        _check_name(run.info, rescoring) + _check_suite(suite) + _check_fields(run) + _check_retried(run)
     )
-    if head is not None and head != verdict.head:
-        verdict.differences.append(Mismatch("episodes.jsonl", "last hash", verdict.head, head))
-    verdict.open_end = any("ended" not in session for session in run.info["sessions"][-1:])
     if run.seen_differs:
         verdict.differences.append(Mismatch("seen.npy", "the record of levels seen in training", *run.seen_differs))
     scored: dict[str, Any] | ValueError
@@ -341,24 +321,6 @@ def _check_retried(run: BenchResults) -> list[Mismatch]:
     copies = [record for record in run.retried if not record.counted and kept.get(record.key) == record]
     costs = [found for record in run.retried for found in _check_cost(run.info, record)]
     return [*counted, *costs, *(Mismatch(record.path, "record", "there twice", "there once") for record in copies)]
-
-
-def check_chain(run: BenchResults) -> tuple[str, list[Mismatch]]:
-    """A run's last hash, and where its chain is broken."""
-    heads = [HashChain(run.info).head, *(claimed or right for claimed, right in run.links)]
-    broken = [
-        Mismatch(f"episodes.jsonl, line {number}", "chain", claimed or "missing", right)
-        for number, (claimed, right) in enumerate(run.links, 1)
-        if claimed != right
-    ]
-    for number, session in enumerate(run.info["sessions"]):
-        if ended := session.get("ended"):
-            where, count, lines = f"run.json, session {number}", ended["episodes"], len(run.links)
-            if not 0 <= count <= lines:
-                broken.append(Mismatch(where, "lines at its end", count, f"at most {lines}"))
-            elif ended["chain"] != heads[count]:
-                broken.append(Mismatch(where, "chain at its end", ended["chain"], heads[count]))
-    return heads[-1], broken
 
 
 def _check_summary(run: BenchResults, scored: dict[str, Any] | ValueError) -> list[Mismatch] | None:

@@ -14,7 +14,7 @@ from ragen_gym.cli import bench_leaderboard, bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, named_values, print_json
 from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
 from ragen_gym.core.seen import read_seen
-from ragen_gym.core.storage import DiskFullError, locked_folder
+from ragen_gym.core.storage import DiskFullError
 from ragen_gym.core.validation import joined
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _report_outcome(
 ) -> int:
     """Score what the folder holds now, and print the summary and the failures."""
     from ragen_gym.bench.results import load_results
-    from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
+    from ragen_gym.bench.results_folder import ResultsFolder
     from ragen_gym.bench.score import score_results
 
     folder = ResultsFolder(arguments.out)
@@ -192,9 +192,6 @@ def _report_outcome(
         if sys.stderr.isatty():  # random play is compiled the first time
             print("ragen-gym: scoring, with random and optimal play of the same levels", file=sys.stderr)
         run = load_results(folder.path, arguments.suite)
-        if "ended" not in run.info["sessions"][-1]:  # killed after its last episode
-            with locked_folder(folder.path), EpisodeLog(folder):
-                pass
         summary = score_results(run)
         folder.write_summary(summary)
         if arguments.json:
@@ -202,8 +199,6 @@ def _report_outcome(
         else:
             print("\n".join(bench_scores.score_lines(summary)))
             print(f"\n{outcome.played} episodes played now, {outcome.kept} kept: {folder.path}")
-            if ended := folder.info["sessions"][-1].get("ended"):
-                print(f"The chain's last hash is {ended['chain']}.")
     again = outcome.infrastructure
     if again:
         print(

@@ -52,10 +52,7 @@ def _leaderboard(arguments: argparse.Namespace) -> int:
         entries, refusals = judge(paths, bar.update)
     refused = [{"path": str(each.path), "reason": each.reason} for each in refusals]
     if arguments.json:
-        accepted = [
-            {"path": str(each.path), **asdict(each.submission), "chain": each.head, "summary": each.summary}
-            for each in entries
-        ]
+        accepted = [{"path": str(each.path), **asdict(each.submission), "summary": each.summary} for each in entries]
         print_json({"accepted": accepted, "refused": refused})
     else:
         write_atomic(arguments.out, page(entries, refusals))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -32,22 +31,19 @@ examples:
 
 _VERIFY_EXAMPLES = """\
 Every episode is replayed from its level, its noise seed and its replies or
-moves, the hash chain over the records is followed, and the summary is computed
-again. The exit code is the verdict:
+moves, and the summary is computed again. The exit code is the verdict:
 
   0  verified: every episode asked for has an outcome, and nothing differs
-  1  false: something was changed, copied, reordered or removed
+  1  false: something differs from the replay, or is there twice
   3  incomplete: nothing differs, but episodes are missing or failed for
-     reasons of infrastructure, or there is no summary.json, or the last
-     session has no end (it was killed); the rate may be of a part that was
-     chosen
+     reasons of infrastructure, or there is no summary.json; the rate may be
+     of a part that was chosen
   2  bad input: no run is in the folder, or its suite is not found
 
 What this cannot show:
 
-  - that the records are the first ones: whoever owns the folder can invent
-    them and write a new chain, or cut the run back to the end of an earlier
-    session. Note the last hash when the run ends and give it to --head
+  - that the records are the first ones: whoever owns the folder can write
+    others that the game gives, or leave out sessions
   - that the run was the only one: it may be the best of many runs, seeds or
     folders
   - that the replies are a model's, or that the agent did not look at the
@@ -62,7 +58,6 @@ Only a judge who plays the agent again can show these.
 examples:
   ragen-gym bench verify runs/qwen
   ragen-gym bench verify runs/qwen --json | jq .verdict
-  ragen-gym bench verify runs/qwen --head "$(cat noted-hash)"
 """
 
 
@@ -97,9 +92,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     verify.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     verify.add_argument("--run-code", action="store_true", help="import the functions that a rescored run names")
-    verify.add_argument(
-        "--head", metavar="HASH", help="the chain's last hash as noted when the run ended: another is false"
-    )
     verify.add_argument("--json", action="store_true", help="print JSON")
     rescore = add_command(
         commands, "rescore", "parse or reward recorded replies differently", _rescore, _RESCORE_EXAMPLES
@@ -184,11 +176,6 @@ def _verify(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.results_folder import RecordError
     from ragen_gym.bench.verify import EXIT_CODES, Mismatch, Verdict, verify
 
-    head = None if arguments.head is None else arguments.head.strip().lower()
-    if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
-        raise ValueError(
-            f"--head {arguments.head!r} must be the 64 hexadecimal digits that bench run printed at its end."
-        )
     try:
         run = load_results(arguments.run_folder, arguments.suite)
     except RecordError as error:
@@ -196,7 +183,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         lines = first_lines([str(error)])
     else:
         with progress_bar("episodes", len(run.records)) as bar:
-            verdict = verify(run, bar.update, run_code=arguments.run_code, head=head)
+            verdict = verify(run, bar.update, run_code=arguments.run_code)
         lines = _verdict_lines(run, verdict)
     if arguments.json:
         print_json(verdict.to_dict())
@@ -228,7 +215,6 @@ def _verdict_lines(run: BenchResults, verdict: Verdict) -> list[str]:
     if unasked := sum(not rollouts for split in run.asked.values() for rollouts in split):
         instances = sum(len(split.levels) for split in run.suite.splits)
         lines.append(f"{unasked:,} of the suite's {instances:,} instances were not asked for (--split, --limit).")
-    lines.append(f"The chain's last hash is {verdict.head}.")
     if verdict.summary is not None:
         lines.append(f"summary.json is {'not ' * bool(verdict.summary)}what the records give.")
     return lines

@@ -247,8 +247,8 @@ def _compare(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--fail-if-worse {margin:g}: give percentage points from 0 to 100.")
     first, second = load_several([arguments.first, arguments.second], arguments.suite)
     result = compare_results(first, second)
-    faults = {} if margin is None else worse(result, margin)
-    failed = [*faults.values()]
+    reasons = {} if margin is None else worse(result, margin)
+    failed = [*reasons.values()]
     if arguments.junit is not None:
         check_parent(arguments.junit)
         write_atomic(arguments.junit, junit(result, margin or 0.0))
@@ -270,9 +270,10 @@ def _compare(arguments: argparse.Namespace) -> int:
     if notes:
         print("\n" + "\n".join(map(wrapped, notes)))
     if margin is not None:
-        shown = any(metric != "scored" for _, metric in faults)
         beyond = f" by more than {margin:g} points" * bool(margin)
-        print(f"\n{first.agent} is {'' if shown else 'not shown to be '}worse{beyond}{':' if failed else '.'}")
+        lacking = bool(failed) and all(metric == "scored" for _, metric in reasons)
+        shown = "lacks scored episodes" if lacking else f"is {'' if failed else 'not shown to be '}worse"
+        print(f"\n{first.agent} {shown}{beyond * (not lacking)}{':' if failed else '.'}")
         print("".join(f"{wrapped(said, '  ')}\n" for said in failed), end="")
     return int(bool(failed))
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from inspect import Parameter, getdoc, signature
 from typing import Any
 
-from ragen_gym.core.levels import SPLIT_NAMES
+from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.core.validation import joined, json_or_text
 from ragen_gym.envs.step import StepEnv
@@ -124,7 +124,7 @@ def add_environment_options(
     )
     if rules_only:
         return
-    parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLIT_NAMES)} (default: all levels)")
+    parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLITS)} (default: all levels)")
     parser.add_argument(
         "--levels",
         metavar="FILE",

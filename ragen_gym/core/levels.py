@@ -9,9 +9,6 @@ reflection, the start position of Sokoban's player, or which end of a lake's pat
 smallest hash among the eight rotations and reflections of a board on which these tiles are written alike. 80 % of all
 families belong to ``train``, 10 % to ``validation``, 10 % to ``test``, whatever generator or option made them. A room
 that is moved as a whole within a larger board is another family; ``benchmarks/heldout.md`` counts these cases.
-
-The first version of the splits, ``train-v1``, ``validation-v1`` and ``test-v1``, groups rotations and reflections only.
-It stays for earlier results. Its splits are disjoint among themselves, but not from today's splits.
 """
 
 from __future__ import annotations
@@ -31,27 +28,19 @@ from ragen_gym.core.validation import shown
 
 __all__ = [
     "SPLITS",
-    "SPLIT_NAMES",
-    "SPLIT_VERSION",
     "Level",
-    "is_training_split",
     "item_text",
     "level_items",
     "paragraphs",
     "read_levels",
-    "same_version",
     "split_of_hash",
     "text_hash",
     "text_of_levels",
-    "version_of",
     "write_levels",
 ]
 
 SPLITS = ("train", "validation", "test")
 SPLIT_TENTHS = (8, 1, 1)
-SPLIT_VERSION = 2
-#: All split names, of today and of the first version.
-SPLIT_NAMES = (*SPLITS, *(f"{split}-v1" for split in SPLITS))
 
 FNV_BASIS, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 _WORD = 0xFFFFFFFFFFFFFFFF
@@ -69,36 +58,20 @@ def text_hash(name: str, text: str) -> int:
     return mix(fnv(text, fnv(name + "\n")))
 
 
-SPLIT_SALTS = {version: mix(fnv(f"ragen-gym splits v{version}")) for version in (1, SPLIT_VERSION)}
+SPLIT_SALT = mix(fnv("ragen-gym splits v2"))
 
 
-def split_of_hash(family: int, version: int = SPLIT_VERSION) -> str:
+def split_of_hash(family: int) -> str:
     """The name of the split that owns a family, given its hash."""
-    tenth = mix(family ^ SPLIT_SALTS[version]) % 10
-    split = SPLITS[0 if tenth < SPLIT_TENTHS[0] else 1 if tenth < SPLIT_TENTHS[0] + SPLIT_TENTHS[1] else 2]
-    return same_version(split, version)
-
-
-def version_of(split: str | None) -> int:
-    """The version of the splits that a name belongs to."""
-    return 1 if split is not None and split.endswith("-v1") else SPLIT_VERSION
-
-
-def same_version(split: str, version: int) -> str:
-    """The name of ``train``, ``validation`` or ``test`` in a version of the splits."""
-    return split if version == SPLIT_VERSION else f"{split}-v{version}"
-
-
-def is_training_split(split: str) -> bool:
-    """True if the name is a training split of any version."""
-    return split == same_version(SPLITS[0], version_of(split))
+    tenth = mix(family ^ SPLIT_SALT) % 10
+    return SPLITS[0 if tenth < SPLIT_TENTHS[0] else 1 if tenth < SPLIT_TENTHS[0] + SPLIT_TENTHS[1] else 2]
 
 
 def check_split(split: str | None) -> str | None:
     """Return ``split`` unchanged, or raise a ValueError that names the splits."""
-    if split is not None and (not isinstance(split, str) or split not in SPLIT_NAMES):
+    if split is not None and (not isinstance(split, str) or split not in SPLITS):
         raise ValueError(
-            f"split={shown(split)} is not a split: choose one of {', '.join(SPLIT_NAMES)}, or None for all levels."
+            f"split={shown(split)} is not a split: choose one of {', '.join(SPLITS)}, or None for all levels."
         )
     return split
 

@@ -104,8 +104,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
     vocabulary: name of one of the game's vocabularies, or a ``ragen_gym.core.text.Vocabulary``.
     preset: a difficulty of the game, such as ``"easy"``; options given next to it override those of the preset.
     split: ``"train"``, ``"validation"``, ``"test"``, or None for all levels, those of ``"test"`` too. Who trains gives
-        ``"train"``: with None the agent meets most of what a benchmark of small boards holds out. The first version of
-        the splits is there as ``"train-v1"``, ``"validation-v1"`` and ``"test-v1"``.
+        ``"train"``: with None the agent meets most of what a benchmark of small boards holds out.
     levels: path of a level file, or a list of levels or board texts, to draw from instead of generating; see "Starting
         State" for playing them in order. They may be written in any vocabulary and text format of the game; what all of
         its symbols say in ``vocabulary`` is what a text means. Unless ``size``, ``height`` or ``width`` is given, each

@@ -34,7 +34,7 @@ from typing import Any, SupportsFloat
 import gymnasium
 import numpy as np
 
-from ragen_gym.core.levels import check_split, split_of_hash, text_hash, version_of
+from ragen_gym.core.levels import check_split, split_of_hash, text_hash
 from ragen_gym.core.seeding import Stream, episode_key, stream_key
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.core.validation import check_number, did_you_mean, plain_number, shown
@@ -249,7 +249,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         )
 
     def _owns(self, family: int) -> bool:
-        return split_of_hash(family, version_of(self._split)) == self._split
+        return split_of_hash(family) == self._split
 
     def _checked(self, message: Any, reward: SupportsFloat = 0.0) -> float:
         if not isinstance(message, str):

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import SPLIT_VERSION, check_split, same_version, text_hash
+from ragen_gym.core.levels import check_split, text_hash
 from ragen_gym.core.seeding import Stream, uniforms
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_number, items_of, shown
@@ -274,14 +274,13 @@ class Bandit(Game):
         """The arm with the higher mean."""
         return BanditSolution(self, board)
 
-    def family(self, board: Board, version: int = SPLIT_VERSION) -> int:
+    def family(self, board: Board) -> int:
         """The hash of the pair of names, in whichever order they stand."""
         return text_hash(self.name, "\n".join(sorted(self.action_names(board))))
 
-    def split_of(self, board: Board, version: int = SPLIT_VERSION) -> str | None:
+    def split_of(self, board: Board) -> str | None:
         """The split of the paper's list that names this pair; None for any other."""
-        split = self._splits.get(self.pairs[board[0] // 2])
-        return split and same_version(split, version)
+        return self._splits.get(self.pairs[board[0] // 2])
 
     def ids(self, boards: Boards) -> list[str]:
         """``Level.id`` of each board."""

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import SPLIT_VERSION, Level, item_text, level_items, paragraphs, split_of_hash, version_of
+from ragen_gym.core.levels import Level, item_text, level_items, paragraphs, split_of_hash
 from ragen_gym.core.seeding import Stream
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import shown
@@ -259,7 +259,7 @@ class Game(ABC):
     def solve(self, board: Board) -> Solution:
         """The oracle of the level that this board belongs to."""
 
-    def family(self, board: Board, version: int = SPLIT_VERSION) -> int:
+    def family(self, board: Board) -> int:
         """The hash, 0 to 2**64 - 1, of all levels that are one problem with the one that starts with this board.
 
         A split owns families whole, a benchmark takes the levels of one as one, and a training run notes which it has
@@ -268,22 +268,16 @@ class Game(ABC):
 
         Args:
             board: of a level.
-            version: of the splits, as in ``split_of``.
         """
         return int(self.ids(np.frombuffer(bytes(board), np.uint8)[None])[0], 16)
 
-    def split_of(self, board: Board, version: int = SPLIT_VERSION) -> str | None:
-        """The split that owns the family of this first board, or None where no split does.
-
-        Args:
-            board: of a level.
-            version: of the splits: ``SPLIT_VERSION``, or 1 for those whose names end in ``-v1``.
-        """
-        return split_of_hash(self.family(board, version), version)
+    def split_of(self, board: Board) -> str | None:
+        """The split that owns the family of this first board, or None where no split does."""
+        return split_of_hash(self.family(board))
 
     def owns(self, split: str | None, board: Board) -> bool:
-        """Whether a first board belongs to a split, of whichever version; every board belongs to None."""
-        return split is None or self.split_of(board, version_of(split)) == split
+        """Whether a first board belongs to a split; every board belongs to None."""
+        return split is None or self.split_of(board) == split
 
     @abstractmethod
     def ids(self, boards: Boards) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import SPLIT_SALTS, SPLIT_VERSION, SPLITS, check_split, fnv, version_of
+from ragen_gym.core.levels import SPLIT_SALT, SPLITS, check_split, fnv
 from ragen_gym.core.text import (
     EDGE,
     BoardWriter,
@@ -86,18 +86,17 @@ class GridGame(Game):
         return codes, np.uint64(fnv(self.name + "\n"))
 
     @cached_property
-    def family_codes(self) -> dict[int, npt.NDArray[np.uint64]]:
-        """Version of the splits -> code point of each tile, the same for tiles that a family does not tell apart."""
+    def family_codes(self) -> npt.NDArray[np.uint64]:
+        """Code point of each tile, uint64 (256,): the same for tiles that a family does not tell apart."""
         codes = self.identity[0].copy()
         for tile, other in self.read_as.items():
             codes[tile] = codes[other]
-        return {1: self.identity[0], SPLIT_VERSION: codes}
+        return codes
 
     def split_key(self, split: str | None) -> SplitKey:
         """What ``ragen_gym.games.kernels.in_split`` needs to know of a split; every board belongs to None."""
-        version, (_, basis) = version_of(check_split(split)), self.identity
-        index = SPLITS.index(split.removesuffix("-v1")) if split else -1
-        return self.family_codes[version], basis, np.uint64(SPLIT_SALTS[version]), index
+        index = SPLITS.index(split) if check_split(split) else -1
+        return self.family_codes, self.identity[1], np.uint64(SPLIT_SALT), index
 
     def ids(self, boards: Boards) -> list[str]:
         """``Level.id`` of each board."""
@@ -106,12 +105,12 @@ class GridGame(Game):
         digits = row_hashes(boards, *self.identity).astype(">u8").tobytes().hex()
         return [digits[i : i + 16] for i in range(0, len(digits), 16)]
 
-    def family(self, board: Board, version: int = SPLIT_VERSION) -> int:
+    def family(self, board: Board) -> int:
         """The smallest hash among the rotations and reflections of the board, its tiles read by ``read_as``."""
         from ragen_gym.games.kernels import canonical_hash
 
         row = np.frombuffer(bytes(board), np.uint8)
-        return int(canonical_hash(row, self.family_codes[version], self.identity[1], self.height, self.width))
+        return int(canonical_hash(row, self.family_codes, self.identity[1], self.height, self.width))
 
     def formatter(self, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Board], str]:
         """A function from a board to its text."""

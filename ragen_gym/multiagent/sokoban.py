@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import SPLIT_VERSION, Level
+from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Stream, stream_key, uniforms
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Boards
@@ -90,9 +90,9 @@ class SharedSokoban(Sokoban):
         """``Level.id`` of each board, without the other workers."""
         return super().ids(np.frombuffer(alone(boards.tobytes()), np.uint8).reshape(boards.shape))
 
-    def family(self, board: Board, version: int = SPLIT_VERSION) -> int:
+    def family(self, board: Board) -> int:
         """The family of the level, without the other workers."""
-        return super().family(alone(board), version)
+        return super().family(alone(board))
 
     def check(self, board: bytes) -> None:
         """As in Sokoban; other workers may stand anywhere."""

@@ -1,4 +1,4 @@
-"""Answers of servers of chat completions: completions, whole or streamed, and errors in the words of many vendors."""
+"""Answers of chat completion servers: completions, whole or streamed, and errors in the words of many vendors."""
 
 from __future__ import annotations
 
@@ -48,9 +48,11 @@ _ACCOUNT = re.compile(
     r"|\byour plan\b|max_(completion_|output_)?tokens\W{0,3} must be(?! at least 1, got (0|-))",
     _FLAGS,
 )
-#: A provider's filter blocks the prompt.
+#: A provider's filter blocks the prompt; a parameter of such a name that it does not take is none.
 _BLOCKED = re.compile(
-    r"content.?filter(?!_(result|offset))|content.?(management.?)?policy|usage (policy|policies|guidelines)"
+    r"^(?!.*\b(unsupported|unknown|unrecognized|unexpected) (parameter|argument)\b)"
+    r".*content.?filter(?!_(result|offset))"
+    r"|content.?(management.?)?policy|usage (policy|policies|guidelines)"
     r"|invalid_prompt|responsible.?ai|data.?inspection.?failed|inappropriate.content|\bflagged\b"
     r"|prohibited.?(content|use)|(safety|moderation).{0,20}(system|filter|block|reject|polic|violat)"
     r"|block.?reason|blocked.{0,20}safety|guardrail.{0,20}interven"

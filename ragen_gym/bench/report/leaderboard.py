@@ -28,6 +28,7 @@ from ragen_gym.bench.suites import SUITES, Split, Suite
 from ragen_gym.bench.verify import Verdict, verify
 from ragen_gym.core.failures import describe_error
 from ragen_gym.core.stats import percent
+from ragen_gym.core.storage import json_line
 from ragen_gym.core.text import without_controls
 
 __all__ = [
@@ -105,7 +106,7 @@ class Entry:
     submission: Submission
     suite: Suite
     summary: Summary  # see ``ragen_gym.bench.score``
-    head: str  # the last hash of the run's chain
+    records: frozenset[bytes]  # the lines of the run's episodes
     doubts: tuple[str, ...] = ()  # of the verdict, and of the temperature
 
 
@@ -153,7 +154,7 @@ def judge(
     for done, path in enumerate(paths, 1):
         try:
             entry = _entry(path)
-            twin = next((other.path for other in entries if other.head == entry.head), None)
+            twin = next((other.path for other in entries if other.records == entry.records), None)
             if twin is not None:
                 raise ValueError(f"it is the run of {twin} again.")
             entries.append(entry)
@@ -186,7 +187,8 @@ def _entry(path: Path) -> Entry:
             )
     temperature, asked = run.info["temperature"], run.suite.temperature
     other = [f"temperature {temperature:g}, where the suite has {asked:g}"] * (temperature != asked)
-    return Entry(path, submission, run.suite, summary, verdict.head, (*other, *verdict.doubts))
+    records = frozenset(json_line(record.to_dict()) for record in run.records)
+    return Entry(path, submission, run.suite, summary, records, (*other, *verdict.doubts))
 
 
 def _check_size(path: Path) -> None:
@@ -234,9 +236,9 @@ def _suite(entries: Sequence[Entry]) -> str:
         cells += [number(total["normalised"]), percent(total["success"])]
         known = [f"{seen(split)} of {name}" for name, split in entry.summary["splits"].items() if seen(split)]
         met = [f"{seen(split)} of {name}" for name, split in entry.summary["splits"].items() if split["seen"]]
-        cells += [f"{total['episodes']:,}", entry.head[:16], ", ".join(met) or ("none" if known else "not known")]
+        cells += [f"{total['episodes']:,}", ", ".join(met) or ("none" if known else "not known")]
         overall.append([*cells, "; ".join(entry.doubts)])
-    head = ["", "model", "agent", "by", "settings", "normalised", "success", "episodes", "chain", "seen", "ask why"]
+    head = ["", "model", "agent", "by", "settings", "normalised", "success", "episodes", "seen", "ask why"]
     rows = {
         f"{place}. {entry.submission.model}": {name: split_rate(s) for name, s in entry.summary["splits"].items()}
         for place, entry in enumerate(entries, 1)

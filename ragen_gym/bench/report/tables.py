@@ -140,11 +140,6 @@ def left_out(summary: Summary) -> list[str]:
             f"{retried:,} attempts failed for reasons of infrastructure and were made again, {begun:,} of them after "
             f"the agent was first asked{like_this}."
         )
-    if cut_short := overall.get("cut_short"):
-        said.append(
-            f"Episodes started that left no record (the run was stopped): {cut_short:,}. Who stops a run "
-            "where the agent expects to lose gives it another try like this."
-        )
     return said
 
 
@@ -203,8 +198,8 @@ def too_good(summary: Summary) -> list[str]:
     """A sentence on success above optimal play's interval."""
     if above := above_optimal(summary):
         return [
-            f"Success above the 95 % interval of optimal play: {', '.join(above)}. Chance does that to one right agent "
-            "in 40; else the agent saw the transition noise to come, or the game's oracle is wrong."
+            f"Success above the 95 % interval of optimal play: {', '.join(above)}. Chance alone does that in 2.5 % of "
+            "the splits of an optimal agent; else the agent saw the transition noise to come, or the oracle is wrong."
         ]
     return []
 
@@ -213,8 +208,8 @@ def wrong_oracle(splits: Mapping[str, Summary]) -> list[str]:
     """Sentences on the splits, by name, whose random play is significantly better than their optimal play."""
     return [
         f"{name}: random play succeeds in {percent(split['random']['rate'])} and optimal play in "
-        f"{percent(split['optimal_expected'])}: the oracle of {split['env']} is wrong, unless these episodes are among "
-        f"the 2.5 % that luck puts there. Run `ragen-gym check {split['env']}`."
+        f"{percent(split['optimal_expected'])}, so the oracle of {split['env']} is wrong, but for a chance of "
+        f"at most 2.5 %: run `ragen-gym check {split['env']}`."
         for name, split in splits.items()
         if "random" in split and "optimal_expected" in split and split["random"]["low"] > split["optimal_expected"]
     ]

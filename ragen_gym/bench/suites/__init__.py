@@ -151,12 +151,12 @@ class Published:
 class Suite:
     """A benchmark."""
 
-    name: str  # with its version, such as ``"ragen-v1"``
+    name: str  # such as ``"ragen-v1"``
     splits: tuple[Split, ...]  # in the order of the report
     temperature: float = 0.5  # at which language models are sampled
     about: str = ""  # what the suite measures, in a sentence or two
     source: str = ""  # where the protocol is published; empty for one of this package
-    noise: str = ""  # how noise seeds are made: "index" of the instance's place, "" of a hash; see ``noise_seed``
+    noise: str = ""  # what noise seeds are made of: "index", a key, or "" for the suite's hash; see ``noise_seed``
     differs: tuple[str, ...] = ()  # in what the suite is not that protocol, a sentence each
     pooled: tuple[Published, ...] = ()  # what others report on several splits together
 
@@ -178,7 +178,7 @@ def noise_seed(suite: Suite, split: Split, index: int, rollout: int) -> int:
     """The seed of an episode's noise, 0 to 2**32 - 1: one for each instance and rollout, the same for all agents."""
     if suite.noise == "index":
         return index + rollout * len(split.levels)
-    name = f"{suite.hash}/{split.name}/{index}/{rollout}"
+    name = f"{suite.noise or suite.hash}/{split.name}/{index}/{rollout}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
@@ -187,16 +187,14 @@ SUITES: dict[str, Path] = {
     name: Path(__file__).with_name(name)
     for name in (
         "ragen-v1",
-        "generalization-v1",
-        "difficulty-v1",
+        "generalization",
+        "difficulty",
         "ragen-2",
         "spa",
         "echo",
         "rllm-frozenlake",
         "vagen-v1",
-        "visual-generalization-v1",
-        "generalization-v0",
-        "difficulty-v0",
+        "visual-generalization",
         "smoke",
     )
 }

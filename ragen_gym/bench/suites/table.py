@@ -5,7 +5,8 @@ A table, of which a suite needs only ``name`` and ``splits``, and a split only `
     name = "my-suite-v0"
     about = "What it measures."
     temperature = 0.5
-    noise = "index"  # noise seeds: an instance's place, as in training's evaluations; without it hashes
+    noise = "index"  # noise seeds: an instance's place, as in training's evaluations; 16 hexadecimal digits: a key;
+                     # without it the suite's hash
     source = "a paper and its code"  # of a protocol that others published
     differs = ["In what the suite is not that protocol, a sentence each."]
 
@@ -35,6 +36,7 @@ file of levels has a line of JSON for each problem; see ``ragen_gym.bench.suites
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import fields
@@ -80,8 +82,10 @@ def read_table(path: Path) -> dict[str, Any]:
             _check_file(what, row["levels"])
             if "levels" in row.get("env_options", {}):
                 raise ValueError(f"{what}: env_options cannot hold levels, which are those of {row['levels']}.")
-        if table.get("noise", "index") != "index":
-            raise ValueError(f'noise={shown(table["noise"])} must be "index": or leave it out.')
+        if not re.fullmatch("index|[0-9a-f]{16}", str(table.get("noise", "index"))):
+            raise ValueError(
+                f'noise={shown(table["noise"])} must be "index" or 16 hexadecimal digits: or leave it out.'
+            )
         names = [row["name"] for row in table["splits"]]
         for row in table.get("published", ()):
             _check("[[published]]", row, _PUBLISHED_KEYS, _PUBLISHED_KEYS)

@@ -101,7 +101,7 @@ def test_prompts_that_lack_a_split(run: Path, capsys: pytest.CaptureFixture[str]
     ("field", "value"),
     [
         ("rollouts", HUGE), ("rollouts", 0), ("rollouts", "2"), ("limit", -1), ("limit", 1.5), ("splits", "sokoban"),
-        ("splits", [3]), ("ended", []), ("ended", {}), ("ended", {"episodes": "8", "chain": ""}),
+        ("splits", [3]),
     ],
 )  # fmt: skip
 def test_of_a_session(field: str, value: Any, run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -676,3 +676,8 @@ def test_how_servers_say_what_is_wrong_with_a_request(kind: Trouble, said: str) 
 @pytest.mark.parametrize("said", ["not enough system memory", "unexpected system error", "CUDA error", "upstream gone"])
 def test_a_broken_server_is_asked_again(said: str) -> None:
     assert trouble_of(ProviderError(said, 500), folds=False, streams=False) is Trouble.BROKEN
+
+
+def test_an_unknown_parameter_is_no_blocked_prompt() -> None:
+    for said in ("Unsupported parameter: content_filter", "Unknown parameter: 'content_filter'."):
+        assert trouble_of(ProviderError(said, 400), folds=True, streams=True) is Trouble.REFUSED

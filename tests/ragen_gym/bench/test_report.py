@@ -75,9 +75,7 @@ def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a run on a ladder of difficulty."""
     folder = tmp_path_factory.mktemp("ladder") / "run"
     splits = ("bandit_easy", "bandit_medium", "bandit_hard")
-    run_suite(
-        load_suite("difficulty-v0"), ImperfectAgent("careful", 0.9, 1), folder, RunOptions(limit=8, splits=splits)
-    )
+    run_suite(load_suite("difficulty"), ImperfectAgent("careful", 0.9, 1), folder, RunOptions(limit=8, splits=splits))
     assert main(["bench", "report", str(folder)]) == 0
     return folder / "report.html"
 

@@ -201,7 +201,7 @@ def test_a_task_that_fails_ends_its_episode_alone() -> None:
 
 
 def forge(change: Callable[[dict[str, Any]], None], out: str = "run") -> None:
-    """Change the first record of a run, and write chain and summary again, as who owns the folder can."""
+    """Change the first record of a run, and write the summary again, as who owns the folder can."""
     records = lines(out)
     change(records[0])
     Path(out, "episodes.jsonl").unlink()

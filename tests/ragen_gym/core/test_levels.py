@@ -13,15 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym.core.levels import (
-    SPLIT_NAMES,
-    SPLIT_SALTS,
+    SPLIT_SALT,
     SPLITS,
     Level,
     fnv,
     read_levels,
     split_of_hash,
     text_hash,
-    version_of,
     write_levels,
 )
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
@@ -37,16 +35,16 @@ from ragen_gym.testing import boards, games
 
 # Names of levels and their splits in both versions, for ever: a level that changes its split would leak.
 FROZEN = [
-    ("FrozenLake", "P___\n_O__\n__O_\n___G", "e182408ef6bd5171", "train-v1", "train"),
-    ("FrozenLake", "PO\n_G", "380044335d6124ef", "validation-v1", "train"),
-    ("FrozenLake", "P_G\nO__\n_O_", "cb608e9c4c15d504", "test-v1", "train"),
-    ("FrozenLake", "P_OG\n__O_\n____\nO__O", "acf419401bb00499", "test-v1", "train"),
-    ("FrozenLake", "G_O\n__P", "5c47e092804ed131", "train-v1", "train"),
-    ("FrozenLake", "___OP_\n______\nOO_O__\n___G__\n__O___\n______", "32499679b31ff217", "train-v1", "train"),
-    ("FrozenLake", "__P\n___\n__G", "44107a1a9e4b216c", "train-v1", "validation"),
-    ("FrozenLake", "___O\n___P\n____\nO_GO", "308b7e269b501565", "train-v1", "test"),
-    ("Sokoban", "######\n#_#__#\n#_XO_#\n#P___#\n####_#\n######", "166ffe00ec7b94ef", "train-v1", "test"),
-    ("Sokoban", "#####\n#__##\n#_XP#\n#O__#\n#####", "a9f7dd449b2817c7", "validation-v1", "validation"),
+    ("FrozenLake", "P___\n_O__\n__O_\n___G", "e182408ef6bd5171", "train"),
+    ("FrozenLake", "PO\n_G", "380044335d6124ef", "train"),
+    ("FrozenLake", "P_G\nO__\n_O_", "cb608e9c4c15d504", "train"),
+    ("FrozenLake", "P_OG\n__O_\n____\nO__O", "acf419401bb00499", "train"),
+    ("FrozenLake", "G_O\n__P", "5c47e092804ed131", "train"),
+    ("FrozenLake", "___OP_\n______\nOO_O__\n___G__\n__O___\n______", "32499679b31ff217", "train"),
+    ("FrozenLake", "__P\n___\n__G", "44107a1a9e4b216c", "validation"),
+    ("FrozenLake", "___O\n___P\n____\nO_GO", "308b7e269b501565", "test"),
+    ("Sokoban", "######\n#_#__#\n#_XO_#\n#P___#\n####_#\n######", "166ffe00ec7b94ef", "test"),
+    ("Sokoban", "#####\n#__##\n#_XP#\n#O__#\n#####", "a9f7dd449b2817c7", "validation"),
 ]
 
 FNV_1A = {"": 0xCBF29CE484222325, "a": 0xAF63DC4C8601EC8C, "foobar": 0x85944171F73967E8}
@@ -75,14 +73,14 @@ def test_the_hash_is_fnv_1a(text: str, published: int) -> None:
     assert fnv(text) == published
 
 
-@pytest.mark.parametrize(("game", "text", "level_id", "first_split", "split"), FROZEN)
-def test_identity_and_split_never_change(game: str, text: str, level_id: str, first_split: str, split: str) -> None:
+@pytest.mark.parametrize(("game", "text", "level_id", "split"), FROZEN)
+def test_identity_and_split_never_change(game: str, text: str, level_id: str, split: str) -> None:
     rows = text.split("\n")
     built = build_game(TABLE[game], {"height": len(rows), "width": len(rows[0])})
     assert Level(game, text).id == level_id
     board = built.board(text)
-    assert (built.split_of(board, 1), built.split_of(board)) == (first_split, split)
-    assert [name for name in SPLIT_NAMES if built.owns(name, board)] == [split, first_split]
+    assert built.split_of(board) == split
+    assert [name for name in SPLITS if built.owns(name, board)] == [split]
 
 
 @given(games(FrozenLake).flatmap(lambda game: st.tuples(st.just(game), boards(game))))
@@ -95,37 +93,32 @@ def test_a_split_owns_all_eight_symmetries(drawn: tuple[Game, bytes]) -> None:
     owners = set()
     for text in texts:
         shape = turned[text.index("\n") != game.width]
-        owners.add((shape.split_of(shape.parse(text), 1), shape.split_of(shape.parse(text))))
-    first, now = (min(text_hash("FrozenLake", read(text)) for text in texts) for read in (str, without_start))
-    assert owners == {(split_of_hash(first, 1), split_of_hash(now))}
+        owners.add(shape.split_of(shape.parse(text)))
+    assert owners == {split_of_hash(min(text_hash("FrozenLake", without_start(text)) for text in texts))}
 
 
 @pytest.mark.parametrize("name", [name for name, spec in TABLE.items() if issubclass(spec.game_class, GridGame)])
 def test_compiled_hashes_are_the_ones_in_the_text(name: str) -> None:
     game = build_game(TABLE[name], {})
     assert isinstance(game, GridGame)
+    symbols = game.own_vocabulary.symbols
     for board in some_boards(game, 50):
         text = game.level(board).text
-        rows = text.split("\n")
         assert game.ids(np.frombuffer(board, np.uint8)[None]) == [f"{text_hash(game.name, text):016x}"]
-        canonical = min(text_hash(game.name, "\n".join(symmetry)) for symmetry in slow_symmetries(rows))
-        assert game.family(board, 1) == canonical
-        assert game.split_of(board, 1) == split_of_hash(canonical, 1)
+        read = text.translate({ord(symbols[tile]): symbols[other] for tile, other in game.read_as.items()})
+        symmetries = slow_symmetries(read.split("\n"))
+        assert game.family(board) == min(text_hash(game.name, "\n".join(rows)) for rows in symmetries)
 
 
 @given(st.integers(0, 2**64 - 1))
 def test_compiled_split_is_the_split(family: int) -> None:
-    for version, salt in SPLIT_SALTS.items():
-        split = SPLITS[kernels.split_index(np.uint64(family), np.uint64(salt))]
-        assert split_of_hash(family, version).removesuffix("-v1") == split
-        assert version_of(split_of_hash(family, version)) == version
+    assert split_of_hash(family) == SPLITS[kernels.split_index(np.uint64(family), np.uint64(SPLIT_SALT))]
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"height": 5, "width": 7}, {"size": 8, "boxes": 2}], ids=str)
 def test_a_split_owns_a_room_wherever_its_player_begins(kwargs: dict[str, Any]) -> None:
     game = build_game(TABLE["Sokoban"], kwargs)
     player, target, floor, on_target = Tile.PLAYER, Tile.TARGET, Tile.FLOOR, Tile.PLAYER_ON_TARGET
-    leaks = 0
     for split in SPLITS:
         for board in some_boards(game, 20, split):
             empty = board.replace(bytes([player]), bytes([floor])).replace(bytes([on_target]), bytes([target]))
@@ -134,19 +127,14 @@ def test_a_split_owns_a_room_wherever_its_player_begins(kwargs: dict[str, Any]) 
                     other = bytearray(empty)
                     other[cell] = player if tile == floor else on_target
                     assert game.split_of(bytes(other)) == split
-                    leaks += game.split_of(bytes(other), 1) != game.split_of(board, 1)
-    assert leaks  # the first version distinguishes them by the player
 
 
 def test_a_split_owns_a_lake_whichever_end_is_the_start() -> None:
     game = FrozenLake()
-    leaks = 0
     for split in SPLITS:
         for board in some_boards(game, 100, split):
             other = game.parse(game.level(board).text.translate(str.maketrans("PG", "GP")))
             assert game.split_of(other) == split
-            leaks += game.split_of(other, 1) != game.split_of(board, 1)
-    assert leaks
 
 
 @pytest.mark.parametrize("name", ["Bandit", "BanditRev"])
@@ -198,12 +186,12 @@ def test_splits_own_eight_one_and_one_tenths_of_all_problems() -> None:
 @pytest.mark.parametrize("name", TABLE)
 def test_generated_splits_are_disjoint(name: str) -> None:
     game = build_game(TABLE[name], {})
-    ids = {split: set(game.ids(game.generate(episode_keys(1, 0, 300), split))) for split in SPLIT_NAMES}
-    for split, other in combinations(SPLIT_NAMES, 2):
-        assert version_of(split) != version_of(other) or not ids[split] & ids[other]
+    ids = {split: set(game.ids(game.generate(episode_keys(1, 0, 300), split))) for split in SPLITS}
+    for split, other in combinations(SPLITS, 2):
+        assert not ids[split] & ids[other]
     for split, owned in ids.items():
-        assert len(owned) > 100 * (split in ("train", "train-v1")) or name.startswith("Bandit")
-        assert {game.split_of(board, version_of(split)) for board in some_boards(game, 50, split)} == {split}
+        assert len(owned) > 100 * (split == "train") or name.startswith("Bandit")
+        assert {game.split_of(board) for board in some_boards(game, 50, split)} == {split}
 
 
 def test_the_bandits_splits_are_the_papers_lists() -> None:
@@ -261,7 +249,7 @@ def test_bad_level_files(tmp_path: Path) -> None:
     lake = next(board for board in some_boards(FrozenLake(), 9) if FrozenLake().split_of(board) == "train")
     with pytest.raises(ValueError, match=r"none of the 1 levels given belongs to split='test'"):
         given_levels(FrozenLake(), [FrozenLake().level(lake)], "test")
-    with pytest.raises(ValueError, match="split='dev' is not a split: choose one of train, validation, test, train-v1"):
+    with pytest.raises(ValueError, match="split='dev' is not a split: choose one of train, validation, test, or None"):
         given_levels(FrozenLake(), ["P__G\n____\n____\n____"], "dev")
 
 

@@ -37,7 +37,7 @@ every_name = pytest.mark.parametrize("name", TABLE)
     ("arguments", "message"),
     [
         ({"difficulty": 3}, "has no option 'difficulty': it has "),
-        ({"split": "dev"}, "split='dev' is not a split: choose one of train, validation, test, train-v1"),
+        ({"split": "dev"}, "split='dev' is not a split: choose one of train, validation, test, or None"),
         ({"preset": "brutal"}, "has no preset 'brutal': it has easy, "),
         ({"preset": 3}, "has no preset 3: it has easy, "),
         (

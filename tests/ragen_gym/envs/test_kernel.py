@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_gym.core.levels import SPLIT_NAMES
+from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.seeding import episode_keys
 from ragen_gym.envs import kernel
 from ragen_gym.games._jit import compiled, compiled_with
@@ -44,7 +44,7 @@ def test_characters_are_looked_up(cells: list[int]) -> None:
     chance=st.sampled_from([0.0, 0.2, 0.5, 0.8, 0.999, 1.0]),
     min_path=st.integers(1, 4),
     random_start=st.booleans(),
-    split=st.sampled_from([None, *SPLIT_NAMES]),
+    split=st.sampled_from([None, *SPLITS]),
     count=st.sampled_from([1, 50, 64, 150]),
     seed=st.integers(0, 2**32),
 )

@@ -194,7 +194,7 @@ def test_levels_can_be_played_in_order(tmp_path: Path) -> None:
     assert kept.reset(options={"level": 0})[0] == LAKE
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"split": "test"}, {"split": "train-v1"}, {"levels": LAKES}], ids=str)
+@pytest.mark.parametrize("kwargs", [{}, {"split": "test"}, {"split": "train"}, {"levels": LAKES}], ids=str)
 def test_the_families_of_the_levels_of_seeds(kwargs: dict[str, Any]) -> None:
     env, other = StepEnv("FrozenLake", **kwargs), StepEnv("FrozenLake", **kwargs)
     env.reset(seed=5)

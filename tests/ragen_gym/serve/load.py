@@ -62,10 +62,10 @@ class Player:
 
     async def batch_steps(self, until: float, num_envs: int) -> None:
         """Move every environment of a batch."""
-        await self.ask("POST", f"{self.path}/batch/reset", {"seed": 0})
+        await self.ask("POST", f"{self.path}/reset", {"seed": 0})
         actions = [i % 4 for i in range(num_envs)]
         while time.perf_counter() < until:
-            await self.ask("POST", f"{self.path}/batch/step", {"actions": actions})
+            await self.ask("POST", f"{self.path}/step", {"action": actions})
             actions.append(actions.pop(0))
 
 

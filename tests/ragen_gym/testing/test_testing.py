@@ -90,12 +90,12 @@ def flat_text(game: Tightrope, vocabulary: Any, text_format: Any) -> Callable[[B
     return lambda board: write(board).replace("X", "A")
 
 
-def one_family(game: Tightrope, board: Board, version: int = 2) -> int:
+def one_family(game: Tightrope, board: Board) -> int:
     return 7
 
 
-def split_by_level(game: Tightrope, board: Board, version: int = 2) -> str:
-    return split_of_hash(Tightrope.family(game, board, version), version)
+def split_by_level(game: Tightrope, board: Board) -> str:
+    return split_of_hash(Tightrope.family(game, board))
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [

@@ -1,0 +1,204 @@
+"""How far held-out levels are from those of training: near duplicates, suites, and what the splits cost.
+
+``python -m benchmarks.heldout`` writes ``heldout.md``, in a minute or a few. Two levels are near duplicates where they
+are of one family: a rotation or a reflection of the same room with the player elsewhere, or of the same lake with start
+and goal exchanged (``ragen_gym.games.game.Game.family``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import machine
+from ragen_gym.bench.suites import SUITES, Split, load_suite
+from ragen_gym.core.seeding import Stream, episode_keys, stream_key
+from ragen_gym.core.stats import percent
+from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.text import EDGE
+from ragen_gym.envs.episode_stream import distinct_boards
+from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.games.frozen_lake import rules as frozen_lake
+from ragen_gym.games.game import Game
+from ragen_gym.games.registry import TABLE, build_game
+from ragen_gym.games.sokoban import Sokoban
+from ragen_gym.games.sokoban import rules as sokoban
+
+__all__ = ["main"]
+
+HERE = Path(__file__).parent
+GAMES = {"Sokoban": "Sokoban, 6x6, one box", "LargeSokoban": "LargeSokoban", "FrozenLake": "FrozenLake, 4x4"}
+BLOCK = 4096  # levels that are generated at a time
+REPEATS = 5  # timings of each split, of which the shortest counts
+
+PAGE = """\
+# Held-out levels
+
+Written by `python -m benchmarks.heldout`. Two levels make one problem, and are of one *family*, where they are
+rotations or reflections of the same room of Sokoban, wherever the player begins, or of the same lake, whichever end is
+the start. A split owns families whole.
+
+## Test levels that are nearly training levels
+
+Of {levels:,} different levels of the test split: how many have a level of their family that training owns (in which
+the player begins where it could walk, or the ends are exchanged), and how many have one among the first {draws:,}
+levels that training draws.
+
+| levels | training owns one | training draws one |
+|---|---|---|
+{duplicates}
+
+What a family does not hold: a room may be *moved* within its walls, where the board leaves space around it. The moves
+are the same, the picture and the places differ, and the split decides of each copy by itself. Of the same test levels:
+
+| levels | can be moved | training owns a moved copy | training draws one |
+|---|---|---|---|
+{moved}
+
+## What the suites hold, and what `split=None` gives away
+
+Instances, different levels and families of each split, and how many of its instances are of a family that {draws:,}
+draws with `split=None` (the default of `gymnasium.make`) contain, or as many with `split="train"`. So train with
+`split="train"`. Where a suite has fewer families than levels, its clustered intervals count a family as one. `ragen-v1`
+and the other protocols of papers have instances of all splits; those of the bandits are pairs of names in two orders.
+
+| suite | split | instances | levels | families | in `split=None` | in `split="train"` |
+|---|---|---|---|---|---|---|
+{suites}
+
+## What the splits cost
+
+Levels a second of CPU time, {timed:,} at a time, the shortest of {repeats} times, taken in turn. A split costs as many
+draws as it takes to meet a level of its own, so what matters is its share of the levels that are drawn.
+
+| levels | split | levels a second |
+|---|---|---|
+{speeds}
+
+Machine: {machine}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures and writes the page; 0."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.heldout", description=(__doc__ or "").split("\n\n")[1])
+    parser.add_argument("--levels", type=int, default=1000, help="test levels of each game (default: 1000)")
+    parser.add_argument("--draws", type=int, default=40_000, help="levels that training draws (default: 40000)")
+    parser.add_argument("--timed", type=int, default=2000, help="levels that are timed at once (default: 2000)")
+    parser.add_argument("--page", type=Path, default=HERE / "heldout.md", help="where the page goes")
+    arguments = parser.parse_args(argv)
+    games, draws = {title: build_game(TABLE[name], {}) for name, title in GAMES.items()}, arguments.draws
+    page = PAGE.format(
+        levels=arguments.levels,
+        draws=draws,
+        duplicates="\n".join(_duplicates(title, game, arguments.levels, draws) for title, game in games.items()),
+        moved="\n".join(
+            _moved(title, game, arguments.levels, draws) for title, game in games.items() if isinstance(game, Sokoban)
+        ),
+        suites="\n".join(_of_suite(name, split, draws) for name in SUITES for split in load_suite(name).splits),
+        timed=arguments.timed,
+        repeats=REPEATS,
+        speeds="\n".join(
+            _speeds(title, game, split, arguments.timed) for title, game in games.items() for split in ("train", "test")
+        ),
+        machine=machine(),
+    )
+    write_atomic(arguments.page, page)
+    print(page)
+    return 0
+
+
+def variants(game: Game, board: bytes) -> Iterator[bytes]:
+    """The first boards of a level's family, but for rotations and reflections, the level's own among them."""
+    if isinstance(game, FrozenLake):
+        ends = bytes([frozen_lake.Tile.PLAYER, frozen_lake.Tile.GOAL])
+        yield board
+        yield board.translate(bytes.maketrans(ends, ends[::-1]))
+        return
+    tile, width = sokoban.Tile, game.width + 1
+    stands: dict[int, int] = {tile.FLOOR: tile.PLAYER, tile.TARGET: tile.PLAYER_ON_TARGET}
+    leaves = {player: free for free, player in stands.items()}
+    [start] = [cell for cell, code in enumerate(board) if code in leaves]
+    room = bytearray(board)
+    room[start] = leaves[board[start]]
+    walked, ahead = {start}, [start]
+    while ahead:
+        cell = ahead.pop()
+        yield bytes([*room[:cell], stands[room[cell]], *room[cell + 1 :]])
+        near = {n for n in (cell - 1, cell + 1, cell - width, cell + width) if 0 <= n < len(room) and room[n] in stands}
+        ahead += near - walked
+        walked |= near
+
+
+def moved(game: Game, board: bytes) -> Iterator[bytes]:
+    """A room of Sokoban in the other places that the board has for it within its border of walls."""
+    wall, rows = sokoban.Tile.WALL, board.split(bytes([EDGE]))
+    height, width = len(rows), len(rows[0])
+    inside = [row for row, tiles in enumerate(rows) if any(tile != wall for tile in tiles)]
+    across = [column for column in range(width) if any(row[column] != wall for row in rows)]
+    top, left = inside[0], across[0]
+    room = [row[left : across[-1] + 1] for row in rows[top : inside[-1] + 1]]
+    for down in range(1, height - len(room)):
+        for right in range(1, width - len(room[0])):
+            if (down, right) != (top, left):
+                copy = [bytes([wall]) * width] * height
+                copy[down : down + len(room)] = [
+                    bytes([wall]) * right + row + bytes([wall]) * (width - right - len(row)) for row in room
+                ]
+                yield bytes([EDGE]).join(copy)
+
+
+@cache
+def drawn(game: Game, split: str | None, count: int) -> frozenset[int]:
+    """The families of the first levels that a split draws with seed 0."""
+    key = stream_key(0, Stream.LEVEL)
+    blocks = (episode_keys(key, first, min(BLOCK, count - first)) for first in range(0, count, BLOCK))
+    return frozenset(game.family(bytes(board)) for block in blocks for board in game.generate(block, split))
+
+
+def _duplicates(title: str, game: Game, levels: int, draws: int) -> str:
+    boards, families = [*islice(distinct_boards(game, 1, "test"), levels)], drawn(game, "train", draws)
+    owned = np.mean([any(game.owns("train", other) for other in variants(game, board)) for board in boards])
+    met = np.mean([game.family(board) in families for board in boards])
+    return f"| {title} | {percent(float(owned))} | {percent(float(met))} |"
+
+
+def _moved(title: str, game: Game, levels: int, draws: int) -> str:
+    families, copies = drawn(game, "train", draws), []
+    for board in islice(distinct_boards(game, 1, "test"), levels):
+        copies.append([*moved(game, bytes(board))])
+    shares = (
+        [bool(others) for others in copies],
+        [any(game.owns("train", other) for other in others) for others in copies],
+        [any(game.family(other) in families for other in others) for others in copies],
+    )
+    return f"| {title} | {' | '.join(percent(float(np.mean(share))) for share in shares)} |"
+
+
+def _of_suite(suite: str, split: Split, draws: int) -> str:
+    game, cells = split.make_game().game, [suite, split.name]
+    cells += [f"{size:,}" for size in (len(split.levels), len(set(split.levels)), len(set(split.families)))]
+    for source in (None, "train"):
+        families = drawn(game, source, draws)
+        cells.append(percent(float(np.mean([family in families for family in split.families]))))
+    return f"| {' | '.join(cells)} |"
+
+
+def _speeds(title: str, game: Game, split: str, count: int) -> str:
+    best = float("inf")
+    for repeat in range(REPEATS + 1):  # the first compiles
+        began = time.process_time()
+        game.generate(episode_keys(stream_key(repeat, Stream.LEVEL), 0, count), split)
+        if repeat:
+            best = min(best, time.process_time() - began)
+    return f"| {title} | `{split}` | {count / best:,.0f} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,47 @@
+"""The page on held-out levels: what it takes for the levels of a family, and that it covers every suite."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from benchmarks import heldout
+from ragen_gym.bench.suites import SUITES, load_suite
+from ragen_gym.envs.episode_stream import distinct_boards
+from ragen_gym.games.registry import TABLE, build_game
+
+
+@pytest.mark.parametrize("name", heldout.GAMES)
+def test_variants_are_the_levels_of_a_family(name: str) -> None:
+    game = build_game(TABLE[name], {})
+    more = 0
+    for board in islice(distinct_boards(game, 0, "test"), 20):
+        variants = [*heldout.variants(game, board)]
+        assert board in variants
+        assert len(set(variants)) == len(variants)
+        more += len(variants) - 1
+        assert {game.family(variant) for variant in variants} == {game.family(board)}
+        assert all(game.board(game.level(variant)) == variant for variant in variants)
+    assert more >= 20
+
+
+def test_a_room_is_moved_within_its_walls() -> None:
+    game = build_game(TABLE["Sokoban"], {})
+    rows = ["######", "##P###", "##X###", "##O###", "######", "######"]
+    copies = [game.own_text(copy) for copy in heldout.moved(game, game.parse("\n".join(rows)))]
+    found = {(text.index("P") // 7, text.index("P") % 7) for text in copies}
+    assert len(copies) == len(set(copies)) == 7, "a room of 3 by 1 cells within 4 by 4, but where it is"
+    assert found == {(row, column) for row in (1, 2) for column in (1, 2, 3, 4)} - {(1, 2)}
+    assert all(sorted(text) == sorted("\n".join(rows)) for text in copies)
+
+
+def test_the_page_has_a_row_for_every_split() -> None:
+    rows = (heldout.HERE / "heldout.md").read_text(encoding="utf-8").splitlines()
+    for suite in map(load_suite, SUITES):
+        for split in suite.splits:
+            sizes = len(split.levels), len(set(split.levels)), len(set(split.families))
+            start = f"| {suite.name} | {split.name} | {' | '.join(map(str, sizes))} | "
+            [row] = [row for row in rows if row.startswith(start)]
+            if suite.name in ("generalization", "difficulty", "visual-generalization"):
+                assert row.endswith("| 0.0 % |"), "training draws none of them"
