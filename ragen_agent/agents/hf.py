@@ -317,7 +317,7 @@ def answer_of(tokenizer: Any, prompt_tokens: int, sampled: Sequence[int], ends: 
 
 @dataclass
 class _Asked:
-    """Who waits for a reply, in which event loop, and what the prompt has begun of it."""
+    """A waiting request: its future and event loop, and the start of the reply that its prompt holds."""
 
     answer: asyncio.Future[Answer]
     loop: asyncio.AbstractEventLoop

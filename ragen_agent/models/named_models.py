@@ -117,7 +117,7 @@ NAMED_MODELS = {
 
 
 def cache_folder() -> Path:
-    """Where named models are kept: ``$RAGEN_CACHE``, or ``ragen-gym`` in the user's cache folder."""
+    """Folder of the named models: ``$RAGEN_CACHE``, or ``ragen-gym`` in the user's cache folder."""
     if named := os.environ.get("RAGEN_CACHE"):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragen-gym"

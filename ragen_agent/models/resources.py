@@ -1,4 +1,4 @@
-"""What a run takes of the machine: threads, memory, a GPU; what the CPU offers is in ``ragen_gym.core.cpu``."""
+"""Resources of a run: threads, memory, a GPU; the CPU's features are in ``ragen_gym.core.cpu``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def peak_memory_gib() -> float:
 
 
 def place_of(model: torch.nn.Module) -> str:
-    """Where a model computes and in which dtype, such as ``cuda:0 (NVIDIA H100 80GB HBM3), bfloat16``."""
+    """Device and dtype of a model, such as ``cuda:0 (NVIDIA H100 80GB HBM3), bfloat16``."""
     weight = next(model.parameters())
     gpu = f" ({torch.cuda.get_device_name(weight.device)})" if weight.is_cuda else ""
     return f"{weight.device}{gpu}, {str(weight.dtype).removeprefix('torch.')}"

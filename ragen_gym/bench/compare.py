@@ -296,7 +296,7 @@ def junit(comparison: Comparison, margin: float = 0.0) -> bytes:
         case = ElementTree.SubElement(
             suite, "testcase", classname=without_controls(f"{comparison['suite']}.{name}"), name=metric
         )
-        if reason := without_controls(failures.get((name, metric), "")):
+        if reason := failures.get((name, metric)):
             ElementTree.SubElement(case, "failure", message=reason, type="worse").text = reason
         elif sentence:
             ElementTree.SubElement(case, "system-out").text = without_controls(sentence)

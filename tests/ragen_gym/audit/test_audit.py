@@ -204,7 +204,7 @@ def test_an_address_without_a_server_is_refused_in_one_line(run: Run) -> None:
 
 
 def test_a_game_on_our_server() -> None:
-    with serving(Limits(rate=0)) as url:
+    with serving(Limits()) as url:
         checks = (
             "plays",
             "seed_repeats",
