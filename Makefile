@@ -31,7 +31,7 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-portable test-newest test-wheel test-openrlhf test-integrations audit-upstreams docs lint types format constraints clean
+.PHONY: help train test test-all test-portable test-newest test-wheel test-openrlhf test-integrations audit-upstreams docs lint types format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -47,8 +47,12 @@ train: $(VENV)/.agent.installed ## Train an agent on a real game, here on the CP
 	@echo 'train: training a small language model with ragen-agent (ARGS: $(or $(ARGS),none, so its defaults))'
 	@$(BIN)/ragen-agent train $(ARGS)
 
-test: $(VENV)/.test.installed ## Run the tests
-	@echo 'test: running the tests with pytest on two processes'
+test: $(VENV)/.test.installed ## Run the tests but the slow ones, in some minutes
+	@echo 'test: running the tests that are not slow with pytest on two processes'
+	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 -m 'not slow' $(ARGS)
+
+test-all: $(VENV)/.test.installed ## Run all tests
+	@echo 'test-all: running all tests with pytest on two processes'
 	@SDL_VIDEODRIVER=dummy SDL_AUDIODRIVER=dummy MPLBACKEND=Agg $(BIN)/python -m pytest -n 2 $(ARGS)
 
 # Another CPU rounds floats differently and another thread count sums them in another order. These variables make the

@@ -10,6 +10,7 @@ import ragen_gym
 from tests.pages import PAGES, ROOT, blocks, commands, run_blocks, run_commands
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_examples_run(page: Path, tmp_path: Path) -> None:
     run_blocks(page, "python", tmp_path, "-W", "error")
@@ -32,6 +33,7 @@ def test_examples_with_a_library_run_where_it_is_installed(page: Path, library: 
     run_blocks(page, f"python {library}", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_commands_run_in_their_order(page: Path, tmp_path: Path) -> None:
     run_commands(page, tmp_path)

@@ -86,6 +86,7 @@ def test_the_search_lets_pass_what_may() -> None:
 HEAVY = ("numba", "pygame", "torch", "transformers", "hypothesis", "pettingzoo", "matplotlib", "PIL")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

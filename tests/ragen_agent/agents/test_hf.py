@@ -131,6 +131,7 @@ def test_the_clock_starts_with_the_requests_own_generation(model: Path) -> None:
     assert [answer.completion_tokens for answer in answers] == [10] * 10
 
 
+@pytest.mark.slow
 def test_a_reply_is_there_when_its_own_row_has_ended(model: Path) -> None:
     """A short conversation's reply does not wait for the longest of its batch."""
     agent = agent_of(model, 0.02, max_tokens=2000, timeout=600)
@@ -428,6 +429,7 @@ def test_a_model_in_the_cache_plays_without_the_hub(model: Path, tmp_path: Path)
     assert "Retry" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_is_pinned_to_a_revision(model: Path, tmp_path: Path) -> None:
     """A branch, tag or commit; the commit stands in the record of the run."""
     cache = tmp_path / "home" / "hub" / "models--me--tiny"
@@ -445,6 +447,7 @@ def test_a_model_of_the_hub_is_pinned_to_a_revision(model: Path, tmp_path: Path)
     assert command(tmp_path / "home", NOWHERE, "-c", program, "me/tiny@v2").returncode == 1
 
 
+@pytest.mark.slow
 def test_the_code_of_a_models_folder_is_never_run(model: Path, tmp_path: Path) -> None:
     """transformers would ask whether to run it, and a y on standard input would do."""
     folder, ran = tmp_path / "model", tmp_path / "ran"

@@ -190,6 +190,7 @@ def broken(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["ragen_agent", "ragen_agent.inference"])
 def test_a_torchvision_built_for_another_torch_can_be_imported(package: str, broken: Path) -> None:
     alone = f"import sys; sys.path.insert(0, {str(broken)!r}); import torchvision"

@@ -52,6 +52,7 @@ def resumed_equals(whole: Path, path: Path) -> None:
     assert not left, "what could not be finished is removed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.7, 0.9, 0.97])
 def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(share: float, whole: Path, tmp_path: Path) -> None:
     used = sum(file.stat().st_size for file in whole.rglob("*") if file.is_file())

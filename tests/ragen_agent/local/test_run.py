@@ -118,6 +118,7 @@ def files(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["grpo", "ppo"])
 def test_reinforcement_learns_what_no_demonstration_says(algo: str, tmp_path: Path) -> None:
     config = configure(
@@ -150,6 +151,7 @@ def test_a_run_without_the_comparisons_ends_after_its_measurement(tmp_path: Path
     assert "two more models imitate" in " ".join(describe(configure(TINY), None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -330,6 +332,7 @@ def test_ctrl_c_finishes_the_iteration_and_saves_it(tmp_path: Path) -> None:
     assert without_clock(tmp_path / "whole") == without_clock(tmp_path / "broken")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("phase", ["warm start", "more imitation", "clean warm start"])
 def test_an_imitation_goes_on_where_it_was_interrupted(

@@ -92,6 +92,7 @@ def policy_of(agent: Policy, critic: bool = False) -> Learner:
 # --- scores -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_group_is_kept_by_what_it_is_filtered_by(warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
     settings = Training(group_size=4, keep=0.25)

@@ -45,6 +45,7 @@ def ended(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_stats"), reason="this C library has no malloc_stats")
 def test_what_libraries_report_at_their_end_is_in_the_log_and_errors_are_on_the_terminal(tmp_path: Path) -> None:
     log = tmp_path / "openrlhf.log"

@@ -48,6 +48,7 @@ def records(runs: dict[str, Path], *names: str) -> list[dict[str, Any]]:
     return [record for name in names for record in read_json_lines(runs[name] / "episodes.jsonl")]
 
 
+@pytest.mark.slow
 def test_it_opens_from_a_file_and_says_what_was_measured(sheet: Sheet, runs: dict[str, Path], report: Path) -> None:
     assert [address for address in sheet.asked if not address.startswith("data:")] == [report.as_uri()]
     text = sheet.page.inner_text("main")

@@ -111,6 +111,7 @@ def assert_same(record: EpisodeRecord, played: Trajectory) -> None:
     assert sum(turn.completion_tokens or 0 for turn in record.turns) == played.sampled.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", RUNS)
 def test_the_runners_episodes_are_those_of_the_training_loop(what: str, tmp_path: Path) -> None:
     policy = trained(RUNS[what])

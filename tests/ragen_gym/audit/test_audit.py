@@ -71,6 +71,7 @@ def test_a_process_that_ends_costs_one_check_and_is_a_finding() -> None:
     assert "exit code 3" in found[0].detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Hangs", "HangsUnheard"])
 def test_an_environment_that_hangs_is_ended(name: str) -> None:
     report = audit(f"audited_envs:{name}", settings("plays", "action_out_of_range", "process_survives", seconds=2))

@@ -95,6 +95,7 @@ def test_every_check_is_tried() -> None:
     assert set(ENVS) == {check.id for check in CHECKS.values() if check.run is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", ENVS)
 def test_a_fault_is_found_and_its_evidence_fails(check: str) -> None:
     """Of the environment with the fault; it says nothing against the sound one."""

@@ -351,6 +351,7 @@ def test_python_code_that_fails_before_it_plays_says_where(code: str, said: str,
         make_agent("python:own_code:f")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["reply", "Slow"])
 def test_code_that_blocks_holds_up_nobody(target: str, here: Path) -> None:
     write(

@@ -648,6 +648,7 @@ def wait_for_lines(out: Path, count: int, process: subprocess.Popen[str]) -> Non
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_killed_run_loses_only_what_is_in_play(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(AGENT)

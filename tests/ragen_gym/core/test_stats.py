@@ -202,6 +202,7 @@ def share_told(draw: Callable[[np.random.Generator], tuple[np.ndarray, np.ndarra
     return float(np.mean([paired_difference(*draw(rng), clusters).significant for _ in range(40)]))
 
 
+@pytest.mark.slow
 def test_two_equal_agents_are_seldom_told_apart() -> None:
     def equal(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         levels = rng.beta(0.3, 0.7, 30)[np.repeat(np.arange(30), 4)]

@@ -39,6 +39,7 @@ def test_characters_are_looked_up(cells: list[int]) -> None:
     np.testing.assert_array_equal(out, table[boards])
 
 
+@pytest.mark.slow
 @given(
     size=st.tuples(st.integers(2, 32), st.integers(2, 32)).filter(lambda size: size[0] * size[1] <= 64),
     chance=st.sampled_from([0.0, 0.2, 0.5, 0.8, 0.999, 1.0]),
@@ -70,6 +71,7 @@ def test_players_are_found_on_every_tile() -> None:
     assert player_cells(boards)[:, 0].tolist() == wanted
 
 
+@pytest.mark.slow
 def test_a_rule_without_a_file_is_compiled_too() -> None:
     names: dict[str, object] = {}
     exec("def rule(board, state, action, u, params):\n    return 0.5 * action, 0\n", names)
@@ -89,6 +91,7 @@ def test_rules_that_differ_in_what_they_close_over_are_two() -> None:
         assert compiled_with(_pay, rule=rule_of(gain))(np.zeros(3, np.uint8), 3) == 3 * gain
 
 
+@pytest.mark.slow
 def test_cached_code_follows_every_file_that_it_came_from(tmp_path: Path) -> None:
     (tmp_path / "outer.py").write_text(
         "from ragen_gym.games._jit import compiled\nfrom inner import FEE, pay\n"
@@ -115,6 +118,7 @@ def _pay(board: np.ndarray, action: int) -> float:
     return rule(board, 0, action, 0.0, 0)[0]
 
 
+@pytest.mark.slow
 def test_kernels_of_two_games_do_not_displace_each_other() -> None:
     program = """
 import gymnasium, ragen_gym, numpy as np

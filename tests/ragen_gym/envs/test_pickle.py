@@ -77,6 +77,7 @@ def elsewhere() -> Any:
         yield pool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", MADE)
 def test_a_pickled_environment_plays_on_the_same_here_and_elsewhere(made: str, elsewhere: Any) -> None:
     env = MADE[made]()
@@ -110,6 +111,7 @@ def test_before_the_first_reset(made: str) -> None:
     assert play(clone, 3) == play(env, 3)
 
 
+@pytest.mark.slow
 def test_a_deep_copy_plays_by_itself() -> None:
     env = gymnasium.make(LAKE)
     env.reset(seed=1)

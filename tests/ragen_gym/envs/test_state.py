@@ -46,6 +46,7 @@ def test_how_boards_are_written() -> None:
     assert reader("symbols", game=FrozenLake(), form="coord").write(lake) == LAKE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.parametrize("state_format", STATE_FORMATS)
 @given(seed=st.integers(0, 2**32 - 1))
@@ -129,6 +130,7 @@ def test_any_text_has_a_score(text: str, state_format: str, score: str, form: Te
     assert found.right is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", get_args(TextFormat))
 @pytest.mark.parametrize("state_format", STATE_FORMATS)
 def test_a_long_line_of_blanks_takes_no_time(state_format: str, form: TextFormat) -> None:

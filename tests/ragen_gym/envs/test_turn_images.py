@@ -127,6 +127,7 @@ def test_the_system_message_explains_what_is_seen() -> None:
     assert "a name in two lines is written as one word" in instructions("Bandit", observation="image")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["FrozenLake", "Sokoban", "Bandit"])
 def test_the_suites_own_checks(name: str) -> None:
     env = make_turn(name, observation="image", image_palette="photographic", image_tile_size=14)

@@ -29,6 +29,7 @@ def run_python(program: str, cache: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE)
 def test_a_first_episode_waits_for_no_compiler(name: str, tmp_path: Path) -> None:
     program = f"""
@@ -140,6 +141,7 @@ def test_a_program_may_end_while_the_thread_compiles(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", "import numba"])
 def test_the_thread_leaves_standard_output_alone(before: str, tmp_path: Path) -> None:
     (tmp_path / "colorama.py").write_text(
@@ -167,6 +169,7 @@ assert "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING" not in os.environ
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_program_may_fork_while_the_thread_compiles(tmp_path: Path) -> None:
     program = """

@@ -93,6 +93,7 @@ class TestPettingZoo:
         assert env.metadata["render_fps"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_render(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")

@@ -191,12 +191,14 @@ def test_without_pygame_games_play_and_pictures_say_what_to_install(monkeypatch:
         StepEnv("FrozenLake", render_mode="rgb_array")
 
 
+@pytest.mark.slow
 def test_neither_the_package_nor_its_command_line_imports_pygame_or_numba() -> None:
     code = "import sys, ragen_gym.cli; print([m for m in ('pygame', 'numba', 'PIL') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @every_id
 def test_gymnasium_plays_it_with_the_keys_it_names(spec: GameSpec) -> None:
     import pygame

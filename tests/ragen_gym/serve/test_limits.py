@@ -223,6 +223,7 @@ def test_full_servers_and_expired_sessions() -> None:
             env.close()
 
 
+@pytest.mark.slow
 def test_a_session_that_cannot_be_made_takes_no_place() -> None:
     with serving(Limits(max_memory=200_000)) as url, httpx.Client(base_url=url, timeout=60) as http:
         for body in (

@@ -22,6 +22,7 @@ from tests.ragen_gym.serve.load import Player, hundreds, started
 LAKE: dict[str, Any] = {"env": "FrozenLake"}
 
 
+@pytest.mark.slow
 def test_thousands_of_sessions_play_at_once() -> None:
     count = min(2000, allow_many_files() - 200)
 

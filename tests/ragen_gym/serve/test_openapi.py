@@ -50,6 +50,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("label", "mode"), CASES)
 def test_every_answer_is_documented(api: Any, http: httpx.Client, label: str, mode: GenerationMode) -> None:
     operation = next(found for each in api.get_all_operations() if (found := each.ok()).label == label)

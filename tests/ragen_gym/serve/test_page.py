@@ -23,6 +23,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "openssl"))), reason="needs bash, curl and openssl")
 def test_the_shell_blocks_run(tmp_path: Path) -> None:
     script = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))

@@ -287,6 +287,7 @@ def test_what_is_no_option_of_a_reset_is_refused(server: str) -> None:
     envs.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("observation", ["image", "both"])
 @pytest.mark.parametrize("name", ["FrozenLake", "Sokoban", "Bandit"])
 def test_turns_with_pictures(server: str, name: str, observation: str) -> None:
