@@ -9,16 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ragen_agent.inference.torchvision_ops import prepare
-
 if TYPE_CHECKING:
     from ragen_agent.tokens.chat import ChatFormat
     from ragen_agent.tokens.token_mdp import TokenMDP
     from ragen_agent.tokens.trajectory import Trajectory
 
 __all__ = ["ChatFormat", "TokenMDP", "Trajectory"]
-
-prepare()
 
 _HOMES = {
     "ChatFormat": "ragen_agent.tokens.chat",

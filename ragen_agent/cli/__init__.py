@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import gymnasium
 
+from ragen_agent.inference import torchvision_ops
 from ragen_gym import __version__
 from ragen_gym.core.command_line import Parser, error_line
 from ragen_gym.core.console import plain_output
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_program(name: str, build: Callable[[], Parser], arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments and call ``options.run``; the exit codes are those of ``main``."""
     wait_passively()
+    torchvision_ops.prepare()
     with plain_output():
         return _run(name, build, list(sys.argv[1:] if arguments is None else arguments))
 

@@ -15,11 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen_agent.inference.torchvision_ops import prepare
-
 __all__ = ["Engine", "GenerationSession", "ImageSpan", "RowImages", "Sampled"]
-
-prepare()
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,8 @@
 
 The registry's torchvision is built for CUDA. With a CPU build of torch its operators do not load, and importing it
 fails with ``operator torchvision::nms does not exist``; ``transformers`` then fails on pictures, and vLLM at its start.
-Here the operators need only be defined, not work. ``prepare`` defines missing ones in every process that imports
-``ragen_agent``, at the moment when torchvision is imported.
+Here the operators need only be defined, not work. ``prepare``, which `ragen-agent` calls, defines missing ones at
+the moment when torchvision is imported; importing this package changes nothing.
 
 vLLM starts processes of its own, which import torchvision before this package. ``install`` prepares every process of an
 environment: it copies this file, which needs only the standard library, into site-packages, with a ``.pth`` file by

@@ -191,14 +191,23 @@ def broken(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["ragen_agent", "ragen_agent.inference"])
-def test_a_torchvision_built_for_another_torch_can_be_imported(package: str, broken: Path) -> None:
+def test_a_torchvision_built_for_another_torch_can_be_imported_by_the_command_line(broken: Path) -> None:
     alone = f"import sys; sys.path.insert(0, {str(broken)!r}); import torchvision"
     failed = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=False)
     assert "operator torchvision::nms does not exist" in failed.stderr
-    ours = f"import sys, {package}; assert 'torch' not in sys.modules; {alone}; print('imported')"
+    ours = f"from ragen_agent.cli import main; main(['train', '--list-recipes']); {alone}; print('imported')"
     done = subprocess.run([sys.executable, "-c", ours], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "imported", done.stderr
+    assert done.stdout.endswith("imported\n"), done.stderr
+
+
+@pytest.mark.parametrize("package", ["ragen_gym", "ragen_agent", "ragen_agent.inference", "ragen_agent.cli"])
+def test_an_import_changes_nothing(package: str) -> None:
+    code = (
+        "import os, sys; before = [*sys.meta_path], dict(os.environ), [*sys.path]; "
+        f"import {package}; assert before == ([*sys.meta_path], dict(os.environ), [*sys.path])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_can_be_imported_by_every_process_of_an_environment(broken: Path) -> None:
