@@ -31,10 +31,10 @@ SETTINGS = ["turns.max_turns=2", "turns.max_tokens_per_turn=96"]
 TEXT = """\
 # Well-formed replies of untrained models
 
-Pretrained models that have never met the games, in each wording of the messages: {levels} levels of the split `train`
-a row, temperature 0.5, replies of at most 96 tokens, two turns (a bandit has one). A reply is well formed if it has the
-form that the wording asks for and names only known actions. In parentheses 95 % intervals, which take every reply as
-independent. The example is the same on every level, and playing it is no better than random play.
+{models} on {games}, in each wording of the messages.
+{levels} levels of the split `train` a row, temperature 0.5, replies of at most 96 tokens, two turns (a bandit has one). A
+reply is well formed if it has the form that the wording asks for and names only known actions. In parentheses 95 %
+intervals, which treat replies as independent. The example is the same on every level; playing it is no better than random.
 
 | model | game | wording | well formed | solved | commonest problem |
 |---|---|---|---|---|---|
@@ -69,7 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 rows.append(_row(name, game, wording, summary["splits"][game]))
                 command = f"{' '.join(f'{each}=MODEL' for each in models)} --levels {options.levels}"
                 command += f" --games {' '.join(options.games)}"
-                text = TEXT.format(levels=options.levels, rows="\n".join(rows), command=command, about=options.about)
+                text = TEXT.format(
+                    models=" and ".join(models),
+                    games=" and ".join(options.games),
+                    levels=options.levels,
+                    rows="\n".join(rows),
+                    command=command,
+                    about=options.about,
+                )
                 write_atomic(options.out, f"{text.rstrip()}\n")
     return 0
 
