@@ -32,9 +32,10 @@ TEXT = """\
 # Well-formed replies of untrained models
 
 {models} on {games}, in each wording of the messages.
-{levels} levels of the split `train` a row, temperature 0.5, replies of at most 96 tokens, two turns (a bandit has one). A
-reply is well formed if it has the form that the wording asks for and names only known actions. In parentheses 95 %
-intervals, which treat replies as independent. The example is the same on every level; playing it is no better than random.
+{levels} levels of the split `train` a row, temperature 0.5, replies of at most 96 tokens, two turns (a bandit has one).
+A reply is well formed if it has the form that the wording asks for and names only known actions. In parentheses 95 %
+intervals, which treat replies as independent. The example is the same on every level; playing it is no better than
+random.
 
 | model | game | wording | well formed | solved | commonest problem |
 |---|---|---|---|---|---|
