@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragen_agent.openrlhf.machine_checks import Check
+    from ragen_agent.preflight.machine_checks import Check
 
 __all__ = ["add"]
 
@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from ragen_agent.cli.settings import configure
-    from ragen_agent.openrlhf.doctor import examine
+    from ragen_agent.preflight.doctor import examine
     from ragen_gym.core.command_line import terminal_width
     from ragen_gym.core.console import rich_console
 

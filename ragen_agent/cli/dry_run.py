@@ -29,9 +29,9 @@ from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.launch import starting_model
-from ragen_agent.openrlhf.machine_checks import available_memory
-from ragen_agent.openrlhf.memory import check_cpu_model, cpu_memory_parts, memory_parts, model_shape, peak_memory
-from ragen_agent.openrlhf.plan import (
+from ragen_agent.preflight.machine_checks import available_memory
+from ragen_agent.preflight.memory import check_cpu_model, cpu_memory_parts, memory_parts, model_shape, peak_memory
+from ragen_agent.preflight.plan import (
     GamePlan,
     check_supported,
     describe,

@@ -20,7 +20,7 @@ base          another recipe, whose settings this one overrides
 title, source, expect, seen, cluster    text: its name, the source of its numbers, the expected curve, whether it was
               run, how the machines are joined
 gpus, gpu_gib, memory_gib    its needs: GPUs, memory of each, and expected peak use of one
-              (``ragen_agent.openrlhf.memory`` computes it, and a test compares the two); 0 for a run on two CPU cores
+              (``ragen_agent.preflight.memory`` computes it, and a test compares the two); 0 for a run on two CPU cores
 """
 
 from __future__ import annotations

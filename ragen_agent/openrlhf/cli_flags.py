@@ -15,7 +15,7 @@ from typing import Any
 from ragen_agent.config import Config, Training
 from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.plan import is_visual, most_pictures, rows_of_step
+from ragen_agent.preflight.plan import is_visual, most_pictures, rows_of_step
 
 __all__ = ["DECIDED", "MODULE", "check_extra_flags", "command_flags"]
 

@@ -38,10 +38,10 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
-from ragen_agent.openrlhf.memory import CPU_CACHE, check_cpu_model
-from ragen_agent.openrlhf.plan import check_supported, devices_needed
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, kept_flags, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
+from ragen_agent.preflight.memory import CPU_CACHE, check_cpu_model
+from ragen_agent.preflight.plan import check_supported, devices_needed
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.early_stopping import History
 from ragen_agent.run.evaluation import baseline_notices, baselines, evaluated_levels

@@ -44,9 +44,9 @@ from ragen_agent.openrlhf.experience import (
     pad_rows,
 )
 from ragen_agent.openrlhf.pictures import tokenizer_of
-from ragen_agent.openrlhf.plan import rows_of_step
 from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, write_replay
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
+from ragen_agent.preflight.plan import rows_of_step
 from ragen_agent.run.diagnostics import Monitor
 from ragen_agent.run.early_stopping import History
 from ragen_agent.run.evaluation import baselines, evaluated_levels, rate_of_played, validation_settings

@@ -21,7 +21,7 @@ from rich.console import Console
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
-from ragen_agent.openrlhf.plan import describe
+from ragen_agent.preflight.plan import describe
 from ragen_agent.report.watch import FINISHED, RunTail
 from ragen_agent.run.console import ROWS, Display, measured_on, rates_table
 from ragen_agent.run.early_stopping import STAGNANT_ITERATIONS

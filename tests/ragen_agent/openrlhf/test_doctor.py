@@ -22,9 +22,9 @@ from ragen_agent.config import Config, SmallModel, with_settings
 from ragen_agent.inference import torchvision_ops
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.models.small_model import build_model, build_tokenizer
-from ragen_agent.openrlhf import doctor, machine_checks
-from ragen_agent.openrlhf.doctor import model_checks
-from ragen_agent.openrlhf.machine_checks import STALE_LOCK_AGE, holders, lock_checks
+from ragen_agent.preflight import doctor, machine_checks
+from ragen_agent.preflight.doctor import model_checks
+from ragen_agent.preflight.machine_checks import STALE_LOCK_AGE, holders, lock_checks
 from ragen_gym.envs.turn import make_turn
 
 ROOT = Path(__file__).parents[3]

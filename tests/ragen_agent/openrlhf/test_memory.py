@@ -10,7 +10,7 @@ import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.memory import CPU_PROCESS, ModelShape, check_cpu_model, cpu_memory_parts
+from ragen_agent.preflight.memory import CPU_PROCESS, ModelShape, check_cpu_model, cpu_memory_parts
 
 
 def test_the_memory_of_a_run_on_a_cpu_counts_every_copy_of_the_model() -> None:

@@ -9,7 +9,7 @@ import pytest
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.plan import BatchPlan, check_supported, describe, rows_of_step
+from ragen_agent.preflight.plan import BatchPlan, check_supported, describe, rows_of_step
 
 
 def check(config: dict[str, Any], settings: dict[str, Any] | None = None) -> None:

@@ -33,8 +33,8 @@ from ragen_agent.config import Config, merged, presets, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.launch import starting_model
-from ragen_agent.openrlhf.memory import SHAPES, cpu_memory_parts, memory_parts, model_shape, peak_memory
-from ragen_agent.openrlhf.plan import BatchPlan, check_supported, most_pictures, rows_of_step
+from ragen_agent.preflight.memory import SHAPES, cpu_memory_parts, memory_parts, model_shape, peak_memory
+from ragen_agent.preflight.plan import BatchPlan, check_supported, most_pictures, rows_of_step
 from ragen_agent.run.run_folder import RunFolder
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.config.algorithms import FILTER_RULES, FilterRule
 from ragen_agent.local.run import TrainingRun
-from ragen_agent.openrlhf.plan import BatchPlan, describe
+from ragen_agent.preflight.plan import BatchPlan, describe
 from ragen_agent.run.console import Display
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.trajectory import Trajectory

@@ -29,7 +29,7 @@ from gymnasium.spaces import Dict
 from ragen_agent.config import Config
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference.vision import SAME_PROCESSOR, ImageProcessor, Vision
-from ragen_agent.openrlhf.plan import gpus_of_models, most_pictures
+from ragen_agent.preflight.plan import gpus_of_models, most_pictures
 from ragen_agent.tasks.tasks import all_settings, make_env
 from ragen_agent.update.scoring import TOKENS_PER_PASS
 from ragen_gym.core.load_errors import check_no_kernels

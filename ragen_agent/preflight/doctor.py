@@ -16,7 +16,7 @@ from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference import torchvision_ops
-from ragen_agent.openrlhf.machine_checks import (
+from ragen_agent.preflight.machine_checks import (
     Check,
     compiler_check,
     cpu_check,
@@ -32,7 +32,7 @@ from ragen_agent.openrlhf.machine_checks import (
     shared_memory_check,
     warn,
 )
-from ragen_agent.openrlhf.memory import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
+from ragen_agent.preflight.memory import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
 from ragen_gym.core.child_python import child_python
 from ragen_gym.core.load_errors import load_problem
 
