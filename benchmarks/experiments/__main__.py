@@ -31,7 +31,7 @@ PROGRAM = "python -m benchmarks.experiments"
 ABOUT = """\
 Runs experiments: tables of configurations with some seeds each, and controls. Each writes plots, a page with intervals
 and JSON files into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
-runs are not repeated, nor are those that the pages' folder records in runs.jsonl: `--pages benchmarks/experiments` adds
+runs are not repeated, nor are those that the pages' folder records: `--pages benchmarks/experiments` adds
 to what is published. The conclusions on the pages follow from the intervals alone. An experiment with `looks` in its
 table adds seeds to the arms whose comparisons are open, look by look, until each is decided or --hours are over; of
 several experiments each is looked at before the first is looked at again.

@@ -49,7 +49,7 @@ LEVELS = "All seeds are measured on the same levels, so an interval over seeds s
 def write_page(
     experiment: Experiment, planned: Sequence[PlannedRun], failures: Mapping[str, str], out: Path, *, quick: bool
 ) -> dict[str, Any]:
-    """Writes ``<experiment>.md``, ``results.json``, ``runs.jsonl`` and the figures; returns the second's content.
+    """Writes ``<experiment>.md``, ``results.json``, the records and the figures; returns the second's content.
 
     Runs that the folder has recorded are on the page with those on this disk. Other pictures in it are removed.
     """
@@ -88,8 +88,9 @@ def write_page(
         "failures": dict(failures),
         "pictures": pictures,
     }
-    write_atomic(out / "results.json", json.dumps(results, indent=2, ensure_ascii=False) + "\n")
-    return results
+    rounded: dict[str, Any] = json.loads(json.dumps(results), parse_float=lambda digits: float(f"{float(digits):.6g}"))
+    write_atomic(out / "results.json", json.dumps(rounded, ensure_ascii=False) + "\n")
+    return rounded
 
 
 def undecided_arms(experiment: Experiment, findings: Sequence[Finding]) -> list[str]:

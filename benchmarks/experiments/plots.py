@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from benchmarks.experiments.hypothesis_tests import Runs, summarise
 from benchmarks.experiments.spec import MEASURES, Experiment, measure
@@ -178,3 +179,5 @@ def _band(panel: Axes, runs: Sequence[RecordedRun], name: str, place: int, label
 def _save(figure: Figure, path: Path) -> None:
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110)
+        picture = Image.open(temporary).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        picture.save(temporary, format="png", optimize=True)

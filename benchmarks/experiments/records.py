@@ -1,12 +1,13 @@
 """The runs that stand behind an experiment's page, kept next to it so that any machine can go on where another stopped.
 
-``runs.jsonl`` holds a line for each complete run: its arm, seed and settings, the rates that were measured, and some
+``runs.jsonl.gz`` holds a line for each complete run: its arm, seed and settings, the rates that were measured, and some
 figures by iteration. Its first line holds the settings of its first run, and each run those that differ from them. No
 record is replaced by a run with other settings: where the table asks for others, the record must be removed first.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["RECORDS", "complete_runs", "missing_runs", "recorded_seeds", "write_records"]
 
-RECORDS = "runs.jsonl"
+RECORDS = "runs.jsonl.gz"
 
 #: The figures by iteration that are recorded in addition to the experiment's curves: those that measures, the alarm and
 #: the search for copies read.
@@ -106,7 +107,7 @@ def write_records(planned: Sequence[PlannedRun], runs: Runs, figures: Iterable[s
             }
         )
     lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
-    write_atomic(folder / RECORDS, "".join(lines))
+    write_atomic(folder / RECORDS, gzip.compress("".join(lines).encode(), mtime=0))  # the same bytes each time
 
 
 def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, RecordedRun]:

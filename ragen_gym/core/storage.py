@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import re
@@ -283,13 +284,14 @@ def read_json_lines(path: Path, read: Callable[[bytes], Any] = _record) -> list[
     """The records of a file of JSON lines; empty lines and a torn last one are left out, a missing file is empty.
 
     Args:
-        path: the file.
+        path: the file; one whose name ends in ``.gz`` is decompressed.
         read: makes a record of a line; a ValueError from it counts as a damaged line.
 
     Raises:
         ValueError: a line other than the last is not JSON or not a record.
     """
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    data = path.read_bytes() if path.is_file() else b""
+    lines = (gzip.decompress(data) if data and path.suffix == ".gz" else data).split(b"\n")
     records = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

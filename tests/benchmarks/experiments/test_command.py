@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -106,7 +107,7 @@ def test_runs_of_other_settings_are_not_taken_for_those_asked_for(
 ) -> None:
     other = ("--set", "training.learning_rate=7e-3")
     assert main(command(whole, *other)) == 2
-    assert "runs.jsonl holds Bandit-none-seed0 with other settings than are asked for now" in capsys.readouterr().err
+    assert "runs.jsonl.gz holds Bandit-none-seed0 with other settings than are asked for now" in capsys.readouterr().err
     assert main(command(whole, *other, "--pages", str(tmp_path))) == 2
     assert "was made with other settings than are asked for now" in capsys.readouterr().err
 
@@ -146,11 +147,11 @@ def test_the_estimate_is_of_what_is_left(whole: Path, tmp_path: Path, capsys: py
 
 def test_a_record_counts_for_its_settings_alone(whole: Path, tmp_path: Path) -> None:
     def left(*lines: str, **overrides: Any) -> int:
-        (tmp_path / RECORDS).write_text("".join(lines), encoding="utf-8")
+        (tmp_path / RECORDS).write_bytes(gzip.compress("".join(lines).encode()))
         planned = plan(read("thinking"), tmp_path / "none", 2, only=[ARMS[1], ARMS[3]], overrides=overrides, quick=True)
         return len(missing_runs(planned, tmp_path))
 
-    first, *runs = (whole / "thinking" / RECORDS).read_text(encoding="utf-8").splitlines(keepends=True)
+    first, *runs = gzip.decompress((whole / "thinking" / RECORDS).read_bytes()).decode().splitlines(keepends=True)
     assert left(first, *runs) == 0
     assert left(first, *runs[1:]) == 1
     other = "with other settings than are asked for now"

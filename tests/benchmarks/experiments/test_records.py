@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from benchmarks.experiments.records import RECORDS, complete_runs, missing_runs,
 from benchmarks.experiments.spec import read
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.run.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
 
 ARMS = ["FrozenLake, PPO, x1", "Bandit, GSPO, x3", "Sokoban, EPO, x10"]  # games with different options
 
@@ -64,14 +66,14 @@ def test_records_that_no_experiment_writes_are_refused(
     runs = {ARMS[0]: {r.config.seed: RecordedRun(r.name, RunFolder(r.folder), r.config, summary, []) for r in planned}}
     write_records(planned, runs, (), tmp_path)
     assert missing_runs(planned, tmp_path) == []
-    rows = [json.loads(line) for line in (tmp_path / RECORDS).read_text(encoding="utf-8").splitlines()]
+    rows = read_json_lines(tmp_path / RECORDS)
     change(rows)
-    (tmp_path / RECORDS).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / RECORDS).write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     with pytest.raises(ValueError, match=says):
         complete_runs(planned, tmp_path)
 
 
 def test_the_seeds_of_damaged_records_are_not_counted(tmp_path: Path) -> None:
-    (tmp_path / RECORDS).write_text('{"settings": {}}\n{"arm": "vanilla"}\n', encoding="utf-8")
+    (tmp_path / RECORDS).write_bytes(gzip.compress(b'{"settings": {}}\n{"arm": "vanilla"}\n'))
     with pytest.raises(ValueError, match="does not hold records of runs"):
         recorded_seeds(tmp_path)
