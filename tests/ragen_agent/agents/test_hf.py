@@ -245,7 +245,7 @@ def test_what_takes_too_long_is_a_timeout_with_a_remedy(model: Path, caplog: pyt
     assert all(isinstance(failure, AgentFailure) and failure.failure is Failure.TIMEOUT for failure in failures)
     assert "no whole reply within 2 s: " in failures[0].detail
     assert "of 1,000 tokens" in failures[0].detail
-    [said] = [record.getMessage() for record in caplog.records if record.name.startswith("ragen_gym")]
+    [said] = [record.getMessage() for record in caplog.records if record.name.startswith("ragen_agent")]
     assert re.search(r": 1,000 tokens at [\d.]+ tokens/s take \d+ s > ", said)
     assert "time limit 2 s: lower --max-tokens to " in said
     assert "or raise --timeout" in said
@@ -264,7 +264,7 @@ def test_settings_that_work_are_not_complained_of(model: Path, caplog: pytest.Lo
 
     with caplog.at_level(logging.WARNING):
         assert asyncio.run(ask_once(agent)).completion_tokens == 20
-    assert not [record for record in caplog.records if record.name.startswith("ragen_gym")]
+    assert not [record for record in caplog.records if record.name.startswith("ragen_agent")]
 
 
 def test_a_large_model_takes_the_cpu_s_bfloat16_for_its_weights_alone(

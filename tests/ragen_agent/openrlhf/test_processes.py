@@ -71,12 +71,15 @@ def test_the_replay_buffer_is_saved_with_its_state(tmp_path: Path) -> None:
     assert not (place / "iteration9").exists(), "a run without replay has no such file"
 
 
+RATE = {"rate": 0.5, "low": 0.1, "high": 0.9, "n": 4}
+
+
 def test_what_was_not_saved_whole_is_dropped(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Config())
     append_json_lines(folder.metrics, [{"iteration": i} for i in range(5)])
     append_json_lines(folder.episodes, [{"phase": "before"}, *({"phase": "train", "iteration": i} for i in range(5))])
     append_json_lines(folder.episodes, [{"phase": "after"}])
-    folder.write_summary({"before": {}, "after": {}})
+    folder.write_summary({"before": RATE, "after": RATE})
     for part in ("_actor", "_critic"):
         for iteration in (2, 4):
             (folder.path / "deepspeed" / part / f"iteration{iteration}").mkdir(parents=True)
@@ -111,7 +114,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", Config())
     folder.checkpoint.mkdir()
     append_json_lines(folder.episodes, [{"phase": "after"}])
-    folder.write_summary({"after": {}})
+    folder.write_summary({"after": RATE})
     repair(folder)
     assert set(folder.read_summary()) == {"after"}
     assert len(folder.episodes.read_text().splitlines()) == 1

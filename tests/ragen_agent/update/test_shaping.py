@@ -142,5 +142,5 @@ def test_values_are_recorded_only_where_they_are_asked_for() -> None:
 
 
 def test_an_environment_that_does_not_say_what_its_states_are_worth() -> None:
-    with pytest.raises(ValueError, match=r"training\.credit is 'regret', but the environment does not say"):
+    with pytest.raises(ValueError, match=r"training\.credit is 'regret', but the environment does not report"):
         shaped([episode((1.0,), (None,))], REGRET)

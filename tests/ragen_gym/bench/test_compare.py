@@ -147,7 +147,7 @@ def test_a_version_that_fails_where_it_would_lose_is_worse(
     assert main(arguments) == 1
     printed = " ".join(capsys.readouterr().out.split())
     assert "has no scored episode of" in printed
-    assert "not shown to be worse: " in printed
+    assert "lacks scored episodes: " in printed
     assert main([*arguments, "100"]) == 0
     none = without(shutil.copytree(runs / "old", tmp_path / "none"), lambda record: False)
     assert main(["bench", "compare", str(none), str(runs / "old"), "--fail-if-worse"]) == 2

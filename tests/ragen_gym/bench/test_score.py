@@ -631,7 +631,7 @@ def test_verify_documents_its_exit_codes(capsys: pytest.CaptureFixture[str]) -> 
     for verdict, code in EXIT_CODES.items():
         assert f"  {code}  {verdict}: " in said
     assert max(map(len, said.splitlines())) <= 80
-    for limit in ("best of many runs", "task.env", "what the agent said", "--head"):
+    for limit in ("best of many runs", "task.env", "what the agent said"):
         assert limit in said
 
 
