@@ -35,6 +35,7 @@ from ragen_agent.preflight.machine_checks import (
 from ragen_agent.preflight.memory import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
 from ragen_gym.core.child_python import child_python
 from ragen_gym.core.load_errors import load_problem
+from ragen_gym.games.registry import TABLE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -58,8 +59,6 @@ USERS = {"peft": "LoRA, sft or --backend openrlhf"}  # of a package that is not 
 INSTALL = "make test-openrlhf (for a CPU), or on GPUs pip install 'openrlhf[vllm]' 'ragen-gym[openrlhf]'"
 IMPORT_TIMEOUT = 180  # seconds
 
-GAMES = ("FrozenLake", "Sokoban", "NewVocab", "Bandit")
-BOARDS = ("FrozenLake", "Sokoban")  # games whose boards are looked at where no settings name one
 LEVELS = 32  # of each
 REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 
@@ -218,7 +217,7 @@ def model_checks(folder: Path | None, *, cpu: bool, config: Config | None = None
 
     if folder is None:
         tokenizer = build_tokenizer()
-        return [_round_trip(tokenizer, ("FrozenLake",), "the small model's"), *_template(tokenizer, config)]
+        return [_round_trip(tokenizer, (Config.game,), "the small model's"), *_template(tokenizer, config)]
     if not (folder / "config.json").is_file():
         return [fail("model", f"{folder} has no config.json", "give the folder of a Hugging Face causal LM")]
     from transformers import AutoConfig, AutoTokenizer
@@ -237,7 +236,7 @@ def model_checks(folder: Path | None, *, cpu: bool, config: Config | None = None
     except Exception as error:  # a damaged file can lead to any error
         advice = "save one there: tokenizer.save_pretrained(folder)"
         return [fail("tokenizer", f"{folder}: {type(error).__name__}: {load_problem(error)}", advice)]
-    games = GAMES if "tokenizer_sha256" not in (folder / "config.json").read_text(encoding="utf-8") else ()
+    games = tuple(TABLE) if "tokenizer_sha256" not in (folder / "config.json").read_text(encoding="utf-8") else ()
     texts = [_round_trip(loaded, games, str(folder)), board_check(loaded, config)] if games else []
     return [*_sizes(folder, loaded, cpu), *texts, *_template(loaded, config)]
 
@@ -283,12 +282,12 @@ def _round_trip(tokenizer: PreTrainedTokenizerBase, games: tuple[str, ...], whos
 
 
 def board_check(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> Check:
-    """Whether each cell of the boards has tokens of its own: of the settings' games, without any of ``BOARDS``."""
+    """Tokens of the boards, each cell with its own or not: of the settings' games, or of every game on a grid."""
     from ragen_agent.tasks.tasks import all_settings, make_env
     from ragen_agent.tokens.board_tokens import board_tokens
     from ragen_gym.envs.turn import TurnEnv, make_turn
 
-    name, envs = "boards", [*map(make_turn, BOARDS)]
+    name, envs = "boards", [*map(make_turn, (name for name, spec in TABLE.items() if spec.game_class.layout == "grid"))]
     if config is not None:
         every = [make_env(game, None) for game in all_settings(config) if game.turns.observation != "image"]
         envs = [env for env in every if isinstance(env, TurnEnv)]

@@ -156,6 +156,7 @@ class Bandit(Game):
     mistakes: ClassVar[dict[str, str]] = {"fatal": "pulls the arm that pays less"}
     example_board = "Sam\nBen"  # names of no level, so that the example favours neither arm
     example_moves = ("Ben",)
+    painter = "ragen_gym.render.bandit"
     success_means = "the last pull was of an arm with the highest mean, whatever it paid"
     description = (
         "You play a bandit with two arms. One pays a small sum every time, the other pays a large sum now and then. "

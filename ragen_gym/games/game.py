@@ -175,6 +175,12 @@ class Game(ABC):
     example_moves: ClassVar[tuple[str, ...]] = ()
     #: The board that the example is about, as text, where its moves are not actions of every level; else "".
     example_board: ClassVar[str] = ""
+    #: Module that draws the tiles (``draw_tile``, perhaps ``draw_move`` and ``CELL``), or ``module:name`` of a
+    #: ``ragen_gym.render.frames.Painter``. Empty: coloured cells with the game's own symbols.
+    painter: ClassVar[str] = ""
+    #: Pictures of a tile in the viewer of reports, from the bottom up, by the tile's name (``tiles.svg`` there); ``*``
+    #: marks a piece that glides when it moves. A tile without any is drawn with its symbol.
+    sprites: ClassVar[dict[str, list[str]]] = {}
     #: Options of the same game in other packages, and what they are here: for the error about an unknown option.
     foreign_options: ClassVar[dict[str, str]] = {}
     #: Whether the oracle searches. A solution then has the limit ``max_nodes`` of each search, which may be set, and

@@ -11,7 +11,6 @@ from ragen_gym.render import frozen_lake, sokoban
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
 from ragen_gym.render.frames import (
     GROUND,
-    PAINTERS,
     TEXT,
     Painter,
     board_codes,
@@ -105,5 +104,5 @@ def _draw_shared(single: DrawTile, own: dict[int, int], canvas: Canvas, game: Ga
         canvas.rectangle(0.07, 0.07, 0.20, 0.20, _OTHER, 0.10)
 
 
-PAINTERS["SharedLake"] = Painter(partial(_draw_shared, frozen_lake.draw_tile, {6: 3, 7: 5}))
-PAINTERS["SharedSokoban"] = Painter(partial(_draw_shared, sokoban.draw_tile, {7: 5, 8: 6}))
+SHARED_LAKE = Painter(partial(_draw_shared, frozen_lake.draw_tile, {6: 3, 7: 5}))
+SHARED_SOKOBAN = Painter(partial(_draw_shared, sokoban.draw_tile, {7: 5, 8: 6}))

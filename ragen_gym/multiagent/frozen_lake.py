@@ -40,6 +40,7 @@ class SharedLake(FrozenLake):
 
     Tile = Tile  # type: ignore[assignment]  # an enum with members cannot be subclassed
     vocabularies: ClassVar[dict[str, Vocabulary]] = with_others(FrozenLake.vocabularies, Tile)
+    painter = "ragen_gym.multiagent.frames:SHARED_LAKE"
     description = (
         "You race others over a frozen lake. Be the first on the goal and keep out of the holes. "
         "You cannot leave the board."

@@ -77,6 +77,7 @@ class SharedSokoban(Sokoban):
     Tile = Tile  # type: ignore[assignment]
     rule = staticmethod(step)
     vocabularies: ClassVar[dict[str, Vocabulary]] = with_others(Sokoban.vocabularies, Tile)
+    painter = "ragen_gym.multiagent.frames:SHARED_SOKOBAN"
     description = (
         "You and others work in a warehouse. Push every box onto a target. You push a box by walking into it, if the "
         "cell beyond it is free; you cannot pull a box, you cannot push two at once, and nobody can be pushed."

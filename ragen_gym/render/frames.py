@@ -1,7 +1,7 @@
 """Boards as pixels, with a caption below, and as GIF files; which functions draw which game.
 
-A game without an entry in ``PAINTERS`` is drawn as coloured cells with its own symbols on them, so a new game has
-pictures from the first day; ``PAINTERS["MyGame"] = Painter(draw_tile)`` gives it better ones.
+A game is drawn by the module that its class names as ``painter``; one without is drawn as coloured cells with its own
+symbols on them, so a new game has pictures from the first day.
 
 A tile is drawn once per process, game and size, text on it by pygame; everything after it is copying lines of pixels.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import import_module
+from functools import cache, lru_cache
 from io import BytesIO
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ from ragen_gym.render.recorder import Recording
 
 __all__ = [
     "GROUND",
-    "PAINTERS",
     "TEXT",
     "Painter",
     "Tiles",
@@ -82,24 +81,19 @@ class Painter:
     cell: int = 1
 
 
-#: By the name of a game's class: its painter, or the module with its ``draw_tile``, imported when first needed.
-PAINTERS: dict[str, Painter | str] = {
-    "Bandit": "ragen_gym.render.bandit",
-    "FrozenLake": "ragen_gym.render.frozen_lake",
-    "Sokoban": "ragen_gym.render.sokoban",
-}
-
-
 def painter_of(game: Game) -> Painter:
-    """The painter of the game's class, or of the nearest class that it extends."""
-    for base in type(game).__mro__:
-        entry = PAINTERS.get(base.__name__)
-        if isinstance(entry, str):
-            module = import_module(entry)
-            entry = Painter(module.draw_tile, getattr(module, "draw_move", None), getattr(module, "CELL", 1))
-        if entry is not None:
-            return entry
-    return Painter(_draw_symbol)
+    """The painter that the game's class names, or one of symbols on coloured cells."""
+    return _painter(game.painter)
+
+
+@cache
+def _painter(name: str) -> Painter:
+    if not name:
+        return Painter(_draw_symbol)
+    found = resolve_name(name)
+    if isinstance(found, Painter):
+        return found
+    return Painter(found.draw_tile, getattr(found, "draw_move", None), getattr(found, "CELL", 1))
 
 
 def _draw_symbol(canvas: Canvas, game: Game, tile: int) -> None:

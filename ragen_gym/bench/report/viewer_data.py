@@ -20,28 +20,7 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.values import Value
 from ragen_gym.render.png import encode_png
 
-__all__ = ["SPRITES", "board_style", "details", "heading", "tags"]
-
-#: By the name of the game and of the tile, from the bottom up; ``*`` marks a piece that glides when it moves.
-SPRITES: dict[str, dict[str, list[str]]] = {
-    "Sokoban": {
-        "WALL": ["wall"],
-        "FLOOR": ["floor"],
-        "TARGET": ["floor", "target"],
-        "BOX": ["floor", "*box"],
-        "BOX_ON_TARGET": ["floor", "target", "*box:done"],
-        "PLAYER": ["floor", "*worker"],
-        "PLAYER_ON_TARGET": ["floor", "target", "*worker"],
-    },
-    "FrozenLake": {
-        "ICE": ["ice"],
-        "HOLE": ["ice", "hole"],
-        "GOAL": ["ice", "flag"],
-        "PLAYER": ["ice", "*penguin"],
-        "PLAYER_IN_HOLE": ["ice", "hole", "*penguin:swims"],
-        "PLAYER_ON_GOAL": ["ice", "flag-reached", "*penguin"],
-    },
-}
+__all__ = ["board_style", "details", "heading", "tags"]
 
 _LARGEST_PICTURE = 2**14  # bytes of a PNG that a page takes up; grainy pictures are larger, and are left out
 
@@ -224,6 +203,5 @@ def board_style(env: StepEnv) -> dict[str, Any]:
     game = env.game
     if game.layout != "grid":
         return {"kind": game.layout}
-    sprites = SPRITES.get(game.name, {})
     symbols = zip(env.vocabulary.symbols, game.Tile, strict=True)
-    return {"kind": "grid", "cells": {symbol: sprites.get(tile.name, [f"@{symbol}"]) for symbol, tile in symbols}}
+    return {"kind": "grid", "cells": {symbol: game.sprites.get(tile.name, [f"@{symbol}"]) for symbol, tile in symbols}}

@@ -99,6 +99,15 @@ class FrozenLake(GridGame):
         "p": "frozen_prob",
     }
     example_moves = ("Down", "Up")
+    painter = "ragen_gym.render.frozen_lake"
+    sprites: ClassVar[dict[str, list[str]]] = {
+        "ICE": ["ice"],
+        "HOLE": ["ice", "hole"],
+        "GOAL": ["ice", "flag"],
+        "PLAYER": ["ice", "*penguin"],
+        "PLAYER_IN_HOLE": ["ice", "hole", "*penguin:swims"],
+        "PLAYER_ON_GOAL": ["ice", "flag-reached", "*penguin"],
+    }
     mistakes: ClassVar[dict[str, str]] = {
         "fatal": "walks into a hole",
         "risk": "takes a worse chance, such as next to a hole",

@@ -132,6 +132,16 @@ class Sokoban(GridGame):
         "hard": {"min_moves": 5, "max_moves": 10},
         "expert": {"min_moves": 7, "max_moves": 10},
     }
+    painter = "ragen_gym.render.sokoban"
+    sprites: ClassVar[dict[str, list[str]]] = {
+        "WALL": ["wall"],
+        "FLOOR": ["floor"],
+        "TARGET": ["floor", "target"],
+        "BOX": ["floor", "*box"],
+        "BOX_ON_TARGET": ["floor", "target", "*box:done"],
+        "PLAYER": ["floor", "*worker"],
+        "PLAYER_ON_TARGET": ["floor", "target", "*worker"],
+    }
     description = (
         "You are in a warehouse. Push every box onto a target. You push a box by walking into it, if the cell beyond "
         "it is free; you cannot pull a box, and you cannot push two at once."

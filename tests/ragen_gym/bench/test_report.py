@@ -31,6 +31,7 @@ from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
 from ragen_gym.core.stats import percent
+from ragen_gym.games.registry import TABLE
 from tests.browser import Sheet, launched, open_page
 from tests.ragen_gym.bench.imperfect_agent import ImperfectAgent
 
@@ -557,8 +558,6 @@ def test_what_is_packed_is_json_that_browsers_read() -> None:
 
 
 def test_every_sprite_that_a_look_names_is_drawn() -> None:
-    from ragen_gym.bench.report.viewer_data import SPRITES
-
     drawn = set(
         re.findall(
             r'<symbol id="tile-([\w-]+)"',
@@ -566,6 +565,9 @@ def test_every_sprite_that_a_look_names_is_drawn() -> None:
         )
     )
     named = {
-        name.lstrip("*").replace(":", "-") for tiles in SPRITES.values() for names in tiles.values() for name in names
+        name.lstrip("*").replace(":", "-")
+        for spec in TABLE.values()
+        for names in spec.game_class.sprites.values()
+        for name in names
     }
     assert named == drawn

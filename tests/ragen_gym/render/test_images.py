@@ -25,7 +25,6 @@ from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.render.font import glyphs, missing
-from ragen_gym.render.frames import PAINTERS
 from ragen_gym.render.images import BoardImages, photographed
 from ragen_gym.render.png import decode_png, encode_png
 from ragen_gym.render.tile_sets import shape_names
@@ -156,7 +155,7 @@ def test_symbols_that_the_font_lacks() -> None:
 
 
 def test_a_game_without_a_painter_has_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(PAINTERS, "FrozenLake")
+    monkeypatch.setattr(FrozenLake, "painter", "")
     game = FrozenLake(frozen_prob=0.123)  # equal games share their tiles
     picture = BoardImages(game).image(game.board("P__O\n____\n_O__\n___G"))
     assert len({picture[:28, 28 * i : 28 * i + 28].tobytes() for i in (0, 1, 3)}) == 3

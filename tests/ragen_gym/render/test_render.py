@@ -24,10 +24,11 @@ from ragen_gym import make_turn
 from ragen_gym.cli.episodes import picture_episode, showcase_seed
 from ragen_gym.cli.render import LEVELS, index_page, measured, page, pictures
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.render.canvas import Pixels
-from ragen_gym.render.frames import PAINTERS, frame_shape, frames
+from ragen_gym.render.frames import frame_shape, frames
 from ragen_gym.render.recorder import key_names, what_happened
 from ragen_gym.render.renderer import Window, keys_to_action
 
@@ -65,7 +66,7 @@ def test_tiles_can_be_told_apart_at_every_size(spec: GameSpec, size: int) -> Non
 
 @pytest.mark.parametrize("size", [8, 48])
 def test_a_game_without_a_painter_is_drawn_with_its_symbols(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.delitem(PAINTERS, "FrozenLake")
+    monkeypatch.setattr(FrozenLake, "painter", "")
     game = StepEnv("FrozenLake", frozen_prob=0.7).game  # of which no tile was drawn
     assert min(differences(tiles_of(game, size))) > 5
 
