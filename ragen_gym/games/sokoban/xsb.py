@@ -28,7 +28,7 @@ _PLAYERS = "@+pP"
 _LONGEST = 64  # cells of a side
 _READ_AS = str.maketrans(" _pPbB", "--@+$*")
 _SYMBOLS = "".join((*XSB.symbols, *map(chr, _READ_AS)))
-_ROWS = re.compile(rf"(?:\d{{0,2}}[{re.escape(_SYMBOLS)}]|\|)+")
+_ROWS = re.compile(rf"(?:\d{{0,9}}[{re.escape(_SYMBOLS)}]|\|)+")
 _ROW_END = re.compile(r"\|?\n\|?|\|")
 _SPACED = re.compile(r"\S( \S)+")
 _SIZE, _PLACES = re.compile(r"board \d+x\d+"), re.compile(r"[a-z ]+: [(),\d ]+")
@@ -43,7 +43,8 @@ def xsb_rows(rows: Sequence[str]) -> list[str] | None:
     if not all(row == "" or _ROWS.fullmatch(row) for row in rows):
         return None
     full = _ROW_END.sub("\n", "\n".join(rows)).translate(_READ_AS)
-    return re.sub(r"(\d+)(\D)", lambda run: run[2] * int(run[1]), full).strip("\n").split("\n")
+    full = re.sub(r"(\d+)(\D)", lambda run: run[2] * min(int(run[1]), _LONGEST + 1), full)  # one more is refused
+    return full.strip("\n").split("\n")
 
 
 def to_rectangle(rows: Sequence[str]) -> str:
@@ -56,8 +57,11 @@ def to_rectangle(rows: Sequence[str]) -> str:
         ValueError: a side is too long, or the walls leave a way from the player, a box or a target to beyond the edge.
     """
     columns = max(map(len, rows))
-    if max(columns, len(rows)) > _LONGEST:  # run lengths spell millions of cells in a few thousand characters
-        raise ValueError(f"Sokoban: the board is {len(rows)}x{columns}, and a side has at most {_LONGEST} cells.")
+    if max(columns, len(rows)) > _LONGEST:
+        raise ValueError(
+            f"Sokoban: the board has {len(rows)} rows, the longest of {columns} cells or more; a side has at most "
+            f"{_LONGEST} cells."
+        )
     cells = [list(row.ljust(columns, _FLOOR)) for row in rows]
     ends = (0, len(rows) - 1), (0, columns - 1)
     todo = [(r, c) for r in range(len(rows)) for c in range(columns) if r in ends[0] or c in ends[1]]

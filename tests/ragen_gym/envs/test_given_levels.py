@@ -394,9 +394,10 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "more boxes": ("######\n#@$$.#\n######", "this one has 2 and 1"),
     "too large": (
         "#" * 70 + "\n#@$." + " " * 65 + "#\n" + "#" * 70,
-        "the board is 3x70, and a side has at most 64 cells",
+        "the board has 3 rows, the longest of 70 cells or more; a side has at most 64 cells",
     ),
-    "far too large": ("99#" * 1300 + "\n#" * 2000, "the board is 2001x128700, and a side has at most 64 cells"),
+    "far too large": ("99#" * 1300 + "\n#" * 2000, "the board has 2001 rows, the longest of 84500 cells or more"),
+    "a long run": ("#\n" + "1000#", "the longest of 65 cells or more; a side has at most 64"),
 }
 
 
