@@ -1,4 +1,4 @@
-"""The checks of ``ragen-agent doctor``: whether the machine, its packages and a model are ready for a run."""
+"""Checks of ``ragen-agent doctor``: the machine, its packages and a model before a run."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _version(package: str) -> str:
 
 
 def transformers_check() -> Check:
-    """Whether transformers and a model of it can be imported."""
+    """Import of transformers and of one of its models."""
     try:
         from transformers import Qwen2ForCausalLM  # noqa: F401
     except Exception as error:  # of any library that it imports
@@ -136,7 +136,7 @@ def transformers_check() -> Check:
 
 
 def torchvision_check(distributed: bool = False, fix: bool = False) -> Check:
-    """Whether torchvision, where it is installed, can be imported next to this torch.
+    """Import of torchvision, if installed, next to this torch.
 
     ``distributed``: also by processes that import nothing of ours, as vLLM starts them; ``fix`` makes it so.
     """
@@ -169,7 +169,7 @@ def _advice(error: str) -> str:
 
 
 def import_check(name: str, statement: str) -> Check:
-    """Whether an import works, tried in a separate process."""
+    """Result of an import in a separate process."""
     try:
         done = subprocess.run(
             child_python("-c", statement), capture_output=True, text=True, timeout=IMPORT_TIMEOUT, check=False
@@ -184,7 +184,7 @@ def import_check(name: str, statement: str) -> Check:
 
 
 def vllm_check(cuda: bool) -> Check:
-    """Whether vLLM can be imported and is built for this machine."""
+    """Import of vLLM, and the device that it is built for."""
     if find_spec("vllm") is None:
         return fail("import of vllm", "not installed", INSTALL)
     check = import_check(
@@ -263,7 +263,7 @@ def _sizes(folder: Path, tokenizer: PreTrainedTokenizerBase, cpu: bool) -> list[
 
 
 def _round_trip(tokenizer: PreTrainedTokenizerBase, games: tuple[str, ...], whose: str) -> Check:
-    """Whether texts of the games and a reply are the same after encoding and decoding."""
+    """Equality of the games' texts and a reply after encoding and decoding."""
     from ragen_gym.envs.turn import make_turn
 
     texts = [REPLY]
@@ -311,7 +311,7 @@ def board_check(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> Ch
 
 
 def _template(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> list[Check]:
-    """Whether a conversation's ids are a prefix of the longer conversation's, by the run's settings if given."""
+    """Prefix property of the chat template: a conversation's ids begin those of the longer conversation."""
     from ragen_agent.tokens.chat import ChatFormat
 
     turns, name = Turns() if config is None else config.turns, "chat template"

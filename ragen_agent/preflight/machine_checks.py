@@ -47,7 +47,7 @@ SMALLEST_RUN = 6.0  # GiB that a run of the small model takes on a CPU
 
 @dataclass(frozen=True)
 class Check:
-    """What was found."""
+    """Result of a check."""
 
     name: str
     state: str  # "ok", "warn" (a run may still work) or "fail" (it will not)
@@ -71,7 +71,7 @@ def fail(name: str, found: str, advice: str) -> Check:
 
 
 def device_checks(distributed: bool) -> tuple[bool, list[Check]]:
-    """Whether CUDA is available, and what torch says about it; ``distributed`` as of ``doctor.examine``."""
+    """CUDA's availability and checks of its devices; ``distributed`` as in ``doctor.examine``."""
     try:
         import torch
     except Exception as error:
@@ -132,7 +132,7 @@ def compiler_check() -> Check:
 
 
 def extensions() -> Path:
-    """Where a run compiles DeepSpeed's extensions; see ``launch``."""
+    """Folder in which a run compiles DeepSpeed's extensions; see ``launch``."""
     return Path(os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions")))
 
 
@@ -177,7 +177,7 @@ def shared_memory_check(cuda: bool) -> Check:
 
 
 def open_files_check() -> Check:
-    """How many files a process may hold open."""
+    """Limit of open files of a process."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -198,7 +198,7 @@ def host_name_check() -> Check:
 
 
 def port_checks() -> list[Check]:
-    """Whether ports can be opened, and whether Ray's are in use."""
+    """Opening of a port, and use of Ray's ports."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", 0))

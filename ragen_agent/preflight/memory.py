@@ -1,4 +1,4 @@
-"""What a run needs of memory, part by part: on each GPU, or in the host's memory on a CPU.
+"""Memory estimate of a run, part by part: on each GPU, or in the host's memory on a CPU.
 
 The memory is an estimate, with its arithmetic. A trained model of N parameters, T of which are trained, on n GPUs
 holds, in bytes on each (ZeRO, arXiv 1910.02054, section 3, with bfloat16 weights and gradients): weights 2 N, gradients
@@ -61,7 +61,7 @@ CPU_LOGITS = 2 + 2  # bytes for each sampled token and id: the logits, and their
 
 @dataclass(frozen=True)
 class VisionShape:
-    """What turns pictures into visual tokens in a Qwen2.5-VL or Qwen3-VL model: its size, and how it cuts pictures."""
+    """Vision encoder of a Qwen2.5-VL or Qwen3-VL model: its sizes and image processor."""
 
     parameters: int
     hidden: int
@@ -103,7 +103,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """How many there are."""
+        """Number of parameters."""
         linear = sum(a * b for a, b in self.projections)
         biases = sum(b for _, b in self.projections[:3]) if self.biases else 0
         norms = 2 * self.hidden + (2 * self.head_size if self.head_norms else 0)
@@ -236,7 +236,7 @@ class MemoryPart:
 
 
 def memory_parts(config: Config, settings: OpenRLHF, shape: ModelShape, gpu_gib: float) -> list[MemoryPart]:
-    """What takes memory on the GPUs of a run.
+    """Parts of the memory on the GPUs of a run.
 
     If all models share their GPUs, vLLM sleeps while they train, and the actor and the critic take turns: the one that
     waits keeps only its weights there.
@@ -266,7 +266,7 @@ def memory_parts(config: Config, settings: OpenRLHF, shape: ModelShape, gpu_gib:
 
 
 def cpu_memory_parts(config: Config, settings: OpenRLHF, shape: ModelShape) -> list[MemoryPart]:
-    """What takes the host's memory in a run on its CPU; a pass over rows is counted at its largest."""
+    """Parts of the host's memory in a run on its CPU; a pass over rows is counted at its largest."""
     training, turns, gpus = config.training, config.turns, gpus_of_models(config, settings)
     whole = settings.zero_stage == 3  # then OpenRLHF's own pass makes the logits of all tokens
     found: list[MemoryPart] = []

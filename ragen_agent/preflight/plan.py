@@ -318,12 +318,12 @@ def _time(seconds: float) -> str:
 
 
 def devices_needed(config: Config, settings: OpenRLHF) -> int:
-    """How many devices the models of a run take if they share none."""
+    """Number of devices that the models of a run take if they share none."""
     return sum(gpus_of_models(config, settings).values())
 
 
 def is_visual(config: Config) -> bool:
-    """Whether the run's model reads pictures, or is to read them."""
+    """True if the run's model reads pictures or is to read them."""
     if any(each.turns.sees for each in all_settings(config)):
         return True
     if not config.model:
