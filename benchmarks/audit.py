@@ -1,4 +1,4 @@
-"""What ``ragen-gym audit`` finds in other libraries' environments: ``python -m benchmarks.audit``.
+"""Findings of ``ragen-gym audit`` in other libraries' environments: ``python -m benchmarks.audit``.
 
 Each library has an interpreter of its own with the library installed: ``--install DIR`` makes them all, ``--venv
 NAME=PATH`` names one (a folder with ``bin/python``). Repositories without a package are folders named by ``--repository

@@ -1,4 +1,4 @@
-"""How far held-out levels are from those of training: near duplicates, suites, and what the splits cost.
+"""Distance of held-out levels from training levels: near duplicates, suites, and the cost of the splits.
 
 ``python -m benchmarks.heldout`` writes ``heldout.md``, in a minute or a few. Two levels are near duplicates where they
 are of one family: a rotation or a reflection of the same room with the player elsewhere, or of the same lake with start

@@ -1,4 +1,4 @@
-"""What ``benchmarks.real_model`` measures: a function for each part, from a ``Bench`` to what its JSON file holds."""
+"""Parts of ``benchmarks.real_model``: a function each, from a ``Bench`` to the content of its JSON file."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bench:
-    """What all parts need.
+    """Shared input of all parts.
 
     Attributes:
         model: folder of the pretrained model.

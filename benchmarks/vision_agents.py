@@ -47,7 +47,7 @@ BATCH = 50
 
 @dataclass(frozen=True)
 class Agent:
-    """What an agent is shown."""
+    """View of an agent."""
 
     title: str
     settings: tuple[str, ...]  # over those of the recipe
@@ -104,7 +104,7 @@ class PlannedEnv(gymnasium.Wrapper[Any, str, Any, str]):
 
 
 class Cells(NamedTuple):
-    """How many cells were named right."""
+    """Number of cells that were named right."""
 
     cells: int
     right: int
@@ -113,7 +113,7 @@ class Cells(NamedTuple):
 
 
 def said_cells(said: str, truth: str, ground: frozenset[str]) -> Cells:
-    """What a board in rows of symbols names right of the true one; ``ground`` are the symbols of mere ground."""
+    """Correct cells of a board in rows of symbols; ``ground`` are the symbols of mere ground."""
     lines = [line.strip() for line in said.strip().splitlines()]
     pairs = [
         (symbol, lines[row][column] if row < len(lines) and column < len(lines[row]) else "")
@@ -132,7 +132,7 @@ def bounds(config: Config, levels: int) -> dict[str, dict[str, Any]]:
 
 
 def measure(run: Path, stage: str, levels: int, probed: tuple[int, int] = PROBED) -> dict[str, Any]:
-    """What a run's agent sees and plans, ``stage`` being "imitation" or "reinforcement".
+    """Seeing and planning of a run's agent, ``stage`` being "imitation" or "reinforcement".
 
     ``success`` and ``planned`` are rates on the levels, of the agent and of the planner on the boards that it says it
     sees; ``boards``, ``cells`` and ``things`` are shares of what its replies without fault write down that is right;
@@ -169,7 +169,7 @@ def _planned(policy: Policy, count: int) -> list[TokenMDP]:
 
 
 class Description(NamedTuple):
-    """What a reply says of a board."""
+    """Statement of a reply about a board."""
 
     turn: int  # from 0
     part: str  # "observation" or "prediction"
@@ -179,7 +179,7 @@ class Description(NamedTuple):
 
 
 def descriptions(trajectory: Trajectory, noise_seed: int, env: TurnEnv) -> list[Description]:
-    """What the replies without fault of an episode say of the boards.
+    """Statements about the boards in an episode's replies without fault.
 
     Args:
         trajectory: an episode that was played from its start.

@@ -43,7 +43,7 @@ Grids = npt.NDArray[np.uint8]
 
 
 class _View:
-    """What views have in common: ``_view``, a function of observations, which a copy makes anew."""
+    """Common part of views: ``_view``, a function of observations, which a copy makes anew."""
 
     env: Any
 

@@ -1,4 +1,4 @@
-"""What is measured, and how: rates of our tasks and of other suites', growth, imports, first reset and memory."""
+"""Measurements: rates of our tasks and of other suites', growth, imports, first reset and memory."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Task:
 
     @property
     def of_gymnasium(self) -> bool:
-        """Whether an environment of Gymnasium is measured, as a peer."""
+        """True if an environment of Gymnasium is measured, as a peer."""
         return self.key.startswith("gymnasium ")
 
 
@@ -236,7 +236,7 @@ print(tracemalloc.get_traced_memory()[0] / 4096)
 
 
 def measured(tasks: Iterable[Task], runs: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """What each task measured, as soon as it has: a dictionary with key, title, unit, rate, lowest and highest.
+    """Result of each task, as soon as it is there: a dictionary with key, title, unit, rate, lowest and highest.
 
     Args:
         tasks: rows of ``benchmarks.speed.measurements.TASKS``.
@@ -256,7 +256,7 @@ def row_of(found: tuple[float, float, float]) -> dict[str, float]:
 
 
 def ratios(task: Task, rates: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """How many times the rate of each of its peers that were measured a task has, by the peer's key."""
+    """Ratios of a task's rate to those of its measured peers, by the peer's key."""
     mine = rates[task.key]["rate"]
     if "times" in rates[task.key]:  # of a run of its own
         times: dict[str, float] = rates[task.key]["times"]

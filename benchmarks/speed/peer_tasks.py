@@ -1,4 +1,4 @@
-"""What is measured of other suites: ``python -m benchmarks.speed.peer_tasks PACKAGE``, where that package is installed.
+"""Measurements of other suites: ``python -m benchmarks.speed.peer_tasks PACKAGE``, where that package is installed.
 
 It needs the standard library, numpy and the package, so that it runs in a virtual environment without this suite.
 """

@@ -268,7 +268,7 @@ def check_not_distributed(options: argparse.Namespace, advice: str = "leave it o
 
 
 def settings_of(options: argparse.Namespace, flags: Settings | None = None) -> Settings:
-    """What ``--set``, the settings' own flags and ``--env-option`` say, and ``flags``, which a command read itself.
+    """Settings given by ``--set``, their own flags and ``--env-option``, and ``flags``, which a command read itself.
 
     Raises:
         ValueError: one setting is given two values.

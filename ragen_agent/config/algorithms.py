@@ -44,13 +44,13 @@ class FilterRule:
     random: bool = False  # whether its function takes a torch.Generator as third argument
 
     def planned_groups(self, groups: int, amount: float) -> int:
-        """How many groups an iteration trains on at most."""
+        """Most groups that an iteration trains on."""
         return max(1, int(amount * groups + 1e-9)) if self.fixed_share else groups
 
 
 @dataclass(frozen=True)
 class AdvantageRule:
-    """How an episode's return becomes its advantage."""
+    """Rule that turns an episode's return into its advantage."""
 
     doc: str  # what it does, and its paper
     across: str = ""  # what an episode is compared with: "group" or "batch"; empty: nothing
@@ -59,13 +59,13 @@ class AdvantageRule:
 
     @property
     def compares_groups(self) -> bool:
-        """Whether the episodes of a group are compared with each other, so that a group needs two."""
+        """True if the episodes of a group are compared with each other, so that a group needs two."""
         return self.across == "group"
 
 
 @dataclass(frozen=True)
 class AggregationRule:
-    """How the terms of a minibatch's tokens become one number."""
+    """Rule that turns the terms of a minibatch's tokens into one number."""
 
     doc: str  # what it does, and its paper
     #: what the sum is divided by: "tokens" in the loss, "rows" of the minibatch, or "rows with tokens" in the loss
@@ -84,7 +84,7 @@ class CreditRule:
 
 @dataclass(frozen=True)
 class Grouping:
-    """What is compared within a group of episodes on one level."""
+    """Rule of what is compared within a group of episodes on one level."""
 
     doc: str  # what it does, and its paper
     states: bool = False  # whether turns that begin in the same state are compared too
@@ -93,7 +93,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """What is minimised at each token of a step."""
+    """Loss at each token of a step."""
 
     doc: str  # its formula and paper
     function: str  # module:name of f(log_probs, old_log_probs, advantages, mask, **options) -> algo.TokenTerms
@@ -106,7 +106,7 @@ class PolicyLoss:
 
 @dataclass(frozen=True)
 class FormatReward:
-    """What a turn earns for its form: the reward of a malformed and of a well-formed one."""
+    """Reward of a turn's form, malformed and well formed."""
 
     doc: str
     malformed: float = 0.0

@@ -1,4 +1,4 @@
-"""What the diagnostics of an iteration (``ragen_agent.run.diagnostics``) ask of the model of this process."""
+"""Diagnostics of an iteration (``ragen_agent.run.diagnostics``) on the model of this process."""
 
 from __future__ import annotations
 

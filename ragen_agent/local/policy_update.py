@@ -75,7 +75,7 @@ rollouts ``old``, the log-probs before the first step, and ``weights`` and ``cor
 
 @dataclass
 class Learner:
-    """What an update changes, and what it needs next to it."""
+    """State that an update changes, with its inputs."""
 
     model: PreTrainedModel  # the policy's
     optimiser: torch.optim.Optimizer  # of the policy's weights, or of its adapter
@@ -204,7 +204,7 @@ def cut(targets: Targets, rows: Tensor, part: Batch) -> Targets:
 
 
 class Counts(NamedTuple):
-    """What the means over a minibatch are divided by, also where only some of its rows are computed at a time."""
+    """Divisors of the means over a minibatch, also where only some of its rows are computed at a time."""
 
     sampled: int  # tokens
     masked: int  # tokens in the loss

@@ -249,7 +249,7 @@ class RolloutWorker:
         self._processes: list[tuple[Config, list[TokenMDP]]] = []
 
     def instances(self, iteration: int, groups: int | None = None, refill: int = 0) -> list[Instance]:
-        """What an iteration plays: the episodes of a group, next to each other, share a level.
+        """Episodes of an iteration: those of a group, next to each other, share a level.
 
         ``groups`` are by default those of the settings; ``refill`` as of ``level_seeds``.
         """

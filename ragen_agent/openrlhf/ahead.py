@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Played(Generic[T]):
-    """What an iteration played, and how long that took."""
+    """Episodes of an iteration, and the time that they took."""
 
     found: T
     seconds: float
@@ -48,7 +48,7 @@ class PlayAhead(Generic[T]):
         self._begun: dict[int, Future[Played[T]]] = {}
 
     def take(self, iteration: int) -> Played[T]:
-        """What an iteration played; before it waits for that, it sees to it that those ahead are played too.
+        """Episodes of an iteration; before waiting for them, the iterations ahead are started too.
 
         Raises:
             Exception: what ``play`` raised.

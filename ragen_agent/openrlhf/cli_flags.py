@@ -63,7 +63,7 @@ class _Start:
 
     @property
     def sleeps(self) -> bool:
-        """Whether models that share a GPU leave its memory to the one that works."""
+        """True if models that share a GPU leave its memory to the one that works."""
         return self.openrlhf.colocate and not self.cpu
 
     @property

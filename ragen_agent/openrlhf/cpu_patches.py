@@ -50,7 +50,7 @@ NEVER = 10**9  # seconds: no tensor is deleted before a slow engine has read it
 
 
 def needed(accelerator: str) -> bool:
-    """Whether this run does without CUDA; ``accelerator`` is cuda, cpu or auto.
+    """True if this run does without CUDA; ``accelerator`` is cuda, cpu or auto.
 
     Raises:
         ValueError: CUDA was asked for and is not available.

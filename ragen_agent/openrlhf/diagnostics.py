@@ -1,4 +1,4 @@
-"""What the diagnostics of an iteration (``ragen_agent.run.diagnostics``) ask of the policy's processes."""
+"""Diagnostics of an iteration (``ragen_agent.run.diagnostics``) on the policy's processes."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class WeightsLostError(RuntimeError):
 
 @dataclass(frozen=True)
 class AdvantageInputs:
-    """What the advantages of one row are made from; OpenRLHF carries such ragged data in ``labels`` alone."""
+    """Inputs of one row's advantages; OpenRLHF carries ragged data in ``labels`` alone."""
 
     advantage: float = 0.0  # of the whole episode
     weight: float = 1.0  # of its group
@@ -208,7 +208,7 @@ def pad_rows(rows: Sequence[Any], multiple: int) -> list[Any]:
 
 
 class LogProbDifference(NamedTuple):
-    """How far vLLM's log-probs of the sampled tokens are from the trainer's, before any step is taken, in nats a token.
+    """Distance of vLLM's log-probs of the sampled tokens from the trainer's, before any step, in nats a token.
 
     With ``openrlhf.staleness`` the weights that played are older, and the difference tells by how much it matters.
     """

@@ -56,7 +56,7 @@ KEPT_STATES = 2  # so that one is always complete
 
 @dataclass(frozen=True)
 class RunContext:
-    """What every process of a run needs to know, sent as one environment variable."""
+    """Context of every process of a run, sent as one environment variable."""
 
     config: Config  # the settings that both trainers share
     settings: OpenRLHF  # those of this trainer
@@ -71,7 +71,7 @@ class RunContext:
 
     @classmethod
     def from_json(cls, text: str) -> RunContext:
-        """What ``to_json`` wrote."""
+        """The context that ``to_json`` wrote."""
         record = json.loads(text)
         return cls(
             with_settings(Config(), record["config"]),
@@ -84,7 +84,7 @@ class RunContext:
 
     @property
     def vision(self) -> Vision | None:
-        """How the run's model reads pictures; None of one that reads text only."""
+        """Picture reader of the run's model; None of one that reads text only."""
         if not self.model:
             return None
         from transformers import AutoConfig
@@ -149,7 +149,7 @@ def write_replay(folder: Path, state: RunState, episodes: Sequence[Mapping[str, 
 
 
 def read_replay(folder: Path, state: RunState) -> list[dict[str, Any]]:
-    """What ``write_replay`` wrote with a state; empty if that was nothing."""
+    """Episodes that ``write_replay`` wrote with a state; empty if there were none."""
     import torch
 
     path = folder / "deepspeed" / "_replay" / state.tag / "episodes.pt"

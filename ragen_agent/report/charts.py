@@ -164,7 +164,7 @@ def _names(groups: Sequence[SeedGroup]) -> list[str]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of a record can be drawn: a finite number."""
+    """True if a value of a record can be drawn: a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 

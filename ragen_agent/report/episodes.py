@@ -59,7 +59,7 @@ class StoredEpisode:
 
     @property
     def trained(self) -> bool:
-        """Whether it was played to learn from, not to measure."""
+        """True if it was played to learn from, not to measure."""
         return bool(self.record["phase"] == "train")
 
     @property
@@ -217,7 +217,7 @@ class GameReplayer:
         self._levels: dict[str, Level] = {}
 
     def knows(self, episode: StoredEpisode) -> bool:
-        """Whether it draws this level from this seed; then the level is remembered. Call it before ``details``."""
+        """True if it draws this level from this seed; then the level is remembered. Call it before ``details``."""
         t = episode.trajectory
         if t.level_id in self._levels:
             return True
@@ -232,7 +232,7 @@ class GameReplayer:
 
     @property
     def board_style(self) -> dict[str, Any]:
-        """How the viewer draws its boards."""
+        """Style of its boards in the viewer."""
         return board_style(self._env("train").env)
 
     @cached_property

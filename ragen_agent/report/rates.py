@@ -1,4 +1,4 @@
-"""What the measured rates say: sentences, lanes between random and optimal play, and the table of all numbers."""
+"""Measured rates: sentences, lanes between random and optimal play, and the table of all numbers."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class RecordedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether it was measured after its last iteration."""
+        """True if it was measured after its last iteration."""
         return "after" in self.summary
 
     @cached_property

@@ -67,7 +67,7 @@ class RunStatus:
 
     @property
     def seconds(self) -> float | None:
-        """What an iteration takes, by the last ones."""
+        """Seconds of an iteration, by the last ones."""
         known = [float(record["seconds"]) for record in self.metrics[-RECENT:] if "seconds" in record]
         return fmean(known) if known else None
 
@@ -90,7 +90,7 @@ class RunTail:
         self._signs: tuple[int, list[Sign]] = (0, [])
 
     def read(self) -> RunStatus:
-        """What is there now; raises a ValueError where a file is damaged."""
+        """Present state; raises a ValueError where a file is damaged."""
         path = self.folder.path
         if self._config is None and (path / "config.toml").is_file():
             self._config = RunFolder.reopen(path)[1]

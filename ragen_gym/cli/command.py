@@ -1,4 +1,4 @@
-"""What the commands share: how they are declared and how they print."""
+"""Common parts of the commands: declaration and output."""
 
 from __future__ import annotations
 

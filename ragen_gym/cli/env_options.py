@@ -152,7 +152,7 @@ def chosen_environment(arguments: argparse.Namespace) -> tuple[GameSpec, dict[st
 
 
 def environment_flags(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What was given of the flags that only games have."""
+    """Values of the flags that only games have."""
     names = ("preset", "split", "levels", "skip_invalid", "vocabulary", "text_format")
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 

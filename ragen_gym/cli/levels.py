@@ -128,7 +128,7 @@ def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
 
 
 def record_of(env: StepEnv, level: Level, actions: int | None, solution: Solution | None = None) -> LevelRecord:
-    """What the oracle knows of a level within so many actions (None: those of ``action_budget``).
+    """Oracle's answers for a level within so many actions (None: those of ``action_budget``).
 
     Args:
         env: an environment that can play the level; it is reset.

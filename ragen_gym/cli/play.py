@@ -87,7 +87,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def colourful(stream: TextIO) -> bool:
-    """Whether colours belong here: a terminal that is not dumb, and no NO_COLOR (https://no-color.org)."""
+    """True if colours belong here: a terminal that is not dumb, and no NO_COLOR (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -107,7 +107,7 @@ def painted(game: Game, board: Board, vocabulary: Vocabulary, text: str) -> str:
 
 
 def can_read_keys(stream: TextIO) -> bool:
-    """Whether single keys can be read: a terminal of a system that has ``termios``."""
+    """True if single keys can be read: a terminal of a system that has ``termios``."""
     try:
         import termios  # noqa: F401  (absent on Windows)
     except ImportError:
@@ -187,7 +187,7 @@ class HumanPlay:
         return said
 
     def advice(self) -> str:
-        """What the oracle would play."""
+        """Move that the oracle would play."""
         action = self.env.oracle_action(self.budget - self.played)
         chance = self.env.solution().success(*self.env.state, self.budget - self.played)
         return f"The oracle plays {self.env.action_names[action]}: success {100 * chance:.0f} % from here."
@@ -242,12 +242,12 @@ def _summary(ended: Sequence[bool]) -> str:
 
 
 def has_display() -> bool:
-    """Whether a window can be expected to open: pygame is installed, and there is a screen."""
+    """True if a window can be expected to open: pygame is installed, and there is a screen."""
     return find_spec("pygame") is not None and os.environ.get("SDL_VIDEODRIVER") != "dummy" and has_screen()
 
 
 def has_screen() -> bool:
-    """Whether there is a screen, or a driver was chosen by name; without either pygame draws where nobody sees it."""
+    """True if there is a screen, or a driver was chosen by name; without either pygame draws where nobody sees it."""
     if os.environ.get("SDL_VIDEODRIVER"):
         return True
     return sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

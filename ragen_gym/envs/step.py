@@ -331,7 +331,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """What a player calls the actions, in the order of their ids."""
+        """Names of a player's actions, in the order of their ids."""
         self._check_started()
         return self.game.action_names(self._board)
 

@@ -22,7 +22,7 @@ _EPISODES = count()
 
 
 class Level(BaseModel):
-    """What a row says of its episode, besides the keys of NeMo Gym."""
+    """Fields of a row about its episode, besides the keys of NeMo Gym."""
 
     seed: int = Field(ge=0, strict=True)
     split: Literal["train", "validation", "test"]

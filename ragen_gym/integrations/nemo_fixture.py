@@ -23,7 +23,7 @@ class Episode(BaseModel):
 
 
 def verifier_fixture(server: type[GameServer], cases: Path) -> VerifierFixture:
-    """What ``gym env test`` plays: cases of an ``Episode`` each, paid by the sum of the rewards of its replies."""
+    """Cases of ``gym env test``, an ``Episode`` each, paid by the sum of the rewards of its replies."""
     Rollout(server.game, **server.options)  # an unknown game or option is an error here, and a module is imported once
 
     async def play(made: Any, request: Any) -> float:
@@ -37,7 +37,7 @@ def verifier_fixture(server: type[GameServer], cases: Path) -> VerifierFixture:
 
 
 def response(text: str) -> NeMoGymResponse:
-    """What a model's server answers, with a text alone."""
+    """Answer of a model's server, with a text alone."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message = {"type": "message", "id": "0", "role": "assistant", "status": "completed", "content": content}
     kept = {"output": [message], "parallel_tool_calls": False, "tool_choice": "none", "tools": []}

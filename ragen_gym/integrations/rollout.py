@@ -64,7 +64,7 @@ class Rollout:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the environment said last.
+        """Last message of the environment.
 
         Raises:
             gymnasium.error.ResetNeeded: no episode was started.
@@ -80,7 +80,7 @@ class Rollout:
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended."""
+        """True if the episode has ended."""
         return self.env.over
 
     @property

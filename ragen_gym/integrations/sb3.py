@@ -72,7 +72,7 @@ class BatchVecEnv(VecEnv):
         return list(self.env.render() or ())
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """What the single environments have under this name."""
+        """Attribute of this name of the single environments."""
         which = self._get_indices(indices)
         value = getattr(self if attr_name.endswith("_space") else self.env.unwrapped, attr_name)
         if callable(value):

@@ -29,7 +29,7 @@ def tool_rows(game: str, count: int, /, **options: Any) -> Iterator[dict[str, An
 
 
 def environment_factory(game: str, /, **options: Any) -> type[Any]:
-    """What ``GRPOTrainer(environment_factory=…)`` takes; its reward is logged under the game's name.
+    """Argument for ``GRPOTrainer(environment_factory=…)``; its reward is logged under the game's name.
 
     ``reset`` takes the row's ``seed``, and its ``split`` where it has one, and returns the board; ``play`` is the tool;
     ``get_reward`` is the return. The members of a group share the seed and differ in the transition noise. Arguments as

@@ -22,7 +22,7 @@ def game_return(completions: list[Any], log_metric: Callable[[str, float], None]
 def rollout_func(
     rows: Iterable[Mapping[str, Any]], max_tokens: int | None = None, **options: Any
 ) -> Callable[..., Any]:
-    """What ``GRPOTrainer(rollout_func=…)`` takes: whole conversations, of which the sampled ids are kept as they are.
+    """Argument for ``GRPOTrainer(rollout_func=…)``: whole conversations, whose sampled ids are kept as they are.
 
     Args:
         rows: those of all data sets, as ``ragen_gym.integrations.rows`` gives them; a prompt says which row it is.

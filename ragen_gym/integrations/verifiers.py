@@ -48,7 +48,7 @@ class GameTask(vf.Task[GameData, vf.State, vf.TaskConfig]):
         return dict(trace.info.get("episode", dict.fromkeys(METRICS, 0.0) | {"unfinished": 1.0}))
 
     async def validate(self, runtime: vf.Runtime) -> bool | None:
-        """Whether the level can be won within the budgets, by the oracle; None where there is none."""
+        """True if the level can be won within the budgets, by the oracle; None where there is none."""
         rollout = self.rollout()
         rollout.begin(self.data.seed)
         chance = rollout.optimal_success()
@@ -96,5 +96,5 @@ class GameEnv(vf.Env[GameEnvConfig]):
 
 
 def environment(package: str, **options: Any) -> vf.Env[Any]:
-    """What an exported package's ``load_environment`` gives, with fields of its ``GameConfig``."""
+    """Result of an exported package's ``load_environment``, with fields of its ``GameConfig``."""
     return vf.load_environment(vf.env_config_type(package)(taskset={"id": package, **options}))

@@ -1,4 +1,4 @@
-"""What all games for several players share: seeds, spaces, views, the order of a cycle."""
+"""Common base of games for several players: seeds, spaces, views, the order of a cycle."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         )
 
     def render(self) -> Any:
-        """What player 0 sees as text in mode ``"ansi"``, everybody in a picture (uint8) in ``"rgb_array"``, else None.
+        """Player 0's view as text in mode ``"ansi"``, everybody in a picture (uint8) in ``"rgb_array"``, else None.
 
         A window (``"human"``) shows every reset and cycle by itself.
         """
@@ -239,7 +239,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             self._window.close()
 
     def state(self) -> npt.NDArray[np.uint8]:
-        """What each player sees (one that is out: would see), uint8 (players, height, width) of tile codes."""
+        """View of each player (one that is out: would see), uint8 (players, height, width) of tile codes."""
         self._check_started()
         return np.stack([self._seen.grid(self._view(i)) for i in range(self.players)])
 
@@ -251,7 +251,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """What a player calls the actions, in the order of their ids."""
+        """Names of a player's actions, in the order of their ids."""
         self._check_started()
         return self.game.action_names(self._start)
 

@@ -67,7 +67,7 @@ _CELL_COLOURS: tuple[Colour, ...] = (
 
 @dataclass(frozen=True)
 class Painter:
-    """How a game is drawn.
+    """Functions that draw a game.
 
     Attributes:
         draw_tile: ``draw_tile(canvas, game, code)`` covers one cell, from (0, 0) to (1, 1) of the canvas.

@@ -1,4 +1,4 @@
-"""What happened in an episode, recorded for its pictures, and as words for captions. Imports no pygame."""
+"""Events of an episode, recorded for its pictures, and as words for captions. Imports no pygame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an environment's episodes are drawn: frames for ``rgb_array``, a window for ``human``."""
+"""Renderer of an environment's episodes: frames for ``rgb_array``, a window for ``human``."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _SHAPES = ("ring", "square", "triangle", "diamond", "circle", "cross", "bar")
 
 
 def shape_names(game: Game) -> list[str]:
-    """What the tile set "shapes" draws for each code, such as ``red square``; grounds are without a shape.
+    """Picture of each code in the tile set "shapes", such as ``red square``; grounds are without a shape.
 
     Raises:
         ValueError: there are more codes than shapes.

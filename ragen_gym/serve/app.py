@@ -132,7 +132,7 @@ async def envs() -> Response:
 
 @router.get("/health")
 async def health(request: Request) -> Response:
-    """Whether the server runs, and how full it is."""
+    """State of the server, and how full it is."""
     return JSONResponse({"status": "ok", "version": __version__, "sessions": len(_service(request).store)})
 
 

@@ -20,7 +20,7 @@ REGRET_ENTRIES = 2**18
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server allows.
+    """Limits of the server.
 
     Raises:
         ValueError: a number out of range.

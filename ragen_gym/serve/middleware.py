@@ -92,7 +92,7 @@ class AccessMiddleware:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address can only mean this machine."""
+    """True if a name or address can only mean this machine."""
     if host.lower() == "localhost":
         return True
     try:

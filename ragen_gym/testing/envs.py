@@ -263,7 +263,7 @@ def replay(
     actions: Sequence[Any],
     options: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """What happens when these actions are played from ``reset(seed=seed, options=options)`` on.
+    """Results of these actions, played from ``reset(seed=seed, options=options)`` on.
 
     Where an episode ends before the actions do, the next one starts. The same arguments give the same answer in every
     process, thread and platform.
@@ -331,7 +331,7 @@ def some_actions(env: Env, seed: int, count: int) -> list[Any]:
 
 
 def in_another_process(runs: Sequence[tuple[Any, ...]]) -> Any:
-    """What ``replay`` gives for each of these arguments in a process with another PYTHONHASHSEED.
+    """Results of ``replay`` for each of these arguments in a process with another PYTHONHASHSEED.
 
     Raises:
         RuntimeError: that process failed.

@@ -13,7 +13,7 @@ _CHILD = "RAGEN_GYM_CHECK_CHILD"
 
 
 def run_in_another_process(code: str, text: bytes) -> bytes:
-    """What ``python -c code`` prints, given this text, with another PYTHONHASHSEED.
+    """Output of ``python -c code``, given this text, with another PYTHONHASHSEED.
 
     Its imports do not come from the current folder unless the code adds it.
 
