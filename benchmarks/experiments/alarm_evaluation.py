@@ -1,4 +1,4 @@
-"""How good the Echo Trap alarm is: for each sign, which collapses it predicted, how early, and its false alarms.
+"""Evaluation of the Echo Trap alarm: for each sign, which collapses it predicted, how early, and its false alarms.
 
 The signs are computed anew from every run's ``metrics.jsonl``, by today's factors of the alarm or by others.
 
@@ -36,7 +36,7 @@ COMBINED: dict[str, tuple[tuple[str, ...], int]] = {
 
 @dataclass(frozen=True)
 class SignScore:
-    """How a sign does over many runs."""
+    """Record of a sign over many runs."""
 
     sign: str  # its name, or that of a combination of signs
     collapses: int  # how many runs collapsed
@@ -75,7 +75,7 @@ def collapse_start(run: RecordedRun) -> int | None:
 
 
 def outcome(run: RecordedRun) -> str:
-    """What became of a run, one of ``OUTCOMES``.
+    """Outcome of a run, one of ``OUTCOMES``.
 
     One that never learned had nothing to collapse from. In a format collapse most replies are malformed when it begins.
     An Echo Trap shows all of the paper's signs before it, and replies that are well formed.

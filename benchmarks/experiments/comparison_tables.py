@@ -28,7 +28,7 @@ DAGGER = "\N{DAGGER}"
 
 
 def count_claims(findings: Sequence[Finding]) -> list[str]:
-    """How many claims were decided, and how many supported, contradicted or left open, by whose they are: sentences."""
+    """Numbers of claims decided, supported, contradicted and left open, by whose they are: sentences."""
     claims = [finding for finding in findings if finding.comparison.claim]
     decided = sum(map(is_decided, claims))
     said = [f"**{decided} of {len(claims)} claims are decided.**"]

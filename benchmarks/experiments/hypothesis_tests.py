@@ -84,7 +84,7 @@ def summarise(runs: Runs, arm: str, name: str) -> Estimate | None:
 
 
 def compare(runs: Runs, comparison: Comparison) -> Finding:
-    """What the runs say of the comparison; see ``judge``."""
+    """Finding of the runs about the comparison; see ``judge``."""
     return judge(comparison, lambda arm, name: _values(runs, arm, name))
 
 
@@ -125,7 +125,7 @@ def judge(comparison: Comparison, measured: Callable[[str, str], Mapping[int, fl
 
 
 def end_at_random(comparison: Comparison, normalised: Mapping[str, Sequence[float]]) -> bool:
-    """Whether it compares where arms end, and neither ends significantly above random play.
+    """True if it compares where arms end, and neither ends significantly above random play.
 
     Little follows from such a comparison for arms that learn.
 
@@ -138,7 +138,7 @@ def end_at_random(comparison: Comparison, normalised: Mapping[str, Sequence[floa
 
 
 def decided_at_random(findings: Sequence[Finding]) -> list[str]:
-    """How many of the decided claims are of arms at random play, as a sentence; none if there are none."""
+    """Number of the decided claims about arms at random play, as a sentence; none if there are none."""
     count = sum(f.at_random and is_decided(f) for f in findings if f.comparison.claim)
     return [f"In {count} of those decided {AT_RANDOM}, so little follows for arms that learn."] if count else []
 
@@ -167,7 +167,7 @@ def verdict(found: Estimate | None, claim: str, margin: float = 0.0) -> str:
 
 
 def is_decided(finding: Finding) -> bool:
-    """Whether more seeds are not needed: it claims nothing, or its claim is not open any more."""
+    """True if more seeds are not needed: it claims nothing, or its claim is not open any more."""
     return not finding.comparison.claim or finding.verdict not in (OPEN, MISSING)
 
 
@@ -190,7 +190,7 @@ def _intervals(differences: Mapping[int, float], looks: Sequence[int]) -> Iterat
 
 
 def _mostly_equal(differences: Sequence[float]) -> bool:
-    """Whether half of the differences or more, and at least two, are the same number."""
+    """True if half of the differences or more, and at least two, are the same number."""
     most = max(Counter(round(each, 9) for each in differences).values(), default=0)
     return most > 1 and 2 * most >= len(differences)
 
@@ -226,7 +226,7 @@ def conclusion(findings: Sequence[Finding]) -> list[str]:
 
 
 def by_chance(findings: Sequence[Finding]) -> list[str]:
-    """How many of these comparisons would be significant by chance, as a sentence; none of fewer than two."""
+    """Number of these comparisons that would be significant by chance, as a sentence; none of fewer than two."""
     tested = [finding for finding in findings if finding.verdict in TESTED]
     if len(tested) < 2:
         return []

@@ -215,7 +215,7 @@ def _collapses(runs: Runs) -> list[str]:
 
 
 def read_findings(experiment: Experiment, folder: Path) -> list[Finding]:
-    """What the measures of the runs in the folder's ``results.json`` mean for the table; missing where it has none."""
+    """Findings from the measures in the folder's ``results.json``; missing where it has none."""
     file = folder / "results.json"
     rows = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
 

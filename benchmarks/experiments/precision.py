@@ -1,4 +1,4 @@
-"""How much pairing, and less noise of the evaluations, narrow the intervals: computed from the runs that are there.
+"""Narrowing of the intervals by pairing and by less noise of the evaluations: computed from the runs that are there.
 
 The width of an interval over seeds is proportional to the std, over seeds, of the difference of two arms. What is
 compared is that std for each way to take the difference, as a root mean square over the comparisons.

@@ -71,7 +71,7 @@ def missing_runs(planned: Sequence[PlannedRun], folder: Path) -> list[PlannedRun
 
 
 def recorded_seeds(folder: Path) -> int:
-    """How many seeds the records go up to; raises a ValueError if the folder's file of records is damaged."""
+    """Number of seeds that the records go up to; raises a ValueError if the folder's file of records is damaged."""
     try:
         ends: list[int] = [row["seed"] + 1 for row in read_json_lines(folder / RECORDS)[1:]]
     except (KeyError, TypeError) as error:
@@ -172,7 +172,7 @@ def _settings(config: Config) -> dict[str, Any]:
 
 
 def _same(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether the settings are equal; one that came later counts as recorded with its default."""
+    """True if the settings are equal; one that came later counts as recorded with its default."""
     return recorded == {name: value for name, value in wanted.items() if name in recorded} and all(
         _DEFAULTS.get(name) == value for name, value in wanted.items() if name not in recorded
     )

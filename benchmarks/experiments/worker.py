@@ -78,18 +78,18 @@ def play_run(config: Config, path: Path, warm: Path, *, imitation: bool, evaluat
 
 
 def is_warm(path: Path, config: Config) -> bool:
-    """Whether the folder holds a finished warm start and all its measurements."""
+    """True if the folder holds a finished warm start and all its measurements."""
     wanted = SHARED if config.warm_start.epochs else SHARED[:-1]
     return (path / "warm").is_dir() and all(name in RunFolder(path).read_summary() for name in wanted)
 
 
 def is_complete(path: Path, imitation: bool) -> bool:
-    """Whether the folder holds a finished run and all its measurements."""
+    """True if the folder holds a finished run and all its measurements."""
     return is_whole(RunFolder(path).read_summary(), imitation)
 
 
 def is_whole(summary: Mapping[str, Any], imitation: bool) -> bool:
-    """Whether it is the summary of a finished run with all its measurements."""
+    """True if it is the summary of a finished run with all its measurements."""
     wanted = ("after", "more_imitation", "clean_warm_start") if imitation else ("after",)
     return summary.get("finished", False) is True and all(name in summary for name in wanted)
 

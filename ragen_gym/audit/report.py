@@ -1,4 +1,4 @@
-"""What an audit found, as data, as rows of a table and as a page."""
+"""Findings of an audit, as data, as rows of a table and as a page."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Report:
         return sorted(found, key=lambda result: ranks[result.check.severity])
 
     def counts(self) -> dict[str, int]:
-        """How many checks have each status."""
+        """Number of checks with each status."""
         return {
             status: sum(result.status == status for result in self.results)
             for status in ("passed", "finding", "not applicable")

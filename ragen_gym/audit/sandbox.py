@@ -42,7 +42,7 @@ _LOG_CHARACTERS = 600
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """How an audit is carried out."""
+    """Settings of an audit."""
 
     options: Mapping[str, Any] = field(default_factory=dict)  # arguments of the target's constructor
     actions: Sequence[Any] = ()  # to choose from, where the environment does not list its own
@@ -220,7 +220,7 @@ class _Child:
                     yield json.loads(line)
 
     def ending(self) -> str:
-        """How it ended, in words."""
+        """End of the process, in words."""
         if self._late:
             return f"the time limit of {self._limit:g} s was exceeded"
         code = self.process.wait()

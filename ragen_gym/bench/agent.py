@@ -1,4 +1,4 @@
-"""What an agent is: something that answers messages (``ReplyAgent``), or something that chooses moves (``StepAgent``).
+"""Agents: something that answers messages (``ReplyAgent``), or something that chooses moves (``StepAgent``).
 
 Both get the ``Task`` of the episode with every question. Everything else is optional; ``ragen_gym.bench.agents`` lists
 what else the runner looks for, and holds a template. Any exception that an agent raises ends its episode as a typed

@@ -80,7 +80,7 @@ def random_kernel(game_rule: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What random and optimal play are expected to reach on each instance of a split, four arrays (instances,).
+    """Expected results of random and optimal play on each instance of a split, four arrays (instances,).
 
     Of a text task: what its random replies reach, and its optimal replies in one episode; None where it has none.
     """

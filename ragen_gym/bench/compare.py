@@ -135,7 +135,7 @@ class _Values:
 
     @property
     def testable(self) -> bool:
-        """Whether there are two families or more."""
+        """True if there are two families or more."""
         return len(set(self.families)) > 1
 
     @property
@@ -244,7 +244,7 @@ def _sentence(one: str, other: str, difference: Difference, levels: int, metric:
 
 
 def worse(comparison: Comparison, margin: float = 0.0) -> dict[tuple[str, str], str]:
-    """Where the first run is worse than the second, with the reason in words, by (split or "all", metric).
+    """Entries in which the first run is worse than the second, with the reason in words, by (split or "all", metric).
 
     Args:
         comparison: see ``compare_results``.

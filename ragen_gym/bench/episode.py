@@ -107,7 +107,7 @@ async def play_episode(
 
 
 class _Episode:
-    """What has happened in an episode so far."""
+    """Record of an episode so far."""
 
     def __init__(
         self, agent: Any, env: TurnEnv | TaskEnv, planned: PlannedEpisode, calls: AgentCaller, max_reply: int
@@ -268,7 +268,7 @@ _SHOWN: WeakKeyDictionary[TurnEnv | TaskEnv, TurnEnv | TaskEnv] = WeakKeyDiction
 
 
 def _is_plain(answer: Answer) -> bool:
-    """Whether a record can hold it: an answer must not end the run when it is written."""
+    """True if a record can hold it: an answer must not end the run when it is written."""
     return (
         type(answer.text) is str
         and all(text is None or type(text) is str for text in (answer.reasoning, answer.finish_reason))

@@ -57,7 +57,7 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Prices:
-    """What tokens cost, for a million of them."""
+    """Cost of a million tokens."""
 
     prompt: float  # tokens read
     completion: float  # tokens written

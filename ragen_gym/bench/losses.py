@@ -1,4 +1,4 @@
-"""Where games were lost: the pivot of each lost episode, the kind of mistake there, and what chance explains.
+"""Losses: the pivot of each lost episode, the kind of mistake there, and what chance explains.
 
 By the exact values of ``ragen_gym.games.values``, of the probability of success: an episode's outcome is the optimum at
 its start less the regret of its moves plus what chance added. So of a lost episode, whose outcome is 0, the optimum at
@@ -37,7 +37,7 @@ KINDS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Loss:
-    """Where an episode was lost."""
+    """Place at which an episode was lost."""
 
     kind: str  # a key of ``KINDS``
     turn: int  # of the pivot, from 0
@@ -53,7 +53,7 @@ def kind_name(game: Game, kind: str) -> str:
 
 
 def find_loss(replayer: Replayer, replay: ReplayedEpisode) -> Loss | None:
-    """Where a replayed episode was lost; None where it was won, has no end, or values are unknown."""
+    """Loss of a replayed episode; None where it was won, has no end, or values are unknown."""
     values = [turn.value for turn in replay.turns]
     known = [value for value in values if value is not None]
     if replay.success or not replay.over or not known or len(known) != len(values) or isnan(known[0].before.success):
@@ -98,7 +98,7 @@ def _kind(replayer: Replayer, replay: ReplayedEpisode, turn: int, move: int | No
 
 
 def oracle_line(game: Game, solution: Solution, board: bytes, left: int) -> list[int]:
-    """What the oracle plays from a state on, as if every move went where it is meant to."""
+    """Oracle's moves from a state on, as if every move went where it is meant to."""
     cells, state = bytearray(board), game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
     line: list[int] = []
     while left > len(line):
@@ -110,7 +110,7 @@ def oracle_line(game: Game, solution: Solution, board: bytes, left: int) -> list
 
 @dataclass(frozen=True)
 class Losses:
-    """Where the games of a split were lost."""
+    """Losses of a split."""
 
     lost: int  # episodes that were lost
     placed: int  # of which the pivot is known

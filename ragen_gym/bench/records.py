@@ -79,17 +79,17 @@ class EpisodeRecord:
 
     @property
     def moves(self) -> int:
-        """How many moves were played."""
+        """Number of moves played."""
         return sum(len(turn.actions) for turn in self.turns)
 
     @property
     def in_play(self) -> bool:
-        """Whether play had begun when the episode ended: the agent had been asked, whether it answered or not."""
+        """True if play had begun when the episode ended: the agent had been asked, whether it answered or not."""
         return self.asked_of_agent or bool(self.turns)
 
     @property
     def counted(self) -> bool:
-        """Whether the episode is part of the score."""
+        """True if the episode is part of the score."""
         return self.failure not in INFRASTRUCTURE
 
     def to_dict(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ TurnReward = Callable[[Reply, tuple[float, ...]], float]
 
 @dataclass(frozen=True)
 class ReplyRules:
-    """How the replies of a replay are parsed and rewarded."""
+    """Rules by which the replies of a replay are parsed and rewarded."""
 
     turn_config: TurnConfig | None = None  # options of a turn instead of the split's; None for the split's own
     parser: Parser | None = None  # instead of ``ragen_gym.TurnEnv.parse``
@@ -94,7 +94,7 @@ class ReplayedEpisode:
 
     @property
     def over(self) -> bool:
-        """Whether the episode came to its end."""
+        """True if the episode came to its end."""
         return self.terminated or self.truncated
 
 
@@ -113,7 +113,7 @@ class Replayer:
         self._task: ReplyEnv | None = None
 
     def parse(self, text: str, names: Sequence[str]) -> Reply:
-        """What a reply says by the rules, or by the split's own; of a text task just its text."""
+        """Parsed reply by the rules, or by the split's own; of a text task just its text."""
         if self.split.is_task:
             return Reply(text)
         if self.rules and self.rules.parser:

@@ -61,7 +61,7 @@ def lenient_reply(text: str, action_names: Sequence[str]) -> Reply:
 
 @dataclass(frozen=True)
 class Rescoring:
-    """What changes in how replies are parsed and rewarded; None keeps the suite's own.
+    """Changes to how replies are parsed and rewarded; None keeps the suite's own.
 
     Raises:
         ValueError: two of them contradict each other, or a module or its callable cannot be found.
@@ -85,7 +85,7 @@ class Rescoring:
 
     @classmethod
     def of(cls, info: Mapping[str, Any], *, run_code: bool = False) -> Rescoring:
-        """What a run's ``run.json`` says that it was rescored by; nothing for a run as it was played.
+        """Rules by which a run was rescored, from its ``run.json``; nothing for a run as it was played.
 
         Args:
             info: what ``run.json`` says, which anyone may have written.
@@ -108,17 +108,17 @@ class Rescoring:
         return cls(**by)
 
     def name(self, agent: str) -> str:
-        """What an agent is called in a run that was rescored so."""
+        """Name of an agent in a run that was rescored so."""
         by = {name: value for name, value in asdict(self).items() if value is not None}
         return f"{agent} ({', '.join(f'{name}={value}' for name, value in by.items()) or 'as it was'})"
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether all is the suite's own."""
+        """True if all is the suite's own."""
         return self == Rescoring()
 
     def reply_rules(self, split: Split) -> ReplyRules:
-        """How replies of a split are parsed and rewarded.
+        """Rules by which replies of a split are parsed and rewarded.
 
         Raises:
             ValueError: the split wants parts of the thinking, and replies are to be parsed without any.
@@ -135,7 +135,7 @@ class Rescoring:
         )
 
     def replayers(self, suite: Suite) -> dict[str, Replayer]:
-        """What replays the episodes of each split by these rules."""
+        """Replayers of each split's episodes by these rules."""
         return {split.name: Replayer(split, self.reply_rules(split)) for split in suite.splits}
 
 

@@ -1,4 +1,4 @@
-"""What a run's folder tells: its results, read back as they were at one time, and those of several runs together."""
+"""Content of a run's folder: its results, read back as they were at one time, and those of several runs together."""
 
 from __future__ import annotations
 

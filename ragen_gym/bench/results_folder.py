@@ -125,7 +125,7 @@ class ResultsFolder:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What ``run.json`` says.
+        """Content of ``run.json``.
 
         Raises:
             ValueError: there is no run in this folder, or a value is out of its range.
@@ -133,7 +133,7 @@ class ResultsFolder:
         return self.parsed(self.info_json)
 
     def parsed(self, text: bytes) -> dict[str, Any]:
-        """What ``run.json`` says with this text; raises as ``info`` does."""
+        """Content of a ``run.json`` with this text; raises as ``info`` does."""
         try:
             info: dict[str, Any] = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -263,7 +263,7 @@ class EpisodeLog:
 
 
 def code_versions(info: Mapping[str, Any]) -> int:
-    """How many versions of the agent's code the sessions in ``run.json`` played with, of those that say it."""
+    """Number of versions of the agent's code in the sessions of ``run.json`` that record one."""
     codes = (session.get("circumstances", {}).get("code") for session in info["sessions"])
     return len({str(code) for code in codes if code is not None})
 

@@ -96,7 +96,7 @@ class RunProgress:
 
 @dataclass
 class RunOutcome:
-    """What a session has done."""
+    """Outcome of a session."""
 
     wanted: int  # episodes that were asked for
     kept: int  # those of them that were there before
@@ -106,7 +106,7 @@ class RunOutcome:
 
     @property
     def missing(self) -> int:
-        """How many of the episodes that were asked for have no record."""
+        """Number of requested episodes without a record."""
         return self.wanted - self.kept - self.played
 
     @property
@@ -219,7 +219,7 @@ class _SuiteRunner:
             raise min(errors, key=lambda error: isinstance(error, StopRun))
 
     def _ending(self) -> bool:
-        """Whether the run ends before all is played: a cancellation is not of an agent's making."""
+        """True if the run ends before all is played: a cancellation is not of an agent's making."""
         return self.ended or (self.task is not None and self.task.cancelling() > 0)
 
     async def _start(self) -> None:

@@ -142,7 +142,7 @@ def _of_suite(
 
 
 def coverage(run: BenchResults) -> dict[str, Any]:
-    """How many of the episodes asked for are in a run's score, as plain JSON; the entries are those of its summary.
+    """Share of the requested episodes in a run's score, as plain JSON; the entries are those of its summary.
 
     ``{"agent", "episodes", "excluded", "asked", …, "bounds", "splits": {name: {"episodes", …}}}``.
     """

@@ -20,7 +20,7 @@ _CANCELLED = "the agent's own task was cancelled"
 
 
 class EpisodeFailed(Exception):
-    """How an episode failed.
+    """Failure of an episode.
 
     Args:
         failure: what kind of failure.
@@ -47,7 +47,7 @@ class AgentCaller:
         self._keeps_time = bool(getattr(agent, "keeps_time", False))
 
     async def call(self, method: Any, *arguments: Any) -> Any:
-        """What the method returns; raises ``EpisodeFailed`` for anything else that happens."""
+        """Result of the method; raises ``EpisodeFailed`` for anything else that happens."""
         self.called = True
         answer = await self._call(method, arguments)
         task = asyncio.current_task()

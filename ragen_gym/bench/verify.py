@@ -64,7 +64,7 @@ class Mismatch:
 
 @dataclass
 class Verdict:
-    """What came of a run's verification."""
+    """Result of a run's verification."""
 
     episodes: int = 0  # how many were replayed
     agreed: int = 0  # how many of them are as recorded
@@ -87,12 +87,12 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether the run is verified."""
+        """True if the run is verified."""
         return self.verdict == "verified"
 
     @property
     def lacks(self) -> list[str]:
-        """What is missing that is needed to verify the run."""
+        """Missing parts that verification of the run needs."""
         return [
             *["there is no episode"] * (not self.episodes),
             *[f"{self.missing:,} of {self.asked:,} episodes that were asked for are missing"] * bool(self.missing),
@@ -102,7 +102,7 @@ class Verdict:
 
     @property
     def doubts(self) -> list[str]:
-        """What a replay cannot judge and may have chosen among outcomes: ask why, even where the run is verified."""
+        """Events that a replay cannot judge and that may have chosen among outcomes, even where the run is verified."""
         again = f"attempts made again: {self.retried:,} ({self.retried_in_play:,} after play began)"
         return [
             *[again] * bool(self.retried),
@@ -229,7 +229,7 @@ def _compare_end(record: EpisodeRecord, replay: ReplayedEpisode, compare: Callab
 def _check_key(
     info: Mapping[str, Any], record: EpisodeRecord, seen: set[tuple[str, int, int]], asked: dict[str, list[int]]
 ) -> list[Mismatch]:
-    """Whether the record is named after what was asked, is the only one of its place, and was asked for."""
+    """Mismatches unless the record is named after what was asked, is the only one of its place, and was asked for."""
     found = []
     if record.place in seen:
         found.append(Mismatch(record.path, "number of records", "several", 1))
@@ -247,7 +247,7 @@ def _check_key(
 
 
 def _check_cost(info: Mapping[str, Any], record: EpisodeRecord) -> list[Mismatch]:
-    """Whether the cost is that of the tokens by the prices of the record's session."""
+    """Mismatches unless the cost is that of the tokens by the prices of the record's session."""
     number, sessions = record.session, info["sessions"]
     if number is None or not 0 <= number < len(sessions):  # which ``_check_key`` finds
         return []
@@ -272,7 +272,7 @@ def _is_asked(place: tuple[str, int, int], asked: dict[str, list[int]]) -> bool:
 
 
 def _check_name(info: Mapping[str, Any], rescoring: Rescoring) -> list[Mismatch]:
-    """Whether the agent of a rescored run is called so, by which reports and tables show that it was."""
+    """Mismatches unless the agent of a rescored run is called so, by which reports and tables show that it was."""
     if (rescored := info.get("settings", {}).get("rescored")) is None:
         return []
     name = rescoring.name(str(rescored.get("agent")))
@@ -280,7 +280,7 @@ def _check_name(info: Mapping[str, Any], rescoring: Rescoring) -> list[Mismatch]
 
 
 def _check_suite(suite: Suite) -> list[Mismatch]:
-    """Whether a suite that has the name of one of the package's is that one."""
+    """Mismatches unless a suite that has the name of one of the package's is that one."""
     own = load_suite(suite.name).hash if suite.name in SUITES else suite.hash
     return [] if own == suite.hash else [Mismatch(suite.name, "hash", suite.hash, own)]
 

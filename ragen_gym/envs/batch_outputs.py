@@ -1,4 +1,4 @@
-"""What a batch returns: observations of all boards at once, and infos that are computed when they are first read."""
+"""Outputs of a batch: observations of all boards at once, and infos that are computed when they are first read."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def batched(space: spaces.Space[Any], n: int) -> spaces.Space[Any]:
 
 
 class Snapshot(NamedTuple):
-    """What the infos of a batch at one step are computed from; nothing in it changes any more."""
+    """Inputs of a batch's infos at one step; nothing in it changes any more."""
 
     game: Game
     observe: Callable[[Boards], Any]  # makes observations of boards

@@ -1,4 +1,4 @@
-"""What the moves of an episode gave away, for the infos of environments; the values are those of ``games.values``."""
+"""Regret of an episode's moves, for the infos of environments; the values are those of ``games.values``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _move_info(move: MoveValue) -> dict[str, float]:
 
 
 class StepRegret:
-    """What each move of an episode gave away, move by move.
+    """Regret of each move of an episode, move by move.
 
     Args:
         game: the game.
@@ -86,7 +86,7 @@ class StepRegret:
 
 
 class TurnRegret:
-    """What each turn of an episode gave away. An episode may end with moves left, so no value forces a move."""
+    """Regret of each turn of an episode. An episode may end with moves left, so no value forces a move."""
 
     #: See ``LevelValues``.
     max_entries: int | None = None
@@ -141,13 +141,13 @@ class TurnRegret:
     def avoidable(
         self, state: _State, planned: Sequence[int], left: int, then_left: int, turns: int, replies: Replies
     ) -> Value:
-        """What a reply that plays ``planned`` gives away of ``attainable``, over fresh transition noise."""
+        """Regret of a reply that plays ``planned``, against ``attainable``, over fresh transition noise."""
         kept = self._values.expected(*state, planned, left, then_left, turns - 1, replies)
         return self.attainable(state, left, turns, replies).minus(kept)
 
 
 class BatchRegret:
-    """What the moves of a batch gave away; each environment keeps the tables of the level that it plays."""
+    """Regret of a batch's moves; each environment keeps the tables of the level that it plays."""
 
     def __init__(self, game: Game, moves: int, num_envs: int) -> None:
         self._game, self._moves, self._num_envs = game, moves, num_envs

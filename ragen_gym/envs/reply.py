@@ -1,4 +1,4 @@
-"""What environment and model say to each other: the messages of a turn, and the grammar of a reply.
+"""Exchange of environment and model: the messages of a turn, and the grammar of a reply.
 
 A reply may be asked to hold, inside its thinking, the state as it sees it, ``<observation> … </observation>``, and the
 state that it expects after its moves, ``<prediction> … </prediction>`` (grounding and world modelling of VAGEN, arXiv
@@ -53,7 +53,7 @@ _WRITTEN = {
 
 
 class Problem(StrEnum):
-    """What is wrong with a reply."""
+    """Fault of a reply."""
 
     NO_ANSWER = "no_answer"
     """It is not of the form that was asked for: a tag is missing, or there is text outside the tags."""
@@ -86,7 +86,7 @@ def explain_problem(problem: Problem) -> str:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a reply says.
+    """Content of a reply.
 
     Attributes:
         text: the reply as it came.
@@ -239,7 +239,7 @@ def shown_symbols(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> tup
 
 
 def shown_tiles(game: Game, config: TurnConfig) -> list[str]:
-    """What a system message says of pictures, and of the kinds of tile that a reply is to name."""
+    """Sentences of a system message about pictures, and about the kinds of tile that a reply is to name."""
     lines = []
     if config.sees and game.layout == "arms":
         lines.append("The picture shows the arms and their names; a name in two lines is written as one word.")

@@ -1,4 +1,4 @@
-"""What games and text tasks have in common at the grain of turns: an action is a model's whole reply."""
+"""Common base of games and text tasks at the grain of turns: an action is a model's whole reply."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ReplyEnv(gymnasium.Env[Any, str]):
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended, or none was started."""
+        """True if the episode has ended, or none was started."""
         return self._over
 
     @property
@@ -71,7 +71,7 @@ class ReplyEnv(gymnasium.Env[Any, str]):
         return ()
 
     def spells_forbidden(self, text: str) -> bool:
-        """Whether one of ``forbidden_texts`` stands in a text."""
+        """True if one of ``forbidden_texts`` stands in a text."""
         if not self.forbidden_texts:
             return False
         plain = text.casefold()
@@ -89,7 +89,7 @@ class ReplyEnv(gymnasium.Env[Any, str]):
 
     @abstractmethod
     def level_families(self, seeds: Iterable[int]) -> list[int]:
-        """What problem ``reset(seed=…)`` begins with, for each seed, as a hash; problems of one hash are one problem.
+        """Hash of the problem that ``reset(seed=…)`` begins with, for each seed; problems of one hash are one problem.
 
         The episode in play goes on as if nothing had been asked.
         """

@@ -39,7 +39,7 @@ class Fact(NamedTuple):
 
 
 class StateScore(NamedTuple):
-    """How true a text is of a board."""
+    """Score of a text about a board."""
 
     right: bool  # whether it says the whole truth and nothing else
     score: float  # from 0 to 1, by ``TurnConfig.state_score``
@@ -87,7 +87,7 @@ class StateText:
         return " ".join(map(_sentence, self._seen_from_the_player(cells)))
 
     def compare(self, text: str | None, board: Board) -> StateScore:
-        """How true a text is of a board; None says nothing."""
+        """Score of a text about a board; None says nothing."""
         if text is None:
             return StateScore(False, 0.0)
         right = self._is(text, board)

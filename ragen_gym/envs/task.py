@@ -186,7 +186,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         return [self._begin(self._probe, seed, None)[2] for seed in seeds]
 
     def render(self) -> Any:
-        """What the task renders."""
+        """Rendering of the task."""
         return self.env.render()
 
     def close(self) -> None:

@@ -194,7 +194,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """What a reply calls the actions, in the order of their ids."""
+        """Names of the actions in a reply, in the order of their ids."""
         return self.env.action_names
 
     @property
@@ -294,7 +294,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         return said, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards)) | judged
 
     def parse(self, text: str) -> Reply:
-        """What a reply says, by the options of the turn and the names of the actions; plays nothing."""
+        """Parsed reply, by the options of the turn and the names of the actions; plays nothing."""
         if self.spells_forbidden(text):
             return Reply(text, problem=Problem.FORBIDDEN_TEXT)
         return self._prompt.parse(text, self.action_names, self._budgets)
@@ -319,7 +319,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self._messages, self._images = [*map(dict, other._messages)], list(other._images)
 
     def render(self) -> Any:
-        """What the environment of single moves renders: text, a picture, or None."""
+        """Rendering of the environment of single moves: text, a picture, or None."""
         return self.env.render()
 
     def close(self) -> None:
@@ -343,7 +343,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         return self._valued().attainable(self.env.state, self.actions_left, *self._replies())
 
     def avoidable_regret(self, actions: Sequence[int]) -> Value:
-        """What a reply that plays these actions would give away of ``attainable_value``, at least 0 up to rounding.
+        """Regret of a reply that plays these actions, against ``attainable_value``; at least 0 up to rounding.
 
         The mean over fresh transition noise: ``attainable_value`` - E[sum of rewards + ``attainable_value`` after it].
 

@@ -365,7 +365,7 @@ def _is_seed(value: Any) -> bool:
 
 
 def one_for_each(option: str, value: Any, which: npt.NDArray[np.intp], n: int) -> list[Any] | None:
-    """What an option gives to each environment of ``which``: one for all or a sequence of ``n``; None for None."""
+    """Value of an option for each environment of ``which``: one for all or a sequence of ``n``; None for None."""
     if value is None:
         return None
     single = isinstance(value, str | Level) or (isinstance(value, np.ndarray) and not value.ndim)

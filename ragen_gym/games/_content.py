@@ -1,4 +1,4 @@
-"""What the machine code of a function follows from, so that a cache on disk never gives that of an older one."""
+"""Sources of a function's machine code, so that a cache on disk never gives that of an older one."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ _FLAGS = 0x0001 | 0x0100 | 0x0400
 
 
 class _Mode(threading.local):
-    """How a thread's kernels run: compiled at once, or as Python up to a moment (of ``time.monotonic``)."""
+    """Mode of a thread's kernels: compiled at once, or as Python up to a moment (of ``time.monotonic``)."""
 
     compiling = False
     deadline = inf
@@ -113,7 +113,7 @@ class Kernel(Generic[P, R]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the compiled form is ready, for some types of arguments."""
+        """True if the compiled form is ready, for some types of arguments."""
         return bool(self._ready)
 
     @cached_property
@@ -172,7 +172,7 @@ def compiling() -> Iterator[None]:
 
 
 def in_time(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What the function returns; where its kernels take longer than ``LEVEL_SECONDS`` as Python, it is called again.
+    """Result of the function; where its kernels take longer than ``LEVEL_SECONDS`` as Python, it is called again.
 
     So it must not have changed what it was given when it is stopped, but for arrays that it overwrites.
     """
@@ -242,12 +242,12 @@ class _Compiler:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the thread."""
+        """True if this is the thread."""
         return threading.current_thread() is self._thread
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether this is the thread, and is to stop."""
+        """True if this is the thread, and is to stop."""
         return self._stopped and self.is_current
 
     def _start(self) -> None:

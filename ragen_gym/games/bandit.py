@@ -53,7 +53,7 @@ class Action(IntEnum):
 
 
 class Arm(IntEnum):
-    """What the parity of an arm's code says; ``code // 2`` is the number of its pair."""
+    """Meaning of the parity of an arm's code; ``code // 2`` is the number of its pair."""
 
     LOW = 0
     HIGH = 1
@@ -317,7 +317,7 @@ class Bandit(Game):
         return self.arms[board[0]], self.arms[board[1]]
 
     def rewards(self) -> tuple[tuple[str, float], ...]:
-        """What is rewarded."""
+        """Rewards."""
         return (
             ("the arm with a small sure pay", float(self.low)),
             ("the arm with a large rare pay, when it pays", float(self.high)),

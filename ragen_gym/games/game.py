@@ -123,7 +123,7 @@ class Solution(ABC):
         """An action of a policy with that ``success``; among those, one of a shortest expected episode."""
 
     def winnable(self, board: Board, state: Sequence[int]) -> bool | None:
-        """Whether a state can still be won with any number of actions; None where that is unknown."""
+        """True if a state can still be won with any number of actions; None where that is unknown."""
         return None
 
 
@@ -216,17 +216,17 @@ class Game(ABC):
 
     @property
     def codes(self) -> int:
-        """How many codes a cell of the board can have, from 0 on."""
+        """Number of codes that a cell of the board can have, from 0 on."""
         return len(self.Tile)
 
     @property
     def stochastic(self) -> bool:
-        """Whether the rule uses its random number."""
+        """True if the rule uses its random number."""
         return True
 
     @property
     def has_splits(self) -> bool:
-        """Whether levels can be drawn from one split."""
+        """True if levels can be drawn from one split."""
         return True
 
     @property
@@ -235,7 +235,7 @@ class Game(ABC):
         return None
 
     def level_count(self, split: str | None) -> int | None:
-        """How many different levels of a split there are, or None where nobody has counted them."""
+        """Number of different levels of a split, or None where nobody has counted them."""
         return None
 
     @abstractmethod
@@ -282,7 +282,7 @@ class Game(ABC):
         return split_of_hash(self.family(board))
 
     def owns(self, split: str | None, board: Board) -> bool:
-        """Whether a first board belongs to a split; every board belongs to None."""
+        """True if a first board belongs to a split; every board belongs to None."""
         return split is None or self.split_of(board) == split
 
     @abstractmethod
@@ -306,7 +306,7 @@ class Game(ABC):
         """The characters of the texts, the least length and the greatest."""
 
     def action_names(self, board: Board) -> tuple[str, ...]:
-        """What a player calls the actions in this state."""
+        """Names of a player's actions in this state."""
         return self._action_names
 
     @cached_property
@@ -315,7 +315,7 @@ class Game(ABC):
 
     @abstractmethod
     def rewards(self) -> tuple[tuple[str, float], ...]:
-        """What is rewarded, in words, and by how much."""
+        """Rewards, in words, with their amounts."""
 
     def ragen_v1_task(self) -> str:
         """The task with no more in it than RAGEN's prompt states (``ragen_gym.envs.ragen_v1``)."""
@@ -401,7 +401,7 @@ class Game(ABC):
 
     @property
     def has_values(self) -> bool:
-        """Whether the states of the game have exact values (``ragen_gym.games.values``)."""
+        """True if the states of the game have exact values (``ragen_gym.games.values``)."""
         return self.noise_in_params or not self.stochastic
 
     def noise_intervals(self) -> list[tuple[float, float]]:
@@ -425,11 +425,11 @@ class Game(ABC):
         return tuple((high - low, (low + high) / 2) for low, high in pairwise(ends))
 
     def over(self, board: Board) -> bool:
-        """Whether the board shows the end of a game."""
+        """True if the board shows the end of a game."""
         return False
 
     def conserved(self, board: Board) -> tuple[int, ...]:
-        """What no action may change, such as the number of players; ``ragen_gym.testing.check_game`` sees to it."""
+        """Quantities that no action may change, such as the number of players; see ``ragen_gym.testing.check_game``."""
         return ()
 
     def level_items(self, source: str | Path, vocabulary: Vocabulary | None = None) -> list[tuple[str, Any]]:

@@ -146,7 +146,7 @@ def _items(game: Game, levels: Any, vocabulary: Vocabulary | None) -> list[tuple
 
 
 def _is_row(item: Any) -> bool:
-    """Whether an item is a row of a board: a text of one line, or its single symbols."""
+    """True if an item is a row of a board: a text of one line, or its single symbols."""
     if isinstance(item, str | bytes):
         return not set(item) & {"\n", "|"} if isinstance(item, str) else True
     cells = items_of(item)

@@ -1,4 +1,4 @@
-"""What all games on a rectangular board share: text in every format, level identity and splits."""
+"""Common base of games on a rectangular board: text in every format, level identity and splits."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class GridGame(Game):
         return codes
 
     def split_key(self, split: str | None) -> SplitKey:
-        """What ``ragen_gym.games.kernels.in_split`` needs to know of a split; every board belongs to None."""
+        """Key of a split for ``ragen_gym.games.kernels.in_split``; every board belongs to None."""
         index = SPLITS.index(split) if check_split(split) else -1
         return self.family_codes, self.identity[1], np.uint64(SPLIT_SALT), index
 

@@ -115,6 +115,6 @@ def split_index(family: np.uint64, salt: np.uint64) -> int:
 
 @kernel
 def in_split(row: np.ndarray, split: SplitKey, height: int, width: int) -> bool:
-    """Whether a board, uint8 (height * (width + 1) - 1,), belongs to ``ragen_gym.games.grid.GridGame.split_key``."""
+    """True if a board, uint8 (height * (width + 1) - 1,), belongs to ``ragen_gym.games.grid.GridGame.split_key``."""
     codes, basis, salt, index = split
     return index < 0 or split_index(canonical_hash(row, codes, basis, height, width), salt) == index

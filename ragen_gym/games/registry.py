@@ -198,7 +198,7 @@ def full_name(name: str) -> str:
 
 
 def task_of(name: str) -> Callable[..., Any] | None:
-    """What makes the text task ``my_module:MyTask`` (``ragen_gym.envs.task``); None if it is none, or not imported.
+    """Maker of the text task ``my_module:MyTask`` (``ragen_gym.envs.task``); None if it is none, or not imported.
 
     A text task is not registered: it is any class with ``reset`` and ``step``, or a function, of that name in the
     module. It is called, so one that is not of this package counts only once ``load`` or ``load_task`` was given its

@@ -85,7 +85,7 @@ UNKNOWN = Value(nan, nan)
 
 
 class MoveValue(NamedTuple):
-    """What a move gave away, and what chance added to it."""
+    """Regret of a move, and what chance added to it."""
 
     regret: Value
     chance: Value
@@ -99,7 +99,7 @@ class Replies(NamedTuple):
 
 
 class TurnValue(NamedTuple):
-    """What a reply was worth. A turn may play fewer moves than are left, so V* here never forces a move.
+    """Value of a reply. A turn may play fewer moves than are left, so V* here never forces a move.
 
     Along an episode the game's return is ``before`` of the first turn less all ``regret`` plus all ``chance``.
     """
@@ -204,7 +204,7 @@ class LevelValues:
         after: tuple[Board, Sequence[int]] | None,
         success: bool = False,
     ) -> MoveValue:
-        """What a move that was played gave away, and what chance added.
+        """Regret of a move that was played, and what chance added.
 
         Args:
             before: board and integers of the state that it was played in.
@@ -266,7 +266,7 @@ class LevelValues:
 
     @cached_property
     def _branches(self) -> bool:
-        """Whether chance decides in which state a game goes on: else a plan is as good as replanning."""
+        """True if chance decides in which state a game goes on: else a plan is as good as replanning."""
         shape = len(self._reached.after), len(self.game.Action), len(self._chances)
         after, playing = self._reached.after.reshape(shape), self._reached.outcomes.reshape(shape) == PLAYING
         lowest = np.where(playing, after, len(after)).min(2)
@@ -398,7 +398,7 @@ def _of_level(game: Game, board: bytes, moves: int, may_stop: bool, max_entries:
 
 
 def pivot(moves: Sequence[tuple[float, float]]) -> int | None:
-    """Where an episode was lost: the first move with which the optimum drops, or after which it cannot be won.
+    """Pivot of an episode: the first move with which the optimum drops, or after which it cannot be won.
 
     Args:
         moves: for each move its regret of the probability of success, and V* of it after the move (1 after a success).

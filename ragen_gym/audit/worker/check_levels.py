@@ -157,7 +157,7 @@ def search(context: Context, env: AuditedEnv, seed: int) -> tuple[list[Any] | No
 
 
 def _are_states(context: Context, seed: int, leads: Mapping[tuple[str, str], str]) -> bool:
-    """Whether random walks find that an action leads from a place to the one that the search found, and to no other.
+    """True if random walks find that an action leads from a place to the one that the search found, and to no other.
 
     An observation of a part of the board is the same in many states, and the search goes on from the first alone.
     """

@@ -111,7 +111,7 @@ def text_parses(context: Context) -> Outcome:
 
 
 def text_hides_state(context: Context) -> Outcome:
-    """Where the dynamics have no noise, equal observations and equal actions have equal results."""
+    """Without noise in the dynamics, equal observations and equal actions have equal results."""
     context.need_repeats()
     if context.stochastic:
         raise NotApplicable("the dynamics are stochastic, so that equal observations may go on differently")
@@ -380,7 +380,7 @@ def _solutions(context: Context) -> list[tuple[int, Any, list[Step]]]:
 
 
 def info_effective(context: Context) -> Outcome:
-    """What ``info`` says of an action's effect is what the observation shows."""
+    """Agreement of ``info`` about an action's effect with the observation."""
     count = 0
     for seed, first, steps in context.played:
         before = first

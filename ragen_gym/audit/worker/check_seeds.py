@@ -315,7 +315,7 @@ def group_noise(context: Context) -> Outcome:
 
 
 def fingerprint(context: Context) -> dict[str, Any]:
-    """What another process must give as well: the beginnings of many seeds and some episodes."""
+    """Fingerprint that another process must give as well: the beginnings of many seeds and some episodes."""
     if not context.target.takes_seed:
         return {"seeds": [], "levels": [], "episodes": []}
     context.begin()

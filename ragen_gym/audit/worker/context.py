@@ -1,4 +1,4 @@
-"""What the checks share: episodes played from seeds, the actions they play, and facts found once."""
+"""Shared part of the checks: episodes played from seeds, the actions they play, and facts found once."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Context:
 
     @property
     def late(self) -> bool:
-        """Whether a check should end with what it has."""
+        """True if a check should end with what it has."""
         return time.monotonic() > self._deadline
 
     def within_time(self, values: Iterable[Any], parts: int = 1) -> Iterable[Any]:
@@ -110,7 +110,7 @@ class Context:
 
     @cached_property
     def leaky(self) -> bool:
-        """Whether a reset leaves something of the episode before, although new environments repeat a seed."""
+        """True if a reset leaves something of the episode before, although new environments repeat a seed."""
         try:
             env, other = self.target.make(), self.target.make()
             first, again = key(env.reset(self.seed(3))[0]), key(other.reset(self.seed(3))[0])
@@ -177,12 +177,12 @@ class Context:
         return steps
 
     def level(self, env: AuditedEnv, seed: int | None) -> str:
-        """What an episode begins with: the observation, and the hidden state where it is known."""
+        """Beginning of an episode: the observation, and the hidden state where it is known."""
         observation, _ = env.reset(seed)
         return key((observation, env.state()))
 
     def whole_level(self, env: AuditedEnv, seed: int | None) -> str:
-        """What tells one level from another, also where the first observation does not show all of it.
+        """Key that tells one level from another, also where the first observation does not show all of it.
 
         Without noise, that is the first observation and what fixed actions lead to.
         """
@@ -206,7 +206,7 @@ class Context:
 
     @cached_property
     def tells_success(self) -> bool:
-        """Whether ``won`` can be believed; where it goes by the last reward, that must be more than other steps earn."""
+        """True if ``won`` can be believed; where it goes by the last reward, that must be more than other steps earn."""
         if getattr(self.shared.won, "__func__", None) is not AuditedEnv.won:
             return True
         steps = [step for _, _, steps in self.played for step in steps]
@@ -222,7 +222,7 @@ class Context:
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether a seed gives its episode again; checks that need it ask here."""
+        """True if a seed gives its episode again; checks that need it ask here."""
         return self.target.takes_seed and all(
             self.transcript(self.make(), seed, self.actions(seed), hidden=True)
             == self.transcript(self.make(), seed, self.actions(seed), hidden=True)
@@ -238,7 +238,7 @@ class Context:
 
     @cached_property
     def clones(self) -> bool:
-        """Whether copies are independent of the original and continue as it does."""
+        """True if copies are independent of the original and continue as it does."""
         try:
             for seed in self.some_seeds(3):
                 actions = self.actions(seed)
@@ -267,7 +267,7 @@ class Context:
 
     @cached_property
     def stochastic(self) -> bool:
-        """Whether one level and the same actions can end differently."""
+        """True if one level and the same actions can end differently."""
         if self.target.separate_noise:
             env = self.make()
             return any(
@@ -310,7 +310,7 @@ class Context:
 
     @cached_property
     def wins(self) -> int:
-        """How many episodes of random actions end in success."""
+        """Number of episodes of random actions that end in success."""
         return sum(bool(steps and self.shared.won(steps[-1])) for _, _, steps in self.played)
 
     def seed(self, seed: int) -> int | None:
@@ -319,7 +319,7 @@ class Context:
 
     @cached_property
     def single_level(self) -> bool:
-        """Whether all seeds begin alike."""
+        """True if all seeds begin alike."""
         env = self.make()
         return len({self.level(env, seed) for seed in self.within_time(self.some_seeds(), 2)}) == 1
 

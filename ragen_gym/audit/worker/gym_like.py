@@ -188,7 +188,7 @@ class CallableTarget(Target):
         return None
 
     def _reads_split(self) -> bool:
-        """Whether there is an argument ``split``, or one of no meaning is refused: what takes any may read none."""
+        """True if there is an argument ``split``, or one of no meaning is refused: what takes any may read none."""
         env = self.make()
         env.close()
         for made_by in (self.factory, type(env.core)):
@@ -203,7 +203,7 @@ class CallableTarget(Target):
 
     @staticmethod
     def _separate(core: Any) -> bool:
-        """Whether ``options={"noise_seed": k}`` is documented and taken."""
+        """True if ``options={"noise_seed": k}`` is documented and taken."""
         inner = getattr(core, "unwrapped", core)
         if "noise_seed" not in f"{type(core).__doc__} {type(inner).__doc__} {core.reset.__doc__}":
             return False
@@ -300,7 +300,7 @@ async def _awaited(value: Any) -> Any:
 
 
 def accepts_seed(reset: Callable[..., Any]) -> str:
-    """Whether a ``reset`` takes a seed: "named", "any" where it takes arguments of any name, "" where it does not.
+    """Form in which a ``reset`` takes a seed: "named", "any" where it takes arguments of any name, "" where it does not.
 
     Of a wrapper's that passes everything on, what the inner one does.
     """
@@ -325,7 +325,7 @@ def seeded_by(env: Any) -> str:
 
 
 def load(name: str) -> Callable[..., Any]:
-    """What ``module:callable`` names; raises ValueError where there is none."""
+    """Object that ``module:callable`` names; raises ValueError where there is none."""
     try:
         found: Any = resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:

@@ -268,7 +268,7 @@ class VerifiersTarget(Target):
         return self._tasks[place % len(self._tasks)]
 
     def score(self, task: Any, reply: str) -> float:
-        """What a reply earns; raises NotApplicable where scoring needs more than the reply."""
+        """Reward of a reply; raises NotApplicable where scoring needs more than the reply."""
         from verifiers.v1.graph import MessageNode  # type: ignore[import-not-found, unused-ignore]
         from verifiers.v1.trace import Trace  # type: ignore[import-not-found, unused-ignore]
         from verifiers.v1.types import AssistantMessage  # type: ignore[import-not-found, unused-ignore]

@@ -1,4 +1,4 @@
-"""What a check sees: a target that makes environments, and an environment with ``reset`` and ``step``.
+"""Protocols of a check: a target that makes environments, and an environment with ``reset`` and ``step``.
 
 Everything in this folder runs in the interpreter of the audited environment, which need not have this package: it
 imports the standard library alone.
@@ -43,7 +43,7 @@ class NotApplicable(Exception):
 
 
 class Step(NamedTuple):
-    """What an environment answers to an action."""
+    """Answer of an environment to an action."""
 
     observation: Any
     reward: Any
@@ -53,13 +53,13 @@ class Step(NamedTuple):
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over."""
+        """True if the episode is over."""
         return self.terminated or self.truncated
 
 
 @dataclass
 class Outcome:
-    """What one check found."""
+    """Result of one check."""
 
     status: str  # "passed", "finding" or "not applicable"
     detail: str  # what was seen, or why the check does not apply; one sentence
@@ -113,7 +113,7 @@ class AuditedEnv:
         return None
 
     def won(self, step: Step) -> bool | None:
-        """Whether a step ends the episode with success; None while it goes on."""
+        """True if a step ends the episode with success; None while it goes on."""
         if not step.done:
             return None
         said = said_success(step.info)
@@ -155,7 +155,7 @@ class RenewedEnv(AuditedEnv):
 
 
 class Target:
-    """What is audited; one adapter a library."""
+    """Audited target; one adapter a library."""
 
     kind = ""
     library = ""  # the package that its environments come from
@@ -187,7 +187,7 @@ def copied(env: Any) -> Any:
 
 
 def said_success(info: Mapping[str, Any], depth: int = 0) -> bool | None:
-    """What ``info``, or a mapping in it, says of success."""
+    """Success as ``info``, or a mapping in it, has it."""
     for name in SUCCESS:
         said = info.get(name)
         if isinstance(said, (bool, int, float)) or getattr(said, "size", 0) == 1:  # NumPy's numbers have a size

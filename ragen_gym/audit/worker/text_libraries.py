@@ -21,7 +21,7 @@ _PLAIN_DEPTH = 4
 
 
 class TextEnv(AuditedEnv):
-    """What the environments of text libraries share: replies from a menu, and copies by ``deepcopy``."""
+    """Common part of the environments of text libraries: replies from a menu, and copies by ``deepcopy``."""
 
     env: Any
     menu: list[Any]

@@ -155,7 +155,7 @@ def trouble_of(error: Any, *, folds: bool, streams: bool) -> Trouble:
 
 
 def is_overflow(text: str) -> bool:
-    """Whether an error says that a conversation does not fit the model's context."""
+    """True if an error says that a conversation does not fit the model's context."""
     return _OVERFLOW.search(text) is not None and _ACCOUNT.search(text) is None
 
 

@@ -123,7 +123,7 @@ def _function_agent(function: Callable[..., Any], kind: str | None) -> SimpleNam
 
 
 def find(target: str) -> Any:
-    """What ``module:name`` names; the current folder is among those that modules come from.
+    """Object that ``module:name`` names; the current folder is among those that modules come from.
 
     Raises:
         ValueError: there is no such module or name, or importing the module failed.

@@ -84,7 +84,7 @@ def load_policy(algorithm: Any, data: bytes, *, run_code: bool) -> Any:
 
 
 def load_statistics(data: bytes, *, run_code: bool) -> VecNormalize:
-    """What ``VecNormalize.save`` wrote; arguments as of ``load_policy``.
+    """Statistics that ``VecNormalize.save`` wrote; arguments as of ``load_policy``.
 
     Raises:
         ValueError: it names code that may not run, or is something else.

@@ -1,4 +1,4 @@
-"""What the report pages of benchmarks and of training share: the page around the sections, and the episode viewer.
+"""Common part of the report pages of benchmarks and training: the page around the sections, and the episode viewer.
 
 A page is one HTML file that needs no network: styles, scripts and episodes are inside it, and its content security
 policy lets nothing else run, whatever a reply says. To make one:
@@ -108,7 +108,7 @@ def render_page(
 
 
 def is_page(path: Path) -> bool:
-    """Whether there is a file that ``render_page`` made."""
+    """True if there is a file that ``render_page`` made."""
     beginning = (_TEMPLATES / "base.html").read_text(encoding="utf-8").partition("{{")[0].encode()
     return path.is_file() and path.read_bytes().startswith(beginning)
 

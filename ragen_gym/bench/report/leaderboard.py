@@ -63,7 +63,7 @@ show, such as whether the replies are the model's, is in `ragen-gym bench verify
 
 @dataclass(frozen=True)
 class Submission:
-    """What the text file of a submission says."""
+    """Content of a submission's text file."""
 
     who: str  # submits it
     model: str

@@ -99,7 +99,7 @@ def thousands(value: float | None) -> str:
 
 
 def episodes_asked(entry: Summary) -> str:
-    """How many episodes of a split, or of all, are scored, such as ``40 of 48 episodes asked for, 8 excluded``.
+    """Number of scored episodes of a split, or of all, such as ``40 of 48 episodes asked for, 8 excluded``.
 
     Where less than the suite was asked for, the suite's size stands behind it.
     """
@@ -150,7 +150,7 @@ def overflowed(summary: Summary) -> list[str]:
 
 
 def seen(split: Summary) -> str:
-    """How many levels of a split the agent saw in training, such as ``3 of 256``; nothing where that is not known."""
+    """Number of a split's levels that the agent saw in training, such as ``3 of 256``; nothing if unknown."""
     met = split.get("seen")
     return "" if met is None else f"{met:,} of {split['levels']:,}"
 

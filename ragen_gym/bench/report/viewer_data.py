@@ -26,7 +26,7 @@ _LARGEST_PICTURE = 2**14  # bytes of a PNG that a page takes up; grainy pictures
 
 
 def tags(record: EpisodeRecord, over: int | None) -> list[str]:
-    """What an episode can be filtered by; the first is its outcome."""
+    """Tags that an episode can be filtered by; the first is its outcome."""
     outcome = "error" if not record.counted else "solved" if record.success else "failed"
     malformed = any(turn.problem for turn in record.turns)
     return [outcome, *["malformed"] * malformed, *["detour"] * bool(over and over > 0)]
@@ -196,7 +196,7 @@ def _failure(record: EpisodeRecord) -> str:
 
 
 def board_style(env: StepEnv) -> dict[str, Any]:
-    """How the viewer draws the boards of an environment in its vocabulary, as ``templates/board.js`` takes it.
+    """Style of an environment's boards in the viewer, in its vocabulary, as ``templates/board.js`` takes it.
 
     A game on a grid that has no sprites is drawn with its symbols.
     """

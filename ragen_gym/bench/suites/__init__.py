@@ -71,7 +71,7 @@ class Split:
 
     @property
     def is_task(self) -> bool:
-        """Whether a text task is played, and no game."""
+        """True if a text task is played, and no game."""
         return any(isinstance(level, Problem) for level in self.levels[:1])
 
     @property
@@ -227,7 +227,7 @@ def _load_own(name: str) -> Suite:
 
 
 def _names_task(name: str, *, run_code: bool) -> bool:
-    """Whether a text task has that name, or else a game; code that a file names is run only if it may be."""
+    """True if a text task has that name, or else a game; code that a file names is run only if it may be."""
     module = module_of(name) if isinstance(name, str) else ""
     if run_code or (module and not own_module(name)):
         if load_task(name) is None:

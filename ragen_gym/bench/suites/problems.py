@@ -32,7 +32,7 @@ class Problem:
 
     @property
     def family(self) -> int:
-        """What problem it is, as in ``TaskEnv.level_families``."""
+        """Hash of the problem, as in ``TaskEnv.level_families``."""
         return int(self.id, 16)
 
 

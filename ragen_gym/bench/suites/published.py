@@ -1,4 +1,4 @@
-"""What others published, next to random and optimal play of their own protocols.
+"""Published figures, next to random and optimal play of their own protocols.
 
 ``python -m ragen_gym.bench.suites.published`` plays the suites that have a published rate, at random and optimally,
 and writes ``baselines.json``; ``ragen-gym bench suites --published`` prints from that file. A suite that is not the one
@@ -57,7 +57,7 @@ class PublishedRate:
 
     @property
     def verdict(self) -> str:
-        """How the rate compares, in words; empty where it is above random and not above optimal play."""
+        """Comparison of the rate, in words; empty where it is above random and not above optimal play."""
         rate = self.interval
         if rate.low > self.optimal:
             return "above optimal play: not this protocol"

@@ -149,7 +149,7 @@ class FrozenLake(GridGame):
 
     @property
     def stochastic(self) -> bool:
-        """Whether the ice can slip."""
+        """True if the ice can slip."""
         return self.success_rate < 1
 
     def generate(self, keys: npt.NDArray[np.uint64], split: str | None) -> Boards:
@@ -185,7 +185,7 @@ class FrozenLake(GridGame):
             raise ValueError(f"FrozenLake: a board has one player and one goal; this one has {player} and {goal}.")
 
     def over(self, board: Board) -> bool:
-        """Whether the player is in a hole or on the goal."""
+        """True if the player is in a hole or on the goal."""
         return rules.Tile.PLAYER not in board
 
     def ragen_v1_task(self) -> str:
@@ -194,7 +194,7 @@ class FrozenLake(GridGame):
         return f"You play FrozenLake. Keep out of the holes and get to the goal.{slip}"
 
     def rewards(self) -> tuple[tuple[str, float], ...]:
-        """What is rewarded."""
+        """Rewards."""
         return (("reaching the goal", 1.0), ("anything else", 0.0))
 
 
@@ -264,7 +264,7 @@ class FrozenLakeSolution(Solution):
     def _is_last(
         self, best: npt.NDArray[np.float64], steps: npt.NDArray[np.float64], action: npt.NDArray[np.intp]
     ) -> bool:
-        """Whether a row equals the one before and so all that follow do.
+        """True if a row equals the one before and so all that follow do.
 
         Where no chance is left the number of actions grows on, but no action of the others leads there. Those that were
         not taken cost no less later, so they are not taken then.

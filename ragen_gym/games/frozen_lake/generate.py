@@ -304,7 +304,7 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
 
 @kernel
 def player_cells(boards: np.ndarray) -> np.ndarray:
-    """Where the player (tiles 3 to 5) stands on each board: uint8 (n, cells) -> int32 (n, 1)."""
+    """Player's cell (tiles 3 to 5) on each board: uint8 (n, cells) -> int32 (n, 1)."""
     cells = np.zeros((boards.shape[0], 1), np.int32)
     for i in range(boards.shape[0]):
         cell = np.int32(0)

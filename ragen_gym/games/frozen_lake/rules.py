@@ -58,7 +58,7 @@ def legal(board: Any, state: Any, params: Any) -> int:
 
 
 def destinations(height: int, width: int) -> list[int]:
-    """Where an action leads: 3 * (4 * cell + action) is the place of the intended cell, then come the two sides'.
+    """Cells to which an action leads: 3 * (4 * cell + action) is the intended cell's place, then come the two sides'.
 
     A move off the board leads nowhere. The first side is the next direction in the order of ``Action``.
     """

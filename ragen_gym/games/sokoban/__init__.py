@@ -255,7 +255,7 @@ class Sokoban(GridGame):
             raise ValueError("Sokoban: every cell on the edge of a board must be a wall; close the border.")
 
     def over(self, board: Board) -> bool:
-        """Whether every box is on a target."""
+        """True if every box is on a target."""
         return rules.Tile.BOX not in board
 
     def ragen_v1_task(self) -> str:
@@ -266,7 +266,7 @@ class Sokoban(GridGame):
         )
 
     def rewards(self) -> tuple[tuple[str, float], ...]:
-        """What is rewarded."""
+        """Rewards."""
         return (
             ("each action", -0.1),
             ("a box pushed onto a target", 1.0),

@@ -201,7 +201,7 @@ def _draw(
 
 @kernel
 def _of_split(rows: np.ndarray, wanted: np.ndarray, split: SplitKey, height: int, width: int) -> np.ndarray:
-    """Whether each wanted row belongs to the split, bool (wanted,)."""
+    """Membership of each wanted row in the split, bool (wanted,)."""
     fits = np.empty(wanted.shape[0], np.bool_)
     for k in range(wanted.shape[0]):
         fits[k] = in_split(rows[wanted[k]], split, height, width)
@@ -219,7 +219,7 @@ def _in_bounds(
     high: int,
     memory: Memory,
 ) -> np.ndarray:
-    """Whether the solver's number of moves (price 1) or pushes (price 0) is in the bounds, bool (wanted,)."""
+    """Levels whose moves (price 1) or pushes (price 0) by the solver are in the bounds, bool (wanted,)."""
     fits = np.empty(wanted.shape[0], np.bool_)
     for k in range(wanted.shape[0]):
         end, last, nodes = search(rows[wanted[k]], stride, price, high, 0, memory)

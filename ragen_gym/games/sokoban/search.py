@@ -40,7 +40,7 @@ Memory = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def make_memory(cells: int, boxes: int, nodes: int) -> Memory:
-    """What a search of up to ``nodes`` nodes works in; one serves many searches on boards of one size."""
+    """Memory of a search of up to ``nodes`` nodes; one serves many searches on boards of one size."""
     table = _SMALLEST_TABLE
     while table < 4 * nodes + 4:
         table *= 2
@@ -184,7 +184,7 @@ def _walk(nodes: np.ndarray, cells: np.ndarray, i: int, stride: int) -> None:
 
 @kernel
 def _frozen(cells: np.ndarray, stride: int, box: int, target: int) -> bool:
-    """Whether the box, pushed to ``target``, is in a square of walls and boxes with one of the boxes off its target."""
+    """True if the box, pushed to ``target``, is in a square of walls and boxes with one of the boxes off its target."""
     for corner in range(4):
         down, across = stride if corner & 1 else -stride, 1 if corner & 2 else -1
         off = cells[_GROUND, target] == 1

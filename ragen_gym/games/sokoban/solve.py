@@ -146,7 +146,7 @@ class SokobanSolution(Solution):
         return fewest if within is None or fewest <= within else inf
 
     def winnable(self, board: Board, state: Sequence[int]) -> bool | None:
-        """Whether every box can still be on a target; None where the search is left undecided."""
+        """True if every box can still be on a target; None where the search is left undecided."""
         try:
             return self.moves(board, state) < inf
         except NotSolvedError:
@@ -190,7 +190,7 @@ class SokobanSolution(Solution):
         return (can_move & -can_move).bit_length() - 1 if can_move else 0
 
     def _must_push(self, board: Board, state: Sequence[int]) -> bool:
-        """Whether every action pushes a box, so that the player cannot bide its time."""
+        """True if every action pushes a box, so that the player cannot bide its time."""
         around = (board[state[0] + offset] in BOXES for offset in self._params)
         return all(around) and legal(board, state, self._params) == 0b1111
 
