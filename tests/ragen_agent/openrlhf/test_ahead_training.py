@@ -14,9 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarn
 STALENESS = 2
 
 
-def test_episodes_are_as_stale_as_the_settings_say(
-    warm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_episodes_are_as_stale_as_the_settings_say(warm: Path, tmp_path: Path) -> None:
     """vLLM's processes count the weights that arrive, so this is what played, not what was meant to."""
     training = {"iterations": 6, "correction": "token", "learning_rate": 2e-4}
     config, settings = configure(warm, SHORT, {"training": training}), {"evaluate_every": 3, "max_vllm_kl": 1.0}
@@ -37,8 +35,6 @@ def test_episodes_are_as_stale_as_the_settings_say(
     assert all(0 <= record["corrected"] < 1 for record in trained)
     assert "eval_success" in records[2]
     assert "after" in summary
-    assert main(["train", "--resume", str(folder.path), "--dry-run"]) == 0
-    assert "times as fast" in capsys.readouterr().out
     assert main(["report", str(folder.path), "--out", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert "staleness of the episodes (updates)" in page
