@@ -21,7 +21,7 @@ def main() -> int:
 
 
 def _size(folder: Path) -> tuple[int, int]:
-    """How many Python files a folder holds, and their lines."""
+    """Number of Python files in a folder, and of their lines."""
     files = sorted(folder.rglob("*.py"))
     return len(files), sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
 

@@ -48,11 +48,9 @@ _ACCOUNT = re.compile(
     r"|\byour plan\b|max_(completion_|output_)?tokens\W{0,3} must be(?! at least 1, got (0|-))",
     _FLAGS,
 )
-#: A provider's filter blocks the prompt; a parameter of such a name that it does not take is none.
+#: A provider's filter blocks the prompt.
 _BLOCKED = re.compile(
-    r"^(?!.*\b(unsupported|unknown|unrecognized|unexpected) (parameter|argument)\b)"
-    r".*content.?filter(?!_(result|offset))"
-    r"|content.?(management.?)?policy|usage (policy|policies|guidelines)"
+    r"content.?filter(?!_(result|offset))|content.?(management.?)?policy|usage (policy|policies|guidelines)"
     r"|invalid_prompt|responsible.?ai|data.?inspection.?failed|inappropriate.content|\bflagged\b"
     r"|prohibited.?(content|use)|(safety|moderation).{0,20}(system|filter|block|reject|polic|violat)"
     r"|block.?reason|blocked.{0,20}safety|guardrail.{0,20}interven"
