@@ -25,8 +25,8 @@ from ragen_agent.config.io import Settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.inference import Engine
 from ragen_agent.inference.torch_engine import TorchEngine
+from ragen_agent.local.backend import LocalBackend, RolloutWorker
 from ragen_agent.local.policy_update import Learner, cut, policy_terms, targets_of, update
-from ragen_agent.local.trainer import RolloutWorker, Trainer
 from ragen_agent.models.parameters import adamw
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.run.console import Display
@@ -188,7 +188,7 @@ def decode(bench: Bench) -> Results:
     play = []
     for run in range(bench.runs + 1):
         started = time.perf_counter()
-        played = rollouts.play(run, rollouts.instances(run))[0]
+        played = rollouts.play(run, rollouts.instances(run)).trajectories
         play.append(_count_sampled(played) / (time.perf_counter() - started))
     found["play"] = statistics.median(play[1:])
     return found | {"prompt_tokens": statistics.mean(map(len, prompts)), "skipped": skipped}
@@ -212,7 +212,7 @@ def iteration(bench: Bench) -> Results:
         }
         with Peer(Path(sys.executable), "trl", settings, bench.work / "trl.log", bench.threads) as peer:
             turns = _TakesTurns(peer)
-            Trainer(config, Policy.build(config), folder, turns, None).run()
+            LocalBackend(config, Policy.build(config), folder).loop().run(show=turns.advance)
             version = peer.facts["version"]
     ours = [
         {
@@ -239,13 +239,13 @@ def profiles(bench: Bench) -> Results:
     rollouts = RolloutWorker(policy.config, policy)
     rollouts.play(0, rollouts.instances(0))
     with profile(activities=[ProfilerActivity.CPU]) as of_rollout:
-        played = rollouts.play(1, rollouts.instances(1))[0]
+        played = rollouts.play(1, rollouts.instances(1)).trajectories
     found = {"rollout": _operators(of_rollout)}
     for game in GAMES:
         if game != policy.config.game:
             policy = bench.policy(game)
             rollouts = RolloutWorker(policy.config, policy)
-            played = rollouts.play(1, rollouts.instances(1))[0]
+            played = rollouts.play(1, rollouts.instances(1)).trajectories
         work = _Work(policy, played)
         work.shared()
         with profile(activities=[ProfilerActivity.CPU]) as of_update:
@@ -321,7 +321,7 @@ class _TakesTurns(Display):
 def _update(bench: Bench, game: str) -> Results:
     policy = bench.policy(game)
     rollouts = RolloutWorker(policy.config, policy)
-    trajectories = rollouts.play(0, rollouts.instances(0))[0]
+    trajectories = rollouts.play(0, rollouts.instances(0)).trajectories
     work = _Work(policy, trajectories)
     seconds = _interleaved(bench.runs, {"shared": work.shared, "padded": work.padded})
     found: Results = _medians(seconds)

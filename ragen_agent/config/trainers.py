@@ -58,10 +58,6 @@ class OpenRLHF:
     evaluate_every: int = setting(
         0, "iterations between evaluations; 0: before and after training only", low=0, unit="iterations"
     )
-    tensorboard: bool = setting(True, "write metrics for TensorBoard")
-    wandb: str = setting(
-        "", "project of Weights & Biases; the key is read from WANDB_API_KEY", empty="none", opens="nothing"
-    )
 
     def __post_init__(self) -> None:
         check_settings(self, "openrlhf.")

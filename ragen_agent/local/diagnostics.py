@@ -54,6 +54,7 @@ class LearnerDiagnostics:
         if not rows:
             return {}
         learner, settings, episodes = self.learner, self.settings, KeptEpisodes.of(iteration, rows)
+        learner.observe(iteration)
         batch = Batch.of(episodes.trajectories, learner.bias.device)
         targets = targets_of(learner, batch, episodes.trajectories, episodes.advantages, settings, episodes.weights)
         if not bool(targets["mask"].any()):

@@ -20,7 +20,7 @@ from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.models.parameters import clip_gradients
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch
-from ragen_agent.update.iteration import critic_estimates
+from ragen_agent.update.iteration import Iteration, critic_estimates
 from ragen_agent.update.metrics import reply_parts
 from ragen_agent.update.prefix_tree import PrefixTree, shares_prefixes
 from ragen_agent.update.scoring import passes, sampled_scores
@@ -88,6 +88,10 @@ class Learner:
     adapter: PeftModel | None = None  # with LoRA, peft's handle of the adapter in ``model``
     average_entropy: float = 0.0  # of the rollouts so far, in nats a token, for ``Training.entropy_smoothing``
     entropy_phase: float = 1.0  # the part of its weight that this has now
+
+    def observe(self, iteration: Iteration) -> None:
+        """Takes over what the entropy smoothing of an iteration's loss needs."""
+        self.average_entropy, self.entropy_phase = iteration.average_entropy, iteration.entropy_phase
 
 
 def update(

@@ -16,13 +16,13 @@ less. More imitation may spend what reinforcement spent.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from ragen_agent.config import Config, Demonstrations
-from ragen_agent.local.trainer import Trainer
+from ragen_agent.local.backend import LocalBackend
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.models.parameters import load_policy
 from ragen_agent.models.resources import gpu_use, peak_memory_gib, place_of, release_freed_memory
@@ -33,16 +33,19 @@ from ragen_agent.run.evaluation import (
     evaluated_levels,
     play_fixed,
     rate_of_played,
+    validation_settings,
 )
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import IMITATION, RunFolder, resumable
-from ragen_agent.run.tracking import check_installed
+from ragen_agent.run.tracking import check_installed, track
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate, faultless, generate_demonstrations
 from ragen_agent.sft.trainer import imitate, warm_start
 from ragen_agent.tasks.tasks import measured_settings
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.metrics import cost_line
+from ragen_gym.core.command_line import DeferredInterrupt
+from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 __all__ = ["TrainingRun", "train"]
@@ -105,21 +108,46 @@ class TrainingRun:
         self.demonstrations = warm_start(self.config, self.policy, self.folder.warm, self.display, self.folder)
         self.folder.copy_seen(self.folder.warm)
 
-    def reinforce(self, iterated: Callable[[int], None] = lambda iterations: None) -> None:
+    def reinforce(self, iterated: Callable[[int], None] = lambda done: None) -> None:
         """StarPO-S or StarPO from the last saved iteration on; nothing where the run is over.
 
-        ``iterated`` is called after each iteration, before its state is saved, with how many the run has had.
+        ``iterated`` is called after each iteration, before its state is saved, with how many the run has had. Ctrl-C
+        ends the loop after the current iteration.
         """
         if self.over:
             return
-        trainer = Trainer(self.config, self.policy, self.folder, self.display, self.state)
+        backend = LocalBackend(self.config, self.policy, self.folder, self.state)
         self.state = None  # as large as the optimiser: not needed again
-        trainer.run(self.write_summary, iterated)
-        trainer.merge()
-        if trainer.stop_reason:
-            self.summary["stopped"] = trainer.stop_reason
-        self.summary["spent_tokens"] = trainer.spent
+        loop = backend.loop(self.display.say, self._validation)
+        loop.restore()
+        with (
+            track(self.config, self.folder) as trackers,
+            DeferredInterrupt("iteration", self.display.say) as ctrl_c,
+            self.display.progress("reinforcement", self.config.training.iterations, loop.iteration),
+        ):
+
+            def show(record: Mapping[str, Any]) -> None:
+                for tracker in trackers:
+                    tracker.add(record)
+                self.display.advance(record)
+                iterated(loop.iteration)
+
+            loop.run(show=show, saved=self.write_summary, interrupted=lambda: ctrl_c.pressed)
+        if notice := backend.merge():
+            self.display.say(notice)
+        if loop.stop_reason:
+            self.summary["stopped"] = loop.stop_reason
+        self.summary["spent_tokens"] = backend.spent
         self._save_checkpoint()
+
+    @property
+    def _validation(self) -> Callable[[], Rate] | None:
+        """Measures the policy on fixed levels of the split ``validation``; None where no validation is asked for."""
+        if not self.config.stops.validate_every:
+            return None
+        player = replace(self.policy, config=validation_settings(self.config))
+        _, instances = evaluated_levels(player.config)
+        return lambda: rate_of_played(play_fixed(player, instances))
 
     def measure(self, row: str, policy: Policy | None = None) -> None:
         """Plays the fixed levels and writes the rate down."""

@@ -66,11 +66,6 @@ class _Start:
         """True if models that share a GPU leave its memory to the one that works."""
         return self.openrlhf.colocate and not self.cpu
 
-    @property
-    def wandb(self) -> str:
-        """The project on Weights & Biases; the local trainer's name of the setting is understood too."""
-        return self.openrlhf.wandb or self.config.diagnostics.wandb
-
     def value(self, setting: str) -> Any:
         """A setting by its dotted name."""
         return attrgetter(setting)(self if setting.startswith("openrlhf.") else self.config)
@@ -166,21 +161,12 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "ckpt.max_num": ("(two, so that one is always complete)", lambda start: 2),
     "ckpt.best_metric_key": ("(none: the summary measures the last model)", lambda start: "none"),
     "ckpt.load_enable": ("(ragen-agent train --resume RUN)", lambda start: start.resume),
-    "logger.wandb.run_name": ("(the run's folder)", lambda start: start.folder.name),
-    "logger.wandb.project": ("openrlhf.wandb", lambda start: start.wandb or None),
-    # wandb reads WANDB_API_KEY or its own login; on a command line a key would be seen.
-    "logger.wandb.key": (
-        "(the environment variable WANDB_API_KEY)",
-        lambda start: "environment" if start.wandb else None,
-    ),
-    "logger.tensorboard_dir": (
-        "openrlhf.tensorboard",
-        lambda start: start.folder / "tensorboard" if start.openrlhf.tensorboard else None,
-    ),
 }
 
 DECIDED = {name: row if isinstance(row, str) else row[0] for name, row in _FLAGS.items()}
 """What decides each flag that ``command_flags`` writes."""
+
+WANDB_FLAGS = ("key", "org", "group", "project", "run_name")
 
 #: Flags that would repeat or undo what our trainer does in another way, or that it does not read.
 _REPLACED = {
@@ -211,6 +197,8 @@ _REPLACED = {
     "reward.stop_properly_penalty_coef": "the game gives the reward",
     "data.max_samples": "the run plays its whole prompt dataset: training.iterations and training.groups",
     "logger.logging_steps": "every iteration is logged",
+    **{f"logger.wandb.{part}": "diagnostics.wandb names the project" for part in WANDB_FLAGS},
+    "logger.tensorboard_dir": "diagnostics.tensorboard says whether TensorBoard gets the metrics",
 }
 
 #: A decided flag that may be given nevertheless, with a class of the same interface.

@@ -54,6 +54,7 @@ class ActorDiagnostics:
         """As the protocol says; a critic's advantages are those of these episodes alone."""
         if not rows:
             return {}
+        self.maker.observe(iteration)
         experiences = self.maker.make_experience_batch(self.rows(KeptEpisodes.of(iteration, rows)))
         group, kl = self.maker.actor_model_group, self.maker.kl_ctl.value
         refs = group.async_run_method(method_name="gradient_norms", experiences=experiences, kl=kl)

@@ -14,14 +14,12 @@ import shutil
 import sys
 from contextlib import suppress
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
-from ragen_agent.run.tracking import check_wandb_address
 from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import write_atomic
 
@@ -39,12 +37,10 @@ def main(path: Path) -> None:
     context = RunContext.from_environment()
     stop_without_parent()
     try:
-        tracked = context.settings.wandb or context.config.diagnostics.wandb
-        _check_wandb(tracked)
         if start["cpu"]:
             cpu_patches.check_flags(start["flags"])
             cpu_patches.prepare()
-        _start_ray(context.settings.ray_address, start, tracked=bool(tracked))
+        _start_ray(context.settings.ray_address, start)
         _install_classes(start["cpu"])
         sys.argv = [MODULE, *start["flags"]]
         runpy.run_module(MODULE, run_name="__main__")
@@ -79,17 +75,7 @@ def _memory_ran_out(text: str) -> str:
     )
 
 
-def _check_wandb(project: str) -> None:
-    """Raises a ValueError if wandb is asked for and not installed: OpenRLHF would only notice late."""
-    if project and find_spec("wandb") is None:
-        raise ValueError(
-            f"openrlhf.wandb is {project!r}, but wandb is not installed: pip install 'ragen-gym[tracking]'"
-        )
-    if project:
-        check_wandb_address()
-
-
-def _start_ray(address: str, start: dict[str, Any], *, tracked: bool = False) -> None:
+def _start_ray(address: str, start: dict[str, Any]) -> None:
     import ray
     from ray.job_config import JobConfig
 
@@ -99,9 +85,7 @@ def _start_ray(address: str, start: dict[str, Any], *, tracked: bool = False) ->
         def _runtime_env_has_working_dir(self) -> bool:
             return True
 
-    # The key of wandb reaches the trainer only in its environment: a command line or a file would show it.
-    private = {name: value for name, value in os.environ.items() if tracked and name.startswith("WANDB_")}
-    environment: dict[str, Any] = {"env_vars": {**start["environment"], **private}}
+    environment: dict[str, Any] = {"env_vars": start["environment"]}
     if start["cpu"]:
         environment["worker_process_setup_hook"] = cpu_patches.HOOK
     if start["modules"]:

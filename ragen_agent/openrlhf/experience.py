@@ -35,7 +35,7 @@ from ragen_agent.openrlhf.pictures import packed
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_agent.update.iteration import CriticEstimates, critic_estimates
+from ragen_agent.update.iteration import CriticEstimates, Iteration, critic_estimates
 from ragen_agent.update.metrics import reply_parts
 from ragen_agent.update.step_groups import token_advantages, turn_advantages
 
@@ -262,7 +262,12 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
     difference = LogProbDifference()
     average_entropy = 0.0  # of the rollouts so far, in nats a token
     entropy_phase = 1.0  # the part of its weight that ``Training.entropy_smoothing`` has now
+    sampled_advantages: Sequence[list[float]] = ()  # of the sampled tokens of each episode scored last
     reference_kl = 0.0  # of the policy that sampled from the start, in nats a token; 0 unless it is part of the reward
+
+    def observe(self, iteration: Iteration) -> None:
+        """Takes over what the entropy smoothing of an iteration's loss needs."""
+        self.average_entropy, self.entropy_phase = iteration.average_entropy, iteration.entropy_phase
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
         """As OpenRLHF; then checks that the weights of the last synchronisation arrived.
@@ -300,6 +305,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
         settings = self.run.config.training
         notes = [_notes(e) for e in experiences]
         padding = [~e.action_mask.bool().any(dim=1) for e in experiences]
+        sampled = [e.action_mask.bool() for e in experiences]
         costs = [self.kl_ctl.value * torch.where(e.action_mask.bool(), e.kl.float(), 0.0) for e in experiences]
         if settings.critic:
             _estimate(experiences, notes, costs, settings)
@@ -313,6 +319,10 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
             experience.kl = None
             experience.labels = [""] * len(rows)  # read; the models' processes need not have it
             _narrow(experience, rows, settings)
+        self.sampled_advantages = [
+            [a for batch, row in rows for a in experiences[batch].advantages[row][sampled[batch][row]].tolist()]
+            for rows in _episodes(notes)
+        ]
         _count(experiences, notes, padding, settings)
         if settings.entropy_smoothing:
             for experience in experiences:

@@ -8,7 +8,6 @@ openrlhf.json    the exact command line and environment of the last start
 openrlhf.log     the output of OpenRLHF, Ray, vLLM and DeepSpeed
 state.json       the last iteration that was saved completely; deepspeed/ its weights and optimiser states
 stopped.json     why a run stopped, if it did not finish
-tensorboard/     the metrics of metrics.jsonl for TensorBoard
 """
 
 from __future__ import annotations
@@ -47,6 +46,8 @@ from ragen_agent.run.early_stopping import History
 from ragen_agent.run.evaluation import baseline_notices, baselines, evaluated_levels
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder, resumable
+from ragen_agent.run.tracking import Tracker, track
+from ragen_agent.run.tracking import check_installed as check_tracking
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tasks.tasks import all_settings
@@ -87,6 +88,7 @@ def check_run(config: Config, settings: OpenRLHF, extra: Sequence[str] = ()) -> 
     _check_installed()
     check_extra_flags(extra)
     check_supported(config, settings)
+    check_tracking(config.diagnostics)
     on_cpu = cpu_patches.needed(settings.accelerator)
     if on_cpu:
         cpu_patches.check_flags(extra)
@@ -138,7 +140,8 @@ def train_distributed(
         }
         if "after" not in folder.read_summary():
             write_atomic(folder.path / START, json.dumps(start, indent=2) + "\n")
-            _run(folder, log, config, state.iteration, display)
+            with track(config, folder) as trackers:
+                _run(folder, log, config, state.iteration, display, trackers)
         new = folder.path / "checkpoint.new"
         if new.is_dir():  # the final model is complete
             shutil.rmtree(folder.checkpoint, ignore_errors=True)
@@ -264,8 +267,10 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
     }
 
 
-def _run(folder: RunFolder, log: Path, config: Config, done: int, display: Display) -> None:
-    """Starts the driver process of the run and shows its metrics until it ends.
+def _run(
+    folder: RunFolder, log: Path, config: Config, done: int, display: Display, trackers: Sequence[Tracker]
+) -> None:
+    """Starts the driver process of the run, shows its metrics until it ends, and gives them to the trackers.
 
     OpenRLHF, vLLM and Ray choose free ports before they use them. If another program takes one in between, and no
     iteration was done, the driver is started again.
@@ -285,8 +290,8 @@ def _run(folder: RunFolder, log: Path, config: Config, done: int, display: Displ
                 with display.progress("reinforcement", config.training.iterations, done):
                     while process.poll() is None:
                         time.sleep(POLL_INTERVAL)
-                        _show(folder, history, display)
-                    _show(folder, history, display)
+                        _show(folder, history, display, trackers)
+                    _show(folder, history, display, trackers)
             finally:
                 stop_process(process)
         if not process.returncode:
@@ -297,13 +302,15 @@ def _run(folder: RunFolder, log: Path, config: Config, done: int, display: Displ
         display.say("another program took a port that OpenRLHF had chosen; starting again")
 
 
-def _show(folder: RunFolder, history: History, display: Display) -> None:
+def _show(folder: RunFolder, history: History, display: Display, trackers: Sequence[Tracker]) -> None:
     """Shows the iterations that are not in the history, and the signs that they recorded; adds them to it."""
     try:
         records = read_json_lines(folder.metrics)
     except ValueError:  # a line is being written
         return
     for record in records[len(history.records) :]:
+        for tracker in trackers:
+            tracker.add(record)
         display.advance(record)
         for sign in history.new_signs(record):
             if sign.name in record.get("alarm", ()):

@@ -1,18 +1,16 @@
-"""The trainer of a run: OpenRLHF's, with the iteration of StarPO-S (RAGEN, arXiv 2504.20073, section 3).
+"""The backend of OpenRLHF: its trainer, whose loop is ``ragen_agent.run.loop``.
 
-One iteration plays all groups, filters them, trains on the rest and sends the weights to vLLM. Scores, filter, record,
-alarm and the reasons to stop are those of the local trainer (``ragen_agent.update.iteration`` and
-``ragen_agent.run.early_stopping``). The state is saved at whole iterations: ``state.json`` names the last iteration of
-which every part was saved, and is written last, so a run that is killed at any moment goes on from there.
+vLLM plays, DeepSpeed's actors train, and the weights are sent to vLLM after each update. ``state.json`` names the last
+iteration of which every part was saved, and is written last, so a run that is killed at any moment goes on from there.
 
-A line of ``metrics.jsonl`` holds the keys of the local trainer and, next to them: ``vllm_kl``, ``vllm_gap`` and
-``mismatch_kl`` (see ``experience.LogProbDifference``), ``critic_grad_norm``, ``eval_success``, ``eval_random`` and
-``eval_optimal`` where the fixed levels were played, and the seconds of each part.
+A line of ``metrics.jsonl`` also holds here: ``vllm_kl``, ``vllm_gap`` and ``mismatch_kl`` (see
+``experience.LogProbDifference``), ``critic_grad_norm``, ``eval_success``, ``eval_random`` and ``eval_optimal`` where
+the fixed levels were played, and the seconds of each part.
 ``seconds_own`` are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an
 episode, in the mean, what is not vLLM's answer (an upper bound: episodes wait for each other). ``approx_kl_k1`` is
 OpenRLHF's estimate of the divergence from the policy that sampled.
 
-With ``openrlhf.staleness`` the engines play ahead (``ragen_agent.openrlhf.ahead``). A line then holds ``staleness``,
+With ``openrlhf.staleness`` the engines play ahead (``ragen_agent.run.ahead``). A line then holds ``staleness``,
 the updates since the weights with which its oldest episode was played, as vLLM's processes counted those that arrived,
 and ``seconds_wait``, in which training waited for the engines; ``seconds_rollout`` went by while it trained.
 """
@@ -30,9 +28,7 @@ import ray
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from ragen_agent import algo
 from ragen_agent.config import Config
-from ragen_agent.openrlhf.ahead import PlayAhead
 from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.episode import check_failures
 from ragen_agent.openrlhf.experience import (
@@ -47,17 +43,16 @@ from ragen_agent.openrlhf.pictures import tokenizer_of
 from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, write_replay
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
 from ragen_agent.preflight.plan import rows_of_step
-from ragen_agent.run.diagnostics import Monitor
-from ragen_agent.run.early_stopping import History
 from ragen_agent.run.evaluation import baselines, evaluated_levels, rate_of_played, validation_settings
+from ragen_agent.run.loop import Loop, LoopState, Rollouts
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import SeedStream, derive_seed, measured_settings
-from ragen_agent.update.iteration import Iteration, undecided
+from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.metrics import piece_decoder
-from ragen_agent.update.replay import KeptEpisodes, ReplayBuffer
+from ragen_agent.update.replay import KeptEpisodes
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import Rate
-from ragen_gym.core.storage import append_json_lines, read_json_lines
+from ragen_gym.core.storage import append_json_lines
 
 __all__ = ["StarPO"]
 
@@ -70,7 +65,6 @@ STATUS_KEYS = {
     "ppo_kl": "approx_kl_k1",
     "critic_loss": "value_loss",
     "critic_grad_norm": "critic_grad_norm",
-    "actor_lr": "learning_rate",
     "kl": "kl",
     "entropy_deviation": "entropy_deviation",
 }
@@ -84,6 +78,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
     """See the module; the constructor's arguments are OpenRLHF's."""
 
     sent = 0  # updates to vLLM
+    _round: Sequence[EpisodeSample] = ()  # the episodes of the iteration that is being played
     waited = 0.0  # seconds of the last one, until vLLM had finished what it plays ahead
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -100,112 +95,98 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         dataset = self.prompts_dataloader.dataset
         self.rows = [PromptRow.from_label(label) for label in dataset.labels]
         self.piece = piece_decoder(tokenizer)
-        self.history = History(read_json_lines(self.folder.metrics), self.run.config.stops)
-        validated = self._validate if self.run.config.stops.validate_every else None
-        self.monitor = Monitor(self.run.config, self.piece, validated)
-        self.diagnostics = ActorDiagnostics(
+        self.policy = ActorDiagnostics(
             self.experience_maker, self.rollouts, lambda kept: self._training_rows(kept, len(kept.trajectories))
         )
-        self.replay = ReplayBuffer(self.run.config.training.replay)
-        self.seen = set[int]()  # the families of the levels that were played, see ragen_gym.games.game.Game.family
-        iterations, staleness = self.run.config.training.iterations, self.run.settings.staleness
-        self.ahead = PlayAhead(self._play_iteration, iterations, staleness)
+        say, staleness = partial(print, flush=True), self.run.settings.staleness
+        self.loop = Loop(self.run.config, self.folder, self, self.piece, say, self._validate, staleness)
 
     def fit(self, global_step: int = 0) -> None:
-        """Runs the iterations that are left."""
-        training = self.run.config.training
-        state = RunState.read(self.folder.path)
-        self.history.stagnant = state.stagnant
-        if state.iteration:
-            self.replay.restore(read_replay(self.folder.path, state))
-            self.broadcast_to_vllm()  # vLLM has read the weights from before the first iteration
-        self._evaluate("before", 0)
-        for iteration in range(state.iteration, training.iterations):
-            if self.history.stop_reason:  # when the run was interrupted, it was over
-                break
-            record = self._iterate(iteration)
-            done = iteration + 1
-            over = done == training.iterations or bool(self.history.stop_reason)
-            every = self.run.settings.evaluate_every
-            if every and done % every == 0 and not over:
-                record |= self._evaluate("", done)
-            self._log(done, record)
-            if done % training.save_every == 0 or over:
-                self._save(done)
-        self.ahead.close()
-        if reason := self.history.stop_reason:
-            print(reason, flush=True)
+        """Measures the policy, runs the iterations that are left, and measures it again."""
+        self.loop.restore()
+        self._evaluate("before")
+        self.loop.run(self._evaluate_between)
+        if reason := self.loop.stop_reason:
             self.folder.write_summary({**self.folder.read_summary(), "stopped": reason})
         self._check_last_weights()
-        self._evaluate("after", len(self.history.records))
-        for logger in (self.tensorboard_logger, self.wandb_logger):
-            if logger is not None:
-                logger.close()
+        self._evaluate("after")
 
-    def _iterate(self, iteration: int) -> dict[str, Any]:
-        """Plays, filters, trains, and sends the weights out."""
-        training = self.run.config.training
-        started = time.monotonic()
-        taken = self.ahead.take(iteration)
-        rows, played = taken.found
-        self.seen |= families_of_rows(rows, self.run.config)
-        decoded = time.monotonic()
-        stale: dict[str, Any] = {}
-        if self.run.settings.staleness:
-            stale["staleness"] = self.sent - min(p.updates for p in played)
-        seed = derive_seed(self.run.config.seed, SeedStream.FILTER, iteration)
-        trajectories = [p.trajectory for p in played]
-        limit = self.run.config.turns.max_tokens_per_turn
-        scored = Iteration.score_and_filter(iteration, trajectories, [row.game for row in rows], training, seed, limit)
-        maker = self.experience_maker
-        maker.average_entropy = self.history.average_entropy({"entropy_sampled": scored.entropy_sampled})
-        maker.entropy_phase = algo.entropy_phase(training.entropy_schedule, iteration / training.iterations)
-        record: dict[str, Any] = {"iteration": iteration, **self.monitor.before_update(self.diagnostics, scored)}
-        record |= self._update(scored)
-        record |= self.monitor.validate(iteration)
-        append_json_lines(self.folder.episodes, scored.episode_records([self._noise_seed(p) for p in played]).values())
-        record |= self.monitor.alarm(self.history, record, partial(print, flush=True))
-        self.history.add(record, scored.stagnant)
-        costs = self.monitor.take_costs()
-        theirs = sum(record.get(f"seconds_{part}", 0.0) for part in ("score", "train", "synchronise"))
-        theirs += sum(costs.get(name, 0.0) for name in MODELS_WORK)
-        episodes = sum(p.own_seconds for p in played) / len(played)
-        now = time.monotonic()
-        if stale:
-            stale["seconds_wait"] = decoded - started + self.waited
-        waited, self.waited = self.waited, 0.0
-        return record | {
-            **stale,
-            "tokens_per_s": scored.sampled_tokens / taken.seconds,
-            "seconds_rollout": taken.seconds,
-            "seconds_own": now - decoded - theirs - waited + episodes,
-            "diagnostics_s": costs,
-            "seconds": now - started,
+    def rollout(self, number: int, groups: int, refill: int) -> Rollouts:
+        """See ``Backend.rollout``: rows of the prompt dataset at first, others in further rounds.
+
+        Raises:
+            WeightsLostError: vLLM's log-probs are no numbers.
+            TooManyFailuresError: above the failure budget, of the iteration so far.
+        """
+        config, training = self.run.config, self.run.config.training
+        if refill:
+            rows = list(rows_of_iteration(config, number, groups, refill))
+        else:
+            rows, self._round = self.rows[number * groups : (number + 1) * groups], ()
+        assert all(row.iteration == number for row in rows), "the prompt dataset is in the order of the iterations"
+        played = self._play(rows, training.group_size, training.temperature)
+        self._round = self._checked([*self._round, *played])
+        return Rollouts(
+            [p.trajectory for p in played],
+            [row.game for row in rows],
+            [self._noise_seed(p) for p in played],
+            families_of_rows(rows, config),
+            [p.own_seconds for p in played],
+            [p.updates for p in played],
+        )
+
+    def update(self, iteration: Iteration, episodes: KeptEpisodes) -> tuple[dict[str, Any], list[list[float]]]:
+        """See ``Backend.update``."""
+        training, maker = self.run.config.training, self.experience_maker
+        maker.observe(iteration)
+        samples = self._training_rows(episodes, len(iteration.rows))
+        step = rows_of_step(self.run.config, self.run.settings)
+        seed = derive_seed(self.run.config.seed, SeedStream.MINIBATCHES, iteration.number) % 2**32
+        self._all_models("begin_iteration", seed=seed, rate_factor=training.rate_factor(iteration.number))
+        status, _ = self.train_step(samples, iteration.number)
+        passes = training.updates * (2 if training.critic else 1)
+        figures = {ours: float(status[theirs]) for theirs, ours in STATUS_KEYS.items() if theirs in status}
+        if training.kl_place == "reward":  # OpenRLHF's is a mean over rows, padding included
+            figures["kl"] = maker.reference_kl
+        if training.correction not in ("", "none") and "is_filter_ratio" in status:
+            figures["corrected"] = float(status["is_filter_ratio"])
+        measured = {
+            **figures,
+            **maker.difference._asdict(),
+            "updates": training.updates * len(samples) // step,
+            "train_tokens": passes * sum(len(part.ids) for t in episodes.trajectories for part in t.split_contexts()),
+            "seconds_score": status["timing/make_experience"],
+            "seconds_train": status["timing/ppo_train"],
+            "seconds_synchronise": status["timing/broadcast"] - self.waited,
         }
+        return measured, maker.sampled_advantages[: len(iteration.rows)]
 
-    def _play_iteration(self, iteration: int) -> tuple[list[PromptRow], list[EpisodeSample]]:
-        """What an iteration plays, the rounds of dynamic sampling included, as in the local trainer."""
-        training = self.run.config.training
-        first = iteration * training.groups
-        rows = self.rows[first : first + training.groups]
-        assert all(row.iteration == iteration for row in rows), "the prompt dataset is in the order of the iterations"
-        played = self._checked(self._play(rows, training.group_size, training.temperature))
-        for refill in range(1, training.refills + 1):
-            lacking = training.groups - len(undecided([p.trajectory for p in played], training))
-            if lacking:
-                more = list(rows_of_iteration(self.run.config, iteration, lacking, refill))
-                played = self._checked(played + self._play(more, training.group_size, training.temperature))
-                rows = rows + more
-        return rows, played
+    def figures(self, rollouts: Rollouts, record: Mapping[str, Any], waited: float) -> dict[str, Any]:
+        """See ``Backend.figures``, and for their meanings the module."""
+        waited_here, self.waited = self.waited, 0.0
+        theirs = sum(record.get(f"seconds_{part}", 0.0) for part in ("score", "train", "synchronise"))
+        theirs += sum(record["diagnostics_s"].get(name, 0.0) for name in MODELS_WORK)
+        episodes = sum(rollouts.own_seconds) / len(rollouts.own_seconds)
+        found = {"seconds_own": record["seconds"] - waited - theirs - waited_here + episodes}
+        if self.run.settings.staleness:
+            sent_before = self.sent - bool(record["updates"])
+            found |= {"staleness": sent_before - min(rollouts.updates), "seconds_wait": waited + waited_here}
+        return found
 
-    def _update(self, scored: Iteration) -> dict[str, Any]:
-        """Trains on the kept episodes and those of the replay buffer; what was measured."""
-        fresh = len(scored.rows)
-        episodes = self.replay.joined(KeptEpisodes.of(scored, scored.rows))
-        replayed = {"replayed": len(episodes.trajectories) - fresh} if self.run.config.training.replay else {}
-        if not fresh:
-            return {"train_tokens": 0, "updates": 0, "empty_updates": 1, **replayed}
-        return {**self._train(scored.number, episodes, fresh), **replayed}
+    def save(self, state: LoopState) -> None:
+        """See ``Backend.save``."""
+        tag = f"iteration{state.iteration}"
+        self._all_models("save_checkpoint", tag=tag)
+        saved = RunState(state.iteration, tag, state.stagnant)
+        write_replay(self.folder.path, saved, state.replay)
+        saved.write(self.folder.path)
+
+    def restore(self) -> LoopState:
+        """See ``Backend.restore``."""
+        state = RunState.read(self.folder.path)
+        if state.iteration:
+            self.broadcast_to_vllm()  # vLLM has read the weights from before the first iteration
+        return LoopState(state.iteration, state.stagnant, read_replay(self.folder.path, state))
 
     def _training_rows(self, episodes: KeptEpisodes, fresh: int) -> list[Any]:
         """The rows of episodes, of which the first are of this iteration, and padding up to whole minibatches."""
@@ -219,34 +200,10 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
                 rows.append(row)
         return pad_rows(rows, rows_of_step(self.run.config, self.run.settings))
 
-    def _train(self, number: int, episodes: KeptEpisodes, fresh: int) -> dict[str, Any]:
-        """The steps of an iteration."""
-        training = self.run.config.training
-        samples = self._training_rows(episodes, fresh)
-        step = rows_of_step(self.run.config, self.run.settings)
-        seed = derive_seed(self.run.config.seed, SeedStream.MINIBATCHES, number) % 2**32
-        self._all_models("begin_iteration", seed=seed, rate_factor=training.rate_factor(number))
-        status, _ = self.train_step(samples, number)
-        passes = training.updates * (2 if training.critic else 1)
-        figures = {ours: float(status[theirs]) for theirs, ours in STATUS_KEYS.items() if theirs in status}
-        if training.kl_place == "reward":  # OpenRLHF's is a mean over rows, padding included
-            figures["kl"] = self.experience_maker.reference_kl
-        if training.correction not in ("", "none") and "is_filter_ratio" in status:
-            figures["corrected"] = float(status["is_filter_ratio"])
-        return {
-            **figures,
-            **self.experience_maker.difference._asdict(),
-            "updates": training.updates * len(samples) // step,
-            "train_tokens": passes * sum(len(part.ids) for t in episodes.trajectories for part in t.split_contexts()),
-            "seconds_score": status["timing/make_experience"],
-            "seconds_train": status["timing/ppo_train"],
-            "seconds_synchronise": status["timing/broadcast"] - self.waited,
-        }
-
     def broadcast_to_vllm(self) -> None:
         """As OpenRLHF; but not before the engines have finished what they play ahead."""
         began = time.monotonic()
-        self.ahead.wait()
+        self.loop.ahead.wait()
         self.waited = time.monotonic() - began
         super().broadcast_to_vllm()
         self.sent += 1
@@ -265,7 +222,12 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
                 maker.split_rollout_samples(pad_rows(rows, rows_of_step(self.run.config, self.run.settings)))
             )
 
-    def _evaluate(self, name: str, iteration: int) -> dict[str, Any]:
+    def _evaluate_between(self, done: int) -> dict[str, Any]:
+        """Plays the fixed levels between two iterations, as often as the settings say."""
+        every, over = self.run.settings.evaluate_every, done == self.run.config.training.iterations
+        return {} if not every or done % every or over or self.loop.stop_reason else self._evaluate("")
+
+    def _evaluate(self, name: str) -> dict[str, Any]:
         """Plays the fixed levels of every game; a named result goes into the summary, where a resumed run finds it."""
         config, summary = self.run.config, self.folder.read_summary()
         if name in summary:
@@ -288,12 +250,11 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
                 [{"phase": name, **p.trajectory.to_dict(), "noise_seed": self._noise_seed(p)} for p in played],
             )
             self.folder.write_summary({**summary, name: rate.to_dict()})
-        self._show("log_eval", iteration, result)
         return result
 
     def _measure(self, config: Config) -> tuple[list[EpisodeSample], Rate]:
         """The episodes of one game's fixed levels, and their rate."""
-        self.ahead.wait()
+        self.loop.ahead.wait()
         played = self._checked(self._play(evaluation_rows(config), 1, config.evaluation.temperature))
         return played, rate_of_played([p.trajectory for p in played])
 
@@ -306,29 +267,10 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         config = self.run.config
         return played.row.noise(config.seed, played.member, config.training.shared_noise)
 
-    def _log(self, iteration: int, record: Mapping[str, Any]) -> None:
-        append_json_lines(self.folder.metrics, [record])
-        scalars = {name: value for name, value in record.items() if isinstance(value, int | float)}
-        scalars |= {f"failures/{kind}": number for kind, number in record["failures"].items()}
-        self._show("log_train", iteration, scalars)
-
-    def _show(self, method: str, iteration: int, scalars: Mapping[str, float]) -> None:
-        for logger in (self.tensorboard_logger, self.wandb_logger):
-            if logger is not None:
-                getattr(logger, method)(iteration, dict(scalars))
-
     def _all_models(self, method: str, **arguments: Any) -> None:
         """Calls a method of the actor's and, if there is one, the critic's processes, and waits."""
         groups = [group for group in (self.actor_model_group, self.critic_model_group) if group is not None]
         ray.get([ref for group in groups for ref in group.async_run_method(method_name=method, **arguments)])
-
-    def _save(self, iteration: int) -> None:
-        self.folder.add_seen(self.seen)
-        tag = f"iteration{iteration}"
-        self._all_models("save_checkpoint", tag=tag)
-        state = RunState(iteration, tag, self.history.stagnant)
-        write_replay(self.folder.path, state, self.replay.state())
-        state.write(self.folder.path)
 
     def _play(self, rows: Sequence[PromptRow], members: int, temperature: float) -> list[EpisodeSample]:
         """See ``EpisodeGenerator.play``."""

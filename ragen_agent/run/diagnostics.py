@@ -93,6 +93,8 @@ class Monitor:
         figures: dict[str, Any] = {}
         if self.config.stops.sampled_tokens or GROUPINGS[self.config.training.groups_by].branches:
             figures["sampled_tokens"] = iteration.sampled_tokens
+        if self.config.program.command:
+            figures["new_prompts"] = sum(max(0, len(t.contexts) - 1) for t in played)
         for name, (every, measure) in measures.items():
             if _due(every, iteration.number):
                 figures |= self.timed(name, measure)

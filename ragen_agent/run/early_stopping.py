@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ragen_agent.config import Stops
 from ragen_agent.run.alarm import Sign, signs_at
 
@@ -47,10 +45,10 @@ class History:
         self.records.append(dict(record))
         self.stagnant = self.stagnant + 1 if stagnant else 0
 
-    def average_entropy(self, record: Mapping[str, Any]) -> float:
-        """The mean entropy of the rollouts so far and of an iteration not yet added, in nats a token."""
-        records = [*self.records, record]
-        return float(np.mean([each["entropy_sampled"] for each in records if "entropy_sampled" in each]))
+    @property
+    def entropies(self) -> list[float]:
+        """The entropy of each iteration's rollouts, in nats a token."""
+        return [record["entropy_sampled"] for record in self.records if "entropy_sampled" in record]
 
     @property
     def stop_reason(self) -> str:

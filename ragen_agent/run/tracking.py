@@ -78,11 +78,9 @@ def write_events(folder: RunFolder) -> Path:
     """Writes ``tensorboard/`` anew from all iterations so far, the first of which is step 1.
 
     Raises:
-        ValueError: TensorBoard is missing, or the run writes its own events: a distributed run, or a running one with
+        ValueError: TensorBoard is missing, or the run writes its own events: a running one with
             ``diagnostics.tensorboard``.
     """
-    if (folder.path / "openrlhf.toml").is_file():
-        raise ValueError(f"{folder.path}: the distributed trainer writes its own event files, in tensorboard/.")
     if RunFolder.reopen(folder.path)[1].diagnostics.tensorboard and "after" not in folder.read_summary():
         raise ValueError(f"{folder.path}: the run writes its own event files as it goes on, in tensorboard/.")
     return _write_events(folder)
@@ -192,9 +190,10 @@ def _check_library(name: str) -> None:
 
 
 def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers among the figures of an iteration."""
+    """The finite numbers among the figures of an iteration, and its failures by kind."""
+    failures = {f"failures/{kind}": count for kind, count in record.get("failures", {}).items()}
     return {
         name: value
-        for name, value in record.items()
+        for name, value in {**record, **failures}.items()
         if isinstance(value, int | float) and name != "iteration" and isfinite(value)
     }

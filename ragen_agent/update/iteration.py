@@ -233,6 +233,8 @@ class Iteration:
     groups: ScoredGroups  # advantages, filter and weights
     stagnant: bool  # see ``teaches_nothing``
     counts: Mapping[str, float]  # of dynamic sampling and overlong shaping, see figures
+    past_entropies: Sequence[float] = ()  # ``entropy_sampled`` of the iterations before, nats a token
+    entropy_phase: float = 1.0  # the part of its weight that ``Training.entropy_smoothing`` has now
 
     @classmethod
     def score_and_filter(
@@ -243,10 +245,12 @@ class Iteration:
         settings: Training,
         seed: int,
         limit: int | None = None,
+        past_entropies: Sequence[float] = (),
     ) -> Iteration:
         """Scores and filters episodes.
 
-        ``seed`` seeds a random filter. ``limit`` is ``turns.max_tokens_per_turn``, needed by overlong shaping. With
+        ``seed`` seeds a random filter. ``limit`` is ``turns.max_tokens_per_turn``, needed by overlong shaping;
+        ``past_entropies`` are those of the run so far. With
         ``Training.refills`` there may be more groups than ``Training.groups``: see ``undecided``.
         """
         counts: dict[str, float] = {}
@@ -262,7 +266,9 @@ class Iteration:
         groups = score(learned, settings, seed, chosen)
         learned = shaped(learned, settings)  # after the filter, which ranks groups by their unshaped returns
         learned = with_turn_advantages(learned, groups.advantages, groups.weights, settings)
-        return cls(number, played, learned, games, groups, teaches_nothing(groups, settings, learned), counts)
+        stagnant = teaches_nothing(groups, settings, learned)
+        phase = algo.entropy_phase(settings.entropy_schedule, number / settings.iterations)
+        return cls(number, played, learned, games, groups, stagnant, counts, past_entropies, phase)
 
     @property
     def kept(self) -> list[int]:
@@ -281,6 +287,11 @@ class Iteration:
         whole = [t.own for t in self.played if t.failure is None]
         surprise = -sum(float(t.log_probs.sum(dtype="float64")) for t in whole)
         return surprise / max(1, sum(int(t.sampled.sum()) for t in whole))
+
+    @property
+    def average_entropy(self) -> float:
+        """The mean entropy of the run's rollouts so far, in nats a token, for ``Training.entropy_smoothing``."""
+        return _mean([*self.past_entropies, self.entropy_sampled])
 
     @property
     def rows(self) -> list[int]:
@@ -317,11 +328,14 @@ class Iteration:
             **reply_figures(self.learned, piece),
         }
 
-    def episode_records(self, noise_seeds: Sequence[int]) -> dict[int, dict[str, Any]]:
+    def episode_records(
+        self, noise_seeds: Sequence[int], advantages: Sequence[Sequence[float]] = ()
+    ) -> dict[int, dict[str, Any]]:
         """The episodes to record, by index: the first ones, and the best and worst of the most uncertain kept group.
 
-        That group has the largest return std among the kept. A record also holds the noise seed, for replay, and
-        whether the filter kept the episode.
+        That group has the largest return std among the kept. A record also holds the noise seed, for replay, whether
+        the filter kept the episode, and the advantages of its sampled tokens if it was learned from: ``advantages`` of
+        the episodes ``rows``, none where nothing was.
         """
         rows, size = list(range(min(RECORDED, len(self.played)))), self.groups.kept.shape[1]
         if kept := self.kept:
@@ -329,6 +343,7 @@ class Iteration:
             best = max(sorted({row // size for row in kept}), key=self.groups.return_std.tolist().__getitem__)
             mine = [row for row in kept if row // size == best]
             rows += [max(mine, key=returns.__getitem__), min(mine, key=returns.__getitem__)]
+        used = dict(zip(self.rows, advantages, strict=False))
         return {
             row: {
                 "phase": "train",
@@ -336,6 +351,7 @@ class Iteration:
                 **self.played[row].to_dict(),
                 "noise_seed": noise_seeds[row],
                 "kept": row in kept,
+                **({"advantages": [round(a, 4) for a in used[row]]} if row in used else {}),
             }
             for row in dict.fromkeys(rows)
         }

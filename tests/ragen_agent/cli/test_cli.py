@@ -101,7 +101,7 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["eval", "x", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed"),
         (["tokens", "--set", "openrlhf.micro_batch=4"], "distributed trainer alone: leave it out."),
         (["data", "--out", "x", "--set", "openrlhf.prompts=y"], "distributed trainer alone: leave it out."),
-        (["sft", "data", "--out", "x", "--set", "openrlhf.wandb=y"], "distributed trainer alone: leave it out."),
+        (["sft", "data", "--out", "x", "--set", "openrlhf.packing=false"], "distributed trainer alone: leave it out."),
         (["report", "nope"], "nope holds no run"),
         (["report", "nope", "--megabytes", "nan"], "--megabytes is nan; it must be above 0"),
         (["watch", "nope", "--every", "nan"], "--every is nan; it must be above 0"),

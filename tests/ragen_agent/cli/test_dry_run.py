@@ -274,14 +274,3 @@ def test_a_picture_marks_exactly_the_sampled_tokens() -> None:
     assert sampled == agent.tokenizer.decode(trajectory.ids[trajectory.sampled].tolist())
     coloured = [str(span.style) for span in picture.text.spans]
     assert coloured.count("bold green") == len(trajectory.turn_ends)
-
-
-def test_a_secret_is_not_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_API_KEY", "s3cret")
-    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run", "--set", "openrlhf.wandb=p"]) == 0
-    said = capsys.readouterr().out
-    assert "--logger.wandb.project p" in said
-    assert "s3cret" not in said

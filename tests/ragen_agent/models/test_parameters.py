@@ -19,8 +19,8 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
+from ragen_agent.local.backend import LocalBackend
 from ragen_agent.local.policy_update import Critic
-from ragen_agent.local.trainer import Trainer
 from ragen_agent.models import parameters
 from ragen_agent.models.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.models.parameters import Float32AdamW, adamw, restore_optimiser
@@ -164,10 +164,10 @@ def test_an_iteration_changes_nothing_but_the_adapter(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", config)
     agent = Policy.build(config)
     before = copy.deepcopy(agent.model.state_dict())
-    trainer = Trainer(config, agent, folder, quiet(), None)
-    policy = trainer.learner
+    backend = LocalBackend(config, agent, folder)
+    policy = backend.learner
     assert id(policy.reference_model) == id(agent.model)
-    trainer.run()
+    backend.loop().run()
     frozen = {name: value for name, value in agent.model.named_parameters() if not value.requires_grad}
     assert len(frozen) == len(before) - ("lm_head.weight" in before)
     for name, value in frozen.items():
@@ -311,7 +311,7 @@ def test_a_run_goes_on_in_another_dtype(order: tuple[str, str], tmp_path: Path) 
         training.TrainingRun(first, folder, Interrupting(1)).reinforce()
     resumed, saved = training.TrainingRun(then, folder, quiet()), folder.load_state()
     assert saved is not None
-    Trainer(then, resumed.policy, folder, quiet(), saved)
+    LocalBackend(then, resumed.policy, folder, saved).restore()
     for weight, exact in zip(resumed.policy.model.parameters(), saved["optimiser"].get("copies", ()), strict=False):
         assert torch.equal(weight, exact), "what bfloat16 has learned is kept in float32"
     training.TrainingRun(then, folder, quiet()).reinforce()
@@ -332,7 +332,7 @@ def test_a_run_in_bfloat16_resumes(rank: int, tmp_path: Path) -> None:
     run.reinforce()
     short = replace(config, training=replace(config.training, iterations=2))
     folder = RunFolder(tmp_path / "broken")
-    Trainer(short, training.TrainingRun(short, folder, quiet()).policy, folder, quiet(), None).run()
+    LocalBackend(short, training.TrainingRun(short, folder, quiet()).policy, folder).loop().run()
     training.TrainingRun(config, folder, quiet()).reinforce()
     one, two, start = (
         load_checkpoint(path, dtype=torch.bfloat16)[0].state_dict()

@@ -43,7 +43,6 @@ def test_settings_become_flags() -> None:
     assert vanilla["algo.kl.init_coef"] == ["0.01"]
     assert vanilla["algo.kl.estimator"] == ["k3"]
     assert "ckpt.load_enable" in vanilla
-    assert values({"diagnostics": {"wandb": "p"}})["logger.wandb.project"] == ["p"]
     gpu = values({}, cpu=False)
     assert gpu["vllm.sync_backend"] == ["nccl"]
     assert gpu["ds.attn_implementation"] == ["flash_attention_2"]
@@ -119,7 +118,7 @@ def test_flags_that_the_settings_decide_are_refused(
 
 def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
     everything = {"dual_clip": 3.0, "starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
-    sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True, "vllm_eager": True, "wandb": "p"}
+    sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True, "vllm_eager": True}
     config = {"training": everything, "lora": {"rank": 4, "targets": ["q_proj"]}}
     written = set(values(config, sizes, cpu=False, resume=True))
     written |= set(values({"turns": {"observation": "image"}}, {"freeze_vision": True}, cpu=False))

@@ -91,7 +91,7 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
     folder, started = RunFolder.create(tmp_path / "run", config), []
     rate = {"rate": 0.5, "low": 0.1, "high": 0.9, "n": 2}
 
-    def run(folder: RunFolder, log: Path, config: Config, done: int, display: Display) -> None:
+    def run(folder: RunFolder, log: Path, config: Config, done: int, *unread: object) -> None:
         started.append(done)
         append_json_lines(folder.metrics, [{"iteration": 0, "success": 0.5}])
         RunState(1, "iteration1").write(folder.path)
@@ -169,7 +169,7 @@ def test_a_start_whose_port_was_taken_is_made_again(
     monkeypatch.setattr(launch, "DRIVER", (sys.executable, "-c", COLLIDING, str(free_at), kind))
     folder, console = RunFolder.create(tmp_path / "run", Config()), Console(file=StringIO(), width=400)
     with nullcontext() if not ends else pytest.raises(launch.RunStoppedError, match=ends):
-        launch._run(folder, folder.path / "openrlhf.log", Config(), 0, Display(console))
+        launch._run(folder, folder.path / "openrlhf.log", Config(), 0, Display(console), [])
     assert len((folder.path / "starts").read_text()) == starts
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue().count("starting again") == starts - 1
@@ -184,7 +184,7 @@ def test_signs_of_collapse_are_shown_as_they_are_recorded(tmp_path: Path) -> Non
         for record in records:
             with folder.metrics.open("a") as file:
                 file.write(json.dumps(record) + "\n")
-            launch._show(folder, history, display)
+            launch._show(folder, history, display, [])
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue().count("Echo Trap alarm after iteration 4: invalid rise (1 against 0)") == 1
     assert console.file.getvalue().count("Echo Trap alarm") == 1

@@ -31,7 +31,7 @@ from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.local.diagnostics import LearnerDiagnostics
-from ragen_agent.local.policy_update import Critic, Learner, update
+from ragen_agent.local.policy_update import Critic, Learner, Targets, update
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.openrlhf import ray_actors
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
@@ -41,7 +41,9 @@ from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT, _suppressed_ids
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.run.diagnostics import gradient_figures, information_figures, rollout_entropy
+from ragen_agent.run.loop import Loop
 from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.rollout import group
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import distinct_prefixes
@@ -217,7 +219,8 @@ def both(case: Mapping[str, Any], folder: Path) -> Iterator[Both]:
         )
         trainer.experience_maker.run = run
         trainer.rollouts = EpisodeGenerator.__new__(EpisodeGenerator)
-        trainer.piece, trainer.replay = piece_decoder(agent.tokenizer), ReplayBuffer(training.replay)
+        trainer.piece = piece_decoder(agent.tokenizer)
+        trainer.loop = Loop(config, RunFolder(folder), trainer, trainer.piece, print)
         yield Both(config, learner_of(config, agent), trainer, episodes_of(config, agent), found, rates)
 
 
@@ -318,10 +321,13 @@ def check_first_update(trainers: Both) -> None:
         same_critic(trainers)
     episodes = KeptEpisodes.of(iteration, iteration.kept)
     weights = episodes.weights if settings.reweight else None
-    trainers.learner.average_entropy = trainers.trainer.experience_maker.average_entropy = 1.5
-    trainers.learner.entropy_phase = trainers.trainer.experience_maker.entropy_phase = 0.75
-    local = update(trainers.learner, episodes.trajectories, episodes.advantages, settings, 0, weights)
-    distributed = trainers.trainer._update(iteration)
+    iteration = replace(iteration, past_entropies=[1.0, 2.5], entropy_phase=0.75)
+    trainers.learner.observe(iteration)
+    seen: list[Targets] = []
+    local = update(trainers.learner, episodes.trajectories, episodes.advantages, settings, 0, weights, seen.append)
+    distributed, advantages = trainers.trainer.loop.update(iteration)
+    for played, expected, found in zip(episodes.trajectories, seen[0]["advantages"], advantages, strict=True):
+        assert found == pytest.approx(expected[: len(played.ids)][played.sampled].tolist(), rel=1e-3, abs=1e-5)
     assert local["updates"] == distributed["updates"] == 1
     parts = [part for t in episodes.trajectories for part in t.split_contexts()]
     models = 2 if settings.critic else 1
@@ -332,17 +338,16 @@ def check_first_update(trainers: Both) -> None:
     names += ["corrected"] * (settings.correction not in ("", "none"))
     for name in names:
         assert distributed[name] == pytest.approx(local[name], rel=1e-3, abs=1e-5), name
-    expected = trainers.local_gradients()
+    expected_gradients = trainers.local_gradients()
     for name, gradients in trainers.gradients.items():
-        check_equal(gradients, expected[name])
+        check_equal(gradients, expected_gradients[name])
 
 
 def test_the_rates_of_each_iteration_are_those_of_the_local_trainer(tmp_path: Path) -> None:
     rates = {"learning_rate": 3e-9, "critic_learning_rate": 6e-9, "schedule": "linear", "warm_up": 0.5}
     with both({"training": {"algo": "ppo", "iterations": 4, "updates": 2, **rates}}, tmp_path) as trainers:
         for number in (0, 1, 3):  # an iteration in between taught nothing
-            record = trainers.trainer._update(replace(trainers.iteration, number=number))
-            assert record["learning_rate"] == pytest.approx(trainers.rates["actor"][-1], rel=1e-9)
+            trainers.trainer.loop.update(replace(trainers.iteration, number=number))
         assert trainers.rates["actor"] == pytest.approx([1e-9, 1e-9, 2e-9, 2e-9, 1.5e-9, 1.5e-9], rel=1e-9)
         assert trainers.rates["critic"] == pytest.approx([2e-9, 2e-9, 4e-9, 4e-9, 3e-9, 3e-9], rel=1e-9)
 
@@ -368,14 +373,14 @@ def test_replayed_episodes(tmp_path: Path) -> None:
             for t in trainers.played
         ]
         past = KeptEpisodes.of(replace(iteration, learned=other), iteration.kept)
-        buffers = [ReplayBuffer(2), trainers.trainer.replay]
+        buffers = [ReplayBuffer(2), trainers.trainer.loop.replay]
         for buffer in buffers:
             buffer.joined(past)
         episodes = buffers[0].joined(KeptEpisodes.of(iteration, iteration.kept))
         assert len(episodes.trajectories) == 2 * len(past.trajectories) > 0
         settings = trainers.config.training
         local = update(trainers.learner, episodes.trajectories, episodes.advantages, settings, 0)
-        distributed = trainers.trainer._update(iteration)
+        distributed, _ = trainers.trainer.loop.update(iteration)
         assert distributed["replayed"] == len(past.trajectories)
         assert abs(distributed["vllm_kl"]) < 1e-5, "of this iteration's rows alone"
         assert distributed["clip_fraction"] == pytest.approx(local["clip_fraction"], rel=1e-3)

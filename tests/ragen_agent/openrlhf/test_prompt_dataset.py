@@ -13,7 +13,7 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
-from ragen_agent.local.trainer import RolloutWorker
+from ragen_agent.local.backend import RolloutWorker
 from ragen_agent.openrlhf.prompt_dataset import (
     PromptRow,
     adopt_rows,
@@ -80,11 +80,11 @@ def test_levels_are_fresh_and_of_the_training_split_only() -> None:
 
 def test_both_trainers_meet_the_same_levels() -> None:
     worker = RolloutWorker(CONFIG, Policy.build(CONFIG))
-    local, _ = worker.play(2, worker.instances(2))
+    local = worker.play(2, worker.instances(2))
     rows = [row for row in train_rows(CONFIG) if row.iteration == 2]
-    assert [t.seed for t in local[::2]] == [row.seed for row in rows]
-    assert families_of_rows(rows, CONFIG) == worker.seen
-    assert len(worker.seen) == 6
+    assert [t.seed for t in local.trajectories[::2]] == [row.seed for row in rows]
+    assert families_of_rows(rows, CONFIG) == local.families
+    assert len(local.families) == 6
     fixed = fixed_instances(make_env(CONFIG, "test"), 12)
     assert [(row.seed, row.noise(9, 0)) for row in evaluation_rows(CONFIG)] == [(i.seed, i.noise_seed) for i in fixed]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,11 +26,13 @@ from ragen_agent.openrlhf.experience import (
     WeightsLostError,
 )
 from ragen_agent.openrlhf.processes import RunContext
-from ragen_agent.openrlhf.prompt_dataset import PromptRow, rows_of_iteration, train_rows
+from ragen_agent.openrlhf.prompt_dataset import PromptRow, families_of_rows, rows_of_iteration, train_rows
 from ragen_agent.openrlhf.trainer import StarPO
+from ragen_agent.run.loop import Loop
+from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.trajectory import Trajectory, failed
 from ragen_agent.update.iteration import Iteration
-from ragen_agent.update.replay import ReplayBuffer
+from ragen_agent.update.replay import KeptEpisodes
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -55,7 +58,7 @@ def test_log_probs_that_are_no_numbers_are_lost_weights() -> None:
 
 
 def measure(made: Any) -> None:
-    made.ahead = SimpleNamespace(wait=lambda: None)
+    made.loop = SimpleNamespace(ahead=SimpleNamespace(wait=lambda: None))
     made._measure(with_settings(Config(), {"evaluation": {"levels": 2}}))
 
 
@@ -66,7 +69,7 @@ def test_the_check_of_the_last_weights_has_no_failure_budget() -> None:
     made._check_last_weights()
 
 
-def test_dynamic_sampling_plays_further_rows_in_bounded_rounds() -> None:
+def test_dynamic_sampling_plays_further_rows_in_bounded_rounds(tmp_path: Path) -> None:
     """Two of three levels are decided at first, one of the two that are played for them, and then the last one."""
     config = with_settings(Config(), {"training": {"groups": 3, "group_size": 2, "iterations": 2, "refills": 2}})
     returns = iter([[0.0, 1.0, 1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0], [1.0, 1.0]])
@@ -89,21 +92,23 @@ def test_dynamic_sampling_plays_further_rows_in_bounded_rounds() -> None:
     made = trainer([])
     made.run, made.rows = RunContext(config, OpenRLHF(), "", (), 1), list(train_rows(config))
     made.rollouts = SimpleNamespace(play=play)
-    rows, played = made._play_iteration(1)
+    rollouts = Loop(config, RunFolder(tmp_path), made, str, print).play(1)
+    rows = [row for some in asked for row in some]
     assert asked == [
         made.rows[3:],
         list(rows_of_iteration(config, 1, 2, 1)),
         list(rows_of_iteration(config, 1, 1, 2)),
     ]
-    assert rows == [row for some in asked for row in some]
-    assert [sample.row for sample in played] == [row for row in rows for _ in range(2)]
-    games, trajectories = [row.game for row in rows], [sample.trajectory for sample in played]
-    scored = Iteration.score_and_filter(1, trajectories, games, replace(config.training, filter="none"), 0)
+    assert rollouts.games == [row.game for row in rows]
+    assert rollouts.noise_seeds == [row.noise(config.seed, 0) for row in rows for _ in range(2)]
+    assert rollouts.families == families_of_rows(rows, config)
+    training = replace(config.training, filter="none")
+    scored = Iteration.score_and_filter(1, rollouts.trajectories, rollouts.games, training, 0)
     assert scored.rows == [0, 1, 8, 9]
     assert scored.counts == {"refilled": 3, "lacking": 1}
 
 
-def test_the_failure_budget_is_of_all_episodes_of_an_iteration() -> None:
+def test_the_failure_budget_is_of_all_episodes_of_an_iteration(tmp_path: Path) -> None:
     """One of the two that a round plays anew fails, but one of six is within the budget of a fifth."""
     config = with_settings(Config(), {"training": {"groups": 2, "group_size": 2, "iterations": 1, "refills": 1}})
     reasons = iter([[""] * 4, ["", "environment_error: Runt"]])
@@ -118,7 +123,7 @@ def test_the_failure_budget_is_of_all_episodes_of_an_iteration() -> None:
     made = trainer([])
     made.run, made.rows = RunContext(config, OpenRLHF(), "", (), 1), list(train_rows(config))
     made.rollouts = SimpleNamespace(play=play)
-    assert len(made._play_iteration(0)[1]) == 6
+    assert len(Loop(config, RunFolder(tmp_path), made, str, print).play(0).trajectories) == 6
 
 
 def test_an_error_that_ray_carries_says_the_same() -> None:
@@ -185,7 +190,8 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     made = trainer([])
     made.run = RunContext(config, OpenRLHF(), "", (), 1)
     made.piece = str
-    made.experience_maker = SimpleNamespace(difference=LogProbDifference(), reference_kl=0.0)
+    unread = {"observe": lambda iteration: None, "sampled_advantages": []}
+    made.experience_maker = SimpleNamespace(difference=LogProbDifference(), reference_kl=0.0, **unread)
     made.critic_model_group = None
     made.actor_model_group = SimpleNamespace(async_run_method=lambda **arguments: [])
     batches: list[list[Any]] = []
@@ -196,8 +202,8 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
 
     made.train_step = train_step
     monkeypatch.setattr("ray.get", lambda refs: refs)
-    made.rollouts, made.replay = SimpleNamespace(rows=lambda trajectory: [row()]), ReplayBuffer(0)
-    record = made._update(iteration)
+    made.rollouts = SimpleNamespace(rows=lambda trajectory: [row()])
+    record, _ = made.update(iteration, KeptEpisodes.of(iteration, iteration.rows))
     kept = scored.kept.flatten().nonzero().flatten().tolist()
     (seen,) = batches
     notes = [AdvantageInputs(**json.loads(row.labels[0])) for row in seen]

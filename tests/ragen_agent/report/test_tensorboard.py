@@ -67,14 +67,3 @@ def test_a_run_writes_them_as_it_goes_on(runs: dict[str, Path], tmp_path: Path) 
     assert main(["report", str(folder.path), "--tensorboard"]) == 2, "the run may be going on"
     training.TrainingRun(config, folder, quiet()).reinforce()
     check_events(folder.path, 4)
-
-
-def test_the_distributed_trainers_own_files_are_left_alone(
-    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    shutil.copy(runs["seed0"] / "config.toml", run)
-    (run / "openrlhf.toml").write_text("")
-    assert main(["report", str(run), "--tensorboard"]) == 2
-    assert "its own event files" in capsys.readouterr().err

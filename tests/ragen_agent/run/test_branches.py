@@ -13,8 +13,8 @@ import torch
 
 from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.local.backend import RolloutWorker
 from ragen_agent.local.policy_update import Learner, targets_of
-from ragen_agent.local.trainer import RolloutWorker
 from ragen_agent.preflight.plan import check_supported, describe
 from ragen_agent.run.branches import branch_turn, play_trees
 from ragen_agent.run.policy import Policy
@@ -50,7 +50,7 @@ def plain() -> Plain:
     """A policy that was drawn and never trained, and an iteration of it, branched where it is least certain."""
     made = worker(training={"branch_at": "entropy"})
     instances = made.instances(0)
-    return made, instances, made.play(0, instances)[0]
+    return made, instances, made.play(0, instances).trajectories
 
 
 def trees(played: Sequence[Trajectory]) -> list[tuple[Trajectory, list[Trajectory]]]:
@@ -91,7 +91,7 @@ def test_the_tokens_of_a_branch_are_those_of_its_base(plain: Plain) -> None:
         assert base.level_id == branch.level_id
         assert Trajectory.from_dict(branch.to_dict()).branch == branch.branch
     assert any(not np.array_equal(base.ids, branch.ids) for base, branch in found)
-    again = made.play(0, instances)[0]
+    again = made.play(0, instances).trajectories
     assert [t.ids.tolist() for t in again] == [t.ids.tolist() for t in played], "the same seeds, the same trees"
 
 
@@ -149,7 +149,7 @@ def test_a_branch_with_its_base_s_noise_and_replies_is_its_base(plain: Plain) ->
 @pytest.mark.parametrize("turns", [{"history": 0}, {"history": 1}])
 def test_branches_of_conversations_that_leave_turns_out(turns: dict[str, Any]) -> None:
     made = worker(turns=turns, training={"branch_at": "entropy", "groups": 2})
-    played = made.play(0, made.instances(0))[0]
+    played = made.play(0, made.instances(0)).trajectories
     assert any(t.branch for t in played)
     for base, branches in trees(played):
         for branch in branches:
@@ -206,7 +206,7 @@ def test_noise_after_the_branch_is_its_own() -> None:
 
 def test_pivots_of_real_episodes_are_the_turns_that_lost_them() -> None:
     made = worker(env_options={"success_rate": 1.0})
-    played = made.play(0, made.instances(0))[0]
+    played = made.play(0, made.instances(0)).trajectories
     for base, branches in trees(played):
         values = [info.pivot for info in base.turn_infos]
         assert None not in values

@@ -96,8 +96,3 @@ def test_a_sign_is_new_once_and_stagnation_counts_in_a_row() -> None:
         found.append(signs)
         history.add({**each, "alarm": signs}, stagnant=False)
     assert sorted(name for signs in found for name in signs) == ["spread_end", "spread_fall"]
-
-
-def test_the_average_entropy_is_of_all_iterations_so_far() -> None:
-    history = History([{"entropy_sampled": 1.0}, {"entropy_sampled": 2.0}], Stops())
-    assert history.average_entropy({"entropy_sampled": 6.0}) == 3.0

@@ -18,9 +18,9 @@ from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, CREDITS
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
+from ragen_agent.local.backend import LocalBackend, RolloutWorker
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
-from ragen_agent.local.trainer import RolloutWorker, Trainer
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.run.console import Display
 from ragen_agent.run.diagnostics import gradient_figures, information_figures, rollout_entropy
@@ -134,11 +134,11 @@ def test_what_is_played_first_is_drawn_as_ever(warm: tuple[Config, Policy]) -> N
     config, agent = warm
     worker = RolloutWorker(config, agent)
     instances = worker.instances(3)[:4]
-    episodes, _ = worker.play(3, instances)
+    episodes = worker.play(3, instances).trajectories
     seed = derive_seed(config.seed, SeedStream.SAMPLING, 3)
     expected = agent.play(agent.processes("train", 16), instances, 1.0, seed)
     assert [t.ids.tolist() for t in episodes] == [t.ids.tolist() for t in expected]
-    again, _ = worker.play(3, instances, refill=1)
+    again = worker.play(3, instances, refill=1).trajectories
     assert [t.ids.tolist() for t in again] != [t.ids.tolist() for t in expected]
 
 
@@ -327,8 +327,9 @@ def test_a_mixture_draws_its_games_by_weight() -> None:
     assert abs(chosen.mean() - 0.75) < 5 * (0.75 * 0.25 / 4000) ** 0.5
     agent = Policy.build(config)
     worker = RolloutWorker(config, agent)
-    rows, games = worker.play(0, worker.instances(0))
-    again, _ = RolloutWorker(config, agent).play(0, worker.instances(0))
+    played = worker.play(0, worker.instances(0))
+    rows, games = played.trajectories, played.games
+    again = RolloutWorker(config, agent).play(0, worker.instances(0)).trajectories
     assert set(games) == {"FrozenLake", "Bandit"}
     assert [t.ids.tolist() for t in rows] == [t.ids.tolist() for t in again]
     for place, trajectory in enumerate(rows):
@@ -341,7 +342,7 @@ def test_a_curriculum_changes_the_options_on_the_way() -> None:
     config = configure({"curriculum": [{"iteration": 1, "env_options": {"size": 3, "min_path": 1}}]})
     assert [games_at(config, i)[0].config.env_options["size"] for i in (0, 1, 7)] == [4, 3, 3]
     worker = RolloutWorker(config, Policy.build(config))
-    boards = [worker.play(i, worker.instances(i))[0][0].messages[1]["content"] for i in (0, 1)]
+    boards = [worker.play(i, worker.instances(i)).trajectories[0].messages[1]["content"] for i in (0, 1)]
     assert [max(len(line) for line in board.split("\n")[1:-1]) for board in boards] == [4, 3]
 
 
@@ -470,9 +471,9 @@ def test_no_gradient_stays_where_nothing_learns(tmp_path: Path) -> None:
     run = training.TrainingRun(config, RunFolder.create(tmp_path / "run", config), quiet())
     run.warm_start()
     assert all(weight.grad is None for weight in run.policy.model.parameters())
-    trainer = Trainer(config, run.policy, run.folder, quiet(), None)
-    trainer.run()
-    learner = trainer.learner
+    backend = LocalBackend(config, run.policy, run.folder)
+    backend.loop().run()
+    learner = backend.learner
     assert learner.critic is not None
     assert learner.reference_model is not None
     for module in (learner.model, learner.critic, learner.reference_model):

@@ -1,0 +1,231 @@
+"""The training loop of StarPO and StarPO-S (RAGEN, arXiv 2504.20073, section 3), of every backend.
+
+``Loop.run`` is the loop and ``Loop._iterate`` one iteration: rollouts, refill, scores, filter, advantages, diagnostics,
+update, record, alarm. A backend plays, updates and keeps its state (``Backend``); everything else is here, once.
+
+With a staleness of s the engines play iteration n + s while the models train on iteration n
+(``ragen_agent.run.ahead``): its episodes come from the weights after n updates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ragen_agent.config import Config
+from ragen_agent.run.ahead import PlayAhead
+from ragen_agent.run.diagnostics import MeasuredPolicy, Monitor
+from ragen_agent.run.early_stopping import History
+from ragen_agent.run.evaluation import without_failed
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tasks.tasks import SeedStream, derive_seed
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.iteration import Iteration, undecided
+from ragen_agent.update.replay import KeptEpisodes, ReplayBuffer
+from ragen_gym.core.stats import Rate
+from ragen_gym.core.storage import append_json_lines, read_json_lines
+
+__all__ = ["Backend", "Loop", "LoopState", "Rollouts"]
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Episodes of an iteration or of one of its rounds; those of a group are adjacent."""
+
+    trajectories: list[Trajectory]
+    games: list[str]  # of each group
+    noise_seeds: list[int]  # of each episode: with it and the level's seed it can be played again
+    families: set[int]  # of the levels, see ``ragen_gym.games.game.Game.family``
+    own_seconds: list[float] = field(default_factory=list)  # of each episode, without the answers of other processes
+    updates: list[int] = field(default_factory=list)  # that reached the weights which played each episode, if counted
+
+    def __add__(self, other: Rollouts) -> Rollouts:
+        """Both rounds."""
+        return Rollouts(
+            self.trajectories + other.trajectories,
+            self.games + other.games,
+            self.noise_seeds + other.noise_seeds,
+            self.families | other.families,
+            self.own_seconds + other.own_seconds,
+            self.updates + other.updates,
+        )
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """The part of a run's state that belongs to the loop."""
+
+    iteration: int = 0  # how many iterations are done
+    stagnant: int = 0  # how many of the last ones taught nothing
+    replay: Sequence[Mapping[str, Any]] = ()  # ``ReplayBuffer.state``
+
+
+class Backend(Protocol):
+    """Rollouts, updates and saved state of one stack."""
+
+    @property
+    def policy(self) -> MeasuredPolicy:
+        """The policy that plays, to be measured before an update."""
+        ...
+
+    def rollout(self, number: int, groups: int, refill: int) -> Rollouts:
+        """Plays so many groups of an iteration; ``refill`` is the round of dynamic sampling, 0 the first."""
+        ...
+
+    def update(self, iteration: Iteration, episodes: KeptEpisodes) -> tuple[dict[str, Any], list[list[float]]]:
+        """Gradient steps on kept episodes: those of ``iteration.rows``, at least one, then replayed ones.
+
+        Returns:
+            The figures of the steps, ``train_tokens`` and ``updates`` among them; and the advantages of the sampled
+            tokens of each episode of this iteration.
+        """
+        ...
+
+    def figures(self, rollouts: Rollouts, record: Mapping[str, Any], waited: float) -> dict[str, Any]:
+        """Figures of this backend alone, of an iteration after its update; ``waited`` seconds for its rollouts."""
+        ...
+
+    def save(self, state: LoopState) -> None:
+        """Writes the state of the loop and of the models, so that a run killed at any moment can go on."""
+        ...
+
+    def restore(self) -> LoopState:
+        """Goes on from the state saved last; returns the loop's, that of a start if there is none."""
+        ...
+
+
+class Loop:
+    """The iterations of a run.
+
+    Args:
+        config: the settings.
+        folder: the run's, which gets a record of each iteration and some of its episodes.
+        backend: plays, updates and saves.
+        piece: the text of a token id.
+        say: prints a sentence for the user.
+        validation: measures the success on the fixed levels of the split ``validation``; None for runs without it.
+        staleness: how many iterations the engines play ahead of training.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        backend: Backend,
+        piece: Callable[[int], str],
+        say: Callable[[str], None],
+        validation: Callable[[], Rate] | None = None,
+        staleness: int = 0,
+    ) -> None:
+        self.config, self.settings = config, config.training
+        self.folder, self.backend, self.say = folder, backend, say
+        self.monitor = Monitor(config, piece, validation if config.stops.validate_every else None)
+        self.history = History(read_json_lines(folder.metrics), config.stops)
+        self.replay = ReplayBuffer(self.settings.replay)
+        self.ahead = PlayAhead(self.play, self.settings.iterations, staleness)
+        self.iteration = 0
+        self._seen = set[int]()  # families of the levels played since the last save
+
+    def restore(self) -> None:
+        """Goes on from the last saved iteration, if there is one."""
+        state = self.backend.restore()
+        self.iteration, self.history.stagnant = state.iteration, state.stagnant
+        self.replay.restore(state.replay)
+
+    @property
+    def stop_reason(self) -> str:
+        """Why to stop before the last iteration, or the empty text."""
+        return self.history.stop_reason
+
+    def run(
+        self,
+        evaluate: Callable[[int], Mapping[str, Any]] = lambda done: {},
+        show: Callable[[Mapping[str, Any]], None] = lambda record: None,
+        saved: Callable[[], None] = lambda: None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Iterates until the last iteration or a reason to stop, which is said.
+
+        Args:
+            evaluate: called after each iteration with how many the run has had; its figures go into the record.
+            show: called with each record once it is written.
+            saved: called after each save.
+            interrupted: asked after each iteration; if true, the state is saved and the loop ends.
+
+        Raises:
+            KeyboardInterrupt: the loop was interrupted.
+        """
+        begun, last = self.iteration, self.settings.iterations
+        while self.iteration < last and not self.stop_reason:
+            record, episodes = self._iterate()
+            self.iteration += 1
+            record |= evaluate(self.iteration)
+            append_json_lines(self.folder.metrics, [record])
+            append_json_lines(self.folder.episodes, episodes)
+            show(record)
+            stop = interrupted()
+            if stop or self.stop_reason or self.iteration == last or self.iteration % self.settings.save_every == 0:
+                self.folder.add_seen(self._seen)
+                self.backend.save(LoopState(self.iteration, self.history.stagnant, self.replay.state()))
+                saved()
+            if stop:
+                raise KeyboardInterrupt
+        self.ahead.close()
+        if self.stop_reason and self.iteration > begun:
+            self.say(self.stop_reason)
+
+    def _iterate(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """One iteration; its record and the episodes to write down."""
+        number, started = self.iteration, time.monotonic()
+        taken = self.ahead.take(number)
+        rollouts, waited = taken.found, time.monotonic() - started
+        self._seen |= rollouts.families
+        without_failed(rollouts.trajectories)  # raises if nothing is left
+
+        iteration = Iteration.score_and_filter(  # format reward, return std, filter, advantages
+            number,
+            rollouts.trajectories,
+            rollouts.games,
+            self.settings,
+            derive_seed(self.config.seed, SeedStream.FILTER, number),
+            self.config.turns.max_tokens_per_turn,
+            self.history.entropies,
+        )
+        figures = self.monitor.before_update(self.backend.policy, iteration)
+        measured, advantages = self.update(iteration)
+
+        record = {
+            "iteration": number,
+            **figures,
+            **measured,
+            "learning_rate": self.settings.learning_rate * self.settings.rate_factor(number),
+            "tokens_per_s": iteration.sampled_tokens / taken.seconds,
+            "seconds_rollout": taken.seconds,
+        }
+        record |= self.monitor.validate(number)
+        record |= self.monitor.alarm(self.history, record, self.say)
+        record |= {"diagnostics_s": self.monitor.take_costs(), "seconds": time.monotonic() - started}
+        record |= self.backend.figures(rollouts, record, waited)
+        self.history.add(record, iteration.stagnant)
+        return record, list(iteration.episode_records(rollouts.noise_seeds, advantages).values())
+
+    def play(self, number: int) -> Rollouts:
+        """The rollouts of an iteration, the rounds of dynamic sampling included."""
+        rollouts = self.backend.rollout(number, self.settings.groups, 0)
+        for refill in range(1, self.settings.refills + 1):
+            lacking = self.settings.groups - len(undecided(rollouts.trajectories, self.settings))
+            if lacking:
+                rollouts += self.backend.rollout(number, lacking, refill)
+        return rollouts
+
+    def update(self, iteration: Iteration) -> tuple[dict[str, Any], list[list[float]]]:
+        """Steps on the kept episodes and those of the replay buffer; see ``Backend.update``."""
+        rows = iteration.rows
+        episodes = self.replay.joined(KeptEpisodes.of(iteration, rows))
+        replayed = {"replayed": len(episodes.trajectories) - len(rows)} if self.settings.replay else {}
+        if not rows:
+            return {"train_tokens": 0, "updates": 0, "empty_updates": 1, **replayed}, []
+        measured, advantages = self.backend.update(iteration, episodes)
+        return {**measured, **replayed}, advantages
