@@ -16,7 +16,13 @@ __all__ = ["aggregate", "as_float", "check_shapes", "loss_count", "masked_mean"]
 
 
 def aggregate(
-    x: Tensor, mask: Tensor, how: str = "token_mean", *, length: int | None = None, count: int | None = None
+    x: Tensor,
+    mask: Tensor,
+    how: str = "token_mean",
+    *,
+    length: int | None = None,
+    count: float | None = None,
+    row_tokens: Tensor | None = None,
 ) -> Tensor:
     """One number from the masked tokens of some rows.
 
@@ -27,6 +33,8 @@ def aggregate(
         length: the constant length of "constant", such as the maximum tokens of an episode; at least 1.
         count: ``loss_count`` of the whole minibatch, if it is processed in parts, so that the parts' losses add up to
             the minibatch's loss. None counts these rows.
+        row_tokens: float (rows,), the masked tokens of each row's episode, where an episode is several rows. None takes
+            each row as an episode.
 
     Returns:
         float scalar.
@@ -42,11 +50,11 @@ def aggregate(
     if mask.ndim != 2:
         raise ValueError(f"mask has shape {tuple(mask.shape)}; give it as (rows, T)")
     number = loss_count(mask, how) if count is None else count
-    if number < 1 or (count is None and not bool(mask.any())):
+    if number <= 0 or (count is None and not bool(mask.any())):
         raise ValueError("the mask selects no token; skip the update when no token is left to learn from")
     sums = torch.where(mask, x, torch.zeros_like(x)).sum(dim=1)
     if how == "sequence_mean":
-        sums = sums / mask.sum(dim=1).clamp(min=1)
+        sums = sums / (mask.sum(dim=1) if row_tokens is None else row_tokens).clamp(min=1)
     elif how == "constant":
         if length is None or length < 1:
             raise ValueError(f"length is {length}; 'constant' divides by it, so it must be at least 1")
@@ -72,7 +80,7 @@ def loss_count(mask: Tensor, how: str = "token_mean") -> int:
     return int((mask if divisor == "tokens" else mask.any(dim=1)).sum())
 
 
-def masked_mean(x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:
+def masked_mean(x: Tensor, mask: Tensor, count: float | None = None) -> Tensor:
     """Sum of x over the mask divided by the number of masked entries.
 
     Args:
@@ -88,7 +96,7 @@ def masked_mean(x: Tensor, mask: Tensor, count: int | None = None) -> Tensor:
     """
     check_shapes(x, mask)
     number = int(mask.sum()) if count is None else count
-    if number < 1:
+    if number <= 0:
         raise ValueError("the mask selects no token; skip the update when no token is left to learn from")
     return torch.where(mask, x, torch.zeros_like(x)).sum() / number
 

@@ -246,7 +246,8 @@ def policy_loss(
     *,
     how: str = "token_mean",
     length: int | None = None,
-    count: int | None = None,
+    count: float | None = None,
+    row_tokens: Tensor | None = None,
     weights: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, PolicyStats]:
@@ -258,9 +259,10 @@ def policy_loss(
         advantages: see ``ppo``.
         mask: see ``ppo``.
         rule: a key of ``ragen_agent.config.algorithms.POLICY_LOSSES``.
-        how: see ``aggregate``, as ``length`` and ``count``.
+        how: see ``aggregate``, as ``length``, ``count`` and ``row_tokens``.
         length: see ``aggregate``.
         count: see ``aggregate``.
+        row_tokens: see ``aggregate``.
         weights: float (rows, T), factors of the terms, see ``mismatch_weights``; None for none.
         options: options of the rule's function, such as ``clip_high``.
 
@@ -274,7 +276,7 @@ def policy_loss(
     if weights is not None:
         check_shapes(weights, mask)
         surrogate = surrogate * torch.where(mask, weights, torch.zeros_like(weights))
-    loss = -aggregate(surrogate, mask, how, length=length, count=count)
+    loss = -aggregate(surrogate, mask, how, length=length, count=count, row_tokens=row_tokens)
     with torch.no_grad():
         change = log_ratio(log_probs, old_log_probs, mask)
         stats = PolicyStats(

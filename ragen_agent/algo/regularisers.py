@@ -109,7 +109,8 @@ def kl_loss(
     how: str = "token_mean",
     *,
     length: int | None = None,
-    count: int | None = None,
+    count: float | None = None,
+    row_tokens: Tensor | None = None,
 ) -> Tensor:
     """The estimate as a loss term, aggregated like the policy loss (GRPO, arXiv 2402.03300, equation 3).
 
@@ -118,9 +119,10 @@ def kl_loss(
         ref_log_probs: float (rows, T).
         mask: bool (rows, T).
         kind: a key of ``ragen_agent.config.algorithms.KL_ESTIMATES``; see the module for their gradients.
-        how: see ``aggregate``, as ``length`` and ``count``.
+        how: see ``aggregate``, as ``length``, ``count`` and ``row_tokens``.
         length: see ``aggregate``.
         count: see ``aggregate``.
+        row_tokens: see ``aggregate``.
 
     Returns:
         scalar, with gradient.
@@ -131,4 +133,4 @@ def kl_loss(
     zero = torch.zeros_like(log_probs)
     # Masked before the exponential: entries outside the mask may be anything, and their gradient must be 0.
     estimate = kl_penalty(torch.where(mask, log_probs, zero), torch.where(mask, ref_log_probs, zero), kind)
-    return aggregate(estimate, mask, how, length=length, count=count)
+    return aggregate(estimate, mask, how, length=length, count=count, row_tokens=row_tokens)

@@ -101,7 +101,6 @@ class PolicyLoss:
     sequences: bool = False  # whether its terms are of whole rows, which are averaged: training.aggregation
     batch_statistics: bool = False  # whether it compares the tokens of a minibatch, which then is not divided
     random: bool = False  # whether its function takes a torch.Generator, as ``generator``
-    openrlhf: str = ""  # OpenRLHF's name of it; empty where its trainer takes ours
 
 
 @dataclass(frozen=True)
@@ -197,14 +196,12 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
         "min(r A, clip(r) A) (arXiv 1707.06347, equation 7)",
         f"{_LOSSES}ppo",
         _CLIP | {"dual_clip": "dual_bound"},
-        openrlhf="ppo",
     ),
     "gspo": PolicyLoss(
         "as ppo with the geometric mean of r over the episode; the paper clips at 3e-4 and 4e-4 (arXiv 2507.18071)",
         f"{_LOSSES}gspo",
         _CLIP | {"dual_clip": "dual_bound"},
         sequences=True,
-        openrlhf="gspo",
     ),
     "cispo": PolicyLoss(
         "sg(min(r, 1 + clip_high)) A log pi: no token loses its gradient (arXiv 2506.13585, equations 4 and 5)",

@@ -16,7 +16,7 @@ import torch
 from ragen_agent.config import Config
 from ragen_agent.config.algorithms import GROUPINGS
 from ragen_agent.local.diagnostics import LearnerDiagnostics
-from ragen_agent.local.policy_update import Critic, Learner, Targets, update
+from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.models.parameters import (
     adamw,
     adapt,
@@ -38,6 +38,7 @@ from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import distinct_prefixes, rows_of
 from ragen_agent.update.iteration import Iteration
+from ragen_agent.update.loss import Targets
 from ragen_agent.update.metrics import piece_decoder
 from ragen_agent.update.replay import KeptEpisodes
 from ragen_gym.core.stats import Rate

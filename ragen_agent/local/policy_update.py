@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from ragen_agent.models.parameters import clip_gradients
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.iteration import Iteration, critic_estimates
+from ragen_agent.update.loss import Divisors, Targets, loss_terms
 from ragen_agent.update.metrics import reply_parts
 from ragen_agent.update.prefix_tree import PrefixTree, shares_prefixes
 from ragen_agent.update.scoring import passes, sampled_scores
@@ -29,7 +30,7 @@ from ragen_agent.update.step_groups import token_advantages, turn_advantages
 if TYPE_CHECKING:
     from peft import PeftModel
 
-__all__ = ["Critic", "Learner", "Targets", "cut", "policy_terms", "targets_of", "update"]
+__all__ = ["Critic", "Learner", "cut", "policy_terms", "targets_of", "update"]
 
 
 class Critic(nn.Module):
@@ -64,13 +65,6 @@ class Critic(nn.Module):
         if not batch.contexts:
             return before
         return torch.zeros(batch.ids.shape, device=before.device).masked_scatter(batch.sampled, before[read.sampled])
-
-
-Targets = dict[str, Tensor]
-"""What a step reads next to its batch, each (rows, width): ``advantages``, ``mask`` (M_loss); with a critic
-``returns``, ``values`` and ``critic_mask`` (M_loss and M_adv); with a KL term in the loss ``reference``, the log-probs
-of the start; with one in the reward ``divergence``, its estimate at each sampled token; with a correction for the
-rollouts ``old``, the log-probs before the first step, and ``weights`` and ``corrected``: ``algo.mismatch_weights``."""
 
 
 @dataclass
@@ -162,7 +156,7 @@ def targets_of(
     reward, with any other rule as part of the token's advantage. (The gradient of k1 taken as a loss is zero in
     expectation.)
     """
-    targets = {"mask": _mask(learner, batch, trajectories, settings.loss_tokens)}
+    targets = {"mask": _mask(learner, batch, trajectories, settings.loss_tokens), "old": batch.log_probs}
     cost = torch.zeros_like(batch.log_probs)
     with torch.no_grad():
         if settings.correction not in ("", "none"):
@@ -207,77 +201,28 @@ def cut(targets: Targets, rows: Tensor, part: Batch) -> Targets:
     return {name: target[rows, : part.ids.shape[1]] for name, target in targets.items()}
 
 
-class Counts(NamedTuple):
-    """Divisors of the means over a minibatch, also where only some of its rows are computed at a time."""
-
-    sampled: int  # tokens
-    masked: int  # tokens in the loss
-    terms: int  # ``algo.loss_count``
-
-    @classmethod
-    def of(cls, batch: Batch, targets: Targets, settings: Training) -> Counts:
-        """Of a whole minibatch."""
-        mask = targets["mask"]
-        return cls(int(batch.sampled.sum()), int(mask.sum()), algo.loss_count(mask, settings.aggregation))
-
-
 def policy_terms(
     learner: Learner,
     batch: Batch,
     targets: Targets,
     settings: Training,
-    counts: Counts | None = None,
+    divisors: Divisors | None = None,
     generator: torch.Generator | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The terms of the policy's loss: ``policy``, ``entropy`` (minus the bonus), and with a KL term in it ``kl``.
-
-    Each is the aggregate over M_loss; the figure ``entropy`` is the mean over all sampled tokens. With the ``counts``
-    of a minibatch, the terms and figures of its parts add up to its own. The ``generator`` is for a policy loss that
-    draws tokens.
-
-    Returns:
-        the terms, with gradient, whose sum is the loss; and figures to report, see ``update``.
-    """
-    log_probs, token_entropy, _ = sampled_scores(learner.model, batch, learner.bias, settings.temperature)
-    mask, how, length = targets["mask"], settings.aggregation, learner.longest
-    counts = counts or Counts.of(batch, targets, settings)
-    rule = settings.policy_loss
-    loss, stats = algo.policy_loss(
+    """``loss_terms`` of a batch under the learner's model; ``divisors`` by default its own."""
+    log_probs, entropy, _ = sampled_scores(learner.model, batch, learner.bias, settings.temperature)
+    return loss_terms(
         log_probs,
-        targets.get("old", batch.log_probs),
-        targets["advantages"],
-        mask,
-        rule,
-        how=how,
-        length=length,
-        count=counts.terms,
-        weights=targets.get("weights"),
-        **settings.policy_loss_options,
-        **({"generator": generator} if POLICY_LOSSES[rule].random else {}),
+        entropy,
+        batch.sampled,
+        targets,
+        settings,
+        divisors or Divisors.of(batch.sampled, targets["mask"], settings),
+        length=learner.longest,
+        average_entropy=learner.average_entropy,
+        entropy_phase=learner.entropy_phase,
+        generator=generator,
     )
-    bonus = algo.aggregate(token_entropy, mask, how, length=length, count=counts.terms)
-    share = int(mask.sum()) / counts.masked
-    figures = {
-        "entropy": algo.masked_mean(token_entropy, batch.sampled, counts.sampled),
-        "clip_fraction": share * stats.clip_fraction,
-        "approx_kl": share * stats.approx_kl,
-    }
-    if settings.entropy_smoothing:
-        outside = algo.entropy_deviation(token_entropy, mask, learner.average_entropy, settings.entropy_limits)
-        figures["entropy_deviation"] = algo.masked_mean(outside, mask, counts.masked)
-        penalty = algo.aggregate(outside, mask, how, length=length, count=counts.terms)
-        bonus = bonus - settings.entropy_smoothing * learner.entropy_phase * penalty
-    if "corrected" in targets:
-        figures["corrected"] = algo.masked_mean(targets["corrected"].float(), mask, counts.masked)
-    terms = {"policy": loss, "entropy": -settings.entropy_bonus * bonus}
-    if "reference" in targets:
-        figures["kl"] = algo.kl_loss(
-            log_probs, targets["reference"], mask, settings.kl_estimate, how, length=length, count=counts.terms
-        )
-        terms["kl"] = settings.kl * figures["kl"]
-    elif "divergence" in targets:
-        figures["kl"] = algo.masked_mean(targets["divergence"], batch.sampled, counts.sampled)
-    return terms, figures
 
 
 def _estimated(
@@ -338,13 +283,13 @@ def _policy_losses(
     generator: torch.Generator,
 ) -> Iterator[Tensor]:
     """The losses of the parts of a minibatch, whose sum is its own; adds their figures to ``measured``."""
-    parts, counts = passes(learner.model, batch), Counts.of(batch, targets, settings)
+    parts, divisors = passes(learner.model, batch), Divisors.of(batch.sampled, targets["mask"], settings)
     compared = POLICY_LOSSES[settings.policy_loss].batch_statistics
     whole = compared or len(parts) == 1 or not all(bool(targets["mask"][rows].any()) for rows in parts)
     for rows in parts[:1] if whole else parts:
         part = batch if whole else batch.rows(rows)
         wanted = targets if whole else cut(targets, rows, part)
-        terms, figures = policy_terms(learner, part, wanted, settings, counts, generator)
+        terms, figures = policy_terms(learner, part, wanted, settings, divisors, generator)
         for name, figure in figures.items():
             measured[name] = measured.get(name, torch.zeros_like(figure)) + figure.detach()
         yield torch.stack(list(terms.values())).sum()

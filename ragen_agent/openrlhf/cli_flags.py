@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Training
-from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.preflight.plan import is_visual, most_pictures, rows_of_step
 
@@ -41,21 +40,6 @@ class _Start:
     @property
     def training(self) -> Training:
         return self.config.training
-
-    @property
-    def aggregation(self) -> str:
-        """A value that OpenRLHF takes; ``ragen_agent.openrlhf.loss`` aggregates."""
-        return "token-mean" if self.training.aggregation == "token_mean" else "seq-mean-token-mean"
-
-    @property
-    def policy_loss(self) -> str:
-        """A value that OpenRLHF takes; where it has no such loss, ``ragen_agent.openrlhf.loss`` computes ours."""
-        return POLICY_LOSSES[self.training.policy_loss].openrlhf or "ppo"
-
-    @property
-    def correction_level(self) -> str:
-        """Never off, with which vLLM gives no log-probs: none is for ``ragen_agent.openrlhf.loss`` to do."""
-        return "seq" if self.training.correction == "sequence" else "token"
 
     @property
     def with_kl(self) -> bool:
@@ -116,14 +100,6 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "actor.adam.betas": ("(0.9 and 0.999, as in the local trainer)", lambda start: BETAS),
     "actor.lr_scheduler": ("training.schedule", lambda start: "constant"),
     "actor.max_norm": "training.max_grad_norm",
-    "actor.eps_clip_low_high": (
-        "training.clip_low and training.clip_high",
-        lambda start: [start.training.clip_low, start.training.upper_clip],
-    ),
-    "actor.dual_clip": ("training.dual_clip", lambda start: start.training.dual_clip or None),
-    "actor.policy_loss_type": ("training.policy_loss", lambda start: start.policy_loss),
-    "actor.entropy_coef": "training.entropy_bonus",
-    "actor.loss_agg_mode": ("training.aggregation", lambda start: start.aggregation),
     "actor.gradient_checkpointing_enable": "openrlhf.gradient_checkpointing",
     "actor.freeze_visual_encoder": "openrlhf.freeze_vision",
     "critic.adam.lr": "training.critic_learning_rate",
@@ -138,10 +114,10 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "algo.advantage.estimator": ("training.algo", lambda s: "gae" if s.training.critic else "reinforce"),
     "algo.advantage.gamma": "training.gamma",
     "algo.advantage.lambd": "training.gae_lambda",
-    "algo.advantage.is_correction_level": ("training.correction", lambda start: start.correction_level),
-    "algo.advantage.is_correction_mode": "training.correction_mode",
-    "algo.advantage.is_correction_gating": "training.correction_gating",
-    "algo.advantage.is_correction_threshold": "training.correction_bounds",
+    "algo.advantage.is_correction_level": (
+        "training.correction",  # ours corrects; with off vLLM would give no log-probs
+        lambda start: "token",
+    ),
     "ds.zero_stage": "openrlhf.zero_stage",
     "ds.attn_implementation": ("openrlhf.attention", lambda s: "sdpa" if s.cpu else s.openrlhf.attention),
     "ds.lora.rank": "lora.rank",
@@ -166,6 +142,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
 DECIDED = {name: row if isinstance(row, str) else row[0] for name, row in _FLAGS.items()}
 """What decides each flag that ``command_flags`` writes."""
 
+_CORRECTION = (("mode", "mode"), ("gating", "gating"), ("threshold", "bounds"))
 WANDB_FLAGS = ("key", "org", "group", "project", "run_name")
 
 #: Flags that would repeat or undo what our trainer does in another way, or that it does not read.
@@ -197,6 +174,15 @@ _REPLACED = {
     "reward.stop_properly_penalty_coef": "the game gives the reward",
     "data.max_samples": "the run plays its whole prompt dataset: training.iterations and training.groups",
     "logger.logging_steps": "every iteration is logged",
+    "actor.eps_clip": "training.clip_low and training.clip_high say where the ratio is clipped",
+    "actor.dual_clip": "training.dual_clip says where the term of a negative advantage is clipped",
+    "actor.policy_loss_type": "training.policy_loss says which loss",
+    "actor.entropy_coef": "training.entropy_bonus says how much the entropy counts",
+    "actor.loss_agg_mode": "training.aggregation says how tokens become one loss",
+    "actor.aux_loss_coef": "the loss is ours: the settings of [training]",
+    "train.enable_ema": "the step is ours, and keeps no moving average of the weights",
+    "algo.kl.unbiased_gradient": "training.kl_kind says which estimate is taken",
+    **{f"algo.advantage.is_correction_{part}": f"training.correction_{ours} says it" for part, ours in _CORRECTION},
     **{f"logger.wandb.{part}": "diagnostics.wandb names the project" for part in WANDB_FLAGS},
     "logger.tensorboard_dir": "diagnostics.tensorboard says whether TensorBoard gets the metrics",
 }

@@ -56,8 +56,7 @@ class ActorDiagnostics:
             return {}
         self.maker.observe(iteration)
         experiences = self.maker.make_experience_batch(self.rows(KeptEpisodes.of(iteration, rows)))
-        group, kl = self.maker.actor_model_group, self.maker.kl_ctl.value
-        refs = group.async_run_method(method_name="gradient_norms", experiences=experiences, kl=kl)
+        refs = self.maker.actor_model_group.async_run_method(method_name="gradient_norms", experiences=experiences)
         found: dict[str, float] = ray.get(refs)[0]
         return found
 

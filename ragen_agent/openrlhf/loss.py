@@ -1,263 +1,37 @@
-"""The policy's loss in its process: OpenRLHF's or ours, with our aggregations, and the gradient norms of its parts.
+"""The policy's step in OpenRLHF's actor, with the loss of ``ragen_agent.update.loss``.
 
-OpenRLHF's entropy bonus and KL term are token means under every aggregation; here all terms are aggregated alike.
+OpenRLHF's trainer of the actor cuts an iteration into steps and micro-batches; the terms of the loss, their divisors
+and the figures of a step are ours, in place of its ``training_step``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-import openrlhf.models.loss
 import torch
-from openrlhf.models import PolicyLoss
-from openrlhf.models.utils import compute_approx_kl
 from openrlhf.trainer.ray import ppo_actor, ppo_critic
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
 
 from ragen_agent import algo
-from ragen_agent.algo.losses import LOWEST_LOG_PROB
-from ragen_agent.config import Config
-from ragen_agent.config.algorithms import POLICY_LOSSES
+from ragen_agent.config import Config, Training
+from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_SHARE, EPISODE_TOKENS
+from ragen_agent.update.loss import Divisors, Targets, figure_names, loss_terms
 
-__all__ = ["Aggregation", "MeasuredPolicyLoss", "count_episodes", "gradient_norms", "install", "install_critic"]
+__all__ = ["count_episodes", "gradient_norms", "install", "install_critic"]
 
-_STOCK: Callable[..., Tensor] = openrlhf.models.loss.aggregate_loss
-_STOCK_STEPS: Callable[..., Iterator[Any]] = ppo_actor.iter_grad_accum_global_norm
+_STOCK_STEPS: Callable[..., Iterator[Any]] = ppo_critic.iter_grad_accum_global_norm
 NO_WEIGHT = 1e-12  # of the figures of rows without a token: OpenRLHF divides by the number of tokens
 
 
-class MeasuredPolicyLoss(PolicyLoss):  # type: ignore[misc]
-    """OpenRLHF's with our aggregation, or one of ours; ``approx_kl`` is the k3 estimate of the last rows.
-
-    Losses that compare tokens (Clip-Cov, KL-Cov) compare those of the rows that a process reads at a time; the local
-    trainer compares a whole minibatch.
-    """
-
-    approx_kl: Tensor
-    aggregation: Aggregation
-    rule: str
-    options: dict[str, Any]
-    generator: torch.Generator | None = None  # what draws tokens; of an iteration's steps, which draw on with it
-
-    def forward(
-        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *, action_mask: Tensor, **named: Any
-    ) -> Any:
-        """As OpenRLHF's."""
-        mask = action_mask.bool()
-        with torch.no_grad():
-            change = algo.log_ratio(log_probs.float(), old_log_probs.float(), mask)
-            self.approx_kl = (change.exp() - 1 - change).sum() / action_mask.sum().clamp(min=1)
-        if not POLICY_LOSSES[self.rule].openrlhf:
-            return self._ours(log_probs, old_log_probs, advantages, action_mask, **named)
-        log_probs, old_log_probs, named = self._bounded(log_probs, old_log_probs, mask, named)
-        openrlhf.models.loss.aggregate_loss = self.aggregation  # for this loss alone: a critic's has its own
-        try:
-            *found, outside = super().forward(log_probs, old_log_probs, advantages, action_mask=action_mask, **named)
-        finally:
-            openrlhf.models.loss.aggregate_loss = _STOCK
-        if outside is not None:  # of whole rows OpenRLHF's is a share of these, of padding too
-            outside = _mean(self._mismatch(old_log_probs, named["rollout_log_probs"], mask)[1].float(), mask)
-        return *found, outside
-
-    def _bounded(
-        self, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor, named: dict[str, Any]
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """The arguments of OpenRLHF's loss, with the log-ratios of ``algo.log_ratio``: its GSPO does not bound them."""
-        old_log_probs = old_log_probs.clamp(min=LOWEST_LOG_PROB)
-        if named.get("rollout_log_probs") is not None:
-            named = named | {"rollout_log_probs": named["rollout_log_probs"].clamp(min=LOWEST_LOG_PROB)}
-        compared = old_log_probs
-        if self.rule == "gspo" and self.is_correction_level != "off":
-            compared = named["rollout_log_probs"]
-        return compared + algo.log_ratio(log_probs, compared, mask), old_log_probs, named
-
-    def _ours(
-        self,
-        log_probs: Tensor,
-        old_log_probs: Tensor,
-        advantages: Tensor,
-        action_mask: Tensor,
-        rollout_log_probs: Tensor | None = None,
-        **counts: Any,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-        """What OpenRLHF's loss returns, of a loss that it does not have."""
-        mask, zero = action_mask.bool(), torch.zeros_like(log_probs, dtype=torch.float32)
-        new, old = log_probs.float(), old_log_probs.float()
-        terms = algo.TokenTerms(torch.where(mask, new, zero) * 0, mask)  # of rows without a token: 0, with a gradient
-        if bool(mask.any()):
-            drawing = {"generator": self.generator} if POLICY_LOSSES[self.rule].random else {}
-            terms = algo.token_terms(self.rule, new, old, advantages.float(), mask, **self.options, **drawing)
-        weights, difference, outside = torch.ones_like(zero), None, None
-        if self.is_correction_level != "off" and rollout_log_probs is not None:
-            weights, found = self._mismatch(old, rollout_log_probs, mask)
-            difference = _mean(rollout_log_probs.float() - old, mask)
-            outside = _mean(found.float(), mask)
-        loss = self.aggregation(
-            -torch.where(mask, terms.surrogate * weights, zero), action_mask, self.token_level_loss, **counts
-        )
-        return loss, _mean(terms.restrained.float(), mask), _mean((old - new).detach(), mask), difference, outside
-
-    def _mismatch(self, old: Tensor, rollout: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``algo.mismatch_weights``."""
-        return algo.mismatch_weights(
-            old.float(),
-            rollout.float(),
-            mask,
-            level="sequence" if self.is_correction_level == "seq" else "token",
-            mode=self.is_correction_mode,
-            gating=self.is_correction_gating,
-            bounds=tuple(self.is_correction_threshold),
-        )
-
-
-def _mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Over the masked entries; not a number where there are none, as of OpenRLHF's."""
-    return torch.where(mask, x, 0.0).sum() / mask.sum()
-
-
-class Aggregation:
-    """Takes the place of OpenRLHF's ``aggregate_loss``: ``Training.aggregation`` over a step; its micro-batches add up.
-
-    A sequence is an episode, also where its prompts leave out earlier turns, so that it is several rows.
-    ``episode_tokens`` are those of the rows that are aggregated next, or None where each row is an episode.
-    ``token_mean`` is that of what was aggregated last: in a step of OpenRLHF's that is the entropy, which is what
-    ``entropy_call`` counts to: a step aggregates the loss, a KL term if it is part of the loss, and the entropy.
-    ``smoothing`` and ``band`` are those of ``Training``, ``phase`` the part of ``smoothing`` that counts now;
-    ``deviation`` is the token mean of the entropies' distance.
-    """
-
-    def __init__(
-        self,
-        how: str,
-        length: int,
-        smoothing: float = 0.0,
-        band: tuple[float, float] = (0.5, 1.5),
-        entropy_call: int = 0,
-    ) -> None:
-        self.how, self.length = how, length
-        self.smoothing, self.band, self.entropy_call = smoothing, band, entropy_call
-        self.average_entropy, self.phase = 0.0, 1.0
-        self.calls = 0
-        self.episode_tokens: Tensor | None = None
-        self.token_mean = self.deviation = torch.zeros(())
-
-    def __call__(
-        self,
-        loss: Tensor,
-        loss_mask: Tensor,
-        token_level_loss: bool = False,
-        dp_size: int = 1,
-        batch_num_tokens: Tensor | float | None = None,
-        global_batch_size: Tensor | float | None = None,
-    ) -> Tensor:
-        """The arguments are those of ``aggregate_loss``; the divisors are by default those of these rows alone."""
-        with torch.no_grad():
-            self.token_mean = (loss * loss_mask).sum() / loss_mask.sum()
-        self.calls += 1
-        if self.smoothing and self.calls == self.entropy_call:
-            outside = algo.entropy_deviation(loss.float(), loss_mask.bool(), self.average_entropy, self.band)
-            self.deviation = _mean(outside.detach(), loss_mask.bool())
-            loss = loss - self.smoothing * self.phase * outside
-        if self.how == "token_mean":
-            return _STOCK(loss, loss_mask, True, dp_size, batch_num_tokens)
-        sums, tokens = (loss * loss_mask).sum(dim=-1), loss_mask.sum(dim=-1)
-        if self.how == "sequence_mean":
-            whole = tokens.clamp(min=1) if self.episode_tokens is None else self.episode_tokens.to(sums.device)
-            sums = sums / whole
-        elif self.how == "constant":
-            sums = sums / self.length
-        rows = algo.loss_count(loss_mask.bool(), self.how) if global_batch_size is None else global_batch_size
-        return sums.sum() / rows * dp_size
-
-
-def count_episodes(experience: Any) -> float:
-    """The episodes among these rows that the loss is divided by, each row counted as its share of its episode."""
-    return float(_per_row(experience, EPISODE_SHARE).float().sum())
-
-
-def _per_row(experience: Any, name: str) -> Tensor:
-    """A number of each row, on the CPU, which OpenRLHF keeps as one tensor or as a list of them."""
-    return torch.stack([torch.as_tensor(value).cpu() for value in experience.info[name]])
-
-
-def _divisible_steps(
-    data: Iterable[Any], strategy: Any, micro_batches: int, mask_of: Callable[[Any], Tensor]
-) -> Iterator[Any]:
-    """As ``iter_grad_accum_global_norm``; but a step without a token in the loss has the gradient 0, not 0 / 0.
-
-    Masks can leave none in the rows of a step, and the weights would be lost.
-    """
-    for rows, batch in _STOCK_STEPS(data, strategy, micro_batches, mask_of):
-        tokens = batch["batch_num_tokens"]
-        yield rows, batch | {"batch_num_tokens": tokens + (tokens == 0)}
-
-
-def _steps(data: Iterable[Any], strategy: Any, micro_batches: int, mask_of: Callable[[Any], Tensor]) -> Iterator[Any]:
-    """As ``_divisible_steps``; ``global_batch_size`` counts episodes here, not rows."""
-    window: list[tuple[Any, dict[str, Any]]] = []
-    for pair in _divisible_steps(data, strategy, micro_batches, mask_of):
-        window.append(pair)
-        if len(window) == micro_batches:
-            mean = strategy.all_reduce(sum(count_episodes(rows) for rows, _ in window))  # over the processes
-            mean += mean == 0  # as of the tokens
-            for rows, batch in window:
-                yield rows, batch | {"global_batch_size": mean * batch["dp_size"] / micro_batches}
-            window.clear()
-    assert not window, "an iteration has whole minibatches"
-
-
 def install(trainer: Any, config: Config) -> None:
-    """Gives every term of the loss the run's aggregation; this process has no other trainer."""
-    training, loss = config.training, trainer.actor_loss_fn
-    aggregation = Aggregation(
-        training.aggregation,
-        config.turns.max_tokens_per_episode,
-        training.entropy_smoothing,
-        training.entropy_limits,
-        entropy_call=3 if trainer.args.algo.kl.use_loss else 2,
-    )
-    loss.__class__ = MeasuredPolicyLoss
-    loss.rule, loss.options = training.policy_loss, training.policy_loss_options
-    if training.correction == "none":
-        loss.is_correction_level = "off"
-    loss.aggregation = ppo_actor.aggregate_loss = aggregation
-    ppo_actor.iter_grad_accum_global_norm = _steps
-    ppo_actor.compute_approx_kl = _kl  # OpenRLHF's stops at a divergence of 10, where k2 has no gradient any more
-    step = trainer.training_step
-
-    def training_step(experience: Any, *args: Any, **kwargs: Any) -> Any:
-        """Records what the local trainer records, under OpenRLHF's names: token means, and a KL term as in the loss."""
-        aggregation.episode_tokens = _per_row(experience, EPISODE_TOKENS)
-        _begin(aggregation, experience)
-        status = step(experience, *args, **kwargs)
-        metrics, weights = status["metrics"], status["weights"]
-        if aggregation.smoothing:
-            metrics["entropy_deviation"], weights["entropy_deviation"] = aggregation.deviation, "token"
-        metrics |= {"approx_kl": trainer.actor_loss_fn.approx_kl, "entropy_loss": aggregation.token_mean}
-        weights["approx_kl"] = "token"
-        if trainer.args.algo.kl.use_loss:  # a part of the minibatch's, not a mean over these rows
-            weights["kl"] = "sample"
-        if not status["num_action_tokens"]:  # padding, or masked rows, alone: means are 0 / 0
-            metrics = {name: torch.as_tensor(value).float() for name, value in metrics.items()}
-            status["metrics"] = {name: value.nan_to_num() for name, value in metrics.items()}
-            status["num_action_tokens"] = NO_WEIGHT
-        return status
-
-    trainer.training_step = training_step
-
-
-def _kl(
-    log_probs: Tensor, log_probs_base: Tensor, *, unbiased_gradient: bool, kl_estimator: str, **named: Any
-) -> Tensor:
-    """Takes the place of OpenRLHF's ``compute_approx_kl`` in the loss: the estimate of the local trainer."""
-    if unbiased_gradient:  # of OpenRLHF alone
-        named |= {"kl_estimator": kl_estimator, "unbiased_gradient": True}
-        stock: Tensor = compute_approx_kl(log_probs, log_probs_base, **named)
-        return stock
-    return algo.kl_penalty(log_probs.float(), log_probs_base.float(), kl_estimator)
+    """Gives OpenRLHF's trainer of the actor our steps; this process has no other trainer."""
+    trainer.generator = None  # what draws tokens; of an iteration's steps, which draw on with it
+    trainer.training_step = partial(_training_step, trainer, config)
+    ppo_actor.iter_grad_accum_global_norm = partial(_steps, AGGREGATIONS[config.training.aggregation].divisor)
 
 
 def install_critic() -> None:
@@ -265,31 +39,26 @@ def install_critic() -> None:
     ppo_critic.iter_grad_accum_global_norm = _divisible_steps
 
 
-def _begin(aggregation: Aggregation, experience: Any) -> None:
-    """Before the terms of the loss on some rows are aggregated in the order of OpenRLHF's step."""
-    aggregation.calls = 0
-    if aggregation.smoothing:
-        aggregation.average_entropy = float(_per_row(experience, AVERAGE_ENTROPY).float().mean())
-        aggregation.phase = float(_per_row(experience, ENTROPY_PHASE).float().mean())
+def count_episodes(experience: Any) -> float:
+    """The episodes among these rows that the loss is divided by, each row counted as its share of its episode."""
+    return float(_per_row(experience, EPISODE_SHARE).float().sum())
 
 
-def gradient_norms(trainer: Any, experiences: Sequence[Any], kl: float) -> dict[str, float]:
+def gradient_norms(trainer: Any, config: Config, experiences: Sequence[Any]) -> dict[str, float]:
     """The gradient norms of the terms of the loss on some rows, which are one minibatch; nothing is changed.
 
     ``policy``, ``entropy`` and, with a KL term in the loss, ``kl``, each with its weight; empty where the loss has no
     token. The model of ``trainer`` must hold all its weights, and DeepSpeed must not see its passes.
     """
-    trainer.actor_loss_fn.generator = None  # the same figures whatever was drawn before; a step's is set anew
-    tokens = sum(float(e.action_mask.sum()) for e in experiences)
-    episodes = sum(count_episodes(e) for e in experiences)
-    batch = {"dp_size": 1, "batch_num_tokens": tokens, "global_batch_size": episodes}
+    trainer.generator = None  # the same figures whatever was drawn before; a step's is set anew
+    count = sum(_count(e, AGGREGATIONS[config.training.aggregation].divisor) for e in experiences)
     parameters = [parameter for parameter in trainer.actor.parameters() if parameter.requires_grad]
     found: dict[str, list[Tensor]] = {}
     for experience in experiences:
         if not bool(experience.action_mask.any()):
             continue
         experience.to_device(torch.cuda.current_device())
-        for name, term in _terms(trainer, experience, kl, batch).items():
+        for name, term in _terms(trainer, config, experience, count)[0].items():
             parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
             sums = found.setdefault(name, [torch.zeros(()) for _ in parameters])
             for index, part in enumerate(parts):
@@ -298,40 +67,125 @@ def gradient_norms(trainer: Any, experiences: Sequence[Any], kl: float) -> dict[
     return {name: float(torch.stack([part.norm().cpu() for part in sums]).norm()) for name, sums in found.items()}
 
 
-def _terms(trainer: Any, experience: Any, kl: float, batch: dict[str, Any]) -> dict[str, Tensor]:
-    """The terms of the loss that ``ActorPPOTrainer.training_step`` adds up, with gradient."""
-    arguments, mask, old = trainer.args, experience.action_mask, experience.action_log_probs
-    ppo_actor.aggregate_loss.episode_tokens = _per_row(experience, EPISODE_TOKENS)
-    _begin(ppo_actor.aggregate_loss, experience)
+def _training_step(trainer: Any, config: Config, experience: Any, kl: float, step: int, count: float) -> dict[str, Any]:
+    """As OpenRLHF's ``training_step``: one micro-batch forward and backward, and a step where it is a step's last."""
+    trainer.actor.train()
+    terms, figures = _terms(trainer, config, experience, count)
+    trainer.strategy.backward(torch.stack(list(terms.values())).sum(), trainer.actor, trainer.actor_optim)
+    trainer.strategy.optimizer_step(trainer.actor_optim, trainer.actor, trainer.actor_scheduler, name="actor")
+    metrics = {name: figure.detach() for name, figure in figures.items()}
+    weights: dict[str, str | None] = dict.fromkeys(metrics, "token")
+    if config.training.kl_place == "loss":  # a part of the minibatch's, not a mean over these rows
+        weights["kl"] = "sample"
+    metrics |= {
+        "policy_loss": terms["policy"].detach(),
+        "actor_grad_norm": trainer.strategy.get_grad_norm(trainer.actor),
+    }
+    weights |= {"policy_loss": "sample", "actor_grad_norm": None}
+    return {
+        "metrics": metrics,
+        "weights": weights,
+        "num_samples": float(len(experience.action_mask)),
+        "num_action_tokens": float(experience.action_mask.sum()) or NO_WEIGHT,
+    }
+
+
+def _terms(trainer: Any, config: Config, experience: Any, count: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """``loss_terms`` of some rows; ``count`` divides the sums of the minibatch."""
+    mask, training = experience.action_mask.bool(), config.training
     log_probs, output = trainer.actor(
         experience.sequences,
-        mask,
+        experience.action_mask,
         attention_mask=experience.attention_mask,
         return_output=True,
         ring_attn_group=trainer.strategy.ring_attn_group,
         return_entropy=True,
-        **merge_mm_train_inputs(experience.mm_train_inputs, experience.sequences.device),
+        **_pictures(experience),
     )
-    loss = trainer.actor_loss_fn(
-        log_probs,
-        old,
-        experience.advantages,
-        action_mask=mask,
-        rollout_log_probs=experience.rollout_log_probs,
-        **batch,
-    )[0]
-    divergence = None
-    if arguments.algo.kl.use_loss:  # before the entropy, as in the step
-        estimate = _kl(
-            log_probs,
-            experience.base_action_log_probs,
-            log_probs_old=old,
-            kl_estimator=arguments.algo.kl.estimator,
-            unbiased_gradient=arguments.algo.kl.unbiased_gradient,
+    if not bool(mask.any()):  # padding, or masked rows, alone: no loss, but a gradient of 0, for which others wait
+        nothing = torch.where(mask, log_probs, 0.0).sum()
+        return {"policy": nothing}, dict.fromkeys(figure_names(training, _corrects(training)), nothing)
+    tokens = float(mask.sum())
+    return loss_terms(
+        log_probs.float(),
+        output.entropy[:, -mask.shape[1] :].float(),
+        mask,
+        _targets(experience, config),
+        training,
+        Divisors(tokens, tokens, count, _per_row(experience, EPISODE_TOKENS).to(mask.device)),
+        length=config.turns.max_tokens_per_episode,
+        average_entropy=_shared(experience, AVERAGE_ENTROPY),
+        entropy_phase=_shared(experience, ENTROPY_PHASE),
+        generator=trainer.generator,
+    )
+
+
+def _targets(experience: Any, config: Config) -> Targets:
+    """See ``Targets``; ``old`` are the trainer's own log-probs, from before the first step.
+
+    A loss of whole rows compares with the policy that sampled, as in the local backend, so nothing is corrected.
+    """
+    training, mask = config.training, experience.action_mask.bool()
+    old, rollout = experience.action_log_probs.float(), experience.rollout_log_probs.float()
+    whole = POLICY_LOSSES[training.policy_loss].sequences
+    targets = {"mask": mask, "old": rollout if whole else old, "advantages": experience.advantages.float()}
+    if _corrects(training):
+        targets["weights"], targets["corrected"] = algo.mismatch_weights(
+            old, rollout, mask, **training.correction_options
         )
-        divergence = kl * ppo_actor.aggregate_loss(estimate, mask, **batch)
-    entropy = ppo_actor.aggregate_loss(output.entropy[:, -mask.shape[1] :], mask, **batch)
-    terms = {"policy": loss, "entropy": -arguments.actor.entropy_coef * entropy}
-    if divergence is not None:
-        terms["kl"] = divergence
-    return terms
+    if training.kl_estimate != "none" and training.kl_place == "loss":
+        targets["reference"] = experience.base_action_log_probs.float()
+    return targets
+
+
+def _pictures(experience: Any) -> dict[str, Any]:
+    """The arguments with the rows' pictures, where there are any."""
+    given = experience.mm_train_inputs
+    return merge_mm_train_inputs(given, experience.sequences.device) if given else {}
+
+
+def _corrects(training: Training) -> bool:
+    """True if the loss is weighed for the difference of vLLM's log-probs from the trainer's."""
+    return training.correction != "none" and not POLICY_LOSSES[training.policy_loss].sequences
+
+
+def _per_row(experience: Any, name: str) -> Tensor:
+    """A number of each row, on the CPU, which OpenRLHF keeps as one tensor or as a list of them."""
+    return torch.stack([torch.as_tensor(value).cpu() for value in experience.info[name]])
+
+
+def _shared(experience: Any, name: str) -> float:
+    """A number that every row has alike; 0 where the settings have no use for it."""
+    return float(_per_row(experience, name)[0]) if name in experience.info else 0.0
+
+
+def _count(experience: Any, divisor: str) -> float:
+    """What these rows add to the divisor of the loss."""
+    return float(experience.action_mask.sum()) if divisor == "tokens" else count_episodes(experience)
+
+
+def _steps(
+    divisor: str, data: Iterable[Any], strategy: Any, micro_batches: int, mask_of: Callable[[Any], Tensor]
+) -> Iterator[tuple[Any, float]]:
+    """As ``iter_grad_accum_global_norm``: each micro-batch with the divisor of its sums.
+
+    DeepSpeed takes the mean over the micro-batches of a step and over the processes, so the divisor is the mean too. A
+    step without a token in the loss, which masks can leave, has the gradient 0, not 0 / 0.
+    """
+    window: list[Any] = []
+    for rows in data:
+        window.append(rows)
+        if len(window) == micro_batches:
+            count = strategy.all_reduce(sum(_count(each, divisor) for each in window)) / micro_batches
+            yield from ((each, count or 1.0) for each in window)
+            window.clear()
+    assert not window, "an iteration has whole minibatches"
+
+
+def _divisible_steps(
+    data: Iterable[Any], strategy: Any, micro_batches: int, mask_of: Callable[[Any], Tensor]
+) -> Iterator[Any]:
+    """As ``iter_grad_accum_global_norm``; but a step without a token in the loss has the gradient 0, not 0 / 0."""
+    for rows, batch in _STOCK_STEPS(data, strategy, micro_batches, mask_of):
+        tokens = batch["batch_num_tokens"]
+        yield rows, batch | {"batch_num_tokens": tokens + (tokens == 0)}

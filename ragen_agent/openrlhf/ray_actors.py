@@ -177,7 +177,8 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
         _adapt(self.actor, strategy.args)
         if _has_adapters():
             send_merged(self.trainer, self.actor.model.module)
-        install(self.trainer, RunContext.from_environment().config)
+        self.config = RunContext.from_environment().config
+        install(self.trainer, self.config)
         self.norms = GradNorms(strategy)
 
     def fit(self, kl_ctl: float = 0.0) -> Any:
@@ -211,14 +212,14 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
         self.actor.train()
         return float(torch.where(mask.bool(), output.entropy[:, -mask.shape[1] :], 0.0).sum(dtype=torch.float64))
 
-    def gradient_norms(self, experiences: list[Any], kl: float) -> dict[str, float]:
+    def gradient_norms(self, experiences: list[Any]) -> dict[str, float]:
         """See ``ragen_agent.openrlhf.loss.gradient_norms``; empty but on the first of the policy's processes."""
         if not self.strategy.is_rank_0():
             return {}
         engine = self.actor.model
         self.actor.model = engine.module
         try:
-            return gradient_norms(self.trainer, experiences, kl)
+            return gradient_norms(self.trainer, self.config, experiences)
         finally:
             self.actor.model = engine
 
@@ -239,7 +240,7 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
     def begin_iteration(self, seed: int, rate_factor: float) -> None:
         """See the function of this name; the seed is that of the tokens which a loss draws, too."""
         begin_iteration(self.actor_scheduler, seed, rate_factor)
-        self.trainer.actor_loss_fn.generator = torch.Generator().manual_seed(seed)
+        self.trainer.generator = torch.Generator().manual_seed(seed)
 
 
 def begin_iteration(scheduler: Any, seed: int, rate_factor: float) -> None:

@@ -7,8 +7,7 @@ A line of ``metrics.jsonl`` also holds here: ``vllm_kl``, ``vllm_gap`` and ``mis
 ``experience.LogProbDifference``), ``critic_grad_norm``, ``eval_success``, ``eval_random`` and ``eval_optimal`` where
 the fixed levels were played, and the seconds of each part.
 ``seconds_own`` are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an
-episode, in the mean, what is not vLLM's answer (an upper bound: episodes wait for each other). ``approx_kl_k1`` is
-OpenRLHF's estimate of the divergence from the policy that sampled.
+episode, in the mean, what is not vLLM's answer (an upper bound: episodes wait for each other).
 
 With ``openrlhf.staleness`` the engines play ahead (``ragen_agent.run.ahead``). A line then holds ``staleness``,
 the updates since the weights with which its oldest episode was played, as vLLM's processes counted those that arrived,
@@ -56,17 +55,12 @@ from ragen_gym.core.storage import append_json_lines
 
 __all__ = ["StarPO"]
 
-#: OpenRLHF's name of a figure of its steps, and ours.
+#: Figures of the steps by their names in OpenRLHF's status, and ours.
 STATUS_KEYS = {
-    "entropy_loss": "entropy",
+    **{name: name for name in ("entropy", "clip_fraction", "approx_kl", "entropy_deviation", "corrected", "kl")},
     "actor_grad_norm": "grad_norm",
-    "ppo_clip_ratio": "clip_fraction",
-    "approx_kl": "approx_kl",
-    "ppo_kl": "approx_kl_k1",
     "critic_loss": "value_loss",
     "critic_grad_norm": "critic_grad_norm",
-    "kl": "kl",
-    "entropy_deviation": "entropy_deviation",
 }
 
 LINES = ("random", "optimal")  # what a rate is read against; the launcher has measured those of the run's own game
@@ -148,8 +142,6 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         figures = {ours: float(status[theirs]) for theirs, ours in STATUS_KEYS.items() if theirs in status}
         if training.kl_place == "reward":  # OpenRLHF's is a mean over rows, padding included
             figures["kl"] = maker.reference_kl
-        if training.correction not in ("", "none") and "is_filter_ratio" in status:
-            figures["corrected"] = float(status["is_filter_ratio"])
         measured = {
             **figures,
             **maker.difference._asdict(),

@@ -37,7 +37,6 @@ MAIN = (
     "repeated_rate",
     "kl",
     "approx_kl",
-    "approx_kl_k1",
     "clip_fraction",
     "corrected",
     "mismatch_kl",

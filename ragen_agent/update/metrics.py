@@ -77,7 +77,6 @@ METRICS: dict[str, Metric] = {
     "retrieval_accuracy": Metric("prompt retrieval accuracy", share=True),
     "kl": Metric("KL from the initial model"),
     "approx_kl": Metric("KL from the sampling policy (k3)"),
-    "approx_kl_k1": Metric("KL from the sampling policy (k1)"),
     "clip_fraction": Metric("clipped tokens (fraction)"),
     "corrected": Metric("tokens outside the bounds of the correction (fraction)"),
     "mismatch_kl": Metric("KL of vLLM's policy from the trainer's (k3)"),

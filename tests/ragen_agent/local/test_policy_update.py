@@ -14,13 +14,14 @@ import torch
 from ragen_agent.config import Config, Lora, Training, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.local import policy_update
-from ragen_agent.local.policy_update import Counts, Critic, Learner, cut, policy_terms, targets_of, update
+from ragen_agent.local.policy_update import Critic, Learner, cut, policy_terms, targets_of, update
 from ragen_agent.models.parameters import adapt, clip_gradients
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import group
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update import scoring
 from ragen_agent.update.batches import Batch
+from ragen_agent.update.loss import Divisors
 from ragen_agent.update.metrics import reply_parts
 from ragen_agent.update.prefix_tree import shares_prefixes
 from tests.ragen_agent.algo.known_processes import (
@@ -117,7 +118,7 @@ def test_rows_without_a_token_in_the_loss(how: str, agent: Policy) -> None:
         "constant": sums.sum() / 8 / 64,
     }[how]
     torch.testing.assert_close(whole, -expected, rtol=1e-4, atol=1e-6)
-    counts, found = Counts.of(batch, targets, settings), torch.zeros(())
+    counts, found = Divisors.of(batch.sampled, targets["mask"], settings), torch.zeros(())
     for some in ([0, 1, 3], [2, 5], [4, 6, 7]):
         chosen = torch.tensor(some)
         part = batch.rows(chosen)

@@ -30,7 +30,6 @@ def values(
 
 def test_settings_become_flags() -> None:
     flags = values({"training": {"updates": 3, "minibatch": 32}})
-    assert flags["actor.eps_clip_low_high"] == ["0.2", "0.28"]
     assert flags["algo.advantage.estimator"] == ["reinforce"], "OpenRLHF refuses groups of one with group_norm"
     assert flags["algo.kl.init_coef"] == ["0.0"]
     assert flags["train.max_epochs"] == ["3"]
@@ -38,7 +37,6 @@ def test_settings_become_flags() -> None:
     assert flags["vllm.sync_backend"] == ["gloo"]
     assert "ds.packing_samples" not in flags
     vanilla = values({"training": {"algo": "ppo", "starpo_s": False, "kl": 0.01, "kl_kind": "k3"}}, resume=True)
-    assert vanilla["actor.eps_clip_low_high"] == ["0.2", "0.2"]
     assert vanilla["algo.advantage.estimator"] == ["gae"]
     assert vanilla["algo.kl.init_coef"] == ["0.01"]
     assert vanilla["algo.kl.estimator"] == ["k3"]
@@ -60,34 +58,6 @@ def test_playing_ahead_is_openrlhfs_asynchronous_trainer() -> None:
         check_extra_flags(["--train.partial_rollout_enable"])
 
 
-def correction(training: dict[str, Any]) -> list[list[str]]:
-    flags = values({"training": training})
-    return [flags[f"algo.advantage.is_correction_{axis}"] for axis in ("level", "mode", "gating", "threshold")]
-
-
-def test_the_correction_has_the_axes_of_openrlhf() -> None:
-    """By default TIS at 2. Without a level vLLM would give no log-probs, so none is not for OpenRLHF to do."""
-    tis = [["token"], ["clip"], ["ratio"], ["0.0", "2.0"]]
-    assert correction({}) == correction({"correction": "none"}) == correction({"correction": "token"}) == tis
-    assert correction({"correction": "token", "correction_bounds": [0.5, 3.0]}) == [*tis[:3], ["0.5", "3.0"]]
-    icepop = {"correction_mode": "mask", "correction_bounds": [0.5, 5.0]}
-    assert correction(icepop) == [["token"], ["mask"], ["ratio"], ["0.5", "5.0"]]
-    trust = {
-        "correction": "sequence",
-        "correction_mode": "mask",
-        "correction_gating": "tv",
-        "correction_bounds": [0.0, 0.1],
-    }
-    assert correction(trust) == [["seq"], ["mask"], ["tv"], ["0.0", "0.1"]]
-
-
-def test_only_losses_that_openrlhf_has_are_its_flag() -> None:
-    assert values({})["actor.policy_loss_type"] == ["ppo"]
-    assert values({"training": {"policy_loss": "sapo"}})["actor.policy_loss_type"] == ["ppo"]
-    gspo = values({"training": {"policy_loss": "gspo", "aggregation": "sequence_mean"}})
-    assert gspo["actor.policy_loss_type"] == ["gspo"]
-
-
 def test_flags_of_openrlhf_need_its_backend(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--", "--vllm.enforce_eager"]) == 2
     assert "give --backend openrlhf" in capsys.readouterr().err
@@ -98,7 +68,7 @@ def test_flags_of_openrlhf_need_its_backend(capsys: pytest.CaptureFixture[str]) 
     [
         (["--train.seed", "3"], r"--train.seed is decided by .* use the setting seed"),
         (["--actor.adam.lr=1e-5"], r"use the setting training.learning_rate"),
-        (["--actor.eps_clip", "0.3"], r"--actor.eps_clip, short for --actor.eps_clip_low_high"),
+        (["--actor.eps_clip", "0.3"], r"training.clip_low and training.clip_high say"),
         (["--train.batch", "64"], r"short for --train.batch_size"),
         (["--ckpt.path", "/x"], r"it is the run's folder"),
         (["--algo.dynamic_filtering_enable"], r"the filter is ours"),

@@ -1,4 +1,4 @@
-"""The policy's loss: OpenRLHF's own step adds up our terms, under every aggregation and however it is cut."""
+"""The policy's step in OpenRLHF's trainer: our terms, under every aggregation and however it is cut."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ragen_agent.openrlhf import loss
 from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_SHARE, EPISODE_TOKENS
 
 #: What ``loss.install`` replaces in OpenRLHF's module.
-INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm", "compute_approx_kl")
+INSTALLED = "iter_grad_accum_global_norm"
 
 
 class Scripted(nn.Module):
@@ -41,7 +41,7 @@ class Scripted(nn.Module):
 def test_every_term_of_the_loss_is_aggregated_alike(
     how: str, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenRLHF's own step on two rows of 3 tokens and of 1 in the loss, against our terms, those of EPO included."""
+    """A step on two rows of 3 tokens and of 1 in the loss, against the sum of its terms, those of EPO included."""
     mask = torch.tensor([[1, 1, 1], [0, 1, 0]])
     log_probs = torch.tensor([[-1.0, -0.5, -2.0], [-3.0, -0.25, -4.0]])
     entropy = torch.tensor([[0.5, 1.0, 1.5], [9.0, 3.0, 9.0]])
@@ -49,13 +49,6 @@ def test_every_term_of_the_loss_is_aggregated_alike(
     advantages = torch.tensor([[1.0, -1.0, 0.5], [7.0, 2.0, 7.0]])
     losses: list[Tensor] = []
     trainer = ppo_actor.ActorPPOTrainer.__new__(ppo_actor.ActorPPOTrainer)
-    trainer.args = SimpleNamespace(
-        train=SimpleNamespace(dynamic_batch_enable=False),
-        actor=SimpleNamespace(entropy_coef=0.5, aux_loss_coef=0.0),
-        algo=SimpleNamespace(
-            kl=SimpleNamespace(use_loss=True, init_coef=0.25, estimator="k2", unbiased_gradient=False)
-        ),
-    )
     trainer.actor = Scripted(log_probs, entropy)
     trainer.strategy = SimpleNamespace(
         ring_attn_group=None,
@@ -63,14 +56,11 @@ def test_every_term_of_the_loss_is_aggregated_alike(
         optimizer_step=lambda *_, **__: None,
         get_grad_norm=lambda _: 0.0,
     )
-    trainer.actor_optim = trainer.ema_model = trainer.replay_buffer = None
-    trainer.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
-    trainer.aux_loss = False
-    trainer.actor_loss_fn = PolicyLoss(0.2, 0.28, token_level_loss=how == "token_mean")
-    for name in INSTALLED:
-        monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))  # put back afterwards
+    trainer.actor_optim = trainer.actor_scheduler = None
+    monkeypatch.setattr(ppo_actor, INSTALLED, getattr(ppo_actor, INSTALLED))  # put back afterwards
+    kl = {"kl": 0.25, "kl_kind": "k2", "kl_place": "loss"}
     settings = {
-        "training": {"aggregation": how, "entropy_smoothing": smoothing},
+        "training": {"aggregation": how, "entropy_smoothing": smoothing, "entropy_bonus": 0.5, **kl},
         "turns": {"max_tokens_per_episode": 5},
     }
     loss.install(trainer, with_settings(Config(), settings))
@@ -89,7 +79,7 @@ def test_every_term_of_the_loss_is_aggregated_alike(
             ENTROPY_PHASE: torch.full((2,), 0.5),
         },
     )
-    recorded = trainer.training_step(rows, 0.25, 0)["metrics"]
+    recorded = trainer.training_step(rows, 0.25, 0, algo.loss_count(mask.bool(), how))["metrics"]
     chosen = mask.bool()
     policy, stats = algo.policy_loss(log_probs, old, advantages, chosen, how=how, length=5)
     divergence = algo.kl_loss(log_probs, reference, chosen, "k2", how, length=5)
@@ -99,7 +89,7 @@ def test_every_term_of_the_loss_is_aggregated_alike(
     expected = policy + 0.25 * divergence - 0.5 * bonus
     torch.testing.assert_close(losses[0], expected)
     torch.testing.assert_close(recorded["approx_kl"], stats.approx_kl)
-    torch.testing.assert_close(recorded["entropy_loss"], algo.masked_mean(entropy, chosen))
+    torch.testing.assert_close(recorded["entropy"], algo.masked_mean(entropy, chosen))
     torch.testing.assert_close(recorded["kl"], divergence)
     if smoothing:
         torch.testing.assert_close(recorded["entropy_deviation"], algo.masked_mean(outside, chosen))
@@ -128,12 +118,10 @@ def test_a_sequence_is_an_episode_of_several_rows(how: str) -> None:
     assert [loss.count_episodes(batch) for batch in batches] == [1.0, 1.0]
     strategy = SimpleNamespace(all_reduce=lambda value: value)
     whole = 0.0
-    for part, (batch, counts) in zip(
-        (slice(0, 2), slice(2, 4)), loss._steps(batches, strategy, 2, lambda b: b.action_mask), strict=True
-    ):
-        aggregation = loss.Aggregation(how, 10)
-        aggregation.episode_tokens = torch.stack(batch.info[EPISODE_TOKENS])
-        whole += float(aggregation(values[part], batch.action_mask, **counts)) / 2
+    steps = loss._steps(AGGREGATIONS[how].divisor, batches, strategy, 2, lambda b: b.action_mask)
+    for part, (batch, count) in zip((slice(0, 2), slice(2, 4)), steps, strict=True):
+        of = {"length": 10, "count": count, "row_tokens": torch.stack(batch.info[EPISODE_TOKENS])}
+        whole += float(algo.aggregate(values[part], batch.action_mask.bool(), how, **of)) / 2
     assert whole == pytest.approx(EPISODES[how])
 
 
@@ -207,36 +195,35 @@ def test_gspo_is_that_of_openrlhf(level: str) -> None:
     torch.testing.assert_close(stats.clip_fraction, clipped.double(), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("level", ["off", "token"])
+@pytest.mark.parametrize("correction", ["none", "token"])
 @pytest.mark.parametrize("rule", POLICY_LOSSES)
-def test_no_gap_of_log_probs_overflows_a_loss(rule: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of OpenRLHF's losses and ours, in float32; and of every estimate of the divergence that its step takes."""
-    for name in INSTALLED:
-        monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))
-    sequences = POLICY_LOSSES[rule].sequences
-    training = {"policy_loss": rule, "aggregation": "sequence_mean" if sequences else "token_mean"}
-    stock = PolicyLoss(policy_loss_type=POLICY_LOSSES[rule].openrlhf or "ppo", is_correction_level=level)
-    kl = SimpleNamespace(use_loss=True)
-    trainer = SimpleNamespace(
-        actor_loss_fn=stock, training_step=None, args=SimpleNamespace(algo=SimpleNamespace(kl=kl))
-    )
-    loss.install(trainer, with_settings(Config(), {"training": training}))
-    stock.generator = torch.Generator().manual_seed(0)
+def test_no_gap_of_log_probs_overflows_a_loss(rule: str, correction: str) -> None:
+    """In float32, with every estimate of the divergence as a term."""
+    aggregation = "sequence_mean" if POLICY_LOSSES[rule].sequences else "token_mean"
     old = torch.tensor([[-1.0, -1.0, -1.0, -51.0, -201.0, -1e4, -1.0, -math.inf, -math.inf]])
     new = torch.tensor([[-1e4, -201.0, -51.0, -1.0, -1.0, 0.0, -math.inf, -1.0, -math.inf]]).requires_grad_()
-    mask = torch.ones(1, 9, dtype=torch.long)
-    for sign in (1.0, -1.0):
-        found = trainer.actor_loss_fn(
-            new, old, torch.full((1, 9), sign), action_mask=mask, rollout_log_probs=new.detach().flip(1)
+    for sign, kind in ((1.0, "k1"), (-1.0, "k2"), (1.0, "k3")):
+        kl = {"kl_kind": kind, "kl_place": "reward" if kind == "k1" else "loss"}
+        chosen = "none" if POLICY_LOSSES[rule].sequences else correction
+        training = {"policy_loss": rule, "aggregation": aggregation, "correction": chosen, **kl}
+        config = with_settings(Config(), {"training": training})
+        rows = Experience(
+            sequences=torch.zeros(1, 10, dtype=torch.long),
+            attention_mask=torch.ones(1, 10),
+            action_mask=torch.ones(1, 9, dtype=torch.long),
+            action_log_probs=old,
+            base_action_log_probs=old,
+            rollout_log_probs=new.detach().flip(1),
+            advantages=torch.full((1, 9), sign),
+            info={EPISODE_TOKENS: torch.tensor([9.0])},
         )
-        (gradient,) = torch.autograd.grad(found[0], new)
-        assert bool(found[0].isfinite())
-        assert bool(gradient.isfinite().all())
-    for kind in ("k1", "k2", "k3"):
-        estimate = ppo_actor.compute_approx_kl(new, old, log_probs_old=old, kl_estimator=kind, unbiased_gradient=False)
-        torch.testing.assert_close(estimate, algo.kl_penalty(new, old, kind))
-        (gradient,) = torch.autograd.grad(estimate.sum(), new)
+        trainer = SimpleNamespace(
+            actor=Scripted(new, torch.zeros(1, 9)), strategy=SimpleNamespace(ring_attn_group=None), generator=None
+        )
+        terms, _ = loss._terms(trainer, config, rows, 1.0)
+        whole = torch.stack(list(terms.values())).sum()
+        (gradient,) = torch.autograd.grad(whole, new)
+        assert bool(whole.isfinite())
         assert bool(gradient.isfinite().all())
 
 
@@ -244,58 +231,6 @@ def same(ours: Tensor, theirs: Tensor, new: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (ours, theirs)]
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("correction", ["", "none", "sequence"])
-@pytest.mark.parametrize("rule", [name for name, row in POLICY_LOSSES.items() if not row.openrlhf])
-def test_losses_that_openrlhf_lacks_are_ours(rule: str, correction: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In OpenRLHF's actor the loss is ours, weighed by the correction; rows of padding alone cost nothing."""
-    for name in INSTALLED:
-        monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))
-    mode = {"correction_mode": "mask", "correction_bounds": [0.95, 1.4]} if correction == "sequence" else {}
-    wide = {"cov_share": 0.1, "cov_band": [0.0, 9.0]}
-    read = {name: value for name, value in wide.items() if name in POLICY_LOSSES[rule].options.values()}
-    training = {"policy_loss": rule, "correction": correction, **read, **mode}
-    config = with_settings(Config(), {"training": training})
-    level = "seq" if correction == "sequence" else "token"
-    bounds = config.training.correction_bounds
-    stock = PolicyLoss(
-        0.2,
-        0.28,
-        is_correction_level=level,
-        is_correction_mode=config.training.correction_mode,
-        is_correction_threshold=bounds,
-    )
-    kl = SimpleNamespace(use_loss=False)
-    trainer = SimpleNamespace(
-        actor_loss_fn=stock, training_step=None, args=SimpleNamespace(algo=SimpleNamespace(kl=kl))
-    )
-    loss.install(trainer, config)
-    stock.generator = torch.Generator().manual_seed(14)
-    x = {name: value.float() if value.is_floating_point() else value for name, value in example().items()}
-    x["new"] = x["new"].detach().requires_grad_()
-    given = {"action_mask": x["mask"], "rollout_log_probs": x["rollout"]}
-    found, restrained, *_ = trainer.actor_loss_fn(x["new"], x["old"], x["advantages"], **given)
-    later = trainer.actor_loss_fn(x["new"], x["old"], x["advantages"], **given)[0]
-    chosen = x["mask"].bool()
-    options = config.training.policy_loss_options
-    if POLICY_LOSSES[rule].random:
-        options["generator"] = torch.Generator().manual_seed(14)
-    weights = None
-    if correction != "none":
-        weights, _ = algo.mismatch_weights(x["old"], x["rollout"], chosen, **config.training.correction_options)
-    expected, stats = algo.policy_loss(x["new"], x["old"], x["advantages"], chosen, rule, weights=weights, **options)
-    same(expected, found, x["new"])
-    torch.testing.assert_close(restrained, stats.clip_fraction)
-    expected, _ = algo.policy_loss(x["new"], x["old"], x["advantages"], chosen, rule, weights=weights, **options)
-    same(expected, later, x["new"])
-    assert (float(later) != float(found)) is POLICY_LOSSES[rule].random, "micro-batches of a step draw on"
-    blank = given | {"action_mask": torch.zeros_like(x["mask"])}
-    counts = {"dp_size": 1, "batch_num_tokens": 7.0, "global_batch_size": 2.0}
-    nothing = trainer.actor_loss_fn(x["new"], x["old"], x["advantages"], **blank, **counts)[0]
-    (gradient,) = torch.autograd.grad(nothing, x["new"])
-    assert float(nothing) == float(gradient.abs().sum()) == 0
 
 
 class Weighed(nn.Module):
@@ -330,8 +265,7 @@ def steps_of(trainer: Any, model: Weighed, masks: list[list[int]]) -> tuple[Any,
     trainer.args = SimpleNamespace(
         train=SimpleNamespace(dynamic_batch_enable=False),
         ds=SimpleNamespace(tensor_parallel_size=1),
-        actor=SimpleNamespace(entropy_coef=0.5, aux_loss_coef=0.0),
-        algo=SimpleNamespace(kl=SimpleNamespace(use_loss=False)),
+        actor=SimpleNamespace(aux_loss_coef=0.0),
     )
     trainer.max_epochs, trainer.aux_loss, trainer.dataloader_pin_memory = 1, False, False
     trainer.replay_buffer = NaiveReplayBuffer(1, 0, True, False, False)
@@ -359,23 +293,21 @@ def test_rows_without_a_token_in_the_loss_cost_nothing(
     masks: list[list[int]], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read alone they are padding, or rows that a mask empties: OpenRLHF divides by their number of tokens."""
-    for name in INSTALLED:
-        monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))
-    monkeypatch.setattr(ppo_critic, INSTALLED[1], getattr(ppo_critic, INSTALLED[1]))
+    for module in (ppo_actor, ppo_critic):
+        monkeypatch.setattr(module, INSTALLED, getattr(module, INSTALLED))
     found = []
     for kept in (masks, [mask for mask in masks if any(mask)]):
         actor = ppo_actor.ActorPPOTrainer.__new__(ppo_actor.ActorPPOTrainer)
         actor.actor, actor.actor_optim, actor.ema_model = Weighed(), None, None
         actor.actor_scheduler = SimpleNamespace(get_last_lr=lambda: [0.0])
-        actor.actor_loss_fn = PolicyLoss(0.2, 0.28)
         trainer, gradients = steps_of(actor, actor.actor, kept)
         trainer.strategy.accumulated_gradient = len(kept)
-        settings = {"training": {"aggregation": how}, "turns": {"max_tokens_per_episode": 5}}
+        settings = {"training": {"aggregation": how, "entropy_bonus": 0.5}, "turns": {"max_tokens_per_episode": 5}}
         loss.install(trainer, with_settings(Config(), settings))
         found.append((trainer.ppo_train(0.0) if kept else {}, gradients[-1:]))
     (whole, [gradient]), (alone, expected) = found
     assert gradient == pytest.approx(2 * expected[0] if expected else 0.0), "DeepSpeed halves it: two parts of a step"
-    for name in ("entropy_loss", "approx_kl", "ppo_clip_ratio"):
+    for name in ("entropy", "approx_kl", "clip_fraction"):
         assert float(whole[name]) == pytest.approx(float(alone.get(name, 0.0)))
     critic = ppo_critic.CriticPPOTrainer.__new__(ppo_critic.CriticPPOTrainer)
     critic.critic, critic.critic_optim, critic.critic_loss_fn = Weighed(), None, ValueLoss(0.2)

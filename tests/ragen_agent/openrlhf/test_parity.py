@@ -31,7 +31,7 @@ from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.local.diagnostics import LearnerDiagnostics
-from ragen_agent.local.policy_update import Critic, Learner, Targets, update
+from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.openrlhf import ray_actors
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
@@ -48,6 +48,7 @@ from ragen_agent.tokens.rollout import group
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import distinct_prefixes
 from ragen_agent.update.iteration import Iteration
+from ragen_agent.update.loss import Targets
 from ragen_agent.update.metrics import piece_decoder, reply_parts
 from ragen_agent.update.replay import KeptEpisodes, ReplayBuffer
 
@@ -75,7 +76,7 @@ CASES: dict[str, dict[str, Any]] = {
     "PPO, bi-level": {"algo": "ppo", "credit": "bi_level", "starpo_s": False, "reweight": 0.5, "gae_lambda": 0.9},
 }
 #: What ``ragen_agent.openrlhf.loss.install`` replaces in OpenRLHF's module.
-INSTALLED = ("aggregate_loss", "iter_grad_accum_global_norm", "compute_approx_kl")
+INSTALLED = "iter_grad_accum_global_norm"
 FORGETFUL = {"turns": {"history": 0}, "training": {"minibatch": 64}}
 
 
@@ -181,8 +182,7 @@ def both(case: Mapping[str, Any], folder: Path) -> Iterator[Both]:
         monkeypatch.setattr("ray.get", lambda refs: refs)
         monkeypatch.setattr("ray.put", lambda value: value)
         monkeypatch.setattr(utils, "convert_to_torch_dtype", lambda name: torch.float32)
-        for name in INSTALLED:
-            monkeypatch.setattr(ppo_actor, name, getattr(ppo_actor, name))  # put back afterwards
+        monkeypatch.setattr(ppo_actor, INSTALLED, getattr(ppo_actor, INSTALLED))  # put back afterwards
         flags = command_flags(config, settings, folder, folder / "model", cpu=True)
         found: dict[str, dict[str, Tensor]] = {}
         rates: dict[str, list[float]] = {}

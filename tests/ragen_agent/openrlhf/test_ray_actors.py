@@ -146,7 +146,7 @@ def test_an_iteration_seeds_the_tokens_that_a_loss_draws() -> None:
     actor = policy.__new__(policy)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)
     actor.actor_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-    actor.trainer = SimpleNamespace(actor_loss_fn=SimpleNamespace(generator=None))
+    actor.trainer = SimpleNamespace(generator=None)
     actor.begin_iteration(seed=7, rate_factor=0.5)
-    assert actor.trainer.actor_loss_fn.generator.initial_seed() == 7
+    assert actor.trainer.generator.initial_seed() == 7
     assert optimizer.param_groups[0]["lr"] == 0.05

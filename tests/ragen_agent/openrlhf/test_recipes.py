@@ -262,7 +262,6 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
     assert parsed["rollout.batch_size"] == training.groups
     assert parsed["rollout.n_samples_per_prompt"] == training.group_size
     assert parsed["train.batch_size"] == rows_of_step(config, settings)
-    assert parsed["actor.eps_clip_low_high"] == [0.2, training.upper_clip]
     assert parsed["actor.entropy_coef"] == 0.001
     assert parsed["ds.overlap_comm"] is True
     assert parsed["ds.lora.rank"] == config.lora.rank
