@@ -29,7 +29,8 @@ from collections.abc import Sequence
 
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
-from ragen_gym.envs.reply import SEPARATOR, Problem, Reply, shown_symbols, shown_tiles
+from ragen_gym.envs.prompts import shown_symbols, shown_tiles
+from ragen_gym.envs.reply import SEPARATOR, Problem, Reply
 from ragen_gym.games.game import Game
 
 __all__ = ["instructions", "last_message", "message", "parse"]

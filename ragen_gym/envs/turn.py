@@ -19,8 +19,9 @@ from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_conf
 from ragen_gym.envs import ragen_v1
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.envs.messages import IMAGE, parts_of
+from ragen_gym.envs.prompts import example, instructions, last_message, message
 from ragen_gym.envs.regret import TurnRegret
-from ragen_gym.envs.reply import Problem, Reply, example, instructions, last_message, message, parse
+from ragen_gym.envs.reply import Problem, Reply, parse
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.state import StateScore, StateText
 from ragen_gym.envs.step import InnerGenerator, StepEnv
