@@ -126,12 +126,9 @@ def _train(options: argparse.Namespace) -> int:
         from ragen_agent.local.run import train
         from ragen_agent.openrlhf.launch import check_run, train_distributed
         from ragen_agent.openrlhf.processes import kept_flags
-        from ragen_agent.openrlhf.prompt_dataset import adopt_rows
 
         if settings is not None:
             check_run(config, settings, options.extra)
-            if settings.prompts and options.resume is None:  # a resumed run has its own copy
-                adopt_rows(Path(settings.prompts), config)
         policy = _usable(config) if options.resume is None else None
     if options.resume is None:
         folder = RunFolder.create(folder.path, config)

@@ -19,9 +19,6 @@ class OpenRLHF:
     configuration file serves both, with these settings in its table ``[openrlhf]``.
     """
 
-    prompts: str = setting(
-        "", "a prompt dataset that ragen-agent data wrote", empty="the run draws its own", opens="data"
-    )
     generation_timeout: float = setting(600.0, "timeout of one reply", low=1e-3, high=inf, unit="seconds")
     environment_timeout: float = setting(
         60.0, "timeout of one answer of the environment", low=1e-3, high=inf, unit="seconds"

@@ -38,7 +38,7 @@ from ragen_agent.models.resources import cpu_threads
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, kept_flags, repair, stop_process
-from ragen_agent.openrlhf.prompt_dataset import adopt_rows, train_rows, write_rows
+from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
 from ragen_agent.preflight.memory import CPU_CACHE, check_cpu_model
 from ragen_agent.preflight.plan import check_supported, devices_needed
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
@@ -119,8 +119,7 @@ def train_distributed(
         folder.note_versions()
         state = repair(folder)
         if not (folder.path / "prompts.jsonl").is_file():
-            given = settings.prompts
-            write_rows(folder.path / "prompts.jsonl", adopt_rows(Path(given), config) if given else train_rows(config))
+            write_rows(folder.path / "prompts.jsonl", train_rows(config))
         model = _model(config, folder, display)
         _check_no_code(model)
         _measure_baselines(config, folder, display)

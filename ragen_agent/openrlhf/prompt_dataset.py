@@ -12,8 +12,8 @@ resume follows from the iteration. Seeds are drawn as in the local trainer: both
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,9 @@ from ragen_gym.games.registry import own_module
 
 __all__ = [
     "PromptRow",
-    "adopt_rows",
-    "check_rows",
     "env_of",
     "evaluation_rows",
     "families_of_rows",
-    "read_rows",
     "rows_of_iteration",
     "train_rows",
     "turns_of",
@@ -158,69 +155,10 @@ def turns_of(row: PromptRow, config: Config) -> Turns:
     return with_settings(config.turns, row.turns, "games.turns.")
 
 
-def write_rows(path: Path, rows: Iterable[PromptRow]) -> int:
-    """Writes the dataset as lines of ``{"prompt", "label"}``; returns how many."""
+def write_rows(path: Path, rows: Iterable[PromptRow]) -> None:
+    """Writes the dataset as lines of ``{"prompt", "label"}``."""
     lines = [
         json.dumps({"prompt": f"{row.game}, level seed {row.seed}", "label": row.label}, ensure_ascii=False) + "\n"
         for row in rows
     ]
     write_atomic(path, "".join(lines))
-    return len(lines)
-
-
-def read_rows(path: Path) -> list[PromptRow]:
-    """The rows of a dataset; raises a ValueError if it cannot be read or a line is not a row."""
-    rows = []
-    try:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            rows.append(PromptRow.from_label(json.loads(line)["label"]))
-    except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} is not a prompt dataset ({error!r}); make one with: ragen-agent data --out {path}"
-        ) from error
-    return rows
-
-
-def adopt_rows(path: Path, config: Config) -> list[PromptRow]:
-    """The rows of a given file, as many as the run plays.
-
-    Raises:
-        ValueError: too few rows, rows that are not in the run's order of iterations and prompts, a split other than
-            train, or see ``check_rows``.
-    """
-    rows, groups = read_rows(path), config.training.groups
-    needed = config.training.iterations * groups
-    if len(rows) < needed:
-        raise ValueError(
-            f"{path} has {len(rows)} rows; {config.training.iterations} iterations of {groups} groups need {needed}."
-        )
-    rows = rows[:needed]
-    for number, row in enumerate(rows):
-        if (row.iteration, row.prompt) != divmod(number, groups):
-            raise ValueError(
-                f"{path}, line {number + 1}, is prompt {row.prompt} of iteration {row.iteration}; with training.groups="
-                f"{groups} it must be prompt {number % groups} of iteration {number // groups}: write it anew."
-            )
-        if row.split != "train":
-            raise ValueError(f"{path}, line {number + 1}, is of the split {row.split!r}; training draws from 'train'.")
-    check_rows(rows, config)
-    return rows
-
-
-def check_rows(rows: Sequence[PromptRow], config: Config) -> None:
-    """Checks the environments of rows, equal ones once.
-
-    Raises:
-        ValueError: one cannot be made (see ``env_of``), or its turns are not those of a game of the settings, which say
-            how prompts are written, what fits into a row, and which evaluation the training is for.
-    """
-    known = [game.turns for game in all_settings(config)]
-    for row in {row.environment: row for row in rows}.values():
-        env_of(row, config).reset(seed=row.seed)
-        if (turns := turns_of(row, config)) not in known:
-            pairs = ((each.name, getattr(turns, each.name), getattr(known[0], each.name)) for each in fields(turns))
-            name, theirs, own = next((name, theirs, own) for name, theirs, own in pairs if theirs != own)
-            raise ValueError(
-                f"a row of the prompt dataset has turns.{name}={theirs!r}, and the run's settings have {own!r}: write "
-                "the dataset with the settings of the run (ragen-agent data --config FILE), or change these."
-            )

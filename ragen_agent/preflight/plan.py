@@ -395,11 +395,6 @@ def _check_local_alone(config: Config, settings: OpenRLHF) -> None:
             "training.iterations is 0, which leaves the distributed trainer no prompts: use at least 1, or --backend "
             "local, whose warm start and evaluation need no reinforcement."
         )
-    if training.refills and settings.prompts:
-        raise ValueError(
-            f"training.refills is {training.refills}, which draws further levels, but openrlhf.prompts names those "
-            "that are played: use training.refills=0, or leave openrlhf.prompts out."
-        )
     if max(_rows_of_episode(each) for each in all_settings(config)) > 1:
         for name, asked in (
             ("training.policy_loss", training.policy_loss if POLICY_LOSSES[training.policy_loss].sequences else ""),

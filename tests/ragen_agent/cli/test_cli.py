@@ -100,7 +100,6 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["train", "--backend", "openrlhf", "--evaluation.imitation"], "evaluation.imitation=true has no effect with"),
         (["eval", "x", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed"),
         (["tokens", "--set", "openrlhf.micro_batch=4"], "distributed trainer alone: leave it out."),
-        (["data", "--out", "x", "--set", "openrlhf.prompts=y"], "distributed trainer alone: leave it out."),
         (["sft", "data", "--out", "x", "--set", "openrlhf.packing=false"], "distributed trainer alone: leave it out."),
         (["report", "nope"], "nope holds no run"),
         (["report", "nope", "--megabytes", "nan"], "--megabytes is nan; it must be above 0"),
@@ -110,8 +109,6 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["sft", "data", "--out", "nope/demos.jsonl"], "there is no folder nope: make it, or choose another path."),
         (["sft", "data", "--out", "/proc/version"], "--out /proc/version exists already; choose another name"),
         (["sft", "data", "--out", "/proc/demos.jsonl"], "/proc/demos.jsonl.part: no such file or directory"),
-        (["data", "--game", "Bandit", "--iterations", "1", "--out", "/proc/x"], "/proc/x: no such file or directory"),
-        (["data", "--out", "nope/x"], "there is no folder nope: make it, or choose another path."),
         (["train", "--out", f"{__file__}/x"], "not a directory"),
         (["eval", "no-such-run"], "ragen-agent: model no-such-run: there is no such folder"),
         (["eval", "no-such-run", "--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
@@ -405,7 +402,7 @@ def test_settings_lists_all_or_those_that_begin_so(capsys: pytest.CaptureFixture
     assert tables["warm_start"]["properties"]["batch"]["description"].endswith("(default for a pretrained model: 8)")
 
 
-@pytest.mark.parametrize("words", [["train"], ["eval", "run"], ["data"], ["sft", "data"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["train"], ["eval", "run"], ["sft", "data"]], ids=" ".join)
 @pytest.mark.parametrize("alone", [["--set"], ["--set", "help"]], ids=" ".join)
 def test_set_alone_lists_the_settings(words: list[str], alone: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:

@@ -96,7 +96,6 @@ def test_a_command_names_the_extra_that_it_needs(tmp_path: Path) -> None:
         ("ragen-agent", "train"): "agent",
         ("ragen-agent", "train", "--dry-run"): "agent",
         ("ragen-agent", "eval", "model"): "agent",
-        ("ragen-agent", "data", "--out", "prompts.jsonl"): "agent",
         ("ragen-agent", "doctor"): "agent",
         ("ragen-agent", "report", "run"): "agent",
         ("ragen-agent", "watch", "run"): "agent",

@@ -64,22 +64,7 @@ def test_a_run_that_cannot_start_leaves_no_folder(
     assert "use openrlhf.colocate=false" in capsys.readouterr().err
     assert main([*words, "--", "--train.seed", "3"]) == 2
     assert "use the setting seed" in capsys.readouterr().err
-    assert main([*words, "--set", f"openrlhf.prompts={tmp_path / 'none.jsonl'}"]) == 2
-    assert "none.jsonl is not a prompt dataset" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-def test_the_prompt_dataset_is_read_before_the_warm_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which may take an hour, in which the given file may change."""
-    folder = RunFolder.create(tmp_path / "run", Config())
-    monkeypatch.setattr(launch, "_check_installed", lambda: None)
-    monkeypatch.setattr(launch, "atexit", SimpleNamespace(register=lambda *_: None))
-    monkeypatch.setattr(cpu_patches, "needed", lambda accelerator: False)
-    monkeypatch.setattr(launch, "_model", lambda *_: pytest.fail("the warm start began"))
-    with pytest.raises(ValueError, match=r"none\.jsonl is not a prompt dataset"):
-        launch.train_distributed(
-            Config(), OpenRLHF(prompts=str(tmp_path / "none.jsonl")), folder, Display(Console(file=StringIO()))
-        )
 
 
 def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(

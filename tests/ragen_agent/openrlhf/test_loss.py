@@ -120,7 +120,7 @@ def test_a_sequence_is_an_episode_of_several_rows(how: str) -> None:
     whole = 0.0
     steps = loss._steps(AGGREGATIONS[how].divisor, batches, strategy, 2, lambda b: b.action_mask)
     for part, (batch, count) in zip((slice(0, 2), slice(2, 4)), steps, strict=True):
-        of = {"length": 10, "count": count, "row_tokens": torch.stack(batch.info[EPISODE_TOKENS])}
+        of: dict[str, Any] = {"length": 10, "count": count, "row_tokens": torch.stack(batch.info[EPISODE_TOKENS])}
         whole += float(algo.aggregate(values[part], batch.action_mask.bool(), how, **of)) / 2
     assert whole == pytest.approx(EPISODES[how])
 

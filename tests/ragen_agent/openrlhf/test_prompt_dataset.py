@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +9,14 @@ from typing import Any
 
 import pytest
 
-from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local.backend import RolloutWorker
 from ragen_agent.openrlhf.prompt_dataset import (
     PromptRow,
-    adopt_rows,
     env_of,
     evaluation_rows,
     families_of_rows,
-    read_rows,
     rows_of_iteration,
     train_rows,
     write_rows,
@@ -28,6 +24,7 @@ from ragen_agent.openrlhf.prompt_dataset import (
 from ragen_agent.run.evaluation import fixed_instances
 from ragen_agent.run.policy import Policy
 from ragen_agent.tasks.tasks import make_env
+from ragen_gym.core.storage import read_json_lines
 
 CONFIG = with_settings(
     Config(),
@@ -45,8 +42,8 @@ CONFIG = with_settings(
 
 def test_rows_survive_the_file_and_say_what_they_are(tmp_path: Path) -> None:
     rows = list(train_rows(CONFIG))
-    assert write_rows(tmp_path / "prompts.jsonl", iter(rows)) == 30
-    assert read_rows(tmp_path / "prompts.jsonl") == rows
+    write_rows(tmp_path / "prompts.jsonl", iter(rows))
+    assert [PromptRow.from_label(line["label"]) for line in read_json_lines(tmp_path / "prompts.jsonl")] == rows
     assert [(row.iteration, row.prompt) for row in rows] == [(i, p) for i in range(5) for p in range(6)]
     with pytest.raises(ValueError, match="is not a row of a prompt dataset"):
         PromptRow.from_label('{"seed": 3}')
@@ -118,94 +115,20 @@ def test_games_are_drawn_by_weight_and_options_follow_the_curriculum() -> None:
     assert [row.env_options["size"] for row in grown[::6]] == [4, 4, 4, 5, 5]
 
 
-def test_the_command_writes_what_a_run_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "prompts.jsonl"
-    sizes = ["--iterations", "5", "--groups", "6"]
-    assert main(["data", "--game", "FrozenLake", *sizes, "--out", str(out)]) == 0
-    assert "30 levels of the split train" in capsys.readouterr().out
-    write_rows(tmp_path / "own.jsonl", train_rows(CONFIG))
-    assert out.read_bytes() == (tmp_path / "own.jsonl").read_bytes()
-    first = json.loads(out.read_text().splitlines()[0])
-    assert set(first) == {"prompt", "label"}
-    assert {"game", "env_options", "seed", "split"} <= set(json.loads(first["label"]))
-    assert main(["data", *sizes, "--out", str(out)]) == 2
-    assert "exists" in capsys.readouterr().err
-
-
-def test_a_mixture_is_drawn_by_weight(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "mixed.jsonl"
-    mix = ["--mix", "Sokoban=3,FrozenLake=1", "--game", "Sokoban", "--iterations", "40", "--groups", "10"]
-    assert main(["data", *mix, "--seed", "4", "--json", "--out", str(out)]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["rows"] == 400
-    assert 0.65 < printed["games"]["Sokoban"] / 400 < 0.85
-    assert {row.split for row in read_rows(out)} == {"train"}
-    for wrong in ("Sokoban", "Sokoban=0", "Sokoban=much"):
-        assert main(["data", "--mix", wrong, "--out", str(tmp_path / "no.jsonl")]) == 2
-        assert "is no game and weight" in capsys.readouterr().err
-    assert main(["data", "--mix", "Sokobann=1", "--out", str(tmp_path / "no.jsonl")]) == 2
-    assert "Did you mean Sokoban" in capsys.readouterr().err
-    assert not (tmp_path / "no.jsonl").exists()
-
-
-def test_a_given_list_must_be_one_that_the_run_can_play(tmp_path: Path) -> None:
-    rows = list(train_rows(CONFIG))
-    path = tmp_path / "given.jsonl"
-    write_rows(path, rows)
-    assert adopt_rows(path, CONFIG) == rows
-    assert adopt_rows(path, with_settings(CONFIG, {"training": {"iterations": 3}})) == rows[:18]
-    for settings, reason in (
-        ({"iterations": 6}, "has 30 rows; 6 iterations of 6 groups need 36"),
-        ({"groups": 5}, "line 6, is prompt 5 of iteration 0; with training.groups=5"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            adopt_rows(path, with_settings(CONFIG, {"training": settings}))
-    path.write_text(path.read_text().replace('\\"split\\": \\"train\\"', '\\"split\\": \\"test\\"'))
-    with pytest.raises(ValueError, match="line 1, is of the split 'test'"):
-        adopt_rows(path, CONFIG)
-    for content in (b"{}\n", b"\xff\n"):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match="is not a prompt dataset"):
-            adopt_rows(path, CONFIG)
-
-
-def test_a_list_of_other_turns_than_the_settings_is_refused(tmp_path: Path) -> None:
-    """Training was by the turns of the list, the evaluation and all checks by those of the settings."""
-    path = tmp_path / "given.jsonl"
-    write_rows(path, train_rows(CONFIG))
-    for turns, named in (
-        ({"max_tokens_per_turn": 256}, "max_tokens_per_turn=24, and the run's settings have 256"),
-        ({"keep_thinking": False}, "keep_thinking=True, and the run's settings have False"),
-    ):
-        with pytest.raises(ValueError, match=rf"turns\.{named}"):
-            adopt_rows(path, with_settings(CONFIG, {"turns": turns}))
-    games = [{"game": "FrozenLake"}, {"game": "Bandit", "turns": {"max_turns": 1}}]
-    mixed = with_settings(CONFIG, {"games": games})
-    write_rows(path, train_rows(mixed))
-    assert len(adopt_rows(path, mixed)) == 30
-    write_rows(path, [replace(row, turns={}) for row in train_rows(CONFIG)])
-    assert len(adopt_rows(path, CONFIG)) == 30, "what a row leaves out is as in the settings"
-
-
 @pytest.mark.parametrize(
     "field", [{"seed": "3"}, {"seed": -1}, {"seed": None}, {"noise_seed": 1.5}, {"turns": []}, {"env_options": 5}]
 )
-def test_a_row_whose_fields_are_of_another_type_is_refused_before_it_is_played(
-    field: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_row_whose_fields_are_of_another_type_is_refused(field: dict[str, Any]) -> None:
     [name] = field
-    rows = list(train_rows(CONFIG))
-    write_rows(tmp_path / "given.jsonl", [rows[0], replace(rows[1], **field), *rows[2:]])
+    row = replace(next(train_rows(CONFIG)), **field)
     with pytest.raises(ValueError, match=f"is not a row of a prompt dataset: .*{name}="):
-        adopt_rows(tmp_path / "given.jsonl", CONFIG)
+        PromptRow.from_label(row.label)
 
 
-def test_a_list_imports_no_module_that_the_settings_do_not_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_imports_no_module_that_the_settings_do_not_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "theirs.py").write_text("", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    write_rows(tmp_path / "rows.jsonl", [replace(row, game="theirs:Game") for row in train_rows(CONFIG)])
+    row = replace(next(train_rows(CONFIG)), game="theirs:Game")
     with pytest.raises(ValueError, match="plays theirs:Game, a game of a module that the run's settings do not name"):
-        adopt_rows(tmp_path / "rows.jsonl", CONFIG)
+        env_of(row, CONFIG)
     assert "theirs" not in sys.modules
