@@ -19,7 +19,7 @@ margin                                              of all comparisons, in point
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -90,12 +90,9 @@ def _rate(name: str) -> Callable[[RecordedRun], float | None]:
     return lambda run: run.summary[name]["rate"] if name in run.summary else None
 
 
-def _difference(first: str, second: str) -> Callable[[RecordedRun], float | None]:
-    def of(run: RecordedRun) -> float | None:
-        ends = measure(run, first), measure(run, second)
-        return None if ends[0] is None or ends[1] is None else ends[0] - ends[1]
-
-    return of
+def _gain(run: RecordedRun) -> float | None:
+    after, before = _rate("after")(run), _rate("before")(run)
+    return None if after is None or before is None else after - before
 
 
 def _normalised(run: RecordedRun) -> float | None:
@@ -151,25 +148,16 @@ MEASURES = {
     "end": Measure("success on the fixed levels, mean over the last policies", _end, rate=True),
     "after": Measure("success on the fixed levels of the last policy", _rate("after"), rate=True),
     "before": Measure("success on the fixed levels before it", _rate("before"), rate=True),
-    "gain": Measure("after \N{MINUS SIGN} before", _difference("after", "before"), rate=True, signed=True),
+    "gain": Measure("after \N{MINUS SIGN} before", _gain, rate=True, signed=True),
     "random": Measure("random play on the same levels", _rate("random"), rate=True),
     "optimal": Measure("optimal play on the same levels", _rate("optimal"), rate=True),
     "normalised": Measure("end, from random play (0) to optimal play (100)", _normalised, rate=True, signed=True),
-    "more_imitation": Measure("further imitation at the cost of the reinforcement", _rate("more_imitation"), rate=True),
-    "over_imitation": Measure(
-        "after \N{MINUS SIGN} more imitation", _difference("after", "more_imitation"), rate=True, signed=True
-    ),
-    "clean_warm_start": Measure("imitation of a faultless demonstrator", _rate("clean_warm_start"), rate=True),
-    "over_clean": Measure(
-        "after \N{MINUS SIGN} clean imitation", _difference("after", "clean_warm_start"), rate=True, signed=True
-    ),
     "early": Measure("training success, iterations 6 to 15", _early, rate=True),
     "peak": Measure("the best training success", _window("success", max), rate=True),
     "final": Measure("the last training success", _window("success", lambda m: m[-1]), rate=True),
     "drop": Measure("peak \N{MINUS SIGN} final", _window("success", lambda m: max(m) - m[-1]), rate=True),
     "lost": Measure("share of the best training success that is lost at the end", _window("success", _lost), rate=True),
     "survived": Measure("runs that end at half of their best success or more", _survived, rate=True),
-    "entropy_start": Measure("entropy at the start", _window("entropy", lambda m: m[0])),
     "entropy_end": Measure("entropy at the end", _window("entropy", lambda m: m[-1])),
     "spread_start": Measure("return std at the start", _window("spread", lambda m: m[0])),
     "spread_end": Measure("return std at the end", _window("spread", lambda m: m[-1])),
@@ -204,7 +192,6 @@ class Arm:
     about: str  # what it is, for the page
     settings: Settings = field(default_factory=dict)  # over those of the experiment
     control: bool = False  # whether it is there to rule out another explanation of what the other arms show
-    imitation: bool = False  # whether it is compared with further imitation at the same cost
     #: whether its rewards may teach what is measured as failure, so that its fall is no collapse
     misleading: bool = False
 
@@ -244,6 +231,11 @@ class Experiment:
     looks: tuple[int, ...] = ()
     evaluations: int = 1  #: how many policies are evaluated: those after each of the last iterations
     sweep: Sweep | None = None  #: what the arms are a grid of
+
+    def without_misleading(self, runs: Mapping[str, Mapping[int, RecordedRun]]) -> list[RecordedRun]:
+        """The runs, by arm and seed, whose fall would be a collapse; see ``Arm.misleading``."""
+        misleading = {arm.name for arm in self.arms if arm.misleading}
+        return [run for arm, seeds in runs.items() if arm not in misleading for run in seeds.values()]
 
 
 def names() -> list[str]:
