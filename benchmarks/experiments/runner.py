@@ -20,6 +20,7 @@ from math import inf
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, TextIO
+from unittest.mock import patch
 
 from rich.console import Console
 
@@ -68,12 +69,14 @@ def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console, ends: fl
         KeyboardInterrupt: after the processes have ended; all that they wrote is kept.
     """
     wanted = [run for run in planned if not is_complete(run)]
-    warm = {f"warm start {each.folder.name}": each for each in warm_starts(wanted) if not _is_warm(each)}
-    failures = _play_all(warm, jobs, console, "warm starts", ends)
-    ready = {run.name: run for run in wanted if _is_warm(run.warm)}
-    if time.monotonic() < ends:
-        failures |= {run.name: "its warm start failed" for run in wanted if run.name not in ready}
-    return failures | _play_all(ready, jobs, console, "runs", ends)
+    with patch.dict(os.environ):
+        os.environ["PYTHONSAFEPATH"] = "1"  # spawned processes import nothing from the current folder
+        warm = {f"warm start {each.folder.name}": each for each in warm_starts(wanted) if not _is_warm(each)}
+        failures = _play_all(warm, jobs, console, "warm starts", ends)
+        ready = {run.name: run for run in wanted if _is_warm(run.warm)}
+        if time.monotonic() < ends:
+            failures |= {run.name: "its warm start failed" for run in wanted if run.name not in ready}
+        return failures | _play_all(ready, jobs, console, "runs", ends)
 
 
 def _play_all(
