@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import made_folder, openrlhf, rollout, vision
+from benchmarks import made_folder, openrlhf, real_model, rollout, vision
 
 HOME = Path(rollout.__file__).parent
 
@@ -33,7 +33,7 @@ def test_every_measurement_makes_it() -> None:
     assert {*types} == {"made_folder"}
 
 
-@pytest.mark.parametrize("measurement", [openrlhf, vision], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("measurement", [openrlhf, real_model, rollout, vision], ids=lambda module: module.__name__)
 def test_a_page_is_made_of_its_results(measurement: Any) -> None:
     name = measurement.__name__.rpartition(".")[2]
     results = json.loads((HOME / f"{name}.json").read_text(encoding="utf-8"))
