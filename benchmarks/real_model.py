@@ -491,8 +491,8 @@ def _page(results: Results) -> str:
             f"{one['tokens'] / one['distinct']:.1f} where all time goes by tokens."
             for game, one in results["update"].items()
         ),
-        groups=f"{training['groups']} prompts of {found['prompt_tokens']:.0f} tokens, {training['group_size']} replies to "
-        f"each of at most {limit}",
+        groups=f"{training['groups']} prompts of {found['prompt_tokens']:.0f} tokens, {training['group_size']} replies "
+        f"to each of at most {limit}",
         prompt=PROMPT,
         new=NEW,
         decoding="\n".join(rows),
