@@ -10,7 +10,6 @@ program measures would take its cores.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -27,7 +26,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from benchmarks import machine, made_folder
+from benchmarks import machine, page_parser, write_results
 from benchmarks.peers import Peer, PeerError
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.io import Settings
@@ -53,8 +52,7 @@ from ragen_gym.core.storage import write_atomic
 
 __all__ = ["GAMES", "PARTS", "main"]
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent
+ROOT = Path(__file__).parents[1]
 TITLES = {"Bandit": "Bandit, one turn", "FrozenLake": "FrozenLake, five turns"}
 
 PAGE = """\
@@ -413,9 +411,7 @@ def _say(what: str, figures: Mapping[str, float], unit: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures what is not there yet, prints and writes; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.real_model", description=(__doc__ or "").split("\n\n")[0]
-    )
+    parser = page_parser("real_model", __doc__)
     parser.add_argument("--model", default="smollm2-135m", help="name or folder of the model (default %(default)s)")
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="measurements of each (default 5)")
     parser.add_argument("--part", action="append", choices=PARTS, metavar="NAME", help="only this part; repeatable")
@@ -431,7 +427,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--work", type=Path, default=Path("runs/benchmark-real-model"), metavar="DIR", help="folder of the parts"
     )
-    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     arguments = parser.parse_args(argv)
     runs = 1 if arguments.quick else arguments.runs
     bench = Bench(model_folder(arguments.model), arguments.work.resolve(), runs, arguments.quick, arguments.vllm)
@@ -457,8 +452,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "runs": runs,
         **results,
     }
-    write_atomic(arguments.out / "real_model.json", json.dumps(results, indent=1) + "\n")
-    write_atomic(arguments.out / "real_model.md", _page(results))
+    write_results(arguments.out, "real_model", results, _page(results))
     return 0
 
 

@@ -9,8 +9,6 @@ turns, and the median of the runs counts. Written are ``rollout.json`` and ``rol
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -24,7 +22,7 @@ import torch
 from rich.console import Console
 from transformers import GenerationConfig
 
-from benchmarks import machine, made_folder
+from benchmarks import machine, page_parser, write_results
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.inference import Engine, RowImages, Sampled
@@ -37,11 +35,10 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.sft.trainer import fit
 from ragen_agent.tokens.rollout import Instance, group, play
-from ragen_gym.core.storage import read_json_lines, write_atomic
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["GenerateEngine", "main"]
 
-HERE = Path(__file__).parent
 GAME = "FrozenLake"
 TURNS = (1, 2, 5, 10)
 DEMONSTRATIONS = 4000
@@ -140,9 +137,8 @@ of the rollout, takes {share:.1f} %; the rest is the model, its update and the i
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=(__doc__ or "").split("\n\n")[0])
+    parser = page_parser("rollout", __doc__)
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs to take the median of (default 5)")
-    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     arguments = parser.parse_args(argv)
     config = with_settings(Config(), {**default_settings(GAME), "game": GAME})
     agent = _warm(config)
@@ -162,8 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "rates": rates,
         "adapter": _adapter(config, arguments.runs),
     }
-    write_atomic(arguments.out / "rollout.json", json.dumps(results, indent=1) + "\n")
-    write_atomic(arguments.out / "rollout.md", _page(results))
+    write_results(arguments.out, "rollout", results, _page(results))
     return 0
 
 

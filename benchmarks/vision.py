@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from benchmarks import machine, made_folder
+from benchmarks import machine, page_parser, write_results
 from benchmarks.recipes import train
 from ragen_agent.config import Config
 from ragen_agent.run.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
@@ -44,7 +44,6 @@ from ragen_gym.envs.turn import TurnEnv, make_turn
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
 RECIPE = "vision-frozenlake"
 
 PAGE = """\
@@ -162,16 +161,15 @@ def said_cells(said: str, truth: str, ground: frozenset[str]) -> Cells:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains and measures what is missing, writes; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.vision", description=(__doc__ or "").split("\n")[0])
+    parser = page_parser("vision", __doc__)
     every = list(AGENTS)
     parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="AGENT", help=", ".join(every))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
     parser.add_argument("--levels", type=int, default=256, metavar="N", help="held-out levels (default 256)")
     parser.add_argument("--runs", type=Path, default=Path("runs/vision"), metavar="DIR", help="folder of the runs")
-    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     parser.add_argument("--quick", action="store_true", help="tiny runs, to see whether it works; give another --out")
     arguments = parser.parse_args(argv)
-    if arguments.quick and arguments.out == HERE:
+    if arguments.quick and arguments.out == Path(__file__).parent:
         parser.error("--quick measures nothing worth keeping: give --out another folder than that of the page.")
     levels = QUICK_LEVELS if arguments.quick else arguments.levels
     file = arguments.out / "vision.json"
@@ -182,8 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in (name for name in AGENTS if name in arguments.only):
             _train_and_measure(name, seed, results, arguments)
             results["machine"] = machine("torch", "transformers")
-            write_atomic(file, json.dumps(results, indent=1) + "\n")
-            write_atomic(arguments.out / "vision.md", _page(results))
+            write_results(arguments.out, "vision", results, _page(results))
     return 0
 
 
