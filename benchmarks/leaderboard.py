@@ -8,8 +8,7 @@ and here should agree, and a server that is killed midway costs no episode, as t
 that is called like another one and after a comma something more, such as ``after SFT, vLLM``, stands next to it, and is
 compared with it.
 
-Written are ``leaderboard.json``, ``leaderboard.md`` and, for each suite that a language model has played, a page with
-ten of its episodes in the viewer.
+Written are ``leaderboard.json`` and ``leaderboard.md``.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from ragen_agent.agents.hf import weights_hash
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.compare import compare_results
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
-from ragen_gym.bench.report.benchmark_page import page
 from ragen_gym.bench.report.leaderboard import published_table, rates_table, split_rate
 from ragen_gym.bench.report.tables import sentences
 from ragen_gym.bench.results import BenchResults, load_results
@@ -46,8 +44,6 @@ from ragen_gym.core.threads import wait_passively
 __all__ = ["main"]
 
 SUITES = ("ragen-v1", "generalization")
-SHOWN = 10
-"""Episodes in the viewer of a suite's page."""
 
 PAGE = """\
 # Leaderboard
@@ -84,7 +80,7 @@ SUITE = """
 |---|---|---|---|---|---|---|---|---|---|---|
 {overall}
 {said}
-{splits}{published}{differences}{viewer}"""
+{splits}{published}{differences}"""
 
 
 @dataclass(frozen=True)
@@ -270,7 +266,7 @@ def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str
 def _write(
     results: dict[str, Any], rows: Sequence[Row], suites: Sequence[Suite], arguments: argparse.Namespace
 ) -> None:
-    """Writes the results, the page, and the pages of the viewer."""
+    """Writes the results and the page."""
     order = {row.name: place for place, row in enumerate(rows)}
     for suite in suites:
         entry = results["suites"][suite.name]
@@ -286,8 +282,6 @@ def _write(
                 }
                 for each in compared
             }
-            text = page(_ten(runs), [score_results(run) for run in runs], compared)
-            write_atomic(arguments.out / f"leaderboard-{suite.name}.html", text)
     write_results(arguments.out, "leaderboard", results, _page(results))
 
 
@@ -300,20 +294,6 @@ def _pairs(runs: Sequence[BenchResults]) -> list[tuple[BenchResults, BenchResult
             pairs.append((run, other or last))
         last = last if other else run
     return pairs
-
-
-def _ten(runs: Sequence[BenchResults]) -> list[BenchResults]:
-    """The runs with ten episodes in all: of each agent in turn the next split's first level, then its second."""
-    places = {split.name: place for place, split in enumerate(runs[0].suite.splits)}
-    queues = [sorted(run.records, key=lambda record: (record.index, places[record.split])) for run in runs]
-    turns = [(place, number) for number in range(SHOWN) for place in range(len(runs))][:SHOWN]
-    chosen = [
-        # Each agent begins with another split, so that the episodes are of as many games as possible.
-        tuple(queue[(number * len(runs) + place) % len(queue)] for agent, number in turns if agent == place)
-        for place, queue in enumerate(queues)
-        if queue
-    ]
-    return [replace(run, records=records) for run, records in zip(runs, chosen, strict=True)]
 
 
 def _page(results: Mapping[str, Any]) -> str:
@@ -346,9 +326,7 @@ def _suite(suite: Suite, entry: Mapping[str, Any], machines: Sequence[str]) -> s
         for sentence, names in agents.items()
     )
     reasons = "".join(f"\n{name} was not measured: {reason}\n" for name, reason in left_out.items())
-    model = any(row["model"] for row in measured.values())
     instances = sum(len(split.levels) for split in suite.splits)
-    viewer = f"\n[Ten of the episodes](leaderboard-{suite.name}.html), in the viewer.\n" if model else ""
     return SUITE.format(
         name=suite.name,
         about=suite.about,
@@ -357,7 +335,6 @@ def _suite(suite: Suite, entry: Mapping[str, Any], machines: Sequence[str]) -> s
         splits=splits,
         published=published,
         differences=differences + reasons,
-        viewer=viewer,
     )
 
 

@@ -1,8 +1,8 @@
 """A pretrained model on this machine's CPU, next to other programs: ``python -m benchmarks.real_model``.
 
-Measured are the update, with each distinct prefix computed once and with padded rows; decoding, next to vLLM; and a
-whole iteration of training, next to TRL's ``GRPOTrainer`` (no dependency: ``pip install trl==1.16.0``). What is
-compared does the same work in the same run, with the same weights, dtype and cores, and takes turns; medians count.
+Measured are decoding, next to vLLM, and a whole iteration of training, next to TRL's ``GRPOTrainer`` (no dependency:
+``pip install trl==1.16.0``). What is compared does the same work in the same run, with the same weights, dtype and
+cores, and takes turns; medians count.
 Each part is written down when it is there, and not repeated. At the end ``real_model.json`` and ``real_model.md`` are
 written. It wants a machine with nothing else to do, and OMP_WAIT_POLICY unset: threads that spin while the other
 program measures would take its cores.
@@ -19,12 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
-import torch
 from rich.console import Console
-from torch import Tensor
 
 from benchmarks import machine, page_parser, write_results
 from benchmarks.peers import Peer, PeerError
@@ -33,10 +30,8 @@ from ragen_agent.config.io import Settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.inference import Engine
 from ragen_agent.inference.torch_engine import TorchEngine
-from ragen_agent.local.policy_update import Learner, cut, policy_terms, targets_of, update
 from ragen_agent.local.trainer import RolloutWorker, Trainer
 from ragen_agent.models.named_models import model_folder
-from ragen_agent.models.parameters import adamw
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.run.console import Display
 from ragen_agent.run.policy import Policy, device_and_dtype
@@ -44,16 +39,12 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tokens.rollout import sample
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_agent.update import scoring
-from ragen_agent.update.batches import Batch
-from ragen_agent.update.prefix_tree import PrefixTree
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["GAMES", "PARTS", "main"]
+__all__ = ["BANDIT", "PARTS", "main"]
 
 ROOT = Path(__file__).parents[1]
-TITLES = {"Bandit": "Bandit, one turn", "FrozenLake": "FrozenLake, five turns"}
 
 PAGE = """\
 # A pretrained model on a CPU
@@ -62,18 +53,6 @@ Written by `python -m benchmarks.real_model`. {model}, after 40 steps of imitati
 What is compared does the same work with the same weights, dtype and cores, by turns in the same run; medians of {runs}.
 
 Machine: {machine}.
-
-## The update
-
-An optimiser step on 8 groups of 8 episodes (FrozenLake: 2), all kept. *Counted* are the tokens of all rows, *distinct*
-those that are left when each prefix is counted once. Padded rows have like length, up to {padded_tokens:,} positions at
-a time.
-
-| game | tokens counted / distinct / sampled | | seconds | counted tokens/s | distinct tokens/s |
-|---|---|---|---|---|---|
-{updates}
-
-{update_ratios}
 
 ## Decoding
 
@@ -100,38 +79,20 @@ its sums in float32.
 The local trainer's iteration is {iteration_ratio:.1f} times as fast.
 """
 
-GAMES: dict[str, Settings] = {
-    "Bandit": {
-        "game": "Bandit",
-        "turns": {"max_tokens_per_turn": 48},
-        "demonstrations": {"episodes": 320, "mistakes": 1.0, "thought": "choose"},
-    },
-    "FrozenLake": {
-        "game": "FrozenLake",
-        "env_options": {"size": 4, "success_rate": 1.0, "min_path": 3, "text_format": "coord"},
-        "turns": {"max_turns": 5, "max_actions_per_turn": 1, "max_actions": 5, "max_tokens_per_turn": 96},
-        "demonstrations": {"episodes": 320, "moves": [1.0], "thought": "relative"},
-        "training": {"groups": 2, "minibatch": 16},
-    },
-}
-"""What is played: 40 steps of imitation on 8 episodes each, then groups as in a training run; all groups are kept.
-
-On FrozenLake two groups: padded rows of 64 episodes of five turns would take minutes and most of the memory.
-"""
-
-SHARED: Settings = {
-    "turns": {"example": False},
+BANDIT: Settings = {
+    "game": "Bandit",
+    "turns": {"max_tokens_per_turn": 48, "example": False},
+    "demonstrations": {"episodes": 320, "mistakes": 1.0, "thought": "choose"},
     "warm_start": {"epochs": 1, "batch": 8, "learning_rate": 1e-4},
     "training": {"groups": 8, "group_size": 8, "minibatch": 64, "filter": "none"},
 }
+"""What is played: 40 steps of imitation on 8 episodes each, then groups as in a training run; all groups are kept."""
+
 QUICK: Settings = {
     "demonstrations": {"episodes": 16},
     "training": {"groups": 2, "group_size": 2, "minibatch": 4},
 }
 """With ``--quick`` everything runs once and is small, to see whether it works."""
-
-PADDED_TOKENS = 4096
-"""Positions of padded rows that go forward and backward at a time: more need more memory, and are no faster."""
 
 DECODED = (16, 64)
 PROMPT, NEW = 16, 64
@@ -158,45 +119,40 @@ class Bench:
     quick: bool
     vllm: Path
 
-    def config(self, game: str, model: Path | None = None) -> Config:
-        """The run on a game, from a folder of weights."""
+    def config(self, model: Path | None = None) -> Config:
+        """The run, from a folder of weights."""
         model = model or self.model
-        settings = merged(merged(default_settings(game, str(model)), SHARED), {**GAMES[game], "model": str(model)})
-        settings = merged(settings, QUICK if self.quick else {})
-        return with_settings(Config(), settings)
+        settings = merged(merged(default_settings("Bandit", str(model)), BANDIT), {"model": str(model)})
+        return with_settings(Config(), merged(settings, QUICK if self.quick else {}))
 
-    def policy(self, game: str) -> Policy:
-        """The warm-started policy of a game."""
-        return Policy.build(self.config(game, self.warm(game)))
+    def policy(self) -> Policy:
+        """The warm-started policy."""
+        return Policy.build(self.config(self.warm))
 
-    def warm(self, game: str) -> Path:
-        """The folder of the model after a short imitation of a game's demonstrations; made once."""
-        folder = self.work / f"warm-{game}"
+    @property
+    def warm(self) -> Path:
+        """The folder of the model after a short imitation of demonstrations; made once."""
+        folder = self.work / "warm"
         if not folder.is_dir():
-            config = self.config(game)
-            print(f"{game}: imitating {config.demonstrations.episodes} demonstrations", flush=True)
+            config = self.config()
+            print(f"imitating {config.demonstrations.episodes} demonstrations", flush=True)
             warm_start(config, Policy.build(config), folder, Display(Console(quiet=True)))
         return folder
 
     @property
     def threads(self) -> int:
         """Of the CPU."""
-        return cpu_threads(self.config("Bandit"))
+        return cpu_threads(self.config())
 
     @property
     def dtype(self) -> str:
         """In which the model plays."""
-        return str(device_and_dtype(self.config("Bandit"))[1]).removeprefix("torch.")
-
-
-def updates(bench: Bench) -> Results:
-    """One update on all episodes of an iteration: each distinct prefix once, and padded rows."""
-    return {game: _update(bench, game) for game in GAMES}
+        return str(device_and_dtype(self.config())[1]).removeprefix("torch.")
 
 
 def decode(bench: Bench) -> Results:
     """Sampled tokens a second of the engine and of vLLM: groups on real prompts, and plain decoding."""
-    policy = bench.policy("Bandit")
+    policy = bench.policy()
     model, settings = policy.model, policy.config.training
     rollouts = RolloutWorker(policy.config, policy)
     processes = policy.processes("train", settings.groups)
@@ -244,7 +200,7 @@ def decode(bench: Bench) -> Results:
 def iteration(bench: Bench) -> Results:
     """Iterations of the local trainer in turns with steps of TRL's on the same levels."""
     config = with_settings(
-        bench.config("Bandit", bench.warm("Bandit")),
+        bench.config(bench.warm),
         {"warm_start": {"epochs": 0}, "training": {"iterations": bench.runs + 1, "save_every": bench.runs + 1}},
     )
     with tempfile.TemporaryDirectory(dir=bench.work) as temporary:
@@ -280,49 +236,7 @@ def iteration(bench: Bench) -> Results:
     return found
 
 
-PARTS: dict[str, Callable[[Bench], Results]] = {"update": updates, "decode": decode, "iteration": iteration}
-
-
-class _Work:
-    """An update on some trajectories, done in two ways; the learning rate is 0, so that every run does the same."""
-
-    def __init__(self, policy: Policy, trajectories: list[Trajectory]) -> None:
-        self.settings, self.trajectories = policy.config.training, trajectories
-        self.learner = Learner(
-            policy.model,
-            adamw(policy.model, 0.0, weight_decay=0.0),
-            policy.engine.bias,
-            longest=policy.config.turns.max_tokens_per_episode,
-        )
-        self.advantages = torch.randn(len(trajectories), generator=torch.Generator().manual_seed(0))
-        self.batch = Batch.of(trajectories)
-
-    def shared(self) -> None:
-        """As the local trainer does it."""
-        update(self.learner, self.trajectories, self.advantages, self.settings, 0)
-
-    def padded(self) -> None:
-        """As rows of like length, padded to the longest; their gradients are summed up."""
-        learner, rows = self.learner, self.padded_rows()
-        targets = targets_of(learner, self.batch, self.trajectories, self.advantages, self.settings)
-        learner.optimiser.zero_grad(set_to_none=True)
-        with patch.object(scoring, "shares_prefixes", lambda model: False):
-            for some in rows:
-                part = self.batch.rows(some)
-                terms, _ = policy_terms(learner, part, cut(targets, some, part), self.settings)
-                (torch.stack(list(terms.values())).sum() * len(some) / len(self.trajectories)).backward()
-        torch.nn.utils.clip_grad_norm_(learner.model.parameters(), self.settings.max_grad_norm)
-        learner.optimiser.step()
-
-    def padded_rows(self) -> list[Tensor]:
-        """The rows that go forward together."""
-        lengths = self.batch.attention.sum(1)
-        parts: list[list[int]] = [[]]
-        for row in lengths.argsort().tolist():
-            if parts[-1] and (len(parts[-1]) + 1) * int(lengths[row]) > PADDED_TOKENS:
-                parts.append([])
-            parts[-1].append(row)
-        return [torch.tensor(part) for part in parts]
+PARTS: dict[str, Callable[[Bench], Results]] = {"decode": decode, "iteration": iteration}
 
 
 class _TakesTurns(Display):
@@ -338,29 +252,12 @@ class _TakesTurns(Display):
         self.theirs.append(self.peer.ask({}))
 
 
-def _update(bench: Bench, game: str) -> Results:
-    policy = bench.policy(game)
-    rollouts = RolloutWorker(policy.config, policy)
-    trajectories = rollouts.play(0, rollouts.instances(0))[0]
-    work = _Work(policy, trajectories)
-    seconds = _interleaved(bench.runs, {"shared": work.shared, "padded": work.padded})
-    found: Results = _medians(seconds)
-    found["ratio"] = found["padded"] / found["shared"]
-    found |= {
-        "tokens": int(work.batch.attention.sum()),
-        "distinct": len(PrefixTree.of(work.batch.ids, work.batch.attention).ids),
-        "sampled": _count_sampled(trajectories),
-    }
-    _say(f"update, {game}", {name: found[name] for name in ("shared", "padded")}, "s")
-    return found
-
-
 def _vllm(bench: Bench, length: int) -> tuple[Peer | None, str]:
     """The peer, or why there is none."""
     if not bench.vllm.is_file():
         return None, f"there is no {bench.vllm}: `make test-openrlhf` installs vLLM for the CPU"
     settings = {
-        "model": str(bench.warm("Bandit")),
+        "model": str(bench.warm),
         "dtype": bench.dtype,
         "rows": max(DECODED),
         "length": max(length, PROMPT + NEW),
@@ -377,17 +274,6 @@ def _sample(engine: Engine, request: Mapping[str, Any], seed: int) -> float:
     started = time.perf_counter()
     replies = sample(engine, prompts, [request["tokens"]] * len(prompts), temperature=1.0, seed=seed)
     return sum(len(reply.ids) for reply in replies) / (time.perf_counter() - started)
-
-
-def _interleaved(runs: int, work: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Seconds of each by turns; the first of each only warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in work}
-    for run in range(runs + 1):
-        for name, do in work.items():
-            started = time.perf_counter()
-            do()
-            seconds[name] += [time.perf_counter() - started] if run else []
-    return seconds
 
 
 def _medians(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -459,7 +345,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _page(results: Results) -> str:
     """The page of these results."""
     found, compared = results["decode"], results["iteration"]
-    training, limit = SHARED["training"], GAMES["Bandit"]["turns"]["max_tokens_per_turn"]
+    training, limit = BANDIT["training"], BANDIT["turns"]["max_tokens_per_turn"]
     titles = {"groups": "groups"} | {name: f"{name} rows" for name in found if name.isdigit()}
     rows = []
     for name, title in titles.items():
@@ -478,13 +364,6 @@ def _page(results: Results) -> str:
         threads=results["threads"],
         runs=results["runs"],
         machine=results["machine"],
-        padded_tokens=PADDED_TOKENS,
-        updates="\n".join(_update_rows(results)),
-        update_ratios=" ".join(
-            f"On {TITLES[game]}, sharing prefixes is {one['ratio']:.1f} times as fast, of at most "
-            f"{one['tokens'] / one['distinct']:.1f} where all time goes by tokens."
-            for game, one in results["update"].items()
-        ),
         groups=f"{training['groups']} prompts of {found['prompt_tokens']:.0f} tokens, {training['group_size']} replies "
         f"to each of at most {limit}",
         prompt=PROMPT,
@@ -497,20 +376,6 @@ def _page(results: Results) -> str:
         iterations="\n".join(steps),
         iteration_ratio=compared["ratio"],
     )
-
-
-def _update_rows(results: Results) -> list[str]:
-    """The table of updates."""
-    rows = []
-    for game, one in results["update"].items():
-        tokens = f"{one['tokens']:,} / {one['distinct']:,} / {one['sampled']:,}"
-        for way, title in (("shared", "shared prefixes"), ("padded", "padded rows")):
-            seconds = one[way]
-            distinct = f"{one['distinct'] / seconds:,.0f}" if way == "shared" else "-"
-            rows.append(
-                f"| {TITLES[game]} | {tokens} | {title} | {seconds:.2f} | {one['tokens'] / seconds:,.0f} | {distinct} |"
-            )
-    return rows
 
 
 if __name__ == "__main__":

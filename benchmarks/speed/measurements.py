@@ -195,7 +195,7 @@ TASKS: tuple[Task, ...] = (
 
 
 #: Other suites, each measured in a virtual environment of its own by ``benchmarks.speed.peer_tasks``.
-PEERS = ("envpool", "jumanji", "gem-llm", "textarena", "gym-sokoban", "minigrid")
+PEERS = ("envpool", "jumanji", "gem-llm", "textarena", "gym-sokoban")
 
 _SPENT = "import time; print(time.process_time())"
 _FIRST = """
