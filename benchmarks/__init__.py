@@ -1,12 +1,14 @@
 """Measurements and experiments of the repository; they are not part of the installed packages."""
 
 import argparse
+import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-__all__ = ["machine", "made_folder", "numbered"]
+__all__ = ["machine", "made_folder", "numbered", "page_parser", "write_results"]
 
 
 def machine(*packages: str) -> str:
@@ -32,6 +34,23 @@ def made_folder(text: str) -> Path:
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text} cannot be made: {error.strerror}; name another folder.") from error
     return Path(text)
+
+
+def page_parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """The parser of a measurement, with the first paragraph of its module's docstring and the folder of its page."""
+    about = (about or "").split("\n\n")[0]
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    here = Path(__file__).parent
+    parser.add_argument("--out", type=made_folder, default=here, metavar="DIR", help="folder of the page and results")
+    return parser
+
+
+def write_results(folder: Path, name: str, results: Mapping[str, Any], page: str) -> None:
+    """Write the results of a measurement as JSON, and its page."""
+    from ragen_gym.core.storage import write_atomic  # which programs that are compared with ours lack
+
+    write_atomic(folder / f"{name}.json", json.dumps(results, indent=1) + "\n")
+    write_atomic(folder / f"{name}.md", page)
 
 
 def numbered(machines: Sequence[str]) -> str:

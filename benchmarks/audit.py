@@ -14,6 +14,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,50 +36,14 @@ _ATTEMPTS = 8
 _INSTALLERS = 4  # that wait for the network more than they work
 _SLOW_SECONDS = 20  # of a check of an environment that takes seconds to make
 
-
-#: gym needs numpy before 2, which newer builds of pyarrow do not take; gym-sokoban imports pkg_resources.
-_RAGEN = (
-    "gym-sokoban",
-    "gym",
-    "gymnasium",
-    "numpy<2",
-    "pyarrow<22",
-    "setuptools<81",
-    "matplotlib",
-    "omegaconf",
-    "pillow",
-    "datasets",
-)
-#: What ``--install`` puts into an interpreter for each library. None needs a GPU build of torch, which pip takes on
-#: Linux unless ``PIP_EXTRA_INDEX_URL`` names PyTorch's CPU index.
-PACKAGES = {
-    "toys": ("gymnasium", "minigrid"),
-    "ragen": _RAGEN,
-    "vagen-legacy": (*_RAGEN, "torch", "hydra-core", "together", "wandb", "openai", "scipy"),
-    "gemllm": ("gem-llm",),
-    "textarena": ("textarena", "numpy"),
-    "skyrl": ("skyrl-gym",),
-    "rg": ("reasoning-gym",),
-    "openenv": ("openenv", "textarena", "numpy"),
-    "verifiers": ("verifiers", "textarena", "numpy", "datasets"),
-}
-
-
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+PACKAGES: dict[str, list[str]] = TABLES["packages"]
+FALSE_ALARMS = {(row["target"], row["check"]): row["why"] for row in TABLES["false_alarms"]}
 #: Of the repositories that the table below was made with.
 _REVISIONS = (
     "RAGEN at 5eb79b8, VAGEN at 2936322 and its branch vagen-legacy at 787c7e2, OpenEnv's environments at 385de5eb, "
     "verifiers' environments at a60a606."
 )
-_FEW_WORDS = "its word list cannot be had offline and was a short one of ours"
-_SECRET = "what it hides is what the game asks for"
-#: Findings that are reproduced and yet say nothing against the environment, by target and check, with the reason.
-FALSE_ALARMS = {
-    ("textarena:Hangman-v0", "levels_repeat"): _FEW_WORDS,
-    ("textarena:Wordle-v0", "levels_repeat"): _FEW_WORDS,
-    ("gem:game:GuessTheNumber-v0-easy", "text_hides_state"): _SECRET,
-    ("gem:game:Mastermind-v0-easy", "text_hides_state"): _SECRET,
-    ("textarena:Mastermind-v0", "text_hides_state"): _SECRET,
-}
 
 
 @dataclass(frozen=True)
@@ -96,122 +61,10 @@ class Subject:
     checks: Sequence[str] = ()  # only these, where an environment takes seconds to make
 
 
-def _several(library: str, venv: str, *targets: str, **rest: Any) -> list[Subject]:
-    return [Subject(library, venv, target, **rest) for target in targets]
-
-
-def _boxed(*words: str) -> list[str]:
-    return [f"\\boxed{{{word}}}" for word in words]
-
-
-_VAGEN = {"env_config": {"render_mode": "text"}}
-_VAGEN_REPLIES = [f"<think>go</think><answer>{word}</answer>" for word in ("Up", "Down", "Left", "Right")]
-_SEED_CHECKS = [
-    name for name in CHECKS if name.startswith(("seed_repeats", "reset_clean", "global_random", "group_level"))
-]
-_GUESSES = [{"message": f"[{word}]"} for word in ("apple", "table", "stone", "light", "water", "music")]
-
-SUBJECTS: list[Subject] = [
-    *_several("ragen-gym", "", *(spec.id for spec in TABLE.values())),
-    *_several(
-        "Gymnasium, toy text", "toys", "FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1"
-    ),
-    *_several(
-        "Minigrid",
-        "toys",
-        "minigrid:MiniGrid-Empty-Random-6x6-v0",
-        "minigrid:MiniGrid-DoorKey-5x5-v0",
-        "minigrid:MiniGrid-FourRooms-v0",
-        "minigrid:BabyAI-GoToObj-v0",
-    ),
-    Subject(
-        "gym-sokoban", "ragen", "gym_sokoban.envs.sokoban_env:SokobanEnv", options={"dim_room": [7, 7], "num_boxes": 1}
-    ),
-    Subject("RAGEN", "ragen", "ragen.env.sokoban.env:SokobanEnv", "RAGEN"),
-    Subject("RAGEN", "ragen", "ragen.env.frozen_lake.env:FrozenLakeEnv", "RAGEN"),
-    Subject("RAGEN", "ragen", "ragen.env.bandit.env:BanditEnv", "RAGEN"),
-    Subject("VAGEN", "ragen", "vagen.envs.sokoban.sokoban_env:Sokoban", "VAGEN", _VAGEN, _VAGEN_REPLIES),
-    Subject("VAGEN", "ragen", "vagen.envs.frozenlake.frozenlake_env:FrozenLake", "VAGEN", _VAGEN, _VAGEN_REPLIES),
-    Subject("VAGEN, legacy branch", "vagen-legacy", "audit_vagen:frozen_lake", "VAGEN-legacy", actions=_VAGEN_REPLIES),
-    Subject(
-        "VAGEN, legacy branch",
-        "vagen-legacy",
-        "audit_vagen:sokoban",
-        "VAGEN-legacy",
-        actions=_VAGEN_REPLIES,
-        train="audit_vagen:train_seeds",
-        test="audit_vagen:test_seeds",
-    ),
-    *_several(
-        "GEM",
-        "gemllm",
-        "gem:game:Sokoban-v0-easy",
-        "gem:game:GuessTheNumber-v0-easy",
-        "gem:game:Mastermind-v0-easy",
-        "gem:game:Minesweeper-v0-easy",
-    ),
-    Subject("GEM", "gemllm", "gem:game:FifteenPuzzle-v0-easy", actions=_boxed("up", "down", "left", "right")),
-    Subject("GEM", "gemllm", "gem:game:TowerofHanoi-v0-easy", actions=_boxed("A B", "A C", "B A", "B C", "C A", "C B")),
-    *_several(
-        "TextArena",
-        "textarena",
-        "textarena:Hangman-v0",
-        "textarena:Sokoban-v0",
-        "textarena:FrozenLake-v0",
-        "textarena:Mastermind-v0",
-        "textarena:Minesweeper-v0",
-        "textarena:LightsOut-v0",
-    ),
-    Subject("TextArena", "textarena", "textarena:Wordle-v0", checks=_SEED_CHECKS),
-    *_several("SkyRL-gym", "skyrl", "skyrl:gsm8k", "skyrl:gsm8k_multi_turn", "skyrl:aime"),
-    *_several(
-        "reasoning-gym",
-        "rg",
-        "reasoning-gym:countdown",
-        "reasoning-gym:sokoban",
-        "reasoning-gym:leg_counting",
-        "reasoning-gym:propositional_logic",
-        "reasoning-gym:knights_knaves",
-        "reasoning-gym:maze",
-    ),
-    Subject(
-        "OpenEnv",
-        "openenv",
-        "openenv:textarena_env.server.environment:TextArenaEnvironment",
-        "OpenEnv/envs",
-        actions=_GUESSES,
-        checks=_SEED_CHECKS,
-    ),
-    *_several(
-        "OpenEnv",
-        "openenv",
-        "openenv:grid_world_env.server.grid_world_environment:GridWorldEnvironment",
-        repository="OpenEnv/envs",
-    ),
-    Subject(
-        "OpenEnv",
-        "openenv",
-        "openenv:maze_env.server.maze_env_environment:MazeEnvironment",
-        "OpenEnv/envs",
-        actions=[{"action": number} for number in range(4)],
-    ),
-    Subject(
-        "OpenEnv",
-        "openenv",
-        "openenv:connect4_env.server.connect4_environment:Connect4Environment",
-        "OpenEnv/envs",
-        actions=[{"column": number} for number in range(7)],
-    ),
-    Subject("verifiers", "verifiers", "verifiers:verifiers.v1.tasksets.textarena", options={"game": "Wordle-v0"}),
-    *(
-        Subject("verifiers", "verifiers", f"verifiers:{name}", f"verifiers/environments/{folder}")
-        for name, folder in (
-            ("reverse_text", "reverse_text"),
-            ("color_codeword", "color_codeword"),
-            ("kuhn_poker", "kuhn_poker"),
-            ("gsm8k", "gsm8k"),
-        )
-    ),
+SUBJECTS = [
+    Subject(target=target, **row)
+    for row in TABLES["subjects"]
+    for target in row.pop("targets", None) or [spec.id for spec in TABLE.values()]
 ]
 
 
@@ -367,11 +220,12 @@ def unreproduced(evidence: str, python: str, path: Sequence[str]) -> str:
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
     """The page in Markdown."""
-    order = [(subject.library, subject.target) for subject in SUBJECTS]
-    rows = sorted(
-        (row for row in rows if (row["library"], row["target"]) in order),
-        key=lambda row: order.index((row["library"], row["target"])),
-    )
+    recorded = {(row["library"], row["target"]): row for row in rows}
+    rows = [
+        recorded.get((each.library, each.target))
+        or {"library": each.library, "target": each.target, "left_out": "not run yet"}
+        for each in SUBJECTS
+    ]
     audited = [row for row in rows if "checks" in row]
     found = [(row, check) for row in audited for check in row["checks"] if check["status"] == "finding"]
     severities = Counter(check["severity"] for _, check in found)
@@ -400,13 +254,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         cells += [str(counts[severity] or "-") for severity in SEVERITIES]
         cells += [str(row["counts"][status]) for status in ("passed", "not applicable")]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "## Findings",
-        "",
-        "Errors and warnings. The notes, and the evidence of all, are in `audit.json`.",
-        "",
-    ]
+    lines += ["", "## Findings", ""]
+    lines += ["Errors and warnings. The notes, and the evidence of all, are in `audit.json`.", ""]
     for library in dict.fromkeys(row["library"] for row in audited):
         shown = [(row, check) for row, check in found if row["library"] == library and check["severity"] != "note"]
         if not shown:
@@ -420,17 +269,10 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
             lines.append(f"| `{row['target']}` | {check['severity']}: {check['check']} | {detail[:300]} | {again} |")
         lines.append("")
     left_out = [row for row in rows if "left_out" in row]
-    known = {(row["library"], row["target"]) for row in rows}
-    for subject in SUBJECTS:
-        if (subject.library, subject.target) not in known:
-            left_out.append({"library": subject.library, "target": subject.target, "left_out": "not run yet"})
     if left_out:
-        lines += [
-            "## Left out",
-            "",
-            *(f"- {row['library']}, `{row['target']}`: {row['left_out'][:200]}" for row in left_out),
-            "",
-        ]
+        lines += ["## Left out", ""]
+        lines += [f"- {row['library']}, `{row['target']}`: {row['left_out'][:200]}" for row in left_out]
+        lines.append("")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Distance of held-out levels from training levels: near duplicates, suites, and the cost of the splits.
+"""Distance of held-out levels from training levels: near duplicates, and what the suites hold.
 
 ``python -m benchmarks.heldout`` writes ``heldout.md``, in a minute or a few. Two levels are near duplicates where they
 are of one family: a rotation or a reflection of the same room with the player elsewhere, or of the same lake with start
@@ -8,7 +8,6 @@ and goal exchanged (``ragen_gym.games.game.Game.family``).
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import machine
 from ragen_gym.bench.suites import SUITES, Split, load_suite
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.core.stats import percent
@@ -35,7 +33,6 @@ __all__ = ["main"]
 HERE = Path(__file__).parent
 GAMES = {"Sokoban": "Sokoban, 6x6, one box", "LargeSokoban": "LargeSokoban", "FrozenLake": "FrozenLake, 4x4"}
 BLOCK = 4096  # levels that are generated at a time
-REPEATS = 5  # timings of each split, of which the shortest counts
 
 PAGE = """\
 # Held-out levels
@@ -71,17 +68,6 @@ and the other protocols of papers have instances of all splits; those of the ban
 | suite | split | instances | levels | families | in `split=None` | in `split="train"` |
 |---|---|---|---|---|---|---|
 {suites}
-
-## What the splits cost
-
-Levels a second of CPU time, {timed:,} at a time, the shortest of {repeats} times, taken in turn. A split costs as many
-draws as it takes to meet a level of its own, so what matters is its share of the levels that are drawn.
-
-| levels | split | levels a second |
-|---|---|---|
-{speeds}
-
-Machine: {machine}.
 """
 
 
@@ -90,7 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.heldout", description=(__doc__ or "").split("\n\n")[1])
     parser.add_argument("--levels", type=int, default=1000, help="test levels of each game (default: 1000)")
     parser.add_argument("--draws", type=int, default=40_000, help="levels that training draws (default: 40000)")
-    parser.add_argument("--timed", type=int, default=2000, help="levels that are timed at once (default: 2000)")
     parser.add_argument("--page", type=Path, default=HERE / "heldout.md", help="where the page goes")
     arguments = parser.parse_args(argv)
     games, draws = {title: build_game(TABLE[name], {}) for name, title in GAMES.items()}, arguments.draws
@@ -102,12 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             _moved(title, game, arguments.levels, draws) for title, game in games.items() if isinstance(game, Sokoban)
         ),
         suites="\n".join(_of_suite(name, split, draws) for name in SUITES for split in load_suite(name).splits),
-        timed=arguments.timed,
-        repeats=REPEATS,
-        speeds="\n".join(
-            _speeds(title, game, split, arguments.timed) for title, game in games.items() for split in ("train", "test")
-        ),
-        machine=machine(),
     )
     write_atomic(arguments.page, page)
     print(page)
@@ -188,16 +167,6 @@ def _of_suite(suite: str, split: Split, draws: int) -> str:
         families = drawn(game, source, draws)
         cells.append(percent(float(np.mean([family in families for family in split.families]))))
     return f"| {' | '.join(cells)} |"
-
-
-def _speeds(title: str, game: Game, split: str, count: int) -> str:
-    best = float("inf")
-    for repeat in range(REPEATS + 1):  # the first compiles
-        began = time.process_time()
-        game.generate(episode_keys(stream_key(repeat, Stream.LEVEL), 0, count), split)
-        if repeat:
-            best = min(best, time.process_time() - began)
-    return f"| {title} | `{split}` | {count / best:,.0f} |"
 
 
 if __name__ == "__main__":

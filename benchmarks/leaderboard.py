@@ -1,15 +1,14 @@
 """Language models and other agents on the suites, in one table with what each cost.
 
 ``python -m benchmarks.leaderboard --checkpoint "after SFT=FOLDER" --checkpoint "after RL=FOLDER"``: each agent plays
-each suite into a run folder of its own under ``--out``, so the command may be stopped and repeated, or given one row at
-a time; episodes that are there are not played again. ``--server "vLLM=MODEL@http://127.0.0.1:8000/v1"`` adds a model
+each suite into a folder of its own under ``--runs``, so the command may be stopped and repeated, or given one row at a
+time; episodes that are there are not played again. ``--server "vLLM=MODEL@http://127.0.0.1:8000/v1"`` adds a model
 behind a server, such as ``vllm serve FOLDER --dtype bfloat16`` or llama.cpp's ``llama-server``: the same model there
 and here should agree, and a server that is killed midway costs no episode, as the next command plays what failed. A row
 that is called like another one and after a comma something more, such as ``after SFT, vLLM``, stands next to it, and is
 compared with it.
 
-Written are ``leaderboard.json``, ``leaderboard.md`` and, for each suite that a language model has played, a page with
-ten of its episodes in the viewer.
+Written are ``leaderboard.json`` and ``leaderboard.md``.
 """
 
 from __future__ import annotations
@@ -20,18 +19,16 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, made_folder, numbered
+from benchmarks import machine, numbered, page_parser, write_results
 from ragen_agent.agents.hf import weights_hash
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.compare import compare_results
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
-from ragen_gym.bench.report.benchmark_page import page
 from ragen_gym.bench.report.leaderboard import published_table, rates_table, split_rate
 from ragen_gym.bench.report.tables import sentences
 from ragen_gym.bench.results import BenchResults, load_results
@@ -46,10 +43,7 @@ from ragen_gym.core.threads import wait_passively
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
 SUITES = ("ragen-v1", "generalization")
-SHOWN = 10
-"""Episodes in the viewer of a suite's page."""
 
 PAGE = """\
 # Leaderboard
@@ -86,7 +80,7 @@ SUITE = """
 |---|---|---|---|---|---|---|---|---|---|---|
 {overall}
 {said}
-{splits}{published}{differences}{viewer}"""
+{splits}{published}{differences}"""
 
 
 @dataclass(frozen=True)
@@ -94,26 +88,21 @@ class Row:
     """An agent of the leaderboard."""
 
     name: str  # as ``--rows`` and the table say it; the name of its run folders
-    spec: Callable[[], str]  # of ``make_agent``; fetches a model if need be
+    agent: str  # of ``make_agent``; of a language model in this process its name or folder
     model: bool = False  # whether it is a language model
     server: str = ""  # the address of the server that it is behind
 
-
-def _named(model: str) -> Callable[[], str]:
-    def spec() -> str:
+    def spec(self) -> str:
+        """As ``make_agent`` takes it; fetches a model if need be."""
         from ragen_agent.models.named_models import model_folder
 
-        return f"hf:{model_folder(model)}"
-
-    return spec
+        return f"hf:{model_folder(self.agent)}" if self.model and not self.server else self.agent
 
 
 ROWS = (
-    Row("random", lambda: "random"),
-    Row("greedy", lambda: "greedy"),
-    Row("oracle", lambda: "oracle"),
-    Row("SmolLM2-135M untrained", _named("smollm2-135m"), model=True),
-    Row("Gemma 3 270M untrained", _named("gemma3-270m"), model=True),
+    *(Row(name, name) for name in ("random", "greedy", "oracle")),
+    Row("SmolLM2-135M untrained", "smollm2-135m", model=True),
+    Row("Gemma 3 270M untrained", "gemma3-270m", model=True),
 )
 
 
@@ -121,12 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Plays what is missing, writes; returns the exit code."""
     arguments = _parser().parse_args(argv)
     wait_passively()  # before torch is loaded
-    checkpoints = dict(map(_checkpoint, arguments.checkpoint))
-    rows = [
-        *ROWS,
-        *(Row(name, partial(str, f"hf:{folder}"), model=True) for name, folder in checkpoints.items()),
-        *map(_server, arguments.server),
-    ]
+    rows = [*ROWS, *map(_checkpoint, arguments.checkpoint), *map(_server, arguments.server)]
     place = {row.name: number for number, row in enumerate(rows)}
     rows.sort(key=lambda row: place.get(row.name.rpartition(", ")[0], place[row.name]))
     unknown = set(arguments.rows or ()) - {row.name for row in rows}
@@ -134,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(f"no row is called {', '.join(sorted(unknown))}: there are {', '.join(r.name for r in rows)}.")
     chosen = [row for row in rows if not arguments.rows or row.name in arguments.rows]
     suites = [load_suite(name) for name in arguments.suite]
-    file = arguments.page / "leaderboard.json"
+    file = arguments.out / "leaderboard.json"
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"suites": {}}
     results["max_tokens"] = arguments.max_tokens
     for suite in suites:
@@ -157,33 +141,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.leaderboard", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = page_parser("leaderboard", __doc__)
     parser.add_argument("--suite", nargs="+", default=SUITES, metavar="SUITE", help=f"default: {' '.join(SUITES)}")
     parser.add_argument("--split", nargs="+", default=(), metavar="SPLIT", help="of the suites (default: all of them)")
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="agents to play now (default: all of them)")
-    parser.add_argument(
-        "--checkpoint", action="append", default=[], metavar="NAME=FOLDER", help="one more language model; repeatable"
-    )
-    parser.add_argument(
-        "--server", action="append", default=[], metavar="NAME=MODEL@URL", help="one more behind a server; repeatable"
-    )
+    for name, form, what in (
+        ("--checkpoint", "NAME=FOLDER", "one more language model; repeatable"),
+        ("--server", "NAME=MODEL@URL", "one more behind a server; repeatable"),
+    ):
+        parser.add_argument(name, action="append", default=[], metavar=form, help=what)
     parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="of a reply (default: 128)")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N levels of each split (default: all)")
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="replies at once (default: 64)")
-    parser.add_argument("--out", type=Path, default=Path("runs/leaderboard"), metavar="DIR", help="the runs' folder")
-    parser.add_argument(
-        "--page", type=made_folder, default=HERE, metavar="DIR", help="the page's folder (default: here)"
-    )
+    parser.add_argument("--runs", type=Path, default=Path("runs/leaderboard"), metavar="DIR", help="the runs' folder")
     return parser
 
 
-def _checkpoint(text: str) -> tuple[str, str]:
+def _checkpoint(text: str) -> Row:
     name, equals, folder = text.partition("=")
     if not (name and equals and Path(folder).is_dir()):
         raise SystemExit(f"--checkpoint {text}: write it as NAME=FOLDER, with the folder of a model.")
-    return name, folder
+    return Row(name, folder, model=True)
 
 
 def _server(text: str) -> Row:
@@ -191,20 +169,21 @@ def _server(text: str) -> Row:
     model, at, url = target.rpartition("@")
     if not (name and model and at and url):
         raise SystemExit(f"--server {text}: write it as NAME=MODEL@URL, such as vLLM=smollm2@http://127.0.0.1:8000/v1.")
-    return Row(name, partial(str, f"openai:{model}"), model=True, server=url)
+    return Row(name, f"openai:{model}", model=True, server=url)
 
 
 def _folder(row: Row, suite: Suite, out: Path) -> Path:
     return out / suite.name / row.name.replace(" ", "-").lower()
 
 
-def _cost_file(row: Row, suite: Suite, out: Path) -> Path:
-    return _folder(row, suite, out).with_suffix(".cost.json")
+def _cost_file(folder: Path) -> Path:
+    return folder.with_suffix(".cost.json")
 
 
 def _play(row: Row, suite: Suite, arguments: argparse.Namespace) -> None:
     """Plays what is missing of one run, and adds what it took to the run's cost."""
-    folder, file = _folder(row, suite, arguments.out), _cost_file(row, suite, arguments.out)
+    folder = _folder(row, suite, arguments.runs)
+    file = _cost_file(folder)
     cost = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"seconds": 0.0, "cpu_seconds": 0.0}
     wanted = {split.name: len(split.levels[: arguments.limit]) for split in suite.splits}
     wanted = {name: count for name, count in wanted.items() if not arguments.split or name in arguments.split}
@@ -258,9 +237,8 @@ def _results(row: Row, suite: Suite, out: Path) -> BenchResults:
 
 def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str, Any]:
     """What the page says of a run."""
-    run = _results(row, suite, arguments.out)
+    run = _results(row, suite, arguments.runs)
     summary = score_results(run)
-    file = _cost_file(row, suite, arguments.out)
     overall = summary["overall"]
     splits = {
         name: {
@@ -280,7 +258,7 @@ def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str
         "episodes": overall["episodes"],
         "tokens": overall["tokens"],
         "sentences": sentences(summary),
-        **json.loads(file.read_text(encoding="utf-8")),
+        **json.loads(_cost_file(_folder(row, suite, arguments.runs)).read_text(encoding="utf-8")),
         "splits": splits,
     }
 
@@ -288,14 +266,14 @@ def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str
 def _write(
     results: dict[str, Any], rows: Sequence[Row], suites: Sequence[Suite], arguments: argparse.Namespace
 ) -> None:
-    """Writes the results, the page, and the pages of the viewer."""
+    """Writes the results and the page."""
     order = {row.name: place for place, row in enumerate(rows)}
     for suite in suites:
         entry = results["suites"][suite.name]
         entry["rows"] = dict(sorted(entry["rows"].items(), key=lambda item: order.get(item[0], len(order))))
         models = [row for row in rows if row.model and entry["rows"].get(row.name, {}).get("episodes")]
-        models = [row for row in models if (_folder(row, suite, arguments.out) / "run.json").is_file()]
-        runs = [_results(row, suite, arguments.out) for row in models]
+        models = [row for row in models if (_folder(row, suite, arguments.runs) / "run.json").is_file()]
+        runs = [_results(row, suite, arguments.runs) for row in models]
         if runs:
             compared = [compare_results(run, other) for run, other in _pairs(runs)]
             entry["differences"] = entry.get("differences", {}) | {  # those of runs that are elsewhere stay
@@ -304,10 +282,7 @@ def _write(
                 }
                 for each in compared
             }
-            text = page(_ten(runs), [score_results(run) for run in runs], compared)
-            write_atomic(arguments.page / f"leaderboard-{suite.name}.html", text)
-    write_atomic(arguments.page / "leaderboard.json", json.dumps(results, indent=1) + "\n")
-    write_atomic(arguments.page / "leaderboard.md", _page(results))
+    write_results(arguments.out, "leaderboard", results, _page(results))
 
 
 def _pairs(runs: Sequence[BenchResults]) -> list[tuple[BenchResults, BenchResults]]:
@@ -319,20 +294,6 @@ def _pairs(runs: Sequence[BenchResults]) -> list[tuple[BenchResults, BenchResult
             pairs.append((run, other or last))
         last = last if other else run
     return pairs
-
-
-def _ten(runs: Sequence[BenchResults]) -> list[BenchResults]:
-    """The runs with ten episodes in all: of each agent in turn the next split's first level, then its second."""
-    places = {split.name: place for place, split in enumerate(runs[0].suite.splits)}
-    queues = [sorted(run.records, key=lambda record: (record.index, places[record.split])) for run in runs]
-    turns = [(place, number) for number in range(SHOWN) for place in range(len(runs))][:SHOWN]
-    chosen = [
-        # Each agent begins with another split, so that the episodes are of as many games as possible.
-        tuple(queue[(number * len(runs) + place) % len(queue)] for agent, number in turns if agent == place)
-        for place, queue in enumerate(queues)
-        if queue
-    ]
-    return [replace(run, records=records) for run, records in zip(runs, chosen, strict=True)]
 
 
 def _page(results: Mapping[str, Any]) -> str:
@@ -365,9 +326,7 @@ def _suite(suite: Suite, entry: Mapping[str, Any], machines: Sequence[str]) -> s
         for sentence, names in agents.items()
     )
     reasons = "".join(f"\n{name} was not measured: {reason}\n" for name, reason in left_out.items())
-    model = any(row["model"] for row in measured.values())
     instances = sum(len(split.levels) for split in suite.splits)
-    viewer = f"\n[Ten of the episodes](leaderboard-{suite.name}.html), in the viewer.\n" if model else ""
     return SUITE.format(
         name=suite.name,
         about=suite.about,
@@ -376,7 +335,6 @@ def _suite(suite: Suite, entry: Mapping[str, Any], machines: Sequence[str]) -> s
         splits=splits,
         published=published,
         differences=differences + reasons,
-        viewer=viewer,
     )
 
 

@@ -3,13 +3,12 @@
 Two comparisons, each of the local trainer with OpenRLHF from the same warm-started model, with the same settings,
 levels and seed: the small model on the default game, and a pretrained one by the recipe ``smollm2-135m-bandit``. The
 small model is trained a third time, by OpenRLHF with engines that play ahead of training (``openrlhf.staleness=1``).
-Written are ``openrlhf.json``, ``openrlhf.md`` and a picture of each comparison. A run that exists already goes on where
+Written are ``openrlhf.json`` and ``openrlhf.md``. A run that exists already goes on where
 it stopped and is not repeated, and ``--only`` leaves the other comparison's figures as they are.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import machine, made_folder
+from benchmarks import machine, page_parser, write_results
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.io import read_openrlhf
 from ragen_agent.config.presets import default_settings, read_recipe
@@ -29,11 +28,10 @@ from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.run.console import Display
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.stats import Rate
-from ragen_gym.core.storage import read_json_lines, write_atomic
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
 RECIPE = "smollm2-135m-bandit"
 ROWS = (("local", "local"), ("openrlhf", "OpenRLHF"), ("ahead", "OpenRLHF, playing ahead"))
 PHASES = ("rollout", "score", "train", "synchronise", "own")
@@ -57,8 +55,6 @@ computes in float32; OpenRLHF runs Ray, vLLM and DeepSpeed in bfloat16. Machine:
 |---|---|---|---|---|
 {rows}
 
-![success by iteration](openrlhf.svg)
-
 {agreement}
 {ahead}On a machine like this one most of a step's time is spent outside the small model, so these times measure the
 overhead of the distributed stack, which is made for GPUs and models that fill them.
@@ -73,8 +69,6 @@ bfloat16 and keep float32 weights for the optimiser. Machine: {machine}.
 | trainer | before | after | seconds an iteration | sampled tokens/s of the rollout |
 |---|---|---|---|---|
 {rows}
-
-![success by iteration](openrlhf_real.svg)
 
 | trainer | rollout | log-probs of the rows | update | weights to vLLM | this project's own code |
 |---|---|---|---|---|---|
@@ -103,9 +97,8 @@ says what engines of their own would save. `mismatch_kl`, of the weights that pl
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs what is not there yet, writes the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = page_parser("openrlhf", __doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/benchmark-openrlhf"), help="folder for the runs")
-    parser.add_argument("--out", type=made_folder, default=HERE, help="folder for the results (default: this page's)")
     parser.add_argument("--only", choices=("small", "real"), help="one comparison alone")
     parser.add_argument("--iterations", type=int, default=40, help="of the small model (default 40)")
     parser.add_argument("--real-iterations", type=int, default=20, help="of the pretrained model (default 20)")
@@ -123,11 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         few = {"training": {"iterations": options.real_iterations}, "evaluation": {"levels": options.real_levels}}
         base = merged(merged(default_settings(recipe["game"], recipe["model"]), recipe), few)
         results["real"] = _pair(options.runs / "real", base, distributed)
-    write_atomic(file, json.dumps(results, indent=1) + "\n")
-    for name, picture in (("small", "openrlhf.svg"), ("real", "openrlhf_real.svg")):
-        if name in results:
-            _plot(results[name], options.out / picture)
-    write_atomic(options.out / "openrlhf.md", _page(results))
+    write_results(options.out, "openrlhf", results, _page(results))
 
 
 def _pair(runs: Path, base: Settings, distributed: Settings, ahead: Settings | None = None) -> dict[str, Any]:
@@ -204,36 +193,6 @@ def _result(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _plot(results: Mapping[str, Any], path: Path) -> None:
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasSVG(figure)
-    axes = figure.add_subplot()
-    for (name, label), color in zip(ROWS, ("tab:blue", "tab:orange", "tab:purple"), strict=True):
-        if name not in results:
-            continue
-        success = results[name]["success"]
-        axes.plot(np.arange(1, len(success) + 1), success, color=color, label=f"{label}: training levels")
-        for row, place in (("before", 0), ("after", len(success))):
-            rate = results[name][row]
-            error = [[rate["rate"] - rate["low"]], [rate["high"] - rate["rate"]]]
-            axes.errorbar(
-                [place + {"local": -0.4, "openrlhf": 0.0, "ahead": 0.4}[name]],
-                [rate["rate"]],
-                error,
-                fmt="o",
-                color=color,
-            )
-    for line, color in (("random", "tab:gray"), ("optimal", "tab:green")):
-        axes.axhline(results["local"][line]["rate"], color=color, linestyle="--", label=line)
-    axes.set(xlabel="iteration", ylabel="success", ylim=(-0.02, 1.04), title="The same start, both trainers")
-    axes.grid(alpha=0.25)
-    figure.legend(fontsize="small", frameon=False, loc="outside lower center", ncols=3)
-    figure.savefig(path, metadata={"Date": None})
-
-
 def _page(results: Mapping[str, Any]) -> str:
     parts = [PAGE]
     for name, template in (("real", REAL), ("small", SMALL)):
@@ -242,10 +201,7 @@ def _page(results: Mapping[str, Any]) -> str:
         pair = results[name]
         ours = pair["openrlhf"]
         rows, phases = [], []
-        for trainer, label in ROWS:
-            if trainer not in pair:
-                continue
-            one = pair[trainer]
+        for one, label in ((pair[trainer], label) for trainer, label in ROWS if trainer in pair):
             before, after = (Rate.from_dict(one[row]) for row in ("before", "after"))
             rows.append(f"| {label} | {before} | {after} | {one['seconds']:.2f} | {one['tokens_per_s']:,.0f} |")
             seconds = [one["phases"][phase] for phase in PHASES]
@@ -262,24 +218,20 @@ def _page(results: Mapping[str, Any]) -> str:
                 optimal=100 * pair["local"]["optimal"]["rate"],
                 share=100 * ours["phases"]["own"] / ours["seconds"],
                 agreement=agreement,
-                ahead=_ahead(pair),
+                ahead=_ahead(pair) if "ahead" in pair else "",
             )
         )
     return "".join(parts)
 
 
 def _ahead(pair: Mapping[str, Any]) -> str:
-    if "ahead" not in pair:
-        return ""
     ahead = pair["ahead"]
     return AHEAD.format(
-        staleness=ahead["staleness"],
+        **{name: ahead[name] for name in ("staleness", "seconds", "max_vllm_kl")},
         rollout=ahead["phases"]["rollout"],
-        seconds=ahead["seconds"],
         plain=pair["openrlhf"]["seconds"],
         wait=ahead["seconds_wait"],
         kl=ahead["mismatch_kl"],
-        max_vllm_kl=ahead["max_vllm_kl"],
     )
 
 

@@ -9,7 +9,6 @@ the same command goes on.
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import subprocess
@@ -20,16 +19,14 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, made_folder, numbered
+from benchmarks import machine, numbered, page_parser, write_results
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import read_recipe, recipe_names
 from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.stats import mean_interval
-from ragen_gym.core.storage import write_atomic
 
 __all__ = ["main", "run", "train"]
 
-HERE = Path(__file__).parent
 DEFAULT = "default"
 INTERRUPTED = 130  # the exit code after Ctrl-C
 TITLES = {DEFAULT: "A small model from scratch on FrozenLake without slip; one CPU core; what `make train` trains"}
@@ -87,14 +84,12 @@ Machines: {machines}.
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains what is missing, writes; returns the exit code."""
     known = [DEFAULT, *(name for name in recipe_names() if read_recipe(name).gpus == 0)]
-    about = (__doc__ or "").split("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.recipes", description=about)
+    parser = page_parser("recipes", __doc__)
     parser.add_argument(
         "--recipes", nargs="+", choices=known, default=known, metavar="NAME", help="which (default all)"
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
     parser.add_argument("--runs", type=Path, default=Path("runs/recipes"), metavar="DIR", help="folder of the runs")
-    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     arguments = parser.parse_args(argv)
     file = arguments.out / "recipes.json"
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -112,8 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 known = recorded.get(str(seed), {})
                 if "after" in summary and known != summary | {"machine": known.get("machine")}:  # else trained before
                     recorded[str(seed)] = summary | {"machine": machine("torch")}
-                write_atomic(file, json.dumps(results, indent=1) + "\n")
-                write_atomic(arguments.out / "recipes.md", _page(results))
+                write_results(arguments.out, "recipes", results, _page(results))
     return 0
 
 

@@ -9,39 +9,29 @@ turns, and the median of the runs counts. Written are ``rollout.json`` and ``rol
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 from transformers import GenerationConfig
 
-from benchmarks import machine, made_folder
+from benchmarks import machine, page_parser, write_results
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.inference import Engine, RowImages, Sampled
 from ragen_agent.inference.torch_engine import PADDING, TorchEngine
-from ragen_agent.local.run import TrainingRun
-from ragen_agent.run.console import Display
 from ragen_agent.run.evaluation import without_failed
 from ragen_agent.run.policy import Policy
-from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.sft.trainer import fit
 from ragen_agent.tokens.rollout import Instance, group, play
-from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["GenerateEngine", "main"]
 
-HERE = Path(__file__).parent
 GAME = "FrozenLake"
 TURNS = (1, 2, 5, 10)
 DEMONSTRATIONS = 4000
@@ -132,17 +122,13 @@ Machine: {machine}. The small model of {parameters:,} parameters, {game}.
 {rows}
 
 The untrained model hardly ever answers in the right form, so its episodes take all their turns.
-
-Of an iteration of training ({iteration:.2f} s in the median) the adapter, which is chat, parsing, games and bookkeeping
-of the rollout, takes {share:.1f} %; the rest is the model, its update and the iteration's figures.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rollout", description=(__doc__ or "").split("\n\n")[0])
+    parser = page_parser("rollout", __doc__)
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs to take the median of (default 5)")
-    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     arguments = parser.parse_args(argv)
     config = with_settings(Config(), {**default_settings(GAME), "game": GAME})
     agent = _warm(config)
@@ -160,10 +146,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "batch": batch,
         "parameters": sum(parameter.numel() for parameter in agent.model.parameters()),
         "rates": rates,
-        "adapter": _adapter(config, arguments.runs),
     }
-    write_atomic(arguments.out / "rollout.json", json.dumps(results, indent=1) + "\n")
-    write_atomic(arguments.out / "rollout.md", _page(results))
+    write_results(arguments.out, "rollout", results, _page(results))
     return 0
 
 
@@ -173,13 +157,10 @@ def _page(results: dict[str, Any]) -> str:
         f"| {what} | {r['turns']:.1f} | {r['engine']:,.0f} | {r['generate']:,.0f} | {r['ratio']:.2f} |"
         for what, r in results["rates"].items()
     )
-    adapter = results["adapter"]
     return PAGE.format(
         **{name: results[name] for name in ("machine", "runs", "batch", "parameters")},
         game=GAME,
         rows=rows,
-        iteration=adapter["iteration_s"],
-        share=100 * adapter["share"],
     )
 
 
@@ -218,32 +199,6 @@ def _compare(agent: Policy, config: Config, runs: int, title: str) -> dict[str, 
         f"{title}: engine {found['engine']:,.0f}, generate {found['generate']:,.0f}, ratio {found['ratio']:.2f} "
         f"({turns:.1f} turns an episode)",
         flush=True,
-    )
-    return found
-
-
-def _adapter(config: Config, runs: int) -> dict[str, float]:
-    """What of a training iteration is the rollout's work outside the model; seconds of the clock, medians."""
-    short = replace(config, training=replace(config.training, iterations=8))
-    short = replace(short, demonstrations=replace(config.demonstrations, episodes=DEMONSTRATIONS))
-    with tempfile.TemporaryDirectory() as folder:
-        run = TrainingRun(short, RunFolder.create(Path(folder) / "run", short), Display(Console(quiet=True)))
-        run.warm_start()
-        run.reinforce()
-        iteration = statistics.median(record["seconds"] for record in read_json_lines(run.folder.metrics))
-        agent, training = run.policy, short.training
-        processes = agent.processes("train", training.groups * training.group_size)
-        outside = []
-        for attempt in range(runs + 1):
-            levels = group(range(attempt * training.groups, (attempt + 1) * training.groups), training.group_size)
-            begun, inside = time.perf_counter(), agent.engine.stats.seconds
-            play(agent.engine, processes, levels, temperature=training.temperature, seed=attempt)
-            outside.append(time.perf_counter() - begun - (agent.engine.stats.seconds - inside))
-    found = {"adapter_s": statistics.median(outside[1:]), "iteration_s": iteration}
-    found["share"] = found["adapter_s"] / iteration
-    print(
-        f"adapter (chat, parsing, games, bookkeeping): {100 * found['share']:.1f} % of an iteration "
-        f"of {iteration:.2f} s"
     )
     return found
 

@@ -1,63 +1,56 @@
-"""Agents that see: how fast boards become pictures, and what is lost to seeing and what to planning.
+"""Agents that are shown the same levels in different ways, and what each loses to seeing and to planning.
 
-``python -m benchmarks.vision`` measures the pictures, next to Gymnasium's own rendering of the same lake, and trains
-and measures the agents of ``benchmarks.vision_agents``, seed after seed. A run that is whole is read, one that was
-interrupted goes on, and what was measured is not measured again. ``vision.json`` and ``vision.md`` are written after
-each; ``--only speed`` measures the pictures again.
+All are the same small visual model, trained alike; only what the messages show differs. Each reply writes the board
+down in rows of symbols before it answers, so the two can be measured apart:
+
+- *seeing*: how much of what it writes is true;
+- *planning*: a planner plays in place of the agent. In every turn it takes the board that the agent says it sees,
+  right or wrong, and plays the best moves on that board. What it lacks to optimal play is lost to seeing; what the
+  agent itself lacks to it is lost to planning.
+
+``python -m benchmarks.vision`` trains and measures the agents, seed after seed. A run that is whole is read, one that
+was interrupted goes on, and what was measured is not measured again. ``vision.json`` and ``vision.md`` are written
+after each.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
 
-from benchmarks import machine, made_folder
+from benchmarks import machine, page_parser, write_results
 from benchmarks.recipes import train
-from benchmarks.vision_agents import AGENTS, PROBED, RECIPE, bounds, measure
+from ragen_agent.config import Config
+from ragen_agent.run.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
+from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
-from ragen_gym.core.image_style import ImageStyle
+from ragen_agent.tasks.tasks import make_env, make_game_env
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import write_atomic
-from ragen_gym.envs.turn import make_turn
-from ragen_gym.render.images import BoardImages
+from ragen_gym.envs.messages import plain_text
+from ragen_gym.envs.policies import plan_moves
+from ragen_gym.envs.reply import write_reply
+from ragen_gym.envs.turn import TurnEnv, make_turn
 
-__all__ = ["main", "speed"]
+__all__ = ["main"]
 
-HERE = Path(__file__).parent
-BATCH = 256
-SECONDS, REPEATS = 0.2, 5
+RECIPE = "vision-frozenlake"
 
 PAGE = """\
 # Agents that see
 
-Written by `python -m benchmarks.vision`. Machine: {machine}.
-
-## Pictures
-
-Boards a second of one core's time, the best of {repeats} repetitions. Gymnasium draws FrozenLake with pygame, without a
-window; the others are `ragen_gym.render.images`, pixel for pixel the same on every machine.
-
-| what | size | boards a second |
-|---|---|---|
-{speed}
-
-{agents}
-"""
-
-SEEING = """\
-## What is lost to seeing, and what to planning
-
-The same visual model of 0.4M parameters is trained by the recipe `{recipe}`, its levels shown in different ways:
+Written by `python -m benchmarks.vision`. The same visual model of 0.4M parameters is trained by the recipe `{recipe}`,
+its levels shown in different ways:
 
 {shown}
 
@@ -68,26 +61,12 @@ agent says it sees are played instead of its own. What the planner lacks to opti
 seeing**, and what the agent lacks to the planner is **lost to planning**; random replies reach {random}. *More
 imitation*: success after further imitation at the cost of the reinforcement. Core-minutes are of a whole run.
 
-{header}
+| shown | after | success | boards | cells | things | planner | **lost to seeing** | **lost to planning** | more \
+imitation | core-minutes |
 |---|---|---|---|---|---|---|---|---|---|---|
 {rows}
 
-{probes}Machine: {machine}."""
-
-HEADER = (
-    "| shown | after | success | boards | cells | things | planner | **lost to seeing** | **lost to planning** | "
-    "more imitation | core-minutes |"
-)
-PROBES = """\
-### What a probe reads
-
-A linear probe at the visual tokens, one a tile, is fitted on boards of the training split and reads those of the test
-split, without any reply. Layer 0 is the vision encoder's output.
-
-| model | layer | untrained: cells | things | imitation: cells | things | reinforcement: cells | things |
-|---|---|---|---|---|---|---|---|
-{rows}
-
+Machine: {machine}.
 """
 
 #: With ``--quick``: only to see whether it works.
@@ -96,73 +75,113 @@ QUICK = (
     *("--set", "training.groups=4", "--set", "training.minibatch=16", "--set", "warm_start.epochs=1"),
     *("--set", "small_model.hidden=32", "--set", "small_model.layers=1"),
 )
-QUICK_LEVELS, QUICK_PROBE = 8, (60, 20)
+QUICK_LEVELS = 8
 STAGES = ("imitation", "reinforcement")
+
+
+@dataclass(frozen=True)
+class Agent:
+    """View of an agent."""
+
+    title: str
+    settings: tuple[str, ...]  # over those of the recipe
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of ``ragen-agent train``."""
+        chosen = ("turns.state_format=symbols", *self.settings)
+        return ["--recipe", RECIPE, *(word for setting in chosen for word in ("--set", setting))]
+
+
+#: By name.
+AGENTS = {
+    "text": Agent(
+        "rows of symbols, and below them coordinates",
+        ("turns.observation=text", "env_options.text_format=grid_coord"),
+    ),
+    "symbols": Agent("rows of symbols", ("turns.observation=text", "env_options.text_format=grid")),
+    "coordinates": Agent("coordinates", ("turns.observation=text", "env_options.text_format=coord")),
+    "pixels": Agent("a picture, 28 pixels a tile", ("turns.observation=image",)),
+}
+
+
+class PlannedEnv(gymnasium.Wrapper[Any, str, Any, str]):
+    """A turn environment in which the best moves on the board that a reply writes down are played, not its own.
+
+    Where a reply writes no board on which one can plan, nothing is played.
+
+    Args:
+        env: asks for the board in rows of symbols (``grounding``, ``state_format="symbols"``).
+        options: the game's own options.
+    """
+
+    def __init__(self, env: TurnEnv, options: dict[str, Any]) -> None:
+        super().__init__(env)
+        self.turns = env
+        self.planner = make_turn(env.name, env.config, **options)
+
+    def step(self, action: str) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Plays the planner's reply."""
+        said = self.turns.parse(action).observation
+        moves = [] if said is None else self._moves(said)
+        if not moves:
+            return self.turns.step("")
+        names = [self.turns.action_names[move] for move in moves]
+        return self.turns.step(write_reply(names, f"<observation>{said}</observation>"))
+
+    def _moves(self, said: str) -> list[int]:
+        try:
+            self.planner.reset(seed=0, options={"level": "\n".join(line.strip() for line in said.strip().splitlines())})
+        except ValueError:  # no player, two goals, another size: nothing to plan on
+            return []
+        return plan_moves(self.planner, min(self.turns.max_actions_per_turn, self.turns.actions_left))
+
+
+class Cells(NamedTuple):
+    """Number of cells that were named right."""
+
+    cells: int
+    right: int
+    things: int  # of those that are not ground
+    things_right: int
+
+
+def said_cells(said: str, truth: str, ground: frozenset[str]) -> Cells:
+    """Correct cells of a board in rows of symbols; ``ground`` are the symbols of mere ground."""
+    lines = [line.strip() for line in said.strip().splitlines()]
+    pairs = [
+        (symbol, lines[row][column] if row < len(lines) and column < len(lines[row]) else "")
+        for row, line in enumerate(truth.splitlines())
+        for column, symbol in enumerate(line)
+    ]
+    things = [(true, seen) for true, seen in pairs if true not in ground]
+    right, things_right = (sum(true == seen for true, seen in each) for each in (pairs, things))
+    return Cells(len(pairs), right, len(things), things_right)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains and measures what is missing, writes; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.vision", description=(__doc__ or "").split("\n")[0])
-    every = ["speed", *AGENTS]
-    parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="WHAT", help=", ".join(every))
+    parser = page_parser("vision", __doc__)
+    every = list(AGENTS)
+    parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="AGENT", help=", ".join(every))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
     parser.add_argument("--levels", type=int, default=256, metavar="N", help="held-out levels (default 256)")
     parser.add_argument("--runs", type=Path, default=Path("runs/vision"), metavar="DIR", help="folder of the runs")
-    parser.add_argument("--out", type=made_folder, default=HERE, metavar="DIR", help="folder of the two files")
     parser.add_argument("--quick", action="store_true", help="tiny runs, to see whether it works; give another --out")
     arguments = parser.parse_args(argv)
-    if arguments.quick and arguments.out == HERE:
+    if arguments.quick and arguments.out == Path(__file__).parent:
         parser.error("--quick measures nothing worth keeping: give --out another folder than that of the page.")
     levels = QUICK_LEVELS if arguments.quick else arguments.levels
     file = arguments.out / "vision.json"
-    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"speed": [], "agents": {}}
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"agents": {}}
     if results.setdefault("levels", levels) != levels:
         parser.error(f"{file} holds rates on {results['levels']} levels: give --levels {results['levels']}.")
-    if arguments.only == ["speed"] or not results["speed"]:
-        results |= {"speed": speed(), "machine": machine("gymnasium", "pygame-ce", "numpy")}
-        _write(results, arguments.out)
     for seed in arguments.seeds:
         for name in (name for name in AGENTS if name in arguments.only):
             _train_and_measure(name, seed, results, arguments)
-            results["agents_machine"] = machine("torch", "transformers")
-            _write(results, arguments.out)
+            results["machine"] = machine("torch", "transformers")
+            write_results(arguments.out, "vision", results, _page(results))
     return 0
-
-
-def _write(results: Mapping[str, Any], out: Path) -> None:
-    write_atomic(out / "vision.json", json.dumps(results, indent=1) + "\n")
-    write_atomic(out / "vision.md", _page(results))
-
-
-def speed() -> list[dict[str, Any]]:
-    """Rows of ``what``, ``size`` (pixels) and ``rate`` (boards a second of processor time)."""
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    peer = gymnasium.make("FrozenLake-v1", render_mode="rgb_array")
-    peer.reset(seed=0)
-    drawn: Any = peer.render()
-    rows = [_row("Gymnasium's FrozenLake-v1 4x4, `render()`", drawn.shape, 1, peer.render)]
-    for name, tile in (("FrozenLake", 64), ("FrozenLake", 28), ("Sokoban", 28)):
-        game = make_turn(name).game
-        images = BoardImages(game, ImageStyle(tile_size=tile))
-        codes = np.random.default_rng(0).integers(game.codes, size=(BATCH, game.height, game.width), dtype=np.uint8)
-        out = np.empty((BATCH, *images.shape), np.uint8)
-        what = f"{name} {game.height}x{game.width}"
-        rows.append(_row(f"{what}, one board", images.shape, 1, partial(images.images, codes[:1])))
-        rows.append(_row(f"{what}, batch of {BATCH}", images.shape, BATCH, partial(images.images, codes, out)))
-    return rows
-
-
-def _row(what: str, shape: tuple[int, ...], boards: int, draw: Callable[[], Any]) -> dict[str, Any]:
-    """The best rate of some repetitions, by the processor's time: a busy machine does not change it much."""
-    draw()
-    best = 0.0
-    for _ in range(REPEATS):
-        count, began = 0, time.process_time()
-        while (spent := time.process_time() - began) < SECONDS:
-            draw()
-            count += 1
-        best = max(best, count * boards / spent)
-    return {"what": what, "size": f"{shape[0]}x{shape[1]}", "rate": best}
 
 
 def _train_and_measure(name: str, seed: int, results: dict[str, Any], arguments: argparse.Namespace) -> None:
@@ -180,10 +199,73 @@ def _train_and_measure(name: str, seed: int, results: dict[str, Any], arguments:
     results["bounds"] = results.get("bounds") or bounds(config, results["levels"])
     for stage in STAGES:
         if stage not in mine:
-            mine[stage] = measure(run, stage, results["levels"], QUICK_PROBE if arguments.quick else PROBED)
+            mine[stage] = measure(run, stage, results["levels"])
             rates = {what: f"{100 * mine[stage][what]['rate']:.1f} %" for what in ("success", "planned")}
             print(f"{name}, seed {seed}, {stage}: success {rates['success']}, planner on what it says it sees "
                   f"{rates['planned']}; {mine['core_s'] / 60:.1f} core-minutes of training", flush=True)  # fmt: skip
+
+
+def bounds(config: Config, levels: int) -> dict[str, dict[str, Any]]:
+    """The rates of random replies and of optimal play on the levels."""
+    env = make_env(config, config.evaluation.split)
+    return {name: rate.to_dict() for name, rate in baselines(env, fixed_instances(env, levels)).items()}
+
+
+def measure(run: Path, stage: str, levels: int) -> dict[str, Any]:
+    """Seeing and planning of a run's agent, ``stage`` being "imitation" or "reinforcement".
+
+    ``success`` and ``planned`` are rates on the levels, of the agent and of the planner on the boards that it says it
+    sees; ``boards``, ``cells`` and ``things`` are shares of what its replies without fault write down that is right;
+    ``malformed`` is the share of replies with a fault.
+    """
+    folder, trained = RunFolder.reopen(run)
+    config = replace(trained, evaluation=replace(trained.evaluation, levels=levels))
+    policy = Policy.build(config, {"imitation": folder.warm, "reinforcement": folder.checkpoint}[stage])
+    env = make_game_env(config, config.evaluation.split)
+    instances = fixed_instances(env, levels)
+    played = play_fixed(policy, instances)
+    planned = play_fixed(policy, instances, processes=_planned(policy, min(config.evaluation.batch, levels)))
+    found: dict[str, Any] = {"success": rate_of_played(played).to_dict(), "planned": rate_of_played(planned).to_dict()}
+    return found | _said(played, instances, env)
+
+
+def _planned(policy: Policy, count: int) -> list[TokenMDP]:
+    """Token processes in which the planner plays."""
+    config = policy.config
+
+    def process() -> TokenMDP:
+        env = PlannedEnv(make_game_env(config, config.evaluation.split), config.env_options)
+        return TokenMDP.from_settings(env, policy.chat, config.turns)
+
+    return [process() for _ in range(count)]
+
+
+def _said(played: Sequence[Trajectory], instances: Sequence[Instance], env: TurnEnv) -> dict[str, float | None]:
+    """Shares of what the replies of some episodes write down; the episodes are played again in ``env``."""
+    turns, right, cells = 0, list[bool](), list[Cells]()
+    ground = frozenset(env.env.vocabulary.symbols[tile] for tile in env.game.ground_tiles)
+    for trajectory, instance in zip(played, instances, strict=True):
+        if trajectory.failure is not None:
+            continue
+        turns += len(trajectory.turn_ends)
+        env.reset(seed=trajectory.seed, options={"noise_seed": instance.noise_seed})
+        replies = [plain_text(message["content"]) for message in trajectory.messages if message["role"] == "assistant"]
+        for text, reward in zip(replies, trajectory.turn_rewards, strict=True):
+            truth = env.state_text.write(env.env.state[0])
+            _, earned, _, _, info = env.step(text)
+            assert earned == reward, "played again with its noise an episode is the same"
+            if not info["reply"].problem:
+                right.append(info["observation_right"])
+                cells.append(said_cells(info["reply"].observation, truth, ground))
+    shares: dict[str, float | None] = {"malformed": 1 - len(right) / turns}
+    if not right:
+        return shares | dict.fromkeys(("boards", "cells", "things"))
+    total = Cells(*(sum(column) for column in zip(*cells, strict=True)))
+    return shares | {
+        "boards": sum(right) / len(right),
+        "cells": total.right / total.cells,
+        "things": total.things_right / total.things,
+    }
 
 
 def _core_seconds() -> float:
@@ -194,31 +276,18 @@ def _core_seconds() -> float:
 
 def _page(results: Mapping[str, Any]) -> str:
     """The page of these results."""
-    speeds = "\n".join(f"| {row['what']} | {row['size']} | {row['rate']:,.0f} |" for row in results["speed"])
-    agents = ""
     measured = {name: [run for run in runs.values() if STAGES[-1] in run] for name, runs in results["agents"].items()}
-    if any(measured.values()):
-        rows, probes = [], []
-        for name in AGENTS:
-            runs = measured.get(name, [])
-            rows += [_row_of(name, stage, runs, results) for stage in STAGES if runs]
-            probes += [line for run in runs[:1] if "probe" in run[STAGES[-1]] for line in _probe_rows(name, runs)]
-        lines = {name: f"{100 * results['bounds'][name]['rate']:.1f}" for name in ("random", "optimal")}
-        seeds = ", ".join(sorted({seed for runs in results["agents"].values() for seed in runs}, key=int))
-        shown = "\n".join(f"- **{name}**: {agent.title}" for name, agent in AGENTS.items())
-        agents = SEEING.format(
-            shown=shown,
-            header=HEADER,
-            recipe=RECIPE,
-            levels=results["levels"],
-            seeds=seeds,
-            rows="\n".join(rows),
-            probes=PROBES.format(rows="\n".join(probes)) if probes else "",
-            machine=results["agents_machine"],
-            **lines,
-        )
-    text = PAGE.format(machine=results["machine"], repeats=REPEATS, speed=speeds, agents=agents)
-    return text.rstrip() + "\n"
+    seeds = sorted({seed for runs in results["agents"].values() for seed in runs}, key=int)
+    rows = [_row_of(name, stage, measured[name], results) for name in AGENTS if measured.get(name) for stage in STAGES]
+    return PAGE.format(
+        recipe=RECIPE,
+        shown="\n".join(f"- **{name}**: {agent.title}" for name, agent in AGENTS.items()),
+        levels=results["levels"],
+        seeds=", ".join(seeds),
+        rows="\n".join(rows),
+        machine=results["machine"],
+        **{name: f"{100 * results['bounds'][name]['rate']:.1f}" for name in ("random", "optimal")},
+    )
 
 
 def _row_of(name: str, stage: str, runs: Sequence[dict[str, Any]], results: Mapping[str, Any]) -> str:
@@ -237,20 +306,6 @@ def _row_of(name: str, stage: str, runs: Sequence[dict[str, Any]], results: Mapp
     minutes = f"{sum(run['core_s'] for run in runs) / len(runs) / 60:.0f}" if last else ""
     more = _mean([run["more_imitation"]["rate"] for run in runs]) if last else ""
     return f"| {name} | {stage} | {' | '.join(cells)} | {more} | {minutes} |"
-
-
-def _probe_rows(name: str, runs: Sequence[dict[str, Any]]) -> list[str]:
-    """What a probe reads from each layer of an agent, and from the same model untrained."""
-    probes = {stage: [run[stage]["probe"] for run in runs] for stage in STAGES}
-    rows = []
-    for layer in probes[STAGES[-1]][0]["trained"]:
-        sources = [[p["untrained"][layer] for p in probes[STAGES[0]]]]
-        sources += [[p["trained"][layer] for p in probes[stage]] for stage in STAGES]
-        shares = [_mean([share[what] for share in source]) for source in sources for what in ("cells", "things")]
-        rows.append(f"| {name} | {layer} | {' | '.join(shares)} |")
-    guess = [_mean([p["commonest"][what] for p in probes[STAGES[-1]]]) for what in ("cells", "things")]
-    rows.append(f"| always the commonest tile | - | {' | '.join(guess * 3)} |")
-    return rows
 
 
 def _mean(values: Sequence[float | None], least: int = 0) -> str:

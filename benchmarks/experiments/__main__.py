@@ -6,9 +6,9 @@ import argparse
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -21,7 +21,7 @@ from ragen_gym.core.command_line import Parser
 from ragen_gym.core.console import rich_console
 
 if TYPE_CHECKING:
-    from benchmarks.experiments.plan import Cost, PlannedRun
+    from benchmarks.experiments.plan import PlannedRun
     from benchmarks.experiments.spec import Experiment
 
 __all__ = ["main"]
@@ -29,8 +29,8 @@ __all__ = ["main"]
 PROGRAM = "python -m benchmarks.experiments"
 
 ABOUT = """\
-Runs experiments: tables of configurations with some seeds each, and controls. Each writes plots, a page with intervals
-and JSON files into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
+Runs experiments: tables of configurations with some seeds each, and controls. Each writes plots, records and a page
+with intervals into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
 runs are not repeated, nor are those that the pages' folder records: `--pages benchmarks/experiments` adds
 to what is published. The conclusions on the pages follow from the intervals alone. An experiment with `looks` in its
 table adds seeds to the arms whose comparisons are open, look by look, until each is decided or --hours are over; of
@@ -85,7 +85,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--quick", action="store_true", help="a few tiny iterations: shows that it runs, proves nothing"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the runs and their estimated minutes, and exit")
+    parser.add_argument("--dry-run", action="store_true", help="print the runs that are left, and exit")
     parser.add_argument("--write", action="store_true", help="only write the page again, from the runs on disk")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     return parser
@@ -96,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
 
     console = rich_console()
     if options.list or not options.names:
-        return _list(console, options.json)
+        return _list(console)
     for name in ("seeds", "jobs"):
         given = getattr(options, name)
         if given is not None and given < 1:
@@ -116,14 +116,12 @@ def _run(options: argparse.Namespace) -> int:
         experiments = [each for each in experiments if not planned[each.name][0].config.model]
         planned = {each.name: planned[each.name] for each in experiments}
     if options.dry_run:
-        return _dry(planned, pages, options.jobs, console, options.json)
+        return _dry(planned, pages, console)
     from benchmarks.experiments.records import complete_runs
     from benchmarks.experiments.runner import check_settings
     from ragen_gym.core.storage import locked_folder
 
     shown = {each.name: _shown(each, options, out, pages) for each in experiments}
-    if everything and not options.write:
-        experiments.sort(key=lambda each: _seed_cost(planned[each.name]))
     if options.write and not any(complete_runs(runs, pages / name) for name, runs in shown.items()):
         raise ValueError(f"there are no complete runs of {', '.join(options.names)} in {out}, nor records in {pages}.")
     for runs in shown.values():  # all of them, before the first takes its hour
@@ -147,13 +145,6 @@ def _check_code(own: Sequence[Experiment], options: argparse.Namespace) -> None:
             check_consent(path, options.run_code, with_settings(Config(), games), asked=asked)
         for run in plan(experiment, Path(), 1, overrides=asked):
             check_consent(path, options.run_code, run.config, asked=asked)
-
-
-def _seed_cost(planned: Sequence[PlannedRun]) -> float:
-    """Estimated minutes of one seed: the cheapest experiments come first, and so the most decisions."""
-    from benchmarks.experiments.plan import costs
-
-    return sum(cost.run + cost.warm for cost in costs([run for run in planned if run.config.seed == 0]))
 
 
 def _looks(experiment: Experiment, options: argparse.Namespace) -> list[int]:
@@ -235,7 +226,7 @@ def _report(written: Mapping[str, Any], pages: Path, as_json: bool, console: Con
         return
     for sentence in written["conclusion"]:
         console.print(f"- {sentence}", soft_wrap=True)
-    files = [f"{written['experiment']}.md", "results.json", *written["pictures"]]
+    files = [f"{written['experiment']}.md", *written["pictures"]]
     console.print(f"In {pages}: {', '.join(files)}", soft_wrap=True)
 
 
@@ -258,66 +249,35 @@ def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int, ends
         raise
 
 
-def _list(console: Console, as_json: bool) -> int:
+def _list(console: Console) -> int:
     from benchmarks.experiments.spec import names, read
 
-    experiments = [read(name) for name in names()]
-    if as_json:
-        console.print_json(json.dumps([asdict(each) for each in experiments]))
-        return 0
     table = Table("name", "arms", "question", box=None, padding=(0, 2, 1, 0))
-    for each in experiments:
+    for each in map(read, names()):
         table.add_row(Text(each.name, "bold"), str(len(each.arms)), each.question)
     console.print(table)
-    console.print("--seeds sets the seeds of each arm; --dry-run estimates the minutes.")
     return 0
 
 
-def _dry(planned: Mapping[str, Sequence[PlannedRun]], pages: Path, jobs: int, console: Console, as_json: bool) -> int:
-    """Estimates the runs that are neither whole nor recorded in ``pages``."""
-    from benchmarks.experiments.plan import costs
-    from benchmarks.experiments.records import missing_runs
+def _dry(planned: Mapping[str, Sequence[PlannedRun]], pages: Path, console: Console) -> int:
+    """The runs that are neither whole nor recorded in ``pages``, with the minutes that runs like them took."""
+    from benchmarks.experiments.records import complete_runs, missing_runs
 
-    left = {name: missing_runs(runs, pages / name) for name, runs in planned.items()}
-    count = sum(map(len, left.values()))
-    there = sum(map(len, planned.values())) - count
-    estimates = {name: costs(runs) for name, runs in left.items()}
-    total = sum(cost.run + cost.warm for each in estimates.values() for cost in each)
-    if as_json:
-        rows = [
-            {"experiment": name, "run": run.name, "minutes": cost.run, "warm_start_minutes": cost.warm}
-            for name, runs in left.items()
-            for run, cost in zip(runs, estimates[name], strict=True)
-        ]
-        console.print_json(
-            json.dumps({"runs": rows, "there": there, "minutes": total, "minutes_by_jobs": total / jobs})
-        )
-        return 0
-    for name, runs in left.items():
-        if runs:
-            console.print(_costs_table(name, runs, estimates[name]))
-    console.print(
-        f"{count} runs{f', without the {there} that are there' if there else ''}: about {total:.0f} minutes of one "
-        f"idle core, {total / jobs / 60:.1f} hours with --jobs {jobs}; fewer where claims are decided before the last "
-        "look. Nothing was run."
-    )
+    count, known = 0, sum(map(len, planned.values()))
+    for name, runs in planned.items():
+        left, there = missing_runs(runs, pages / name), complete_runs(runs, pages / name)
+        count += len(left)
+        table = Table("arm", "what differs", "runs left", "minutes of one", box=None, padding=(0, 2, 0, 0))
+        for arm in {run.arm.name: run.arm for run in left}.values():
+            minutes = [
+                run.summary["wall_s"] / 60 for run in there.get(arm.name, {}).values() if "wall_s" in run.summary
+            ]
+            took = f"{fmean(minutes):.1f}" if minutes else ""
+            table.add_row(arm.name, arm.about, str(sum(run.arm == arm for run in left)), took)
+        if left:
+            console.print(Text(name, "bold"), table, sep="\n")
+    console.print(f"{count} runs, without the {known - count} that are there. Nothing was run.")
     return 0
-
-
-def _costs_table(name: str, runs: Sequence[PlannedRun], estimates: Sequence[Cost]) -> Table:
-    table = Table(title=f"{name}: estimated minutes of one idle core", title_justify="left")
-    for column in ("arm", "what differs", "seeds", "a run", "warm starts", "all"):
-        table.add_column(column, justify="left" if column in ("arm", "what differs") else "right")
-    arms = list(dict.fromkeys(run.arm.name for run in runs))
-    for arm in arms:
-        mine = [(run, cost) for run, cost in zip(runs, estimates, strict=True) if run.arm.name == arm]
-        warm, each = sum(cost.warm for _, cost in mine), mine[0][1].run
-        whole = warm + sum(cost.run for _, cost in mine)
-        about = mine[0][0].arm.about
-        table.add_row(arm, about, str(len(mine)), f"{each:.1f}", f"{warm:.1f}", f"{whole:.1f}")
-    table.add_section()
-    table.add_row("all", "", str(len(runs)), "", "", f"{sum(c.run + c.warm for c in estimates):.0f}")
-    return table
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Evaluation of the Echo Trap alarm: for each sign, which collapses it predicted, how early, and its false alarms.
 
-The signs are computed anew from every run's ``metrics.jsonl``, by today's factors of the alarm or by others.
+The signs are computed anew from every run's ``metrics.jsonl``, by today's factors of the alarm.
 
 A run has collapsed where the mean success of five iterations fell below half of its best, or of the first
 iteration's, and stayed there to the end, for five such means at least, and where the success that is measured after it
@@ -10,13 +10,13 @@ an earlier one predicts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from benchmarks.experiments.spec import FALL, WINDOW, series, window_means
-from ragen_agent.report.runs import RecordedRun, first_signs
-from ragen_agent.run.alarm import FOLLOWS, AlarmThresholds
+from ragen_agent.report.runs import RecordedRun
+from ragen_agent.run.alarm import FOLLOWS
 
 __all__ = ["AT_ONCE", "OUTCOMES", "SignScore", "collapse_start", "outcome", "score_signs"]
 
@@ -94,25 +94,18 @@ def outcome(run: RecordedRun) -> str:
     return "Echo Trap" if trap else "other collapse"
 
 
-def score_signs(runs: Iterable[RecordedRun], alarm: AlarmThresholds | None = None) -> list[SignScore]:
-    """Every sign alone, then the combinations, over all runs, by these factors or by those in force.
+def score_signs(runs: Iterable[RecordedRun]) -> list[SignScore]:
+    """Every sign alone, then the combinations, over all runs.
 
     Runs that collapsed at once are left out, since no sign could have come before, and those that never learned.
     """
     unclear = ("never learned", "collapse at once")
-    table = [(collapse_start(run), _first_seen(run, alarm)) for run in runs if outcome(run) not in unclear]
-    rules: dict[str, Callable[[Mapping[str, int]], int | None]] = {}
-    for name in FOLLOWS:
-        rules[name] = lambda seen, name=name: seen.get(name)  # type: ignore[misc]
+    judged = [run for run in runs if outcome(run) not in unclear]
+    table = [(collapse_start(run), {sign.name: sign.iteration for sign in run.signs}) for run in judged]
+    scores = [_score(name, [(at, seen.get(name)) for at, seen in table]) for name in FOLLOWS]
     for name, (signs, count) in COMBINED.items():
-        rules[name] = lambda seen, signs=signs, count=count: _together(seen, signs, count)  # type: ignore[misc]
-    return [_score(name, [(at, rule(seen)) for at, seen in table]) for name, rule in rules.items()]
-
-
-def _first_seen(run: RecordedRun, alarm: AlarmThresholds | None) -> dict[str, int]:
-    """The iteration in which each sign was first seen."""
-    signs = run.signs if alarm is None else first_signs(run.metrics, alarm)
-    return {sign.name: sign.iteration for sign in signs}
+        scores.append(_score(name, [(at, _together(seen, signs, count)) for at, seen in table]))
+    return scores
 
 
 def _together(seen: Mapping[str, int], signs: Sequence[str], count: int) -> int | None:

@@ -4,40 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, outcome, score_signs
-from benchmarks.experiments.comparison_tables import count_claims, difference_text, markdown_table, sweep_tables
-from benchmarks.experiments.hypothesis_tests import (
-    AT_RANDOM,
-    MISSING,
-    VERDICTS,
-    Finding,
-    compare,
-    is_decided,
-)
-from benchmarks.experiments.pages import alarm_table, read_findings, without_misleading
+from benchmarks.experiments.hypothesis_tests import AT_RANDOM, MISSING, VERDICTS, Finding, compare, is_decided, judge
+from benchmarks.experiments.pages import alarm_table, count_claims, difference_text, markdown_table, sweep_tables
 from benchmarks.experiments.plan import PlannedRun
-from benchmarks.experiments.precision import FEWEST_SEEDS, Precision, precisions
-from benchmarks.experiments.records import complete_runs
+from benchmarks.experiments.records import complete_runs, recorded_measures
 from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun
-from ragen_agent.run.alarm import AlarmThresholds
-from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["markdown_overview", "without_copies", "write_overview"]
-
-#: Factors of the alarm that are tried, by the sign that each decides.
-FACTORS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "spread_fall": ("fall", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)),
-    "entropy_fall": ("fall", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)),
-    "entropy_jump": ("jump", (1.5, 2.0, 3.0, 4.0)),
-    "gradient_spike": ("spike", (3.0, 5.0, 8.0, 12.0)),
-    "invalid_rise": ("invalid", (0.1, 0.2, 0.3, 0.5)),
-}
 
 #: Figures of an iteration that are equal in two runs only if one is a copy of the other.
 TRACE = ("success", "return", "spread", "grad_norm", "entropy", "reply_tokens", "repeated_rate", "response_tokens")
@@ -46,30 +25,30 @@ TRACE = ("success", "return", "spread", "grad_norm", "entropy", "reply_tokens", 
 def write_overview(experiments: Sequence[Experiment], planned: Mapping[str, Sequence[PlannedRun]], out: Path) -> None:
     """Writes ``README.md``, the page over the experiments whose pages are in the same folder.
 
-    What has a page there and no runs, neither recorded nor on this disk, is there with what its page found.
+    Where no runs but their measures are recorded, an experiment is there with these.
     """
     runs = {each.name: complete_runs(planned[each.name], out / each.name) for each in experiments}
     findings = {
         each.name: [compare(runs[each.name], c) for c in each.comparisons]
         if runs[each.name]
-        else read_findings(each, out / each.name)
+        else _recorded_findings(each, out / each.name)
         for each in experiments
     }
-    judged = {each.name: without_misleading(each, runs[each.name]) for each in experiments}
-    narrowed = precisions((runs[name], finding) for name, found in findings.items() for finding in found)
-    write_atomic(out / "README.md", markdown_overview(experiments, findings, judged, narrowed))
+    judged = {each.name: each.without_misleading(runs[each.name]) for each in experiments}
+    write_atomic(out / "README.md", markdown_overview(experiments, findings, judged))
+
+
+def _recorded_findings(experiment: Experiment, folder: Path) -> list[Finding]:
+    measures = recorded_measures(folder)
+    return [judge(each, lambda arm, name: measures.get((arm, name), {})) for each in experiment.comparisons]
 
 
 def markdown_overview(
     experiments: Sequence[Experiment],
     findings: Mapping[str, Sequence[Finding]],
     runs: Mapping[str, Sequence[RecordedRun]],
-    narrowed: Sequence[Precision] = (),
 ) -> str:
-    """The page in Markdown, of each experiment's findings and its complete runs whose fall would be a collapse.
-
-    ``narrowed`` is what ``precisions`` found.
-    """
+    """The page in Markdown, of each experiment's findings and its complete runs whose fall would be a collapse."""
     # Some have runs of arms alone whose fall would be no collapse, others none that a comparison could be of.
     there = [e for e in experiments if runs[e.name] or any(f.differences for f in findings[e.name])]
     every = without_copies([run for name in runs for run in runs[name]])
@@ -94,7 +73,6 @@ def markdown_overview(
     if left:
         of_each = [f"{claims} claim{'s' if claims > 1 else ''} of {name}" for name, claims in left.items()]
         lines += [f"Not run: {', '.join(of_each)}.", ""]
-    lines += _precision(narrowed)
     lines += ["## The experiments", ""]
     for experiment in there:
         lines += [f"### [{experiment.title}]({experiment.name}/{experiment.name}.md)", "", experiment.question, ""]
@@ -122,13 +100,6 @@ def markdown_overview(
         "",
     ]
     lines += alarm_table(score_signs(every))
-    lines += [
-        "",
-        "The same for other thresholds of the signs; the default is in bold. A threshold that is chosen by this",
-        "table must be evaluated on other runs.",
-        "",
-    ]
-    lines += _factors(every)
     return "\n".join([*lines, ""])
 
 
@@ -148,37 +119,6 @@ def _claims(claims: Sequence[tuple[Experiment, Finding]]) -> list[str]:
     return markdown_table(["question", "compared", "claim", "found", "difference [95 % over all looks]", "seeds"], rows)
 
 
-def _precision(narrowed: Sequence[Precision]) -> list[str]:
-    """How much each measure against noise narrows the intervals."""
-    if not narrowed:
-        return []
-    first = narrowed[0].deviation
-    rows = [
-        [
-            each.how,
-            f"{100 * each.deviation:.1f}",
-            percent(each.deviation / first if first else 1),
-            str(each.seeds(0.05)),
-        ]
-        for each in narrowed
-    ]
-    return [
-        "## What narrows the intervals",
-        "",
-        "The difference of two arms varies over the seeds, and the width of an interval is proportional to its std.",
-        f"Here that is a root mean square over the {narrowed[0].comparisons} comparisons of `end` whose arms have",
-        f"{FEWEST_SEEDS} seeds or more. All evaluations are on the same levels with common random numbers: the k-th",
-        "last of every run draws the same noise, and each of a run draws another; `groups`, which ends its runs by",
-        "tokens, has fewer of some. The last row is the limit of ever more evaluations, which antithetic draws, too,",
-        "could reach at best: what varies is training.",
-        "",
-        *markdown_table(
-            ["difference of", "std over seeds (points)", "width", "seeds for \N{PLUS-MINUS SIGN}5 points"], rows
-        ),
-        "",
-    ]
-
-
 def without_copies(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """The runs without those that are the beginning of another, or the same run in another experiment."""
     kept: dict[Any, list[RecordedRun]] = {}
@@ -191,14 +131,3 @@ def without_copies(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
 
 def _trace(run: RecordedRun) -> list[tuple[Any, ...]]:
     return [tuple(record.get(name) for name in TRACE) for record in run.metrics]
-
-
-def _factors(runs: Sequence[RecordedRun]) -> list[str]:
-    rows = []
-    for sign, (factor, values) in FACTORS.items():
-        for value in values:
-            changed: dict[str, Any] = {factor: value}
-            [judged] = [each for each in score_signs(runs, replace(AlarmThresholds(), **changed)) if each.sign == sign]
-            said = f"**{value:g}**" if value == getattr(AlarmThresholds(), factor) else f"{value:g}"
-            rows.append((said, judged))
-    return alarm_table([judged for _, judged in rows], [said for said, _ in rows])

@@ -1,8 +1,7 @@
-"""The page of an experiment with its figures and ``results.json``."""
+"""The page of an experiment with its figures, and the tables of comparisons that the overview shares with it."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,35 +10,36 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiments.alarm_evaluation import OUTCOMES, SignScore, collapse_start, outcome, score_signs
-from benchmarks.experiments.comparison_tables import comparisons_table, count_claims, markdown_table, sweep_tables
 from benchmarks.experiments.hypothesis_tests import (
+    AT_RANDOM,
+    EQUAL,
+    MISSING,
+    OPEN,
+    SUPPORTS,
+    VERDICTS,
     Finding,
     Runs,
+    by_chance,
     compare,
     conclusion,
+    decided_at_random,
     format_measure,
     is_decided,
-    judge,
     summarise,
 )
 from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.plots import draw_arms, draw_curves, draw_sweep
 from benchmarks.experiments.records import complete_runs, write_records
 from benchmarks.experiments.spec import MEASURES, Experiment, measure, names
-from ragen_agent.report.runs import RecordedRun
+from benchmarks.experiments.sweep import Sweep
 from ragen_agent.run.alarm import sign_label
 from ragen_gym.core.stats import Estimate
 from ragen_gym.core.storage import write_atomic
 
-__all__ = [
-    "alarm_table",
-    "markdown_page",
-    "read_findings",
-    "undecided_arms",
-    "without_misleading",
-    "write_page",
-]
+__all__ = ["alarm_table", "count_claims", "difference_text", "markdown_table", "sweep_tables", "write_page"]
 
+#: Marks a comparison of arms at random play.
+DAGGER = "\N{DAGGER}"
 QUICK = "Made with --quick: this shows that the experiment runs. It is evidence of nothing."
 
 #: What an interval over seeds does not cover.
@@ -49,7 +49,7 @@ LEVELS = "All seeds are measured on the same levels, so an interval over seeds s
 def write_page(
     experiment: Experiment, planned: Sequence[PlannedRun], failures: Mapping[str, str], out: Path, *, quick: bool
 ) -> dict[str, Any]:
-    """Writes ``<experiment>.md``, ``results.json``, the records and the figures; returns the second's content.
+    """Writes ``<experiment>.md``, the records and the figures; returns measures, comparisons and conclusion for JSON.
 
     Runs that the folder has recorded are on the page with those on this disk. Other pictures in it are removed.
     """
@@ -63,18 +63,16 @@ def write_page(
             draw_curves(experiment, runs, out / "curves.png")
             pictures.append("curves.png")
         draw = draw_arms if experiment.sweep is None else draw_sweep
-        measures = dict.fromkeys(["end", *(c.measure for c in experiment.comparisons)])
-        for name in measures:
+        for name in dict.fromkeys(["end", *(c.measure for c in experiment.comparisons)]):
             draw(experiment, runs, name, out / f"{name}.png")
             pictures.append(f"{name}.png")
     for left in out.glob("*.png"):  # of a measure that the table no longer asks for
         if left.name not in pictures:
             left.unlink()
-    text = markdown_page(
-        experiment, runs, findings, failures, wanted=len(planned), pictures=pictures, note=QUICK if quick else ""
-    )
+    text = _page(experiment, runs, findings, failures, len(planned), pictures, note=QUICK if quick else "")
     write_atomic(out / f"{experiment.name}.md", text)
-    results = {
+    undecided = {arm for f in findings if not is_decided(f) for arm in (f.comparison.first, f.comparison.second)}
+    return {
         "experiment": experiment.name,
         "quick": quick,
         "runs": [
@@ -82,32 +80,25 @@ def write_page(
             for arm, seeds in runs.items()
             for seed, run in seeds.items()
         ],
-        "comparisons": [_finding_json(finding) for finding in findings],
+        "comparisons": [
+            asdict(f.comparison) | {"differences": dict(f.differences), "verdict": f.verdict, "sentence": f.sentence}
+            for f in findings
+        ],
         "conclusion": conclusion(findings),
-        "undecided": undecided_arms(experiment, findings),
+        "undecided": [arm.name for arm in experiment.arms if arm.name in undecided],  # more seeds could decide these
         "failures": dict(failures),
         "pictures": pictures,
     }
-    rounded: dict[str, Any] = json.loads(json.dumps(results), parse_float=lambda digits: float(f"{float(digits):.6g}"))
-    write_atomic(out / "results.json", json.dumps(rounded, ensure_ascii=False) + "\n")
-    return rounded
 
 
-def undecided_arms(experiment: Experiment, findings: Sequence[Finding]) -> list[str]:
-    """The arms whose claims more seeds could decide."""
-    wanted = {arm for f in findings if not is_decided(f) for arm in (f.comparison.first, f.comparison.second)}
-    return [arm.name for arm in experiment.arms if arm.name in wanted]
-
-
-def markdown_page(
+def _page(
     experiment: Experiment,
     runs: Runs,
     findings: Sequence[Finding],
     failures: Mapping[str, str],
-    *,
     wanted: int,
     pictures: Sequence[str],
-    note: str = "",
+    note: str,
 ) -> str:
     """The page in Markdown, of the complete runs out of the ``wanted``; ``pictures`` are files next to the page."""
     there = sum(len(seeds) for seeds in runs.values())
@@ -124,7 +115,7 @@ def markdown_page(
     sentences = conclusion(findings) if experiment.sweep is None else count_claims(findings)
     lines += [f"- {sentence}" for sentence in sentences] or ["- Nothing was compared."]
     lines += [f"- {whole}", ""]
-    lines += comparisons_table(findings) if experiment.sweep is None else sweep_tables(experiment.sweep, findings)
+    lines += _comparisons_table(findings) if experiment.sweep is None else sweep_tables(experiment.sweep, findings)
     lines += ["", *[f"![{name}]({name})\n" for name in pictures]]
     lines += ["## What it means", "", f"**Claim.** {experiment.claim} ({experiment.source})", ""]
     lines += [f"**Evidence.** {experiment.evidence}", "", f"**Limits.** {experiment.limits} {LEVELS}"]
@@ -142,7 +133,7 @@ def markdown_page(
         "",
         *_collapses(runs),
         "",
-        *alarm_table(score_signs(without_misleading(experiment, runs))),
+        *alarm_table(score_signs(experiment.without_misleading(runs))),
         "",
         "## Descriptions of the arms",
         "",
@@ -156,32 +147,24 @@ def markdown_page(
     return "\n".join(lines)
 
 
-def without_misleading(experiment: Experiment, runs: Runs) -> list[RecordedRun]:
-    """The runs whose fall would be a collapse; see ``Arm.misleading``."""
-    misleading = {arm.name for arm in experiment.arms if arm.misleading}
-    return [run for arm, seeds in runs.items() if arm not in misleading for run in seeds.values()]
-
-
-def alarm_table(scores: Sequence[SignScore], factors: Sequence[str] = ()) -> list[str]:
-    """The alarm's signs as rows; with the factors that they were computed by, if they are given.
+def alarm_table(scores: Sequence[SignScore]) -> list[str]:
+    """The alarm's signs as rows.
 
     How many collapses each predicted, how early, how many it showed only when they had begun, and its false alarms.
     """
-    head = ["sign", "collapses predicted", "median lead (iterations)", "seen only at or after one", "false alarms"]
-    rows = [
+    return markdown_table(
+        ["sign", "collapses predicted", "median lead (iterations)", "seen only at or after one", "false alarms"],
         [
-            sign_label(j.sign),
-            f"{j.predicted} of {j.collapses}",
-            "\N{EN DASH}" if j.lead is None else f"{j.lead:g}",
-            f"{j.late} of {j.collapses}",
-            f"{j.false_alarms} of {j.healthy}",
-        ]
-        for j in scores
-    ]
-    if factors:
-        head.insert(1, "threshold")
-        rows = [[sign, factor, *rest] for (sign, *rest), factor in zip(rows, factors, strict=True)]
-    return markdown_table(head, rows)
+            [
+                sign_label(j.sign),
+                f"{j.predicted} of {j.collapses}",
+                "\N{EN DASH}" if j.lead is None else f"{j.lead:g}",
+                f"{j.late} of {j.collapses}",
+                f"{j.false_alarms} of {j.healthy}",
+            ]
+            for j in scores
+        ],
+    )
 
 
 def _arms(experiment: Experiment, runs: Runs) -> list[str]:
@@ -214,27 +197,94 @@ def _collapses(runs: Runs) -> list[str]:
     return markdown_table(["arm", *OUTCOMES, "after iteration"], rows)
 
 
-def read_findings(experiment: Experiment, folder: Path) -> list[Finding]:
-    """Findings from the measures in the folder's ``results.json``; missing where it has none."""
-    file = folder / "results.json"
-    rows = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
+def count_claims(findings: Sequence[Finding]) -> list[str]:
+    """Numbers of claims decided, supported, contradicted and left open, by whose they are: sentences."""
+    claims = [finding for finding in findings if finding.comparison.claim]
+    decided = sum(map(is_decided, claims))
+    said = [f"**{decided} of {len(claims)} claims are decided.**"]
+    for by, whose in (("source", "of the papers"), ("ours", "of this project")):
+        verdicts = [f.verdict for f in findings if f.comparison.claim and f.comparison.by == by]
+        counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys((*VERDICTS, *verdicts)))
+        if verdicts:
+            said.append(f"Of {len(verdicts)} comparisons with a claim {whose}: {counts}.")
+    return [*said, *decided_at_random(findings), *by_chance(findings)]
 
-    def measured(arm: str, name: str) -> dict[int, float]:
-        return {row["seed"]: row[name] for row in rows if row["arm"] == arm and row.get(name) is not None}
 
-    return [judge(comparison, measured) for comparison in experiment.comparisons]
+def _comparisons_table(findings: Sequence[Finding]) -> list[str]:
+    """The comparisons as rows: what is compared, what was claimed, and the difference.
+
+    Decided claims first, those without runs last.
+    """
+    return markdown_table(
+        ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 % over all looks]"],
+        [
+            [c.asks, c.first, c.second or "0", c.measure, claim, finding.sentence]
+            for finding in sorted(
+                findings, key=lambda f: (f.verdict == MISSING, not f.comparison.claim, not is_decided(f))
+            )
+            for c in [finding.comparison]
+            for claim in [f"{c.claim or 'none'}{' (ours)' if c.by == 'ours' else ''}"]
+        ],
+    )
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
-    """A finding as JSON, which has no infinity."""
+def sweep_tables(sweep: Sweep, findings: Sequence[Finding]) -> list[str]:
+    """The comparisons of a sweep: a table for each panel with runs, a row for each line, a column for each comparison.
+
+    Decided ones are in bold.
+    """
+    found = {(f.comparison.first, f.comparison.measure): f for f in findings}
+    lines = [
+        f"Each difference is to {sweep.against}: points [95 % over all looks], seeds, and what is decided, in bold if",
+        f"anything is. {DAGGER}: {AT_RANDOM}.",
+        "",
+    ]
+    for panel in sweep.panels:
+        rows = []
+        for line in sweep.lines:
+            cells = [
+                found[sweep.arm(panel["name"], line["name"], each["factor"]), each["measure"]]
+                for each in (sweep.comparisons if line["name"] != sweep.against else ())
+            ]
+            if any(finding.verdict != MISSING for finding in cells):
+                rows.append([line["name"], *map(_sweep_cell, cells)])
+        if rows:
+            lines += [f"### {panel['name']}", "", *markdown_table(["", *map(_sweep_head, sweep.comparisons)], rows), ""]
+        else:
+            lines += [f"{panel['name']}: no runs yet.", ""]
+    return lines[:-1]
+
+
+def _sweep_head(comparison: Mapping[str, Any]) -> str:
+    claim = f" (claim: {comparison['claim']})" if comparison.get("claim") else ""
+    return f"{comparison['measure']} at x{comparison['factor']:g}{claim}"
+
+
+def _sweep_cell(finding: Finding) -> str:
     found = finding.interval
-    bounded = found is not None and isfinite(found.low)
-    return {
-        **asdict(finding.comparison),
-        "differences": {str(seed): value for seed, value in finding.differences.items()},
-        "mean": found.value if found else None,
-        "low": found.low if found and bounded else None,
-        "high": found.high if found and bounded else None,
-        "verdict": finding.verdict,
-        "sentence": finding.sentence,
-    }
+    if found is None:
+        return "\N{EN DASH}"
+    if finding.verdict == OPEN:
+        decided = "open"
+    elif finding.verdict == EQUAL or (finding.verdict == SUPPORTS and finding.comparison.claim == "equal"):
+        decided = "**equal**"
+    else:
+        decided = "**higher**" if found.value > 0 else "**lower**"
+    return f"{difference_text(finding)}, {found.n}: {decided}{DAGGER if finding.at_random else ''}"
+
+
+def difference_text(finding: Finding) -> str:
+    """The difference with its interval, as text."""
+    found, name = finding.interval, finding.comparison.measure
+    if found is None:
+        return "\N{EN DASH}"
+    value, low, high = (format_measure(end, name, signed=True) for end in (found.value, found.low, found.high))
+    return f"{value} [{low} to {high}]" if isfinite(found.low) and found.low < found.high else value
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table's lines."""
+    if not rows:
+        return ["(no complete run yet)"]
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]

@@ -2,7 +2,8 @@
 
 ``runs.jsonl.gz`` holds a line for each complete run: its arm, seed and settings, the rates that were measured, and some
 figures by iteration. Its first line holds the settings of its first run, and each run those that differ from them. No
-record is replaced by a run with other settings: where the table asks for others, the record must be removed first.
+record is replaced by a run with other settings: where the table asks for others, the record must be removed first. Runs
+whose figures were not kept have a line with their measures alone, which the overview reads.
 """
 
 from __future__ import annotations
@@ -17,33 +18,21 @@ from typing import Any
 
 from benchmarks.experiments.hypothesis_tests import Runs
 from benchmarks.experiments.plan import PlannedRun
-from benchmarks.experiments.worker import is_complete, is_whole
+from benchmarks.experiments.runner import is_complete, is_whole
 from ragen_agent.config import Config
 from ragen_agent.report.runs import IRRELEVANT, RecordedRun, load_run
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
-__all__ = ["RECORDS", "complete_runs", "missing_runs", "recorded_seeds", "write_records"]
+__all__ = ["RECORDS", "complete_runs", "missing_runs", "recorded_measures", "recorded_seeds", "write_records"]
 
 RECORDS = "runs.jsonl.gz"
 
 #: The figures by iteration that are recorded in addition to the experiment's curves: those that measures, the alarm and
 #: the search for copies read.
 FIGURES = (
-    "iteration",
-    "success",
-    "return",
-    "spread",
-    "entropy",
-    "grad_norm",
-    "invalid_rate",
-    "repeated_rate",
-    "reply_tokens",
-    "response_tokens",
-    "reasoning_tokens",
-    "observation_rate",
-    "sampled_tokens",
-    "train_tokens",
+    *("iteration", "success", "return", "spread", "entropy", "grad_norm", "invalid_rate", "repeated_rate"),
+    *("reply_tokens", "response_tokens", "reasoning_tokens", "observation_rate", "sampled_tokens", "train_tokens"),
 )
 MACHINE = ("wall_s", "memory_gib", "gpu")  # of a summary, in addition to its rates
 DIGITS = 5
@@ -57,7 +46,7 @@ def complete_runs(planned: Sequence[PlannedRun], folder: Path) -> dict[str, dict
     """
     recorded, runs = _recorded(planned, folder), dict[str, dict[int, RecordedRun]]()
     for run in planned:
-        if is_complete(run.folder, run.arm.imitation):
+        if is_complete(run):
             runs.setdefault(run.arm.name, {})[run.config.seed] = _as_recorded(load_run(run.folder))
         elif run.name in recorded:
             runs.setdefault(run.arm.name, {})[run.config.seed] = recorded[run.name]
@@ -67,7 +56,7 @@ def complete_runs(planned: Sequence[PlannedRun], folder: Path) -> dict[str, dict
 def missing_runs(planned: Sequence[PlannedRun], folder: Path) -> list[PlannedRun]:
     """The planned runs that ``complete_runs`` does not have."""
     recorded = _recorded(planned, folder)
-    return [run for run in planned if run.name not in recorded and not is_complete(run.folder, run.arm.imitation)]
+    return [run for run in planned if run.name not in recorded and not is_complete(run)]
 
 
 def recorded_seeds(folder: Path) -> int:
@@ -77,6 +66,15 @@ def recorded_seeds(folder: Path) -> int:
     except (KeyError, TypeError) as error:
         raise _damaged(folder, error) from error
     return max(ends, default=0)
+
+
+def recorded_measures(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
+    """Measures of runs whose figures were not kept: by arm and name of the measure, then by seed."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for row in read_json_lines(folder / RECORDS)[1:]:
+        for name, value in row.get("measures", {}).items():
+            found.setdefault((row["arm"], name), {})[row["seed"]] = value
+    return found
 
 
 def write_records(planned: Sequence[PlannedRun], runs: Runs, figures: Iterable[str], folder: Path) -> None:
@@ -117,12 +115,13 @@ def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, Recorded
         return {}
     try:
         common = rows[0]["settings"]
+        rows = [rows[0], *(row for row in rows[1:] if "measures" not in row)]
         by_key = {(row["arm"], row["seed"]): row for row in rows[1:]}
         _check_rows(rows, planned, folder / RECORDS)
         found = {}
         for run in planned:
             row = by_key.get((run.arm.name, run.config.seed))
-            if row is None or not is_whole(row["summary"], run.arm.imitation):
+            if row is None or not is_whole(row["summary"]):
                 continue
             if not _same({**common, **row["settings"]}, _settings(run.config)):
                 raise ValueError(

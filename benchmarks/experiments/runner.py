@@ -1,43 +1,63 @@
-"""Plays what is missing of an experiment: warm starts first, then the runs, some at a time, each in its own process."""
+"""Plays what is missing of an experiment: warm starts first, then the runs, some at a time, in processes of their own.
+
+Each run goes on where an earlier process was killed.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-import subprocess
+import shutil
+import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from math import inf
+from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+from unittest.mock import patch
 
 from rich.console import Console
 
-from benchmarks.experiments.plan import PlannedRun, warm_starts
-from benchmarks.experiments.worker import is_complete, is_warm
-from ragen_agent.config import Config, to_toml
+from benchmarks.experiments.plan import PlannedRun, WarmStart, warm_starts
+from benchmarks.experiments.spec import end_row
+from ragen_agent.config import Config, read_toml, to_toml, with_settings
+from ragen_agent.local.run import TrainingRun
+from ragen_agent.run.console import Display
 from ragen_agent.run.run_folder import RunFolder
-from ragen_gym.core.child_python import child_python
 from ragen_gym.core.progress import ProgressBar
+from ragen_gym.core.seen import SEEN_FILE
 from ragen_gym.core.stats import percent
+from ragen_gym.core.storage import atomic_folder, read_json_lines
 
-__all__ = ["check_settings", "run_all"]
+__all__ = ["check_settings", "is_complete", "is_whole", "run_all"]
 
-ROOT = str(Path(__file__).parents[2])  # from which workers import this package
 POLL_S = 1.0  # between two updates of the progress
 JOBS_OF_A_PROCESS = 40  # after which another takes its place, so that what libraries keep of each run is given back
+
+#: Rows of the summary that a warm start has and its runs need not measure again.
+SHARED = ("before", "random", "optimal", "demonstrator")
 
 
 def check_settings(planned: Sequence[PlannedRun]) -> None:
     """Raises a ValueError if the folder of a run holds one with other settings than are planned for it."""
     for run in planned:
-        if (run.folder / "config.toml").is_file() and RunFolder.reopen(run.folder)[1] != run.config:
-            raise ValueError(
-                f"{run.folder} was made with other settings than are asked for now: choose another --out, give the "
-                "--set that it was made with, or remove it."
-            )
+        _check_same(run.config, run.folder)
+
+
+def is_complete(run: PlannedRun) -> bool:
+    """True if the folder of the run holds it whole, with all its measurements."""
+    return is_whole(RunFolder(run.folder).read_summary())
+
+
+def is_whole(summary: Mapping[str, Any]) -> bool:
+    """True if it is the summary of a finished run with all its measurements."""
+    return summary.get("finished", False) is True and "after" in summary
 
 
 def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console, ends: float = inf) -> dict[str, str]:
@@ -48,131 +68,191 @@ def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console, ends: fl
     Raises:
         KeyboardInterrupt: after the processes have ended; all that they wrote is kept.
     """
-    wanted = [run for run in planned if not is_complete(run.folder, run.arm.imitation)]
-    warm = [each for each in warm_starts(wanted) if not is_warm(each.folder, each.config)]
-    failures: dict[str, str] = {}
-    steps = [(f"warm start {each.folder.name}", _job(each.config, each.folder)) for each in warm]
-    workers = _Workers()
-    failures |= _play(steps, jobs, console, "warm starts", workers, ends)
-    ready = [run for run in wanted if is_warm(run.warm.folder, run.warm.config)]
-    if time.monotonic() < ends:
-        failures |= {run.name: "its warm start failed" for run in wanted if run not in ready}
-    steps = [(run.name, _job(run.config, run.folder, run)) for run in ready]
-    failures |= _play(steps, jobs, console, "runs", workers, ends)
-    workers.close(kill=False)
-    return failures
+    wanted = [run for run in planned if not is_complete(run)]
+    with patch.dict(os.environ):
+        os.environ["PYTHONSAFEPATH"] = "1"  # spawned processes import nothing from the current folder
+        warm = {f"warm start {each.folder.name}": each for each in warm_starts(wanted) if not _is_warm(each)}
+        failures = _play_all(warm, jobs, console, "warm starts", ends)
+        ready = {run.name: run for run in wanted if _is_warm(run.warm)}
+        if time.monotonic() < ends:
+            failures |= {run.name: "its warm start failed" for run in wanted if run.name not in ready}
+        return failures | _play_all(ready, jobs, console, "runs", ends)
 
 
-def _job(config: Config, folder: Path, run: PlannedRun | None = None) -> dict[str, Any]:
-    """A job of the worker: a warm start, or ``run``."""
-    return {
-        "parent": os.getpid(),
-        "config": to_toml(config),
-        "folder": str(folder.resolve()),
-        "warm": str(run.warm.folder.resolve()) if run else "",
-        "imitation": run is not None and run.arm.imitation,
-        "evaluations": run.evaluations if run else 1,
-        "iterations": config.training.iterations if run else None,
-    }
-
-
-class _Workers:
-    """Processes that take one job after another, since starting one costs seconds; made when they are needed."""
-
-    def __init__(self) -> None:
-        self._idle: list[tuple[subprocess.Popen[str], int]] = []  # and how many jobs each has had
-        self._all: list[subprocess.Popen[str]] = []
-
-    def play(self, job: Mapping[str, Any]) -> str:
-        """Waits for one job; what went wrong, or the empty text. Safe from several threads."""
-        try:
-            process, jobs = self._idle.pop()
-        except IndexError:
-            process = subprocess.Popen(
-                child_python("-m", "benchmarks.experiments.worker"),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-            self._all.append(process)
-            jobs = 0
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(job) + "\n")
-            process.stdin.flush()
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = ""
-        if not answer.endswith("\n"):
-            return f"its process ended with {process.wait()}"
-        if jobs + 1 < JOBS_OF_A_PROCESS:
-            self._idle.append((process, jobs + 1))
-        else:
-            process.stdin.close()
-            process.wait()
-        return str(json.loads(answer))
-
-    def close(self, kill: bool) -> None:
-        """Ends the processes; those at work only with ``kill``."""
-        for process in self._all:
-            if kill:
-                process.terminate()
-            if process.stdin is not None:
-                with suppress(OSError):
-                    process.stdin.close()
-        for process in self._all:
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-
-
-def _play(
-    steps: Sequence[tuple[str, dict[str, Any]]], jobs: int, console: Console, what: str, workers: _Workers, ends: float
+def _play_all(
+    todo: Mapping[str, PlannedRun | WarmStart], jobs: int, console: Console, what: str, ends: float
 ) -> dict[str, str]:
-    """Plays jobs, so many at a time, and begins none after ``ends``; what went wrong by name."""
+    """Plays some by name, so many at a time, and begins none after ``ends``; what went wrong by name."""
     failures: dict[str, str] = {}
-    if not steps:
+    left, running = list(todo), dict[Future[str], tuple[str, float]]()
+    if not left or time.monotonic() >= ends:
         return failures
-    left, running = list(steps), dict[Future[str], tuple[str, dict[str, Any], float]]()
-    pool = ThreadPoolExecutor(jobs)
+    pool = _pool(jobs)
     try:
-        with ProgressBar(what, len(steps), console=console) as bar:
+        with ProgressBar(what, len(todo), console=console) as bar:
             while running or (left and time.monotonic() < ends):
                 while left and len(running) < jobs and time.monotonic() < ends:
-                    name, job = left.pop(0)
-                    running[pool.submit(workers.play, job)] = (name, job, time.monotonic())
+                    name = left.pop(0)
+                    running[pool.submit(_play, todo[name])] = (name, time.monotonic())
                 done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 for future in done:
-                    name, job, begun = running.pop(future)
-                    if problem := future.result():
+                    name, begun = running.pop(future)
+                    try:
+                        problem = future.result()
+                    except BrokenProcessPool:  # killed, say for its memory: those that are not begun need other ones
+                        problem, pool = "its process or one beside it was killed", _pool(jobs)
+                    if problem:
                         failures[name] = problem
-                    result = f"failed: {problem}" if problem else _result(Path(str(job["folder"])))
-                    count, seconds = len(steps) - len(left) - len(running), time.monotonic() - begun
-                    bar.say(f"{what} {count}/{len(steps)}  {name}: {result} ({seconds:.0f} s)")
-                now = ", ".join(f"{name}{_progress(job)}" for name, job, _ in running.values())
-                bar.update(len(steps) - len(left) - len(running), now)
+                    result = f"failed: {problem}" if problem else _result(todo[name].folder)
+                    count = len(todo) - len(left) - len(running)
+                    bar.say(f"{what} {count}/{len(todo)}  {name}: {result} ({time.monotonic() - begun:.0f} s)")
+                now = ", ".join(f"{name}{_progress(todo[name])}" for name, _ in running.values())
+                bar.update(len(todo) - len(left) - len(running), now)
     except BaseException:
-        workers.close(kill=True)
+        for child in active_children():
+            child.terminate()
         raise
     finally:
-        pool.shutdown()
+        pool.shutdown(cancel_futures=True)
     return failures
 
 
-def _progress(job: Mapping[str, Any]) -> str:
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    """Processes that take one job after another, since starting one costs seconds."""
+    return ProcessPoolExecutor(
+        jobs, get_context("spawn"), _begin_process, (os.getpid(),), max_tasks_per_child=JOBS_OF_A_PROCESS
+    )
+
+
+def _begin_process(parent: int) -> None:
+    """Print nothing, and exit when the parent is gone: a killed experiment leaves no process writing in its runs."""
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _progress(each: PlannedRun | WarmStart) -> str:
     """How many iterations of a run are written down, such as `` 12/40``; nothing for a warm start."""
-    metrics = Path(str(job["folder"])) / "metrics.jsonl"
     try:
-        done = metrics.read_bytes().count(b"\n")
+        done = (each.folder / "metrics.jsonl").read_bytes().count(b"\n")
     except OSError:  # not there yet, or gone: a progress bar must not end an experiment
         done = 0
-    return f" {done}/{job['iterations']}" if job["iterations"] else ""
+    return f" {done}/{each.config.training.iterations}" if isinstance(each, PlannedRun) else ""
 
 
 def _result(folder: Path) -> str:
     summary = RunFolder(folder).read_summary()
     row = "after" if "after" in summary else "before"
     return f"{row} {percent(summary[row]['rate'])}" if row in summary else "nothing was measured"
+
+
+def _play(each: PlannedRun | WarmStart) -> str:
+    """Plays one; what went wrong, in a line. A fault of the program is also in the run's log."""
+    try:
+        if isinstance(each, PlannedRun):
+            _play_run(each)
+        else:
+            _play_warm(each)
+    except (ValueError, OSError, RuntimeError) as error:
+        return " ".join(str(error).split()) or repr(error)
+    except Exception as error:  # one run must not end the others
+        with (each.folder / "log.txt").open("a", encoding="utf-8") as log:
+            traceback.print_exc(file=log)
+        return f"{error!r}; see {each.folder / 'log.txt'}"
+    return ""
+
+
+def _play_warm(warm: WarmStart) -> None:
+    """The warm start and its measurements; nothing where they are there."""
+    folder = _opened(warm.config, warm.folder)
+    if not _is_warm(warm):
+        with (warm.folder / "log.txt").open("a", encoding="utf-8") as log:
+            _begun(warm.config, folder, log)
+
+
+def _play_run(planned: PlannedRun) -> None:
+    """The run from its warm start to its measurements; nothing where they are there.
+
+    The policies after each of its last ``evaluations`` iterations are measured.
+    """
+    if not (planned.folder / "config.toml").is_file():
+        _prepare(planned)
+    folder = _opened(planned.config, planned.folder)
+    if is_complete(planned):
+        return
+    folder.note_versions()
+    with (planned.folder / "log.txt").open("a", encoding="utf-8") as log:
+        run = _begun(planned.config, folder, log)
+        run.reinforce(partial(_measure_before_end, run, planned.evaluations))
+        run.measure("after")
+        run.write_summary()
+        folder.write_summary(run.summary | {"finished": True})
+    (planned.folder / "state.pt").unlink(missing_ok=True)  # the run is over, and its checkpoint is there
+
+
+def _is_warm(warm: WarmStart) -> bool:
+    """True if the folder holds a finished warm start and all its measurements."""
+    wanted = SHARED if warm.config.warm_start.epochs else SHARED[:-1]
+    return (warm.folder / "warm").is_dir() and all(name in RunFolder(warm.folder).read_summary() for name in wanted)
+
+
+def _begun(config: Config, folder: RunFolder, log: TextIO) -> TrainingRun:
+    """A run up to its reinforcement; what its folder has already is not done again."""
+    run = TrainingRun(config, folder, Display(Console(file=log, width=140)))
+    run.warm_start()
+    run.measure("before")
+    run.baselines()
+    return run
+
+
+def _measure_before_end(run: TrainingRun, evaluations: int, iterations: int) -> None:
+    left = _iterations_left(run, iterations)
+    if 0 < left < evaluations:
+        run.measure_meanwhile(end_row(left), left)
+
+
+def _iterations_left(run: TrainingRun, iterations: int) -> int:
+    """How many are still to come; of a run that stops by its tokens, if each samples as many as the last one."""
+    left, budget = run.config.training.iterations - iterations, run.config.stops.sampled_tokens
+    if not budget:
+        return left
+    sampled = [int(record["sampled_tokens"]) for record in read_json_lines(run.folder.metrics)]
+    return min(left, max(0, math.ceil((budget - sum(sampled)) / max(1, sampled[-1]))))
+
+
+def _prepare(planned: PlannedRun) -> None:
+    """The run's folder with its warm start in it, in place of what an earlier process did not bring to its settings."""
+    warm = planned.warm.folder
+    planned.folder.parent.mkdir(parents=True, exist_ok=True)
+    summary = json.loads((warm / "summary.json").read_text(encoding="utf-8"))
+    with atomic_folder(planned.folder) as folder:
+        shutil.copytree(warm / "warm", folder / "warm", copy_function=os.link)  # weights are never changed in place
+        shared = {name: value for name, value in summary.items() if name in SHARED}
+        (folder / "summary.json").write_text(json.dumps(shared, indent=2) + "\n", encoding="utf-8")
+        shutil.copyfile(warm / "episodes.jsonl", folder / "episodes.jsonl")
+        shutil.copyfile(warm / SEEN_FILE, folder / SEEN_FILE)
+        (folder / "config.toml").write_text(to_toml(planned.config), encoding="utf-8")
+
+
+def _opened(config: Config, path: Path) -> RunFolder:
+    """The folder of a run with these settings; raises a ValueError if it holds one with others."""
+    if not (path / "config.toml").is_file():
+        for left in path.glob("config.toml.writing*.tmp"):
+            left.unlink()
+        return RunFolder.create(path, config)
+    _check_same(config, path)
+    return RunFolder(path)
+
+
+def _check_same(config: Config, path: Path) -> None:
+    if (path / "config.toml").is_file() and with_settings(Config(), read_toml(path / "config.toml")) != config:
+        raise ValueError(
+            f"{path} was made with other settings than are asked for now: choose another --out, give the --set that "
+            "it was made with, or remove it."
+        )

@@ -19,16 +19,20 @@ margin                                              of all comparisons, in point
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from benchmarks.experiments.sweep import Sweep
 from ragen_agent.config import Settings, read_toml
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.update.metrics import METRICS
-from ragen_gym.core.validation import did_you_mean
+from ragen_gym.core.validation import did_you_mean, shown
 
 __all__ = [
     "FALL",
@@ -58,8 +62,7 @@ def end_row(before: int) -> str:
     return f"end_{before}"
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """A number of a run."""
 
     about: str  # what it is
@@ -90,12 +93,9 @@ def _rate(name: str) -> Callable[[RecordedRun], float | None]:
     return lambda run: run.summary[name]["rate"] if name in run.summary else None
 
 
-def _difference(first: str, second: str) -> Callable[[RecordedRun], float | None]:
-    def of(run: RecordedRun) -> float | None:
-        ends = measure(run, first), measure(run, second)
-        return None if ends[0] is None or ends[1] is None else ends[0] - ends[1]
-
-    return of
+def _gain(run: RecordedRun) -> float | None:
+    after, before = _rate("after")(run), _rate("before")(run)
+    return None if after is None or before is None else after - before
 
 
 def _normalised(run: RecordedRun) -> float | None:
@@ -151,25 +151,16 @@ MEASURES = {
     "end": Measure("success on the fixed levels, mean over the last policies", _end, rate=True),
     "after": Measure("success on the fixed levels of the last policy", _rate("after"), rate=True),
     "before": Measure("success on the fixed levels before it", _rate("before"), rate=True),
-    "gain": Measure("after \N{MINUS SIGN} before", _difference("after", "before"), rate=True, signed=True),
+    "gain": Measure("after \N{MINUS SIGN} before", _gain, rate=True, signed=True),
     "random": Measure("random play on the same levels", _rate("random"), rate=True),
     "optimal": Measure("optimal play on the same levels", _rate("optimal"), rate=True),
     "normalised": Measure("end, from random play (0) to optimal play (100)", _normalised, rate=True, signed=True),
-    "more_imitation": Measure("further imitation at the cost of the reinforcement", _rate("more_imitation"), rate=True),
-    "over_imitation": Measure(
-        "after \N{MINUS SIGN} more imitation", _difference("after", "more_imitation"), rate=True, signed=True
-    ),
-    "clean_warm_start": Measure("imitation of a faultless demonstrator", _rate("clean_warm_start"), rate=True),
-    "over_clean": Measure(
-        "after \N{MINUS SIGN} clean imitation", _difference("after", "clean_warm_start"), rate=True, signed=True
-    ),
     "early": Measure("training success, iterations 6 to 15", _early, rate=True),
     "peak": Measure("the best training success", _window("success", max), rate=True),
     "final": Measure("the last training success", _window("success", lambda m: m[-1]), rate=True),
     "drop": Measure("peak \N{MINUS SIGN} final", _window("success", lambda m: max(m) - m[-1]), rate=True),
     "lost": Measure("share of the best training success that is lost at the end", _window("success", _lost), rate=True),
     "survived": Measure("runs that end at half of their best success or more", _survived, rate=True),
-    "entropy_start": Measure("entropy at the start", _window("entropy", lambda m: m[0])),
     "entropy_end": Measure("entropy at the end", _window("entropy", lambda m: m[-1])),
     "spread_start": Measure("return std at the start", _window("spread", lambda m: m[0])),
     "spread_end": Measure("return std at the end", _window("spread", lambda m: m[-1])),
@@ -192,11 +183,23 @@ MEASURES = {
 
 TABLES = Path(__file__).with_name("tables")
 
-#: What a claim says of the first arm's measure compared with the second's; the empty text claims nothing.
-CLAIMS = ("", "higher", "lower", "equal")
+
+def _one_of(what: str, known: Iterable[str]) -> Callable[[str], str]:
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(f"not a {what}; give one of {', '.join(known)}")
+        return name
+
+    return check
 
 
-@dataclass(frozen=True)
+Name = Annotated[str, AfterValidator(_one_of("measure", MEASURES))]
+Curve = Annotated[str, AfterValidator(_one_of("curve", METRICS))]
+Text = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
+KNOWN_ALONE = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, config=KNOWN_ALONE)
 class Arm:
     """One configuration."""
 
@@ -204,46 +207,51 @@ class Arm:
     about: str  # what it is, for the page
     settings: Settings = field(default_factory=dict)  # over those of the experiment
     control: bool = False  # whether it is there to rule out another explanation of what the other arms show
-    imitation: bool = False  # whether it is compared with further imitation at the same cost
     #: whether its rewards may teach what is measured as failure, so that its fall is no collapse
     misleading: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=KNOWN_ALONE)
 class Comparison:
     """Two arms seed by seed, or one against 0."""
 
     first: str  # name of an arm
-    measure: str  # a key of ``MEASURES``
+    measure: Name
     asks: str  # the question, for the page
     second: str = ""  # name of an arm; empty to compare with 0
-    claim: str = ""  # what is said of the first, one of ``CLAIMS``
-    by: str = "source"  # who claims it: the source, or this project ("ours")
+    claim: Literal["", "higher", "lower", "equal"] = ""  # what is said of the first; empty claims nothing
+    by: Literal["source", "ours"] = "source"  # who claims it: the source, or this project
     margin: float = 0.05  # two rates that differ by less count as equal; stated before the first run
     looks: tuple[int, ...] = ()  # as of the experiment
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=KNOWN_ALONE)
 class Experiment:
     """A table, as the module describes it."""
 
     name: str
-    title: str
-    question: str
-    claim: str
-    source: str
-    evidence: str
-    limits: str
-    curves: tuple[str, ...]
-    columns: tuple[str, ...]
+    title: Text
+    question: Text
+    claim: Text
+    source: Text
+    evidence: Text
+    limits: Text
+    curves: tuple[Curve, ...]
+    columns: tuple[Name, ...]
     settings: Settings
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]
     #: At how many seeds the comparisons are looked at: arms get more seeds until each claim is decided. Empty where
     #: they are compared once, over however many seeds there are.
-    looks: tuple[int, ...] = ()
-    evaluations: int = 1  #: how many policies are evaluated: those after each of the last iterations
+    looks: tuple[Annotated[int, Field(ge=2)], ...] = ()
+    #: How many policies are evaluated: those after each of the last iterations.
+    evaluations: int = Field(default=1, ge=1, le=MOST_EVALUATIONS)
     sweep: Sweep | None = None  #: what the arms are a grid of
+
+    def without_misleading(self, runs: Mapping[str, Mapping[int, RecordedRun]]) -> list[RecordedRun]:
+        """The runs, by arm and seed, whose fall would be a collapse; see ``Arm.misleading``."""
+        misleading = {arm.name for arm in self.arms if arm.misleading}
+        return [run for arm, seeds in runs.items() if arm not in misleading for run in seeds.values()]
 
 
 def names() -> list[str]:
@@ -268,63 +276,26 @@ def read(name: str) -> Experiment:
         raise ValueError(
             f"{path} is called like an experiment of the repository, whose runs it would share: rename it."
         )
-    content = read_toml(path)
-    evaluations = content.pop("evaluations", 1)
+    content: dict[str, Any] = {**read_toml(path), "name": path.stem}
     try:
-        sweep = Sweep(**content.pop("sweep")) if "sweep" in content else None
-        if sweep is not None:
-            content |= {"arms": sweep.arm_rows(), "comparisons": sweep.comparison_rows()}
+        if "sweep" in content:
+            sweep = Sweep(**content["sweep"])
+            content |= {"sweep": sweep, "arms": sweep.arm_rows(), "comparisons": sweep.comparison_rows()}
+        shared = {"looks": content.get("looks", ()), "margin": content.pop("margin", 5) / 100}
+        content["comparisons"] = [dict(**row, **shared) for row in content["comparisons"]]
+        made = TypeAdapter(Experiment).validate_python(content)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path.name} has no sweep that can be read: {error}") from error
-    try:
-        shared = {"looks": tuple(content.pop("looks", ())), "margin": content.pop("margin", 5) / 100}
-        made = Experiment(
-            name=path.stem,
-            **{
-                key: " ".join(str(content.pop(key)).split())
-                for key in ("title", "question", "claim", "source", "evidence", "limits")
-            },
-            curves=tuple(content.pop("curves")),
-            columns=tuple(content.pop("columns")),
-            settings=content.pop("settings"),
-            arms=tuple(Arm(**row) for row in content.pop("arms")),
-            comparisons=tuple(Comparison(**row, **shared) for row in content.pop("comparisons")),
-            looks=shared["looks"],
-            evaluations=evaluations,
-            sweep=sweep,
+        raise ValueError(f"{path.name} is not the table of an experiment: {error!r}.") from error
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, each['loc']))} = {shown(each['input'])}: {each['msg']}" for each in error.errors()
         )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path.name} is not the table of an experiment: {error}") from error
-    if content:
-        raise ValueError(f"{path.name} holds unknown keys: {', '.join(content)}.")
-    _check(made)
+        raise ValueError(f"{path.name} is not the table of an experiment: {wrong}.") from error
+    arms = [arm.name for arm in made.arms]
+    if twice := {name for name in arms if arms.count(name) > 1}:
+        raise ValueError(f"{path.name} has several arms of the name {', '.join(sorted(twice))}.")
+    if list(made.looks) != sorted(set(made.looks)):
+        raise ValueError(f"{path.name} has looks={list(made.looks)}; give rising numbers of seeds.")
+    for arm in (arm for each in made.comparisons for arm in (each.first, each.second) if arm and arm not in arms):
+        raise ValueError(f"{path.name} compares {arm!r}; its arms are {', '.join(arms)}.")
     return made
-
-
-def _check(experiment: Experiment) -> None:
-    arms = [arm.name for arm in experiment.arms]
-    twice = {name for name in arms if arms.count(name) > 1}
-    if twice:
-        raise ValueError(f"{experiment.name} has several arms of the name {', '.join(sorted(twice))}.")
-    for whose, settings in (("", experiment.settings), *((f" of {arm.name}", arm.settings) for arm in experiment.arms)):
-        if not isinstance(settings, dict):
-            raise ValueError(f"{experiment.name} has settings{whose} that are {settings!r}; give a table.")
-    looks = experiment.looks
-    if any(not isinstance(look, int) or look < 2 for look in looks) or list(looks) != sorted(set(looks)):
-        raise ValueError(f"{experiment.name} has looks={list(looks)}; give rising numbers of seeds, from 2 on.")
-    if not isinstance(experiment.evaluations, int) or not 1 <= experiment.evaluations <= MOST_EVALUATIONS:
-        raise ValueError(
-            f"{experiment.name} has evaluations={experiment.evaluations}; give a number from 1 to {MOST_EVALUATIONS}."
-        )
-    compared = [arm for each in experiment.comparisons for arm in (each.first, each.second) if arm]
-    measured = [*experiment.columns, *(comparison.measure for comparison in experiment.comparisons)]
-    for what, given, known in (
-        ("compares {!r}; its arms are", compared, arms),
-        ("claims {!r}; a claim is", [c.claim for c in experiment.comparisons if c.claim], CLAIMS[1:]),
-        ("has a claim by {!r}; it is by", [comparison.by for comparison in experiment.comparisons], ("source", "ours")),
-        ("asks for {!r}; measures are", measured, MEASURES),
-        ("draws {!r}; curves are", experiment.curves, METRICS),
-    ):
-        for name in given:
-            if name not in known:
-                raise ValueError(f"{experiment.name} {what.format(name)} {', '.join(known)}.")

@@ -39,45 +39,27 @@ class Sweep:
         return f"{panel}, {line}, x{factor:g}"
 
     def value(self, panel: Mapping[str, Any], factor: float) -> float:
-        """The setting's value in a panel at a factor.
-
-        Raises:
-            ValueError: the panel's settings do not hold it.
-        """
-        try:
-            whole: float = reduce(lambda table, key: table[key], self.setting.split("."), panel["settings"])
-        except KeyError as error:
-            raise ValueError(f"sweep: the panel {panel['name']!r} has no {self.setting} to multiply.") from error
+        """The setting's value in a panel at a factor."""
+        whole: float = reduce(lambda table, key: table[key], self.setting.split("."), panel["settings"])
         return factor * whole
 
     def arm_rows(self) -> list[dict[str, Any]]:
         """The arms, as rows of a table without a sweep."""
-        return [
-            {
-                **line,
-                "name": self.arm(panel["name"], line["name"], factor),
-                "settings": merged(merged(panel["settings"], line.get("settings", {})), self._set(panel, factor)),
-            }
-            for panel in self.panels
-            for line in self.lines
-            for factor in self.factors
-        ]
+        rows = []
+        for panel, line, factor in ((p, each, f) for p in self.panels for each in self.lines for f in self.factors):
+            varied: Any = self.value(panel, factor)
+            for key in reversed(self.setting.split(".")):
+                varied = {key: varied}
+            settings: Settings = merged(merged(panel["settings"], line.get("settings", {})), varied)
+            rows.append({**line, "name": self.arm(panel["name"], line["name"], factor), "settings": settings})
+        return rows
 
     def comparison_rows(self) -> list[dict[str, Any]]:
         """The comparisons, as rows of a table without a sweep."""
+        others = [line["name"] for line in self.lines if line["name"] != self.against]
         rows = []
-        for panel in self.panels:
-            for line in self.lines:
-                for comparison in self.comparisons if line["name"] != self.against else ():
-                    row = dict(comparison)
-                    factor = row.pop("factor")
-                    row["asks"] = row["asks"].format(panel=panel["name"], line=line["name"])
-                    names = (self.arm(panel["name"], name, factor) for name in (line["name"], self.against))
-                    rows.append({**row, **dict(zip(("first", "second"), names, strict=True))})
+        for panel, line, each in ((p["name"], o, c) for p in self.panels for o in others for c in self.comparisons):
+            row = {key: value for key, value in each.items() if key != "factor"}
+            first, second = (self.arm(panel, name, each["factor"]) for name in (line, self.against))
+            rows.append({**row, "asks": row["asks"].format(panel=panel, line=line), "first": first, "second": second})
         return rows
-
-    def _set(self, panel: Mapping[str, Any], factor: float) -> Settings:
-        settings: Any = self.value(panel, factor)
-        for key in reversed(self.setting.split(".")):
-            settings = {key: settings}
-        return dict(settings)

@@ -23,31 +23,12 @@ from ragen_gym.core.seeding import episode_keys
 from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import build_game, find
 
-__all__ = [
-    "BATCH",
-    "GROWTH",
-    "PEERS",
-    "SIZES",
-    "TASKS",
-    "Play",
-    "Task",
-    "batch",
-    "first_resets",
-    "growth",
-    "import_times",
-    "measure_peer",
-    "measured",
-    "memory_per_env",
-    "ratios",
-    "row_of",
-    "sizes",
-]
+__all__ = ["PEERS", "TASKS", "Task"]
 
 #: Environments of a batch where nothing else is said.
 BATCH = 1024
-#: Numbers of environments and sides of the board whose growth is reported.
+#: Numbers of environments whose growth is reported.
 GROWTH = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
-SIZES = (4, 8, 16, 32, 64)
 
 #: (what to repeat, units of work in one repetition)
 Play = tuple[Callable[[int], object], float]
@@ -214,7 +195,7 @@ TASKS: tuple[Task, ...] = (
 
 
 #: Other suites, each measured in a virtual environment of its own by ``benchmarks.speed.peer_tasks``.
-PEERS = ("envpool", "jumanji", "gem-llm", "textarena", "gym-sokoban", "minigrid")
+PEERS = ("envpool", "jumanji", "gem-llm", "textarena", "gym-sokoban")
 
 _SPENT = "import time; print(time.process_time())"
 _FIRST = """
@@ -238,10 +219,7 @@ print(tracemalloc.get_traced_memory()[0] / 4096)
 def measured(tasks: Iterable[Task], runs: int, seconds: float) -> Iterator[dict[str, Any]]:
     """Result of each task, as soon as it is there: a dictionary with key, title, unit, rate, lowest and highest.
 
-    Args:
-        tasks: rows of ``benchmarks.speed.measurements.TASKS``.
-        runs: runs of each, of which the median counts.
-        seconds: the least CPU time of a run.
+    The median of ``runs`` counts, each of so many seconds of CPU time at least.
     """
     for task in tasks:
         package = f"gymnasium {version('gymnasium')}" if task.of_gymnasium else ""
@@ -270,19 +248,6 @@ def growth(seconds: float) -> dict[str, dict[str, float]]:
         observation: {str(n): rate(*batch(LAKE, n, observation=observation), 3, seconds)[0] for n in GROWTH}
         for observation in ("grid", "text")
     }
-
-
-def sizes(seconds: float) -> dict[str, dict[str, float]]:
-    """Steps per second of FrozenLake by the side of the board; empty lakes, so that making them is no part of it."""
-    found: dict[str, dict[str, float]] = {"grid": {}, "text": {}}
-    for observation, rates in found.items():
-        for side in SIZES:
-            lake = np.full((side, side), "_")
-            lake[0, 0], lake[-1, -1] = "P", "G"
-            levels = ["\n".join("".join(row) for row in lake)]
-            play, work = batch(LAKE, size=side, levels=levels, observation=observation, max_episode_steps=100)
-            rates[str(side)] = rate(play, work, 3, seconds)[0]
-    return found
 
 
 def import_times(runs: int = 7) -> dict[str, float]:

@@ -129,24 +129,6 @@ def gym_sokoban_levels() -> Rate:
     return rate(play, 1, runs=3)
 
 
-def minigrid_steps() -> Rate:
-    """Random steps of the empty room."""
-    import gymnasium
-    import minigrid  # noqa: F401  (registers the ids)
-
-    env = gymnasium.make("MiniGrid-Empty-5x5-v0")
-    actions = np.random.default_rng(0).integers(0, 3, 1000).tolist()
-    env.reset(seed=0)
-
-    def play(count: int) -> None:
-        for k in range(count):
-            _, _, terminated, truncated, _ = env.step(actions[k % 1000])
-            if terminated or truncated:
-                env.reset()
-
-    return rate(play, 1)
-
-
 #: By package: key, title, unit and measurement of each task.
 PEER_TASKS: dict[str, tuple[tuple[str, str, str, Callable[[], Rate]], ...]] = {
     "envpool": (
@@ -169,7 +151,6 @@ PEER_TASKS: dict[str, tuple[tuple[str, str, str, Callable[[], Rate]], ...]] = {
         ("textarena sokoban", "TextArena's Sokoban, single, text", "steps", lambda: textarena_steps("Sokoban-v0-raw")),
     ),
     "gym-sokoban": (("gym-sokoban levels", "gym-sokoban's rooms 8x8, 2 boxes", "levels", gym_sokoban_levels),),
-    "minigrid": (("minigrid empty", "Minigrid's Empty-5x5, single, its symbolic picture", "steps", minigrid_steps),),
 }  # fmt: skip
 
 

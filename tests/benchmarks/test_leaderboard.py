@@ -31,18 +31,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_leaderboard_is_played_once_and_written(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def away() -> str:
-        raise ValueError("pip could not bring the package x: no network.")
-
-    monkeypatch.setattr(leaderboard, "ROWS", (*leaderboard.ROWS[:3], Row("Big model", away, model=True)))
-    words = ["--suite", "smoke", "--limit", "2", "--max-tokens", "4", "--batch", "8", "--out", str(tmp_path / "runs")]
+    monkeypatch.setattr(leaderboard, "ROWS", (*leaderboard.ROWS[:3], Row("Big model", "no-such-model", model=True)))
+    words = ["--suite", "smoke", "--limit", "2", "--max-tokens", "4", "--batch", "8", "--runs", str(tmp_path / "runs")]
     page = tmp_path / "new" / "page"
-    words += ["--page", str(page), "--checkpoint", f"tiny={checkpoint}", "--checkpoint", f"same={checkpoint}"]
+    words += ["--out", str(page), "--checkpoint", f"tiny={checkpoint}", "--checkpoint", f"same={checkpoint}"]
     assert main([*words, "--rows", "random", "oracle", "tiny"]) == 0
     assert main(words) == 0
     said = capsys.readouterr().err
     assert [said.count(f"{name} plays smoke") for name in ("random", "greedy", "oracle", "tiny", "same")] == [1] * 5
-    assert "Big model on smoke is left out: pip could not bring" in said
+    assert "Big model on smoke is left out: " in said
 
     rows = json.loads((page / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
     assert list(rows) == ["random", "greedy", "oracle", "Big model", "tiny", "same"]
@@ -60,17 +57,13 @@ def test_a_leaderboard_is_played_once_and_written(
         "tiny",
         "same",
     ]
-    assert "Big model was not measured: pip could not bring the package x: no network." in text
+    assert "Big model was not measured: " in text
     assert "same and tiny do not differ" in text
-    assert "(leaderboard-smoke.html)" in text
     assert text.count("the score is of a part of the suite") == 1, "what holds for all is said once"
     assert "max_tokens" not in text
     assert "{" not in text
-    html = (page / "leaderboard-smoke.html").read_text()
-    assert "tiny: tiny, 5 episodes" in html
-    assert "same: same, 5 episodes" in html
 
-    elsewhere = ["--out", str(tmp_path / "elsewhere"), "--checkpoint", f"later={checkpoint}", "--rows", "later"]
+    elsewhere = ["--runs", str(tmp_path / "elsewhere"), "--checkpoint", f"later={checkpoint}", "--rows", "later"]
     for split in ("sokoban", "bandit"):
         assert main([*words, *elsewhere, "--split", split]) == 0
     assert list(json.loads((page / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]["later"]["splits"]) == [
@@ -81,8 +74,8 @@ def test_a_leaderboard_is_played_once_and_written(
 
 
 def test_a_page_of_two_suites_begins_with_the_first(tmp_path: Path) -> None:
-    words = ["--suite", "smoke", "ragen-v1", "--rows", "random", "--limit", "1", "--out", str(tmp_path / "runs")]
-    assert main([*words, "--page", str(tmp_path)]) == 0
+    words = ["--suite", "smoke", "ragen-v1", "--rows", "random", "--limit", "1", "--runs", str(tmp_path / "runs")]
+    assert main([*words, "--out", str(tmp_path)]) == 0
     suites = json.loads((tmp_path / "leaderboard.json").read_text())["suites"]
     assert [suites[name]["rows"]["random"]["episodes"] > 0 for name in ("smoke", "ragen-v1")] == [True, True]
     machine = suites["smoke"]["rows"]["random"]["machine"]
@@ -92,7 +85,7 @@ def test_a_page_of_two_suites_begins_with_the_first(tmp_path: Path) -> None:
 def test_a_row_that_is_stopped_keeps_its_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--suite", "smoke", "--limit", "1", "--rows", "random", "--out", str(tmp_path), "--page", str(tmp_path)]
+    words = ["--suite", "smoke", "--limit", "1", "--rows", "random", "--runs", str(tmp_path), "--out", str(tmp_path)]
     with monkeypatch.context() as patch:
         patch.setattr(leaderboard, "run_suite", lambda *_: signal.raise_signal(signal.SIGTERM))
         (tmp_path / "smoke" / "random").mkdir(parents=True)
@@ -108,7 +101,7 @@ def test_a_row_that_is_stopped_keeps_its_cost(
 def test_a_checkpoint_of_the_same_name_does_not_mix_with_another(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--suite", "smoke", "--max-tokens", "2", "--out", str(tmp_path), "--page", str(tmp_path), "--rows", "tiny"]
+    words = ["--suite", "smoke", "--max-tokens", "2", "--runs", str(tmp_path), "--out", str(tmp_path), "--rows", "tiny"]
     assert main([*words, "--limit", "1", "--checkpoint", f"tiny={checkpoint}"]) == 0
     other = tmp_path / "other"
     other.mkdir()
@@ -127,7 +120,7 @@ def test_a_whole_run_of_something_else_is_not_taken_for_what_is_asked(
     monkeypatch.setattr(leaderboard, "machine", lambda *packages: "a machine")
     with BadServer("good") as server:
         words = ["--suite", "smoke", "--limit", "1", "--rows", "served"]
-        words += ["--out", str(tmp_path), "--page", str(tmp_path)]
+        words += ["--runs", str(tmp_path), "--out", str(tmp_path)]
         assert main([*words, "--server", f"served=m@{server.url}"]) == 0
         assert "is left out" not in capsys.readouterr().err
         model, more = ("other", []) if changed == "agent" else ("m", ["--max-tokens", "64"])
@@ -137,7 +130,7 @@ def test_a_whole_run_of_something_else_is_not_taken_for_what_is_asked(
 
 def test_a_server_that_goes_away_costs_no_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limit, "_FIRST", 0.001)
-    words = ["--suite", "smoke", "--limit", "2", "--batch", "4", "--out", str(tmp_path), "--page", str(tmp_path)]
+    words = ["--suite", "smoke", "--limit", "2", "--batch", "4", "--runs", str(tmp_path), "--out", str(tmp_path)]
 
     def goes_away(number: int, _: object) -> str:
         return "good" if number < 30 else "cut"
@@ -173,4 +166,4 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="write it as NAME=MODEL@URL"):
         main(["--server", "vLLM=http://127.0.0.1/v1"])
     with pytest.raises(SystemExit, match="no row is called nobody: there are random, greedy"):
-        main(["--rows", "nobody", "--page", str(tmp_path)])
+        main(["--rows", "nobody", "--out", str(tmp_path)])

@@ -15,20 +15,22 @@ import pytest
 
 from benchmarks import recipes
 
+HERE = Path(recipes.__file__).parent
+
 
 def test_recorded_runs_are_not_trained_again(tmp_path: Path) -> None:
-    shutil.copy(recipes.HERE / "recipes.json", tmp_path)
+    shutil.copy(HERE / "recipes.json", tmp_path)
     recorded = json.loads((tmp_path / "recipes.json").read_text(encoding="utf-8"))
     for name, seeds in recorded.items():
         command = ["--recipes", name, "--seeds", *seeds, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
         assert recipes.main(command) == 0
     assert not (tmp_path / "runs").exists()
     for file in ("recipes.json", "recipes.md"):
-        assert (tmp_path / file).read_text(encoding="utf-8") == (recipes.HERE / file).read_text(encoding="utf-8")
+        assert (tmp_path / file).read_text(encoding="utf-8") == (HERE / file).read_text(encoding="utf-8")
 
 
 def test_a_whole_run_keeps_the_machine_that_trained_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(recipes.HERE / "recipes.json", tmp_path)
+    shutil.copy(HERE / "recipes.json", tmp_path)
     recorded = json.loads((tmp_path / "recipes.json").read_text(encoding="utf-8"))
     name = recipes.DEFAULT
     folder = tmp_path / "runs" / f"{name}-seed0"
@@ -42,7 +44,7 @@ def test_a_whole_run_keeps_the_machine_that_trained_it(tmp_path: Path, monkeypat
 
 
 def test_a_stopped_run_is_written_with_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, recorded = next(iter(json.loads((recipes.HERE / "recipes.json").read_text(encoding="utf-8")).items()))
+    name, recorded = next(iter(json.loads((HERE / "recipes.json").read_text(encoding="utf-8")).items()))
     whole = recorded["0"]
     folder = tmp_path / "runs" / f"{name}-seed0"
     folder.mkdir(parents=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import vision
-from benchmarks.vision_agents import AGENTS, PlannedEnv, Probe, said_cells
+from benchmarks.vision import AGENTS, PlannedEnv, said_cells
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import read_recipe
 from ragen_agent.run.evaluation import fixed_instances
@@ -106,18 +106,6 @@ def test_cells_are_counted_by_their_places() -> None:
     assert said_cells("", truth, ground) == (9, 0, 3, 0)
 
 
-def test_the_probe_reads_pixels_and_not_the_level(config: Config, policy: Policy) -> None:
-    probe = Probe(config, 80, 30)
-    shares = probe.shares(policy)
-    assert sorted(shares) == ["0", "1"]
-    assert probe.commonest["things"] == 0, "the commonest tile is ice"
-    assert shares["0"]["things"] > 0.9, "tiles look different, whatever the weights"
-    assert shares["0"]["cells"] > probe.commonest["cells"]
-    letters = with_settings(config, {"turns": {"image_coordinates": True}})
-    with pytest.raises(ValueError, match="a picture has 25 visual tokens and 16 tiles"):
-        Probe(letters, 2, 2).shares(policy)
-
-
 def test_planned_episodes_are_rollouts_of_the_policy(config: Config, policy: Policy) -> None:
     env = PlannedEnv(make_game_env(config, "test"), LAKE)
     process = TokenMDP.from_settings(env, policy.chat, config.turns)
@@ -132,14 +120,11 @@ def test_planned_episodes_are_rollouts_of_the_policy(config: Config, policy: Pol
 def test_agents_are_trained_and_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    speeds = json.loads((vision.HERE / "vision.json").read_text())
-    (tmp_path / "vision.json").write_text(json.dumps({**speeds, "agents": {}, "levels": 8}))
     command = ["--quick", "--only", "pixels", "--seeds", "1", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
     assert vision.main(command) == 0
     assert "pixels, seed 1, reinforcement: success" in capsys.readouterr().out
     page = (tmp_path / "vision.md").read_text()
     assert "| pixels | imitation | " in page
-    assert "| pixels | 0 | " in page
     first = json.loads((tmp_path / "vision.json").read_text())
     assert first["agents"]["pixels"]["1"]["core_s"] > 1
     assert RunFolder.reopen(tmp_path / "runs" / "pixels-seed1")[1].turns.observation == "image"
@@ -153,29 +138,22 @@ def test_agents_are_trained_and_measured_once(
 def test_the_table_adds_up() -> None:
     found = {"success": {"rate": 0.5}, "planned": {"rate": 0.75}, "boards": 0.9, "cells": 0.99, "things": 0.97}
     run = {"core_s": 120.0, "more_imitation": {"rate": 0.4}, "imitation": found, "reinforcement": found}
-    probe = {"0": {"cells": 1.0, "things": 0.9}}
-    probes = {"trained": probe, "untrained": probe, "commonest": {"cells": 0.7, "things": 0.0}}
-    seeing = {**run, **{stage: {**found, "probe": probes} for stage in vision.STAGES}}
     results = {
-        "speed": [],
         "machine": "here",
-        "agents_machine": "there",
         "levels": 8,
         "bounds": {"random": {"rate": 0.1}, "optimal": {"rate": 1.0}},
         "agents": {
             "text": {"0": run, "1": {**run, "imitation": {**found, "success": {"rate": 0.25}}}},
-            "pixels": {"0": seeing},
+            "pixels": {"0": run},
         },
     }
     page = vision._page(results)
     assert "| pixels | reinforcement | 50.0 | 90.0 | 99.0 | 97.0 | 75.0 | 25.0 | 25.0 | 40.0 | 2 |" in page
     assert "| text | imitation | 37.5 (" in page
-    assert "| pixels | 0 | 100.0 | 90.0 | 100.0 | 90.0 | 100.0 | 90.0 |" in page
-    assert "| always the commonest tile | - | 70.0 | 0.0 |" in page
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "vision.json").write_text('{"levels": 64, "speed": [], "agents": {}}')
+    (tmp_path / "vision.json").write_text('{"levels": 64, "agents": {}}')
     for arguments, message in (
         (["--quick"], "give --out another folder"),
         (["--out", str(tmp_path)], "holds rates on 64 levels: give --levels 64"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,9 +24,7 @@ from benchmarks.experiments.hypothesis_tests import (
     verdict,
 )
 from benchmarks.experiments.overview import markdown_overview, without_copies
-from benchmarks.experiments.pages import _finding_json, read_findings, undecided_arms
-from benchmarks.experiments.precision import precisions
-from benchmarks.experiments.spec import Arm, Comparison, end_row, measure, read, window_means
+from benchmarks.experiments.spec import Comparison, end_row, measure, read, window_means
 from ragen_agent.config import Config, with_settings
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.run.run_folder import RunFolder
@@ -151,9 +148,6 @@ def test_a_claim_is_decided_at_the_first_look_that_can() -> None:
     everywhere = compare({"new": same, "old": old}, replace(claim, margin=0.0))
     assert not is_decided(everywhere)
     assert is_decided(compare({}, replace(claim, claim="")))
-    experiment = replace(read("thinking"), arms=(Arm("new", ""), Arm("old", ""), Arm("other", "")))
-    assert undecided_arms(experiment, [first, equal]) == []
-    assert undecided_arms(experiment, [first, everywhere]) == ["new", "old"]
 
 
 def test_differences_of_which_half_are_equal_decide_nothing() -> None:
@@ -187,20 +181,6 @@ def test_an_equal_claim_is_contradicted_outside_the_margin_alone() -> None:
     assert (near.verdict, near.sentence.split(": ")[1]) == ("open", "lower, but perhaps by less than 5.0 points.")
     far = compare({"new": {seed: run(0.4 + 0.002 * seed) for seed in range(4)}, "old": old}, claim)
     assert far.verdict == "contradicted"
-
-
-def test_pages_without_records_are_read_by_the_rules_of_today(tmp_path: Path) -> None:
-    experiment = read("credit")
-    rows = [
-        {"arm": arm, "seed": seed, "end": end + 0.003 * seed * (arm == "turn"), "normalised": end}
-        for arm, end in (("turn", 0.3), ("trajectory", 0.5))
-        for seed in range(8)
-    ]
-    believed = {"first": "turn", "second": "trajectory", "measure": "end", "verdict": "supported", "sentence": "So."}
-    (tmp_path / "results.json").write_text(json.dumps({"runs": rows, "comparisons": [believed]}), encoding="utf-8")
-    [turn] = [f for f in read_findings(experiment, tmp_path) if f.differences]
-    assert (turn.comparison.first, turn.verdict) == ("turn", "contradicted")
-    assert "8 seeds, look 1 of 3" in turn.sentence
 
 
 def test_the_interval_of_a_difference_of_shares_ends_at_one_hundred_points() -> None:
@@ -249,7 +229,6 @@ def test_before_the_first_look_nothing_is_said() -> None:
     assert "Not run" not in learns_failure, "runs that no alarm is judged by were run"
     never = compare({}, claim)
     assert "Not run: 1 claim of thinking." in markdown_overview([experiment], {"thinking": [never]}, {"thinking": []})
-    assert (_finding_json(early)["low"], _finding_json(early)["mean"]) == (None, pytest.approx(0.8))
 
 
 def test_arms_are_compared_seed_by_seed() -> None:
@@ -330,32 +309,6 @@ def test_the_end_is_the_mean_of_the_last_evaluations() -> None:
     assert measure(run(0.5), "end") == 0.5
     assert measure(run(before=(0.6,)), "end") is None, "it is not over"
     assert measure(run(0.5, before=(0.7,)), "normalised") == pytest.approx((0.6 - 0.1) / 0.8)
-
-
-def test_what_narrows_an_interval() -> None:
-    """A seed moves both arms alike, which pairing takes out; of the noise of evaluations their mean has less."""
-    rng = np.random.default_rng(0)
-    seeds, common, trained, evaluated = 400, rng.normal(0.5, 0.1, 400), 0.02, 0.04
-
-    def arm(shift: float) -> dict[int, RecordedRun]:
-        ends = common + shift + rng.normal(0, trained, seeds)
-        rates = ends[:, None] + rng.normal(0, evaluated, (seeds, 4))
-        return {seed: run(row[0], [0.5], before=row[1:]) for seed, row in enumerate(rates)}
-
-    def difference(*deviations: float) -> Any:
-        return pytest.approx(math.sqrt(2) * math.hypot(*deviations), rel=0.1)
-
-    runs = {"new": arm(0.1), "old": arm(0.0)}
-    finding = compare(runs, Comparison("new", "end", "Better?", "old", "higher"))
-    unpaired, paired, two, four, limit = precisions([(runs, finding)])
-    assert unpaired.deviation == difference(0.1, trained, evaluated)
-    assert paired.deviation == difference(trained, evaluated)
-    assert two.deviation == difference(trained, evaluated / math.sqrt(2))
-    assert four.deviation == difference(trained, evaluated / 2)
-    assert limit.deviation == difference(trained)
-    assert limit.seeds(0.05) < four.seeds(0.05) < paired.seeds(0.05) < unpaired.seeds(0.05)
-    few = {name: {seed: made[seed] for seed in range(3)} for name, made in runs.items()}
-    assert precisions([(few, compare(few, finding.comparison))]) == []
 
 
 def test_a_change_of_the_reasoning_is_a_share_of_what_it_was() -> None:

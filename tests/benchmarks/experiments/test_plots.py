@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from benchmarks.experiments import plots
-from benchmarks.experiments.comparison_tables import sweep_tables
 from benchmarks.experiments.hypothesis_tests import compare
+from benchmarks.experiments.pages import sweep_tables
 from benchmarks.experiments.spec import read
 from tests.benchmarks.experiments.test_hypothesis_tests import run
 
