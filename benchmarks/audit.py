@@ -57,18 +57,12 @@ PACKAGES = {
     "vagen-legacy": (*_RAGEN, "torch", "hydra-core", "together", "wandb", "openai", "scipy"),
     "gemllm": ("gem-llm",),
     "textarena": ("textarena", "numpy"),
-    "skyrl": ("skyrl-gym",),
     "rg": ("reasoning-gym",),
-    "openenv": ("openenv", "textarena", "numpy"),
-    "verifiers": ("verifiers", "textarena", "numpy", "datasets"),
 }
 
 
 #: Of the repositories that the table below was made with.
-_REVISIONS = (
-    "RAGEN at 5eb79b8, VAGEN at 2936322 and its branch vagen-legacy at 787c7e2, OpenEnv's environments at 385de5eb, "
-    "verifiers' environments at a60a606."
-)
+_REVISIONS = "RAGEN at 5eb79b8, VAGEN at 2936322 and its branch vagen-legacy at 787c7e2."
 _FEW_WORDS = "its word list cannot be had offline and was a short one of ours"
 _SECRET = "what it hides is what the game asks for"
 #: Findings that are reproduced and yet say nothing against the environment, by target and check, with the reason.
@@ -109,7 +103,6 @@ _VAGEN_REPLIES = [f"<think>go</think><answer>{word}</answer>" for word in ("Up",
 _SEED_CHECKS = [
     name for name in CHECKS if name.startswith(("seed_repeats", "reset_clean", "global_random", "group_level"))
 ]
-_GUESSES = [{"message": f"[{word}]"} for word in ("apple", "table", "stone", "light", "water", "music")]
 
 SUBJECTS: list[Subject] = [
     *_several("ragen-gym", "", *(spec.id for spec in TABLE.values())),
@@ -163,7 +156,6 @@ SUBJECTS: list[Subject] = [
         "textarena:LightsOut-v0",
     ),
     Subject("TextArena", "textarena", "textarena:Wordle-v0", checks=_SEED_CHECKS),
-    *_several("SkyRL-gym", "skyrl", "skyrl:gsm8k", "skyrl:gsm8k_multi_turn", "skyrl:aime"),
     *_several(
         "reasoning-gym",
         "rg",
@@ -173,44 +165,6 @@ SUBJECTS: list[Subject] = [
         "reasoning-gym:propositional_logic",
         "reasoning-gym:knights_knaves",
         "reasoning-gym:maze",
-    ),
-    Subject(
-        "OpenEnv",
-        "openenv",
-        "openenv:textarena_env.server.environment:TextArenaEnvironment",
-        "OpenEnv/envs",
-        actions=_GUESSES,
-        checks=_SEED_CHECKS,
-    ),
-    *_several(
-        "OpenEnv",
-        "openenv",
-        "openenv:grid_world_env.server.grid_world_environment:GridWorldEnvironment",
-        repository="OpenEnv/envs",
-    ),
-    Subject(
-        "OpenEnv",
-        "openenv",
-        "openenv:maze_env.server.maze_env_environment:MazeEnvironment",
-        "OpenEnv/envs",
-        actions=[{"action": number} for number in range(4)],
-    ),
-    Subject(
-        "OpenEnv",
-        "openenv",
-        "openenv:connect4_env.server.connect4_environment:Connect4Environment",
-        "OpenEnv/envs",
-        actions=[{"column": number} for number in range(7)],
-    ),
-    Subject("verifiers", "verifiers", "verifiers:verifiers.v1.tasksets.textarena", options={"game": "Wordle-v0"}),
-    *(
-        Subject("verifiers", "verifiers", f"verifiers:{name}", f"verifiers/environments/{folder}")
-        for name, folder in (
-            ("reverse_text", "reverse_text"),
-            ("color_codeword", "color_codeword"),
-            ("kuhn_poker", "kuhn_poker"),
-            ("gsm8k", "gsm8k"),
-        )
     ),
 ]
 
