@@ -27,8 +27,7 @@ from ragen_gym.envs.policies import random_reply
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import TABLE, own_module
-from ragen_gym.integrations.rollout import METRICS, Rollout, rows
-from ragen_gym.integrations.verl_rows import verl_rows
+from ragen_gym.integrations.rollout import METRICS, Rollout, rows, verl_rows
 
 __all__ = ["TARGETS", "export_env"]
 
