@@ -64,14 +64,10 @@ PACKAGES = {
 #: Of the repositories that the table below was made with.
 _REVISIONS = "RAGEN at 5eb79b8, VAGEN at 2936322 and its branch vagen-legacy at 787c7e2."
 _FEW_WORDS = "its word list cannot be had offline and was a short one of ours"
-_SECRET = "what it hides is what the game asks for"
 #: Findings that are reproduced and yet say nothing against the environment, by target and check, with the reason.
 FALSE_ALARMS = {
     ("textarena:Hangman-v0", "levels_repeat"): _FEW_WORDS,
     ("textarena:Wordle-v0", "levels_repeat"): _FEW_WORDS,
-    ("gem:game:GuessTheNumber-v0-easy", "text_hides_state"): _SECRET,
-    ("gem:game:Mastermind-v0-easy", "text_hides_state"): _SECRET,
-    ("textarena:Mastermind-v0", "text_hides_state"): _SECRET,
 }
 
 

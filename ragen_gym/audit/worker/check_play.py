@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from typing import Any
 
 from .context import Context, passed
@@ -19,7 +18,6 @@ __all__ = [
     "reward_finite",
     "reward_idle",
     "reward_random",
-    "text_hides_state",
 ]
 
 _NOISES = 24  # noises under which an action must change nothing before a mask of 1 is called wrong
@@ -78,40 +76,6 @@ def observation_aliased(context: Context) -> Outcome:
         if step.done:
             break
     return passed(f"{len(kept)} observations stay as they were given")
-
-
-@check(
-    "note",
-    "The task is partially observable: an agent that is shown the last observation alone cannot know what to do.",
-    "Show the whole state, or say that the agent needs its history.",
-)
-def text_hides_state(context: Context) -> Outcome:
-    """Equal observations and actions have equal results."""
-    context.need_repeats()
-    if context.stochastic:
-        raise NotApplicable("the dynamics are stochastic, so that equal observations may go on differently")
-    results: dict[tuple[str, str], dict[str, tuple[int, list[Any]]]] = defaultdict(dict)
-    transitions = 0
-    for seed, actions, before, step in context.transitions():
-        if not step.truncated:
-            transitions += 1
-            result = key((step.observation, float(step.reward)))
-            results[key(before), key(actions[-1])].setdefault(result, (seed, actions))
-    hidden = [found for found in results.values() if len(found) > 1]
-    if hidden:
-        (seed, actions), (other, others) = list(hidden[0].values())[:2]
-        raise context.fault(
-            f"{len(hidden)} of {len(results)} pairs of observation and action have more than one result: what the agent "
-            "is shown does not say where it is",
-            f"shown = lambda x: {context.target.shown}",
-            "play = lambda s, x: (lambda e: [(shown(start(e, s)), None)] + [(shown(r[0]), r[1]) "
-            "for r in [act(e, a) for a in x]])(new())",
-            f"a, b = play({seed}, {literal(actions)}), play({other}, {literal(others)})",
-            "assert repr(a[-2][0]) != repr(b[-2][0]) or repr(a[-1]) == repr(b[-1])",
-        )
-    if transitions == len(results):
-        raise NotApplicable("no observation was met twice with the same action")
-    return passed(f"{transitions - len(results)} repeated pairs of observation and action had the same result")
 
 
 @check("error", "One NaN ends a training run, or spoils it silently.", "Return a float, and check divisions.")

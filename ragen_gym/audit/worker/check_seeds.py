@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from .context import Context, comparable, first_difference, passed
+from .context import Context, first_difference, passed
 from .protocol import CHECKS, Check, NotApplicable, Outcome, check, key, literal
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "group_level",
     "group_noise",
     "reset_clean",
-    "seed_order",
     "seed_repeats",
     "seed_threads",
     "seed_varies",
@@ -151,45 +150,6 @@ def seed_threads(context: Context) -> Outcome:
     finally:
         sys.setswitchinterval(interval)
     return passed(f"{len(seeds)} seeds give the same episodes in {_THREADS} threads")
-
-
-@check(
-    "error",
-    "A rollout plays many environments in turn: each changes what the others draw.",
-    "Keep a generator in each environment, and no state in the class or the module.",
-)
-def seed_order(context: Context) -> Outcome:
-    """An episode does not depend on another environment that is played in turn with it."""
-    context.need_repeats()
-    seeds = context.some_seeds(12)
-    alone = {s: context.transcript(context.make(), s, context.actions(s)) for s in context.within_time(seeds, 2)}
-    seeds = list(alone)
-    for seed, other in context.within_time(list(zip(seeds, reversed(seeds), strict=True))):
-        if seed == other:
-            continue
-        first, second = context.make(), context.make()
-        actions, others = context.actions(seed), context.actions(other)
-        record: list[Any] = [key((first.reset(seed)[0], None))]
-        second.reset(other)
-        going = True
-        for action, another in zip(actions, others, strict=True):
-            if going:
-                going = not second.step(another).done
-            step = first.step(action)
-            record.append(comparable(step))
-            if step.done:
-                break
-        if record != alone[seed]:
-            place = first_difference(record, alone[seed])
-            actions, others = actions[: max(place, 1)], others[: len(alone[other]) - 1]
-            raise context.fault(
-                f"reset(seed={seed}) gives another episode while another environment is played in turn with it",
-                f"A, B = {literal(actions)}, {literal(others[: len(actions)])}; e, f, g = new(), new(), new()",
-                f"a = [repr(start(g, {seed}))] + [repr(act(g, x)) for x in A]; b = [repr(start(e, {seed}))]; start(f, {other})",
-                "b += [(i < len(B) and act(f, B[i]), repr(act(e, x)))[1] for i, x in enumerate(A)]",
-                "assert a == b",
-            )
-    return passed(f"{context.tried} seeds give the same episodes in turn with others")
 
 
 @check(

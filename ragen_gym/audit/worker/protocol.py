@@ -185,8 +185,6 @@ class Target:
     separate_noise = False  # whether ``reset`` takes a seed of the dynamics alone
     #: Python that defines new(), start(env, seed) -> what the episode begins with, act(env, action) -> what follows
     code = ""
-    #: Python: what an agent is shown of ``x``, the result of start() or the first part of that of act()
-    shown = "x"
 
     def make(self, **options: Any) -> AuditedEnv:
         """A new environment; ``options`` go to its constructor over those given with the target."""

@@ -77,7 +77,6 @@ class TextArenaTarget(Target):
     """A TextArena name, such as ``textarena:Hangman-v0``."""
 
     library = "textarena"
-    shown = "x[0]"  # beside it stands the hidden state
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, dict(options), menu

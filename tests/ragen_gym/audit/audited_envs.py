@@ -462,11 +462,6 @@ class OneArray(ArrayMaze):
         return self.shown
 
 
-class HidesWalls(Maze):
-    def observation(self) -> Any:
-        return super().observation().replace("#", ".")
-
-
 class Foggy(Maze):
     """Shows the cells next to the player alone, so that many places look alike: sound."""
 

@@ -6,7 +6,7 @@ import random  # noqa: TID251  # some faults move its global state
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +28,6 @@ ENVS = {
     "seed_repeats": ("IgnoresSeed", "Maze"),
     "seed_varies": ("OneEpisode", "Maze"),
     "seed_threads": ("SeedsGlobal", "Maze"),
-    "seed_order": ("SharedNoise", "Maze"),
     "reset_clean": ("KeepsHistory", "Maze"),
     "global_random_read": ("ReadsGlobal", "SlipperyMaze"),
     "global_random_moved": ("MovesGlobal", "SlipperyMaze"),
@@ -41,7 +40,6 @@ ENVS = {
     "levels_solvable": ("Walled", "Maze"),
     "observation_in_space": ("OutOfSpace", "Maze"),
     "observation_aliased": ("OneArray", "ArrayMaze"),
-    "text_hides_state": ("HidesWalls", "Maze"),
     "reward_finite": ("PaysNan", "Maze"),
     "reward_idle": ("PaysSilence", "Sum"),
     "reward_constant": ("OneAnswer", "Sum"),
@@ -69,8 +67,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def context(name: str) -> Context:
     menu = MENU if name in ("Sum", "PaysSilence", "OneAnswer") else []
-    seeds = 96 if name == "HidesWalls" else 16  # two mazes must look alike
-    return Context(CallableTarget(f"audited_envs:{name}", {}, menu), seeds=seeds, steps=24, seconds=60)
+    return Context(CallableTarget(f"audited_envs:{name}", {}, menu), seeds=16, steps=24, seconds=60)
 
 
 def outcome(name: str, check: str) -> Outcome:
@@ -214,6 +211,10 @@ def test_a_data_set_has_the_options_that_were_given(monkeypatch: pytest.MonkeyPa
         assert shown == {"terms": 3, "size": 100_000, "seed": 1}
 
 
+def test_a_generator_that_environments_share_is_found_in_threads() -> None:
+    assert outcome("SharedNoise", "seed_threads").status == "finding"
+
+
 def test_a_mask_that_is_none_does_not_apply() -> None:
     assert "no mask" in outcome("Vectors", "mask_matches").detail
 
@@ -230,19 +231,6 @@ def test_levels_that_no_seed_decides_are_not_repeated_by_seeds() -> None:
     assert outcome("DrawsTenLevels", "levels_repeat").status == "not applicable"
 
 
-def test_the_evidence_compares_what_is_shown_without_the_hidden_state() -> None:
-    for shown in ("x", "x[0]"):
-        found = context("HidesWalls")
-        found.target.shown = shown
-        found.target.code += (
-            "; plain, move = start, act; start = lambda e, s: (plain(e, s), e.unwrapped.walls)"
-            "; act = lambda e, a: (lambda r: ((r[0], e.unwrapped.walls), *r[1:]))(move(e, a))"
-        )
-        evidence = found.run(CHECKS["text_hides_state"]).evidence
-        with pytest.raises(AssertionError) if shown == "x[0]" else nullcontext():
-            exec(evidence, {})
-
-
 def test_a_turn_s_number_makes_no_place_of_a_search() -> None:
     found = outcome("WalledCountsTurns", "levels_solvable")
     assert found.status == "finding", found
@@ -255,9 +243,7 @@ def test_places_that_look_alike_are_no_proof_of_a_level_without_a_solution() -> 
     assert outcome("Foggy", "levels_solvable").status == "passed", "by the levels that were solved"
 
 
-@pytest.mark.parametrize(
-    "check", ["seed_repeats", "seed_varies", "seed_order", "reset_clean", "global_random_read", "group_level"]
-)
+@pytest.mark.parametrize("check", ["seed_repeats", "seed_varies", "reset_clean", "global_random_read", "group_level"])
 def test_a_check_that_runs_out_of_time_says_how_much_it_looked_at(check: str) -> None:
     found = Context(CallableTarget("audited_envs:Maze", {}, []), seeds=16, steps=8, seconds=0).run(CHECKS[check])
     assert found.status == "passed"
