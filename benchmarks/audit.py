@@ -40,10 +40,7 @@ TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="u
 PACKAGES: dict[str, list[str]] = TABLES["packages"]
 FALSE_ALARMS = {(row["target"], row["check"]): row["why"] for row in TABLES["false_alarms"]}
 #: Of the repositories that the table below was made with.
-_REVISIONS = (
-    "RAGEN at 5eb79b8, VAGEN at 2936322 and its branch vagen-legacy at 787c7e2, OpenEnv's environments at 385de5eb, "
-    "verifiers' environments at a60a606."
-)
+_REVISIONS = "RAGEN at 5eb79b8, VAGEN at 2936322 and its branch vagen-legacy at 787c7e2."
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ GYM: dict[str, str] = {
     "multiagent": "core games render envs .",
     "bench": "core games render envs .",
     "serve": "core games render envs .",
-    "audit": "core serve",
+    "audit": "core",
     "integrations": "core games envs .",
     "cli": "core games render envs testing audit bench serve integrations .",
 }

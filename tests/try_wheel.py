@@ -70,7 +70,7 @@ TRIALS = {
     "render": Trial((".[render]",), ("ragen-gym render Sokoban --gif --out a.gif",)),
     "multiagent": Trial(
         (".[multiagent]",),
-        ("python -c 'from ragen_gym.multiagent import sokoban_v0; sokoban_v0.env().reset(seed=1)'",),
+        ("python -c 'from ragen_gym.multiagent import env; env(\"Sokoban\").reset(seed=1)'",),
     ),
     "bench": Trial(
         (".[bench]",),

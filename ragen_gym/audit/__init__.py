@@ -10,6 +10,7 @@ of another project: ``audit("textarena:Hangman-v0", python="/path/to/venv/bin/py
 
 from ragen_gym.audit.report import Report, Result
 from ragen_gym.audit.sandbox import AuditSettings, audit
-from ragen_gym.audit.worker.table import CHECKS, SEVERITIES, Check
+from ragen_gym.audit.worker.main import CHECKS
+from ragen_gym.audit.worker.protocol import SEVERITIES, Check
 
 __all__ = ["CHECKS", "SEVERITIES", "AuditSettings", "Check", "Report", "Result", "audit"]

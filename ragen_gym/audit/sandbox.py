@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.audit.report import Report, Result
-from ragen_gym.audit.worker.table import CHECKS
+from ragen_gym.audit.worker.main import CHECKS
 
 __all__ = ["AuditSettings", "audit"]
 
@@ -49,9 +49,7 @@ class AuditSettings:
     checks: Sequence[str] = ()  # ids of ``CHECKS``; none means all
     seeds: int = 24  # seeds that a check plays, from 4 on
     steps: int = 30  # the most actions of an episode, from 1 on
-    seconds: float = (
-        20.0  # of one check: loops that can be cut short end then, and after three times as long the process
-    )
+    seconds: float = 20.0  # of one check: loops end then if they can be cut short; after 3 times as long the process
     train: str | None = None  # ``FIRST:LAST`` seeds, ``module:callable`` that returns them, ``name=value`` options
     test: str | None = None  # the same of the test split
     python: str = sys.executable  # the interpreter that has the target's library
@@ -82,7 +80,7 @@ def audit(
     """Audit an environment.
 
     Args:
-        target: see ``ragen_gym.audit.worker.targets.open_target``.
+        target: see ``ragen_gym.audit.worker.main.open_target``.
         settings: how.
         progress: told each check before it runs, its place and how many there are.
 
@@ -92,46 +90,44 @@ def audit(
     settings = settings or AuditSettings()
     wanted = list(settings.checks or CHECKS)
     report = Report(target, dict(settings.options))
+
+    def begin(check: str) -> None:
+        if progress:
+            progress(check, wanted.index(check), len(wanted))
+
     waiting = [name for name in wanted if CHECKS[name].run is not None]
     ended: list[str] = []
     while waiting:
         with _child(target, settings, waiting) as child:
-            current = ""
             for message in child.messages():
-                event = message["event"]
-                _opened(report, message)
+                event = message.pop("event")
+                _opened(report, event, message)
                 if event == "begun":
-                    current = message["check"]
-                    if progress:
-                        progress(current, wanted.index(current), len(wanted))
+                    begin(message["check"])
                 elif event == "outcome":
-                    waiting.remove(current)
-                    report.results.append(Result.of(CHECKS[current], message))
-                    current = ""
-            if not waiting:
-                break
-            if not current and not report.kind:
-                raise ValueError(f"{target} cannot be audited: {child.ending()}")
-            failed = current or waiting[0]
-            ended.append(f"{failed}: {child.ending()}")
-            waiting.remove(failed)
-            report.results.append(Result(CHECKS[failed], "not applicable", f"no answer: {child.ending()}"))
+                    report.results.append(Result(CHECKS[waiting.pop(0)], **message))
+            if waiting:  # the process ended in the midst of a check
+                reason = child.ending()
+                if not report.version:
+                    raise ValueError(f"{target} cannot be audited: {reason}")
+                failed = waiting.pop(0)
+                ended.append(f"{failed}: {reason}")
+                report.results.append(Result(CHECKS[failed], "not applicable", f"no answer: {reason}"))
     if "seed_process" in wanted:
-        if progress:
-            progress("seed_process", wanted.index("seed_process"), len(wanted))
+        begin("seed_process")
         report.results.append(_compare_processes(target, settings, report))
     if "process_survives" in wanted:
         report.results.append(_survival(ended))
-    report.sort()
+    report.results.sort(key=lambda result: list(CHECKS).index(result.check.id))
     return report
 
 
-def _opened(report: Report, message: Mapping[str, Any]) -> None:
+def _opened(report: Report, event: str, message: Mapping[str, Any]) -> None:
     """Note what was opened, or raise a ValueError where the target cannot be."""
-    if message["event"] == "bad":
+    if event == "bad":
         raise ValueError(f"{report.target} cannot be audited: {message['reason']}")
-    if message["event"] == "opened":
-        report.kind, report.version, report.code = message["kind"], message["version"], message["code"]
+    if event == "opened":
+        report.version, report.code = message["version"], message["code"]
 
 
 def _survival(ended: Sequence[str]) -> Result:
@@ -147,12 +143,12 @@ def _survival(ended: Sequence[str]) -> Result:
 def _compare_processes(target: str, settings: AuditSettings, report: Report) -> Result:
     """Two processes with different hash seeds must give the same beginnings and episodes."""
     check = CHECKS["seed_process"]
-    prints = []
+    prints: list[dict[str, Any]] = []
     for hash_seed in ("1", "2"):
         with _child(target, settings, ["fingerprint"], hash_seed) as child:
             found: dict[str, Any] = {}
             for message in child.messages():
-                _opened(report, message)
+                _opened(report, message.pop("event"), message)
                 found |= message
             if "levels" not in found:
                 reason = found.get("failed") or child.ending()
@@ -163,18 +159,13 @@ def _compare_processes(target: str, settings: AuditSettings, report: Report) -> 
         return Result(check, "not applicable", "reset takes no seed")
     if report.status("seed_repeats") == "finding":
         return Result(check, "not applicable", "a seed does not repeat even in one process (see seed_repeats)")
-    levels = list(zip(one["seeds"], one["levels"], two["levels"], strict=False))
+    levels = list(zip(one["seeds"], one["levels"], two["levels"], strict=False))  # one may have run out of time first
     wrong = [seed for seed, first, second in levels if first != second]
-    if one["actions"] == two["actions"]:
-        pairs = zip(one["seeds"], one["episodes"], two["episodes"], strict=False)
-        played = [seed for seed, first, second in pairs if first != second and seed not in wrong]
-    else:
-        played = []
+    pairs = zip(one["seeds"], one["episodes"], two["episodes"], strict=False)
+    played = [seed for seed, first, second in pairs if first != second and one["actions"] == two["actions"]]
     if not wrong and not played:
-        episodes = len(one["episodes"])
-        return Result(
-            check, "passed", f"{len(levels)} beginnings and {episodes} episodes are the same in two processes"
-        )
+        what = f"{len(levels)} beginnings and {len(one['episodes'])} episodes are the same in two processes"
+        return Result(check, "passed", what)
     what = f"{len(wrong)} of {len(levels)} seeds begin differently" if wrong else f"{len(played)} episodes differ"
     seed = (wrong or played)[0]
     evidence = "\n".join(
@@ -187,7 +178,7 @@ def _compare_processes(target: str, settings: AuditSettings, report: Report) -> 
         ]
     )
     detail = f"{what} in another process with another PYTHONHASHSEED, such as seed {seed}"
-    return Result(check, "finding", detail, evidence, {"seeds": len(levels), "wrong": len(wrong)})
+    return Result(check, "finding", detail, evidence)
 
 
 class _Child:
@@ -204,13 +195,12 @@ class _Child:
         with selectors.DefaultSelector() as selector:
             selector.register(self._answers, selectors.EVENT_READ)
             while True:
-                if not selector.select(max(min(until - time.monotonic(), _LONGEST_WAIT), 0)):
-                    self._late = True
-                    return
-                chunk = os.read(self._answers, 1 << 16)
-                if not chunk:  # it ends, or has closed the pipe and goes on
-                    try:
-                        self.process.wait(max(min(until - time.monotonic(), _LONGEST_WAIT), 0))
+                left = max(min(until - time.monotonic(), _LONGEST_WAIT), 0)
+                self._late = not selector.select(left)
+                chunk = b"" if self._late else os.read(self._answers, 1 << 16)
+                if not chunk:
+                    try:  # it ends, or has closed the pipe and goes on
+                        self.process.wait(0 if self._late else left)
                     except subprocess.TimeoutExpired:
                         self._late = True
                     return
@@ -239,13 +229,7 @@ def _child(target: str, settings: AuditSettings, checks: Sequence[str], hash_see
         "actions": list(settings.actions),
         "checks": list(checks),
         "path": [str(Path(each).resolve()) for each in settings.path],
-        "settings": {
-            "seeds": settings.seeds,
-            "steps": settings.steps,
-            "seconds": settings.seconds,
-            "train": settings.train,
-            "test": settings.test,
-        },
+        "settings": {name: getattr(settings, name) for name in ("seeds", "steps", "seconds", "train", "test")},
     }
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
     if Path(settings.python) == Path(sys.executable):
@@ -274,11 +258,9 @@ def _child(target: str, settings: AuditSettings, checks: Sequence[str], hash_see
         os.close(writing)
         try:
             assert process.stdin is not None
-            try:
+            with suppress(BrokenPipeError):  # it has ended; what it said is read later
                 process.stdin.write(json.dumps(request).encode())
                 process.stdin.close()
-            except BrokenPipeError:  # it has ended; what it said is read later
-                pass
             yield _Child(process, reading, log, 3 * settings.seconds)
         finally:
             with suppress(ProcessLookupError):

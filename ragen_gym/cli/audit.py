@@ -20,10 +20,7 @@ _EXAMPLES = """\
 targets:
   FrozenLake-v1, ragen/Sokoban-v0, minigrid:MiniGrid-Empty-5x5-v0   a Gymnasium id, its module before a colon
   my_package.envs:make                                             a callable that makes an environment
-  textarena:NAME, gem:NAME, skyrl:NAME, reasoning-gym:NAME         a game or task of these libraries
-  openenv:module:Class, openenv:http://HOST:PORT                   an environment class of OpenEnv, or its server
-  verifiers:module                                                 a package that exports a taskset
-  http://HOST:PORT/GAME                                            a game of our own server
+  textarena:NAME, gem:NAME, reasoning-gym:NAME                     a game or task of these libraries
 
 examples:
   ragen-gym audit FrozenLake-v1

@@ -6,13 +6,10 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
-from io import BytesIO
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
-
-import gymnasium
 
 from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
@@ -28,8 +25,8 @@ from ragen_gym.games.registry import build_game, load, load_task
 __all__ = ["LevelRecord", "add", "distinct_levels", "file_bytes", "record_of"]
 
 _EXPORT_EXAMPLES = """\
-The file's ending chooses the form: .txt (boards under comments, which --levels reads again), .jsonl, or .parquet
-(needs pyarrow). Boards are written in the game's own symbols.
+The file's ending chooses the form: .txt (boards under comments, which --levels reads again) or .jsonl. Boards are
+written in the game's own symbols.
 
 example:
   ragen-gym levels export Sokoban --split test -n 100 --out sokoban-test.jsonl
@@ -59,7 +56,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     add_environment_options(export, board_text=False)
     export.add_argument("-n", type=int, default=100, metavar="N", help="how many (default: 100)")
     add_seed(export, "the levels")
-    export.add_argument("--out", required=True, metavar="FILE", help="a file that ends in .txt, .jsonl or .parquet")
+    export.add_argument("--out", required=True, metavar="FILE", help="a file that ends in .txt or .jsonl")
     export.add_argument("--force", action="store_true", help="replace the file if there is one")
     about = "Optimal success, return and plan of the boards of a file."
     solve = add_command(commands, "solve", "solve the boards of a file", _solve, _SOLVE_EXAMPLES, about)
@@ -157,31 +154,12 @@ def file_bytes(suffix: str, levels: list[LevelRecord]) -> bytes:
 
     Raises:
         ValueError: an unknown suffix, or a level that the form cannot hold.
-        gymnasium.error.DependencyNotInstalled: the form needs pyarrow.
     """
     if suffix == ".txt":
         return text_of_levels(Level(level.game, level.text) for level in levels).encode()
     if suffix == ".jsonl":
         return "".join(json.dumps(asdict(level), ensure_ascii=False) + "\n" for level in levels).encode()
-    if suffix != ".parquet":
-        raise ValueError(
-            f"--out: {suffix or 'no ending'} is not a form of level file: end it in .txt, .jsonl or .parquet."
-        )
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        message = "Parquet files need pyarrow: run `pip install pyarrow`, or write .jsonl."
-        raise gymnasium.error.DependencyNotInstalled(message) from None
-    out = BytesIO()
-    pq.write_table(pa.Table.from_pylist([asdict(level) for level in levels], schema=_schema(pa)), out)
-    return out.getvalue()
-
-
-def _schema(pa: Any) -> Any:
-    """Column types, so that a column without any value has its type too."""
-    types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "tuple[str, ...]": pa.list_(pa.string())}
-    return pa.schema([(each.name, types[str(each.type).removesuffix(" | None")]) for each in fields(LevelRecord)])
+    raise ValueError(f"--out: {suffix or 'no ending'} is not a form of level file: end it in .txt or .jsonl.")
 
 
 def _plan(env: StepEnv, solution: Solution, left: int) -> tuple[str, ...]:

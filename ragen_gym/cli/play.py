@@ -8,10 +8,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any, TextIO
-
-import numpy as np
 
 from ragen_gym.cli.command import add_command, add_seed, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
@@ -23,7 +20,6 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.game import Board, Game
 from ragen_gym.games.registry import GameSpec
-from ragen_gym.render.canvas import Canvas, Pixels
 from ragen_gym.render.recorder import key_names, what_happened
 
 __all__ = ["add", "can_read_keys", "colourful", "painted", "play_moves", "play_turns", "read_lines", "single_keys"]
@@ -57,33 +53,15 @@ _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"
 _ARROWS |= {key.replace("[", "O"): word for key, word in _ARROWS.items()}
 
 _END = "\x04"  # Ctrl-D
-_LINE = 22  # pixels of a line of text below the board
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "play",
-        "play a game in a window or in the terminal",
-        _play,
-        _EXAMPLES,
-        "Play a game in a window, or in the terminal where there is no display.",
-    )
+    parser = add_command(commands, "play", "play a game in the terminal", _play, _EXAMPLES)
     add_environment_options(parser)
     add_seed(parser, "the levels and their noise")
-    shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--window", action="store_true", help="play in a window, or fail")
-    shown.add_argument("--terminal", action="store_true", help="play in the terminal even where there is a display")
-    parser.add_argument(
-        "--tile-size",
-        type=int,
-        metavar="PIXELS",
-        help="side of a tile in the window, 8 to 128 (default: fits 512 pixels)",
-    )
     parser.add_argument("--turn", action="store_true", help="type whole replies, as a language model gives them")
     parser.add_argument("--no-think", action="store_true", help="with --turn: replies without <think> tags")
-    parser.add_argument("--lines", action="store_true", help="type words and Enter, even where keys can be read")
 
 
 def colourful(stream: TextIO) -> bool:
@@ -216,86 +194,18 @@ def _play(arguments: argparse.Namespace) -> int:
     if arguments.no_think and not arguments.turn:
         raise ValueError("--no-think is for replies: add --turn, or leave it out.")
     if arguments.turn:
-        for name in ("window", "tile_size", "lines"):
-            if getattr(arguments, name):
-                raise ValueError(f"--{name.replace('_', '-')} is for moves: leave it out, or --turn.")
         env = make_turn(spec.name, think=not arguments.no_think, **chosen)
         return play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "))
-    if arguments.window and arguments.lines:
-        raise ValueError("--lines is for the terminal: leave it out, or --window.")
-    by_itself = not arguments.terminal and not arguments.lines and sys.stdin.isatty() and has_display()
-    if arguments.window and not has_screen():
-        raise ValueError("there is no display to open a window on; leave out --window to play in the terminal.")
-    if arguments.window or by_itself:
-        return play_in_window(spec, chosen, arguments.seed, arguments.tile_size)
-    if arguments.tile_size is not None:
-        raise ValueError("--tile-size is for a window, and this game is played in the terminal: leave it out.")
-    if arguments.lines or not can_read_keys(sys.stdin):
-        return play_moves(HumanPlay(spec, chosen, arguments.seed), read_lines(sys.stdin, "> "))
+    played = HumanPlay(spec, chosen, arguments.seed)
+    if not can_read_keys(sys.stdin):
+        return play_moves(played, read_lines(sys.stdin, "> "))
     with single_keys(sys.stdin) as keys:
-        return play_moves(HumanPlay(spec, chosen, arguments.seed), keys)
+        return play_moves(played, keys)
 
 
 def _summary(ended: Sequence[bool]) -> str:
     """How the levels ended."""
     return f"{sum(ended)} of {len(ended)} levels solved." if ended else "No level was played to its end."
-
-
-def has_display() -> bool:
-    """True if a window can be expected to open: pygame is installed, and there is a screen."""
-    return find_spec("pygame") is not None and os.environ.get("SDL_VIDEODRIVER") != "dummy" and has_screen()
-
-
-def has_screen() -> bool:
-    """True if there is a screen, or a driver was chosen by name; without either pygame draws where nobody sees it."""
-    if os.environ.get("SDL_VIDEODRIVER"):
-        return True
-    return sys.platform in ("win32", "darwin") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
-
-
-def play_in_window(spec: GameSpec, chosen: dict[str, Any], seed: int, tile_size: int | None) -> int:
-    """Play level after level in a window, until the person closes it or presses q."""
-    from ragen_gym.cli.episodes import fitting_tile_size
-    from ragen_gym.render.renderer import Window
-
-    if tile_size is None:
-        tile_size = fitting_tile_size(StepEnv(spec.name, **chosen), 512)
-    played = HumanPlay(spec, {**chosen, "render_mode": "rgb_array", "tile_size": tile_size}, seed)
-    said = ""
-
-    def shown() -> Pixels:
-        board = played.env.render()
-        return np.concatenate([board, _keys_picture(played, board.shape[1], said)])
-
-    picture = shown()
-    print(f"{wrapped(played.env.game.description)}\n{played.menu}", flush=True)
-    window = Window(spec.name, fps=60)
-    window.show(picture)
-    while (word := window.key()) is not None and word not in _QUIT:
-        action = played.action_of(word)
-        if word in _NEXT:
-            played.next_level()
-            said = ""
-        elif word in _HINT and not played.over:
-            said = played.advice()
-            print(said, flush=True)
-        elif action is not None and not played.over:
-            said = played.play(action)
-            print(said, flush=True)
-        window.show(shown())
-    window.close()
-    print(_summary(played.ended))
-    return 0
-
-
-def _keys_picture(played: HumanPlay, width: int, said: str) -> Pixels:
-    """What stands below the board: the keys, and what was said last; uint8 (height, width, 3)."""
-    lines = ["   ".join(played.actions), "? hint   n next level   q quit", said.splitlines()[-1] if said else ""]
-    canvas = Canvas(width / _LINE, len(lines), _LINE, fineness=2)
-    canvas.fill((32, 34, 40))
-    for row, line in enumerate(lines):
-        canvas.text(0.4, row + 0.5, 0.5, line, (232, 232, 232), width / _LINE - 0.8, left=True)
-    return canvas.pixels()
 
 
 def play_moves(played: HumanPlay, words: Iterator[str]) -> int:

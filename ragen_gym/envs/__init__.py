@@ -21,7 +21,7 @@ def register(spec: GameSpec) -> None:
     gymnasium.register(
         id=spec.id,
         entry_point="ragen_gym.envs.step:StepEnv",
-        vector_entry_point="ragen_gym.envs.one_by_one:make_batch",
+        vector_entry_point="ragen_gym.envs.vector:BatchEnv",
         max_episode_steps=spec.horizon,
         # StepEnv refuses a step before reset or after the end itself, and every id is held to Gymnasium's checks and
         # more by ``ragen_gym.testing.check_env``: two wrappers fewer that every step would go through.

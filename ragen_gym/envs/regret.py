@@ -65,15 +65,12 @@ class StepRegret:
         moves: of an episode; what is played after them is unknown.
     """
 
-    #: See ``LevelValues``.
-    max_entries: int | None = None
-
     def __init__(self, game: Game, moves: int) -> None:
         self._game, self._moves = game, moves
 
     def begin(self, board: bytes) -> dict[str, float]:
         """Start an episode on a level; the entries of ``info`` before the first move."""
-        self._values = level_values(self._game.for_board(board), board, self._moves, max_entries=self.max_entries)
+        self._values = level_values(self._game.for_board(board), board, self._moves)
         self._left = self._moves
         return dict.fromkeys(REGRET_KEYS, 0.0)
 
@@ -88,17 +85,12 @@ class StepRegret:
 class TurnRegret:
     """Regret of each turn of an episode. An episode may end with moves left, so no value forces a move."""
 
-    #: See ``LevelValues``.
-    max_entries: int | None = None
-
     def __init__(self, game: Game) -> None:
         self._game = game
 
     def begin(self, state: _State, left: int) -> dict[str, Any]:
         """Start an episode of so many moves on this state's level; the entries of ``info`` before the first turn."""
-        self._values = level_values(
-            self._game.for_board(state[0]), state[0], left, may_stop=True, max_entries=self.max_entries
-        )
+        self._values = level_values(self._game.for_board(state[0]), state[0], left, may_stop=True)
         value = self._values.value(*state, left)
         return _turn_info(TurnValue(value, value, NOTHING, NOTHING, NOTHING, NOTHING, ()))
 

@@ -157,14 +157,8 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         #: The game at each size of the boards; ``game`` is the one in play.
         self.games, self._size_given = [self.game], bool(SIZE_OPTIONS & options.keys())
         if levels is not None:
-            given = given_levels(
-                self.game,
-                levels,
-                split,
-                vocabulary=self.vocabulary,
-                own_size=not self._size_given,
-                skip_invalid=skip_invalid,
-            )
+            sizes = {"own_size": not self._size_given, "skip_invalid": skip_invalid}
+            given = given_levels(self.game, levels, split, vocabulary=self.vocabulary, **sizes)
             self._levels, self.games, self.skipped_levels = given.boards, given.games, tuple(given.skipped)
             self.game = self.games[0]
             if observation != "text":

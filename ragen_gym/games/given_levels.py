@@ -14,7 +14,6 @@ from ragen_gym.games.game import Game
 __all__ = [
     "SIZE_OPTIONS",
     "GivenLevels",
-    "SeveralSizesError",
     "check_one_size",
     "chosen_board",
     "given_levels",
@@ -26,10 +25,6 @@ SIZE_OPTIONS = frozenset({"height", "width", "size"})
 
 #: Unusable levels that an error names.
 _NAMED = 3
-
-
-class SeveralSizesError(ValueError):
-    """Levels of several sizes where boards of one size are needed."""
 
 
 class GivenLevels(NamedTuple):
@@ -189,12 +184,13 @@ def _fitting(games: list[Game]) -> str:
 
 
 def check_one_size(games: list[Game], who: str) -> None:
-    """Raise a SeveralSizesError, which says that ``who`` needs boards of one size, if there are games of several."""
+    """Raise a ValueError, which says that ``who`` needs boards of one size, if there are games of several."""
     if len(games) < 2:
         return
     sizes = sorted((at.height, at.width) for at in games)
     low, high = ("x".join(map(str, sizes[end])) for end in (0, -1))
-    raise SeveralSizesError(
+    raise ValueError(
         f"levels: boards of {len(sizes)} sizes, from {low} to {high}, and {who} needs one size. {_fitting(games)}"
-        "Else give levels of one size, or observation='text', which plays each at its own size."
+        "Else give levels of one size, or observation='text', which plays each at its own size (in a batch with "
+        "vectorization_mode='sync')."
     )

@@ -126,27 +126,17 @@ class LevelValues:
         moves: of the episode.
         may_stop: whether an episode may end with moves left, at no cost: V* is then at least 0. A turn environment is
             so, as a reply may name few moves; the environment of single moves is not.
-        max_entries: values that its tables hold at most, states x actions x moves; None for those of the module.
 
     Raises:
         ValueError: the chances of what a move does cannot be known; see ``Game.noise_intervals``.
     """
 
-    def __init__(
-        self,
-        game: Game,
-        start: tuple[Board, Sequence[int]],
-        moves: int,
-        *,
-        may_stop: bool = False,
-        max_entries: int | None = None,
-    ) -> None:
+    def __init__(self, game: Game, start: tuple[Board, Sequence[int]], moves: int, *, may_stop: bool = False) -> None:
         self.game, self.start, self.moves, self.may_stop = game, start, moves, may_stop
-        self.max_entries = _MAX_ENTRIES if max_entries is None else max_entries
         chances, draws = zip(*game.noise_intervals(), strict=True)
         self._chances, self._draws, actions = np.array(chances), np.array(draws), len(game.Action)
         begin, numbers = np.frombuffer(bytes(start[0]), np.uint8), np.array(start[1], np.int32)
-        limit = min(MAX_STATES, self.max_entries // (actions * max(1, moves)))
+        limit = min(MAX_STATES, _MAX_ENTRIES // (actions * max(1, moves)))
         question = begin, numbers, moves, compiled_params(game.params), self._draws, actions, limit
         self._reached = reached = Reached(*explorer(game.rule)(*question))
         steps = reached.after, reached.rewards, reached.outcomes
@@ -165,7 +155,7 @@ class LevelValues:
         self._nbytes = _OF_A_STATE * (1 + len(self._rows)) + sum(array.nbytes for array in arrays)
 
     def __reduce__(self) -> Any:
-        made = partial(LevelValues, may_stop=self.may_stop, max_entries=self.max_entries)  # soon made again
+        made = partial(LevelValues, may_stop=self.may_stop)  # soon made again
         return made, (self.game, self.start, self.moves)
 
     @property
@@ -260,7 +250,7 @@ class LevelValues:
         plans = actions ** min(replies.moves, self.moves)
         tables = [min(self.moves, turn * replies.moves) + 1 for turn in range(replies.turns)]
         entries = max(plans * states * max(tables), replies.turns * self._best.size)
-        if entries > self.max_entries or plans * states * len(self._chances) * sum(tables) > MAX_PLANNED:
+        if entries > _MAX_ENTRIES or plans * states * len(self._chances) * sum(tables) > MAX_PLANNED:
             return None
         return best_plans(self._reached, self._chances, actions, self.moves, *replies)
 
@@ -335,7 +325,7 @@ class LevelValues:
         return None if row is None or self._reached.reach[row] < moves_left else row
 
 
-_Level = tuple[Game, bytes, int, bool, int | None]
+_Level = tuple[Game, bytes, int, bool]
 
 
 class _Cache:
@@ -371,9 +361,7 @@ class _Cache:
 _kept = _Cache()
 
 
-def level_values(
-    game: Game, board: Board, moves: int, *, may_stop: bool = False, max_entries: int | None = None
-) -> LevelValues:
+def level_values(game: Game, board: Board, moves: int, *, may_stop: bool = False) -> LevelValues:
     """The values of an episode of so many moves on the level that starts with this board; see ``LevelValues``.
 
     Those of the last levels are kept, 256 MiB of them.
@@ -381,7 +369,7 @@ def level_values(
     Raises:
         ValueError: see ``LevelValues``.
     """
-    level = game, bytes(board), moves, may_stop, max_entries
+    level = game, bytes(board), moves, may_stop
     try:
         values = _kept.get(level)
     except TypeError:  # an option that cannot be hashed, such as a list
@@ -392,9 +380,9 @@ def level_values(
     return values
 
 
-def _of_level(game: Game, board: bytes, moves: int, may_stop: bool, max_entries: int | None) -> LevelValues:
+def _of_level(game: Game, board: bytes, moves: int, may_stop: bool) -> LevelValues:
     state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    return LevelValues(game, (board, state), moves, may_stop=may_stop, max_entries=max_entries)
+    return LevelValues(game, (board, state), moves, may_stop=may_stop)
 
 
 def pivot(moves: Sequence[tuple[float, float]]) -> int | None:

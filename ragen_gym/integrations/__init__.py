@@ -9,7 +9,7 @@ export-env`` writes the package that a hub asks for; it holds the game's facts a
 | ``openenv`` | OpenEnv | the server's ``Environment``, its app, a client |
 | ``nemo``, ``nemo_fixture`` | NeMo Gym | a ``GymnasiumServer``; the cases of its verifier |
 | ``trl``, ``trl_rollout`` | TRL | ``environment_factory``; ``rollout_func`` |
-| ``verl``, ``verl_rows`` | verl | an ``AgentLoopBase``; rows of its data sets |
+| ``verl`` | verl | an ``AgentLoopBase``; ``rollout.verl_rows`` writes its data sets |
 | ``skyrl`` | SkyRL-gym | a ``BaseTextEnv`` and its registration |
 | ``atropos`` | Atropos | a ``BaseEnv`` |
 | ``art`` | ART | an async rollout that returns a ``Trajectory`` |

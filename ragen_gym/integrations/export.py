@@ -16,7 +16,6 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from ragen_gym import __version__
@@ -26,9 +25,8 @@ from ragen_gym.core.validation import check_choice
 from ragen_gym.envs.policies import random_reply
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.games.registry import TABLE, own_module
-from ragen_gym.integrations.rollout import METRICS, Rollout, rows
-from ragen_gym.integrations.verl_rows import verl_rows
+from ragen_gym.games.registry import own_module
+from ragen_gym.integrations.rollout import METRICS, Rollout, rows, verl_rows
 
 __all__ = ["TARGETS", "export_env"]
 
@@ -42,7 +40,6 @@ TARGETS = {
     "skyrl": "SkyRL-gym 0.4: an environment, its registration and rows",
     "atropos": "Atropos 0.4: an environment to serve, process or evaluate",
     "art": "ART 0.5: a rollout and a training loop",
-    "gymnasium": "an entry for Gymnasium's list of third-party environments",
 }
 
 _TEMPLATES = "templates"
@@ -77,10 +74,6 @@ def export_env(
         ValueError: an unknown target, game or option, a folder that is there, or a game that optimal play never wins.
     """
     check_choice("target", target, TARGETS)
-    if target == "gymnasium" and ":" in game:
-        raise ValueError(
-            f"the entry for Gymnasium's list is of this suite, which {game} is no part of: leave the game out."
-        )
     if folder.exists():
         raise ValueError(f"{folder} exists: give a folder that does not, or delete it first.")
     check_parent(folder)
@@ -157,8 +150,6 @@ def _facts(game: str, rollout: Rollout, options: dict[str, Any], requirement: st
         "requirement": json.dumps(requirement),
         "requirement_plain": requirement,
         "about": "\n\n".join(about),
-        "gymnasium": gymnasium.__version__,
-        "games": ", ".join(TABLE),
         "metrics": "\n".join(f"| `{name}` | {meaning} |" for name, meaning in METRICS.items()),
     }
 

@@ -17,7 +17,7 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv, make_reply_env
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["METRICS", "Rollout", "episode_name", "noise_seed_of", "rows"]
+__all__ = ["METRICS", "Rollout", "episode_name", "noise_seed_of", "rows", "verl_rows"]
 
 #: What ``Rollout.metrics`` counts, besides the return.
 METRICS = {
@@ -231,6 +231,27 @@ def rows(
             "split": split,
             "seed": seed,
             "level_id": rollout.level_id,
+        }
+
+
+def verl_rows(game: str, count: int, agent: str, /, **options: Any) -> Iterator[dict[str, Any]]:
+    """Rows as verl reads them from JSON lines or Parquet files, one for each seed.
+
+    Args:
+        game: see ``rows``.
+        count: of rows.
+        agent: name of the agent loop, as in verl's file of agent loops.
+        options: ``split``, ``first_seed`` and further arguments of ``rows``.
+    """
+    for index, row in enumerate(rows(game, count, **options)):
+        level = {name: row[name] for name in ("game", "split", "seed", "level_id")}
+        yield {
+            "data_source": f"{game}/{row['split'] or 'all'}",  # verl logs the validation by it
+            "agent_name": agent,
+            "prompt": row["prompt"],
+            "ability": "game",
+            "reward_model": {"style": "rule", "ground_truth": row["level_id"]},
+            "extra_info": {"index": index, **level},
         }
 
 

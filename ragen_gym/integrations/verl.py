@@ -16,7 +16,7 @@ __all__ = ["GameLoop"]
 
 
 class GameLoop(AgentLoopBase):
-    """One episode, of the level that ``extra_info`` of the row names; see ``ragen_gym.integrations.verl_rows``.
+    """One episode, of the level that ``extra_info`` of the row names; see ``ragen_gym.integrations.rollout.verl_rows``.
 
     The reward is the return. ``data.max_response_length`` is the limit of all replies and messages after the prompt.
 
@@ -80,7 +80,7 @@ class GameLoop(AgentLoopBase):
         if not {"game", "split", "seed"} <= level.keys():
             raise ValueError(
                 f"extra_info of the row names no level, with game, split and seed: {level}. Write the rows with "
-                "ragen_gym.integrations.verl_rows."
+                "ragen_gym.integrations.rollout.verl_rows."
             )
         noise_seed = level.get("noise_seed")
         rollout = Rollout(level["game"], split=level["split"], **self._options)

@@ -1,14 +1,12 @@
 """The games for several players, as PettingZoo environments (extra ``multiagent``).
 
 ``parallel_env`` gives a game as a Parallel environment, all moves of a cycle at once; ``env`` gives the same game turn
-by turn (AEC), by PettingZoo's own conversion. Each id has a module in PettingZoo's form as well, and from PettingZoo
-1.27 on a place in its registries::
+by turn (AEC), by PettingZoo's own conversion. From PettingZoo 1.27 on each id has a place in its registries::
 
     import pettingzoo
-    from ragen_gym.multiagent import parallel_env, sokoban_v0
+    from ragen_gym.multiagent import parallel_env
 
     env = parallel_env("Sokoban", players=3)
-    env = sokoban_v0.parallel_env(players=3)  # the same
     env = pettingzoo.make("parallel", "ragen/Sokoban-v0", players=3)  # the same; "aec" for turn by turn
 
 What the players do to each other is said by ``SokobanTeam``, ``FrozenLakeRace`` and ``BanditContest``; what they have

@@ -137,14 +137,8 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self._numbers = {agent: i for i, agent in enumerate(self.possible_agents)}
         self._levels, self._size_given = None, bool(SIZE_OPTIONS & options.keys())
         if levels is not None:
-            given = given_levels(
-                self.game,
-                levels,
-                split,
-                vocabulary=self.vocabulary,
-                own_size=not self._size_given,
-                skip_invalid=skip_invalid,
-            )
+            sizes = {"own_size": not self._size_given, "skip_invalid": skip_invalid}
+            given = given_levels(self.game, levels, split, vocabulary=self.vocabulary, **sizes)
             check_one_size(given.games, "a game of several players")
             self._levels, self.game = given.boards, given.games[0]
         self._seen = _PlayerView(self.game, observation, self.vocabulary, text_format, tile_size)

@@ -58,10 +58,6 @@ def keys_to_action(game: Game) -> dict[tuple[int, ...], int]:
     return keys | arrows
 
 
-#: What a key says, where it is not the character that it types.
-_WORDS = {"left": "left", "right": "right", "up": "up", "down": "down", "return": "n", "space": "n", "escape": "q"}
-
-
 class Window:
     """A window that opens at the first picture. Once the person has closed it, it shows nothing more until ``close``.
 
@@ -104,21 +100,6 @@ class Window:
         self._pygame.event.pump()
         display.flip()
         self._clock.tick(self._fps)
-
-    def key(self) -> str | None:
-        """Wait for a key: an arrow's direction or the character typed; None once the window is closed."""
-        pygame = self._pygame
-        while not self.closed:
-            event = pygame.event.wait()
-            if event.type == pygame.QUIT:
-                self._quit()
-            elif event.type == pygame.WINDOWEXPOSED:
-                pygame.display.flip()
-            elif event.type == pygame.KEYDOWN:
-                word = _WORDS.get(pygame.key.name(event.key)) or event.unicode
-                if word:
-                    return str(word)
-        return None
 
     def close(self) -> None:
         """Close the window, if it is open; the next picture opens another one."""

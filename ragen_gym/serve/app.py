@@ -1,7 +1,11 @@
-"""The FastAPI application: the routes, each a call of ``Service``, and the one form of errors."""
+"""The FastAPI application: the access to it, the routes, each a call of ``Service``, and the one form of errors."""
 
 from __future__ import annotations
 
+import asyncio
+import hmac
+import ipaddress
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -12,16 +16,22 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragen_gym import __version__
 from ragen_gym.games.registry import TABLE, GameSpec
-from ragen_gym.serve import schemas
-from ragen_gym.serve.errors import STATUS, RequestError
-from ragen_gym.serve.limits import Limits
-from ragen_gym.serve.middleware import AccessMiddleware
+from ragen_gym.serve import Limits, schemas
+from ragen_gym.serve.schemas import STATUS, RequestError
 from ragen_gym.serve.service import Service, encode
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "is_loopback"]
+
+#: Served without a token.
+_OPEN_PATHS = frozenset({"/health", "/docs", "/openapi.json"})
+
+_log = logging.getLogger("ragen_gym.serve")
+
+_BODY_SECONDS = 30.0
 
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed", 400: "bad_json"}
 #: What every route may answer besides what it is for.
@@ -98,7 +108,7 @@ async def reset(request: Request, session: SessionId, body: schemas.ResetRequest
 @router.post("/sessions", status_code=201)
 async def create(request: Request, body: schemas.CreateRequest) -> Response:
     """Make an environment of single moves, one of whole replies, or a batch."""
-    return _json(await _service(request).create(body, request.client.host if request.client else ""), 201)
+    return _json(await _service(request).create(body), 201)
 
 
 @router.get("/sessions/{session}")
@@ -187,3 +197,87 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     code = _OF_STATUS.get(error.status_code, "bad_request")
     body = RequestError(code, f"{request.method} {request.url.path}: {error.detail}").body()
     return JSONResponse(body, error.status_code, error.headers)
+
+
+class AccessMiddleware:
+    """An ASGI application around the server's own.
+
+    Requests must carry the bearer token. Without a token only requests addressed to a loopback name are served, so that
+    no web page can reach the server through a name of its own.
+    """
+
+    def __init__(self, app: ASGIApp, *, max_body: int, token: str | None) -> None:
+        self._app, self._max_body = app, max_body
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or answer with an error."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        try:
+            self._admit(scope["path"], headers)
+            if scope["method"] in ("POST", "PUT", "PATCH"):
+                receive = await self._whole_body(receive)
+        except RequestError as error:
+            headers_of_error = {"Connection": "close"}  # what is left of a body is not read
+            if error.status == 401:
+                headers_of_error["WWW-Authenticate"] = "Bearer"
+            await JSONResponse(error.body(), error.status, headers_of_error)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        except Exception:  # a mistake of the server's: no response was begun, since each is sent whole
+            _log.exception("%s %s failed", scope["method"], scope["path"])
+            failed = RequestError("internal", "the server failed at this request; its log says how.")
+            await JSONResponse(failed.body(), failed.status)(scope, receive, send)
+
+    def _admit(self, path: str, headers: dict[bytes, bytes]) -> None:
+        if self._token is None:
+            if not is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
+                raise RequestError(
+                    "foreign_host",
+                    "this server has no token, so it answers only requests to localhost or a loopback address.",
+                )
+        elif path not in _OPEN_PATHS:
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
+                raise RequestError("unauthorized", "send the server's token as 'Authorization: Bearer TOKEN'.")
+
+    async def _whole_body(self, receive: Receive) -> Receive:
+        body, size, more = bytearray(), 0, True
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                while more:
+                    message = await receive()
+                    size += len(message.get("body", b""))
+                    if size <= self._max_body:  # the rest is read too: a connection closed before loses the answer
+                        body += message.get("body", b"")
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            words = f"the request's body did not arrive in {_BODY_SECONDS:g} seconds."
+            raise RequestError("timeout", words) from None
+        if size > self._max_body:
+            raise RequestError("body_too_large", f"a request's body may have {self._max_body} bytes.")
+        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def replay() -> Message:
+            return whole.pop() if whole else await receive()
+
+        return replay
+
+
+def is_loopback(host: str) -> bool:
+    """True if a name or address can only mean this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_name(host: str) -> str:
+    """``127.0.0.1:8000`` or ``[::1]:8000`` without the port."""
+    return host[: host.rindex("]") + 1] if "]" in host else host.partition(":")[0]

@@ -18,7 +18,6 @@ from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_conf
 from ragen_gym.core.validation import BatchType, items_of
 from ragen_gym.envs.batch_outputs import batched
 from ragen_gym.envs.messages import parts_of
-from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.reply_env import text_of_action
 from ragen_gym.serve.http_client import RemoteSession
@@ -26,11 +25,9 @@ from ragen_gym.serve.serialization import (
     Json,
     Pixels,
     create_body,
-    number_of,
     options_body,
     pixels,
     space_of,
-    turn_value_of,
 )
 
 __all__ = ["RemoteBatchEnv", "RemoteEnv", "RemoteTurnEnv"]
@@ -96,11 +93,10 @@ class RemoteEnv(_RemoteSingle):
         url: where the server is, such as ``"http://127.0.0.1:8000"``.
         env: name or id of the game.
         render_mode: ``"ansi"``, ``"rgb_array"`` or None.
-        max_episode_steps: moves after which an episode is truncated; None for the id's own. ``regret=True`` counts the
-            moves left from it, as ``gymnasium.make`` cannot.
+        max_episode_steps: moves after which an episode is truncated; None for the id's own.
         token: the server's token; None is what the environment variable RAGEN_GYM_TOKEN holds, if anything.
         timeout: seconds to wait for a response.
-        arguments: those of ``ragen_gym.StepEnv``.
+        arguments: those of ``ragen_gym.StepEnv``, but ``regret``.
 
     Raises:
         ValueError: the server's library does not allow an argument.
@@ -226,8 +222,6 @@ class RemoteTurnEnv(_RemoteSingle):
         """The information of the local environment; the conversation is kept here, and not sent again each turn."""
         info = dict(answer["info"])
         self.action_names = tuple(info.pop("action_names"))
-        if "turn_value" in info:
-            info |= {"regret": number_of(info["regret"]), "turn_value": turn_value_of(info["turn_value"])}
         reply = info["reply"]
         return {
             **info,
@@ -320,8 +314,7 @@ def _observation(observation: Any, dtype: Any) -> Any:
 
 
 def _info(info: Json) -> Json:
-    values = {key: number_of(info[key]) for key in REGRET_KEYS if key in info}
-    return {**info, "action_mask": np.array(info["action_mask"], np.int8), **values}
+    return {**info, "action_mask": np.array(info["action_mask"], np.int8)}
 
 
 def _reply(text: str, fields: Json) -> Reply:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from math import isnan, nan
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -15,31 +15,25 @@ from ragen_gym.core.levels import Level, item_text
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.validation import checked_options, items_of, shown
 from ragen_gym.envs.board_view import TextSpace
-from ragen_gym.games.values import MoveValue, TurnValue, Value
 from ragen_gym.render.png import decode_png
 
 __all__ = [
     "Json",
     "Pixels",
     "create_body",
-    "number_of",
     "options_body",
     "pixels",
     "plain",
     "request_json",
     "space_json",
     "space_of",
-    "turn_value_of",
 ]
 
 Json = dict[str, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 #: Arguments of ``ragen_gym.StepEnv`` that the server takes as fields of their own; all others are options of the game.
-_FIELDS = (
-    *("split", "preset", "levels", "skip_invalid"),
-    *("observation", "text_format", "vocabulary", "tile_size", "regret"),
-)
+_FIELDS = ("split", "preset", "levels", "skip_invalid", "observation", "text_format", "vocabulary", "tile_size")
 
 
 def create_body(env: str, arguments: Json, **fields: Any) -> Json:
@@ -120,21 +114,6 @@ def pixels(png: bytes) -> Pixels:
     """A PNG as uint8 (height, width, 3)."""
     width, height = struct.unpack(">II", png[16:24])
     return decode_png(png, (height, width, 3))
-
-
-def number_of(number: float | None) -> float:
-    """The number that ``plain`` was given."""
-    return nan if number is None else float(number)
-
-
-def turn_value_of(fields: Sequence[Any]) -> TurnValue:
-    """The ``TurnValue`` that ``plain`` was given."""
-
-    def value(pair: Sequence[float | None]) -> Value:
-        return Value(*map(number_of, pair))
-
-    values: list[Any] = [value(pair) for pair in fields[:-1]]
-    return TurnValue._make([*values, tuple(MoveValue(*map(value, move)) for move in fields[-1])])
 
 
 def options_body(options: Json | None, *others: str) -> Json:

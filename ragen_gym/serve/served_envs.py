@@ -14,9 +14,7 @@ from ragen_gym.core.turn_config import turn_config
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import GameSpec
 from ragen_gym.render.png import encode_png
-from ragen_gym.serve.errors import RequestError, library_errors
-from ragen_gym.serve.limits import REGRET_ENTRIES
-from ragen_gym.serve.schemas import CreateRequest, ResetRequest, Symbols
+from ragen_gym.serve.schemas import CreateRequest, RequestError, ResetRequest, Symbols, library_errors
 from ragen_gym.serve.serialization import Json, Pixels, plain, space_json
 
 __all__ = ["ServedBatch", "ServedEnv", "ServedSingle", "ServedStep", "ServedTurn", "make_env"]
@@ -139,7 +137,7 @@ class ServedTurn(ServedSingle):
 
     def __init__(self, env: TurnEnv, max_reply: int) -> None:
         super().__init__(env)
-        self.slow = bool(env.config.sees or env.config.state_parts or env.env.regret)
+        self.slow = bool(env.config.sees or env.config.state_parts)
         self._characters, self._max_reply = 0, max_reply
 
     def describe(self) -> Json:
@@ -229,7 +227,6 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
     Raises:
         RequestError: the library does not allow a value, or arguments of another grain were given.
     """
-    singly = "of a batch it may take minutes: make several sessions without num_envs"
     by_steps, by_turns = (request.grain == grain for grain in ("step", "turn"))
     for name, given, fits, needs in (
         ("budgets", request.budgets is not None, by_turns, "give grain='turn'"),
@@ -237,14 +234,13 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
         ("max_episode_steps", request.max_episode_steps is not None, by_steps, "give max_turns, among budgets"),
         ("autoreset", request.autoreset is not None, request.num_envs is not None, "give num_envs"),
         ("observation='grid'", request.observation == "grid", by_steps, "give the observation of turns among budgets"),
-        ("regret", request.regret, request.num_envs is None, singly),
     ):
         if given and not fits:
             raise RequestError(
                 "bad_value",
                 f"{name} does not go with grain={request.grain!r}, num_envs={request.num_envs!r}: {needs}.",
             )
-    fields = {"split", "preset", "levels", "skip_invalid", "text_format", "vocabulary", "tile_size", "regret"}
+    fields = {"split", "preset", "levels", "skip_invalid", "text_format", "vocabulary", "tile_size"}
     arguments: Json = {**request.env_options, **request.model_dump(include=fields)}
     arguments["render_mode"] = "rgb_array" if request.render else None
     with library_errors(request.env_options):
@@ -256,20 +252,11 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
             load_pygame()
         if by_turns:
             turns = make_turn(spec.name, turn_config(None, request.budgets or {}), **arguments)
-            return ServedTurn(_bounded(turns), max_reply)
+            return ServedTurn(turns, max_reply)
         arguments["observation"] = request.observation
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps
-            if request.regret is True:  # the environment knows nothing of the wrapper that ends its episodes
-                arguments["regret"] = request.max_episode_steps
         if request.num_envs is None:
-            return ServedStep(_bounded(gymnasium.make(spec.id, disable_env_checker=True, **arguments)))
+            return ServedStep(gymnasium.make(spec.id, disable_env_checker=True, **arguments))
         mode: Any = request.autoreset or "NextStep"
         return ServedBatch(gymnasium.make_vec(spec.id, request.num_envs, autoreset_mode=mode, **arguments))
-
-
-def _bounded(env: Any) -> Any:
-    """The environment, with a bound on the tables of ``regret`` that it keeps."""
-    if env.unwrapped._regret is not None:
-        env.unwrapped._regret.max_entries = REGRET_ENTRIES
-    return env

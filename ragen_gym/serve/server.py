@@ -13,10 +13,9 @@ from threading import Thread
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from ragen_gym.serve.app import create_app
-from ragen_gym.serve.errors import RequestError
-from ragen_gym.serve.limits import Limits
-from ragen_gym.serve.middleware import is_loopback
+from ragen_gym.serve import Limits
+from ragen_gym.serve.app import create_app, is_loopback
+from ragen_gym.serve.schemas import RequestError
 
 __all__ = ["LEAST_TOKEN", "allow_many_files", "bound_socket", "check_token", "run", "serving", "url_of"]
 
@@ -147,7 +146,6 @@ def _config(limits: Limits, token: str | None) -> uvicorn.Config:
         limit_concurrency=max(1, allow_many_files() - _OTHER_FILES),
         timeout_keep_alive=60,
         timeout_graceful_shutdown=5,
-        proxy_headers=False,  # a client could name any address as its own
         server_header=False,
         ws="none",
         lifespan="on",

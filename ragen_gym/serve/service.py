@@ -16,11 +16,10 @@ from ragen_gym.core.turn_config import turn_config
 from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import TABLE, GameSpec, build_game, find
 from ragen_gym.render.png import encode_png
-from ragen_gym.serve.errors import RequestError, library_errors
-from ragen_gym.serve.limits import Limits, session_bytes
-from ragen_gym.serve.schemas import CreateRequest, ResetRequest
+from ragen_gym.serve import Limits
+from ragen_gym.serve.schemas import CreateRequest, RequestError, ResetRequest, library_errors
 from ragen_gym.serve.served_envs import ServedBatch, ServedStep, ServedTurn, make_env
-from ragen_gym.serve.sessions import Session, SessionStore
+from ragen_gym.serve.sessions import Session, SessionStore, session_bytes
 
 __all__ = ["Service", "encode"]
 
@@ -57,18 +56,18 @@ class Service:
                 threads.shutdown(cancel_futures=True)
             self.store.close_all()
 
-    async def create(self, request: CreateRequest, owner: str) -> bytes:
+    async def create(self, request: CreateRequest) -> bytes:
         """Make a session; its description as JSON."""
         with library_errors(request.env_options):
             spec = find(request.env)
             game = build_game(spec, request.env_options, request.preset)
             turns = turn_config(None, request.budgets or {})
             size = session_bytes(game, request, turns, self.limits.max_reply)
-        self.store.take(owner, size)
+        self.store.take(size)
         try:
-            session, answer = await self._in_thread(lambda: self._made(spec, request, owner, size))
+            session, answer = await self._in_thread(lambda: self._made(spec, request, size))
         except BaseException:
-            self.store.give_back(owner, size)
+            self.store.give_back(size)
             raise
         self.store.put(session)
         return answer
@@ -125,11 +124,11 @@ class Service:
     async def _in_thread(self, call: Callable[[], T], threads: ThreadPoolExecutor | None = None) -> T:
         return await asyncio.get_running_loop().run_in_executor(threads or self._levels, call)
 
-    def _made(self, spec: GameSpec, request: CreateRequest, owner: str, size: int) -> tuple[Session, bytes]:
+    def _made(self, spec: GameSpec, request: CreateRequest, size: int) -> tuple[Session, bytes]:
         """A session and the description of it; its environment is closed if its first episode cannot be started."""
         env = make_env(spec, request, self.limits.max_reply)
         try:
-            session = Session(spec.id, env, owner, size)
+            session = Session(spec.id, env, size)
             start = None if request.start is None else env.reset(request.start)
             return session, encode({**self._named(session), **env.describe(), "start": start})
         except BaseException:

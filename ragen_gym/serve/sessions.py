@@ -1,26 +1,52 @@
-"""The open sessions: the memory that they may hold, their owners, and when they expire."""
+"""The open sessions: the memory that they may hold, and when they expire."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ragen_gym.serve.errors import RequestError
-from ragen_gym.serve.limits import Limits
-from ragen_gym.serve.served_envs import ServedEnv
+from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.games.game import Game
+from ragen_gym.serve import Limits
+from ragen_gym.serve.schemas import CreateRequest, RequestError
 
-__all__ = ["Session", "SessionStore"]
+if TYPE_CHECKING:
+    from ragen_gym.serve.served_envs import ServedEnv
+
+__all__ = ["Session", "SessionStore", "session_bytes"]
+
+
+def session_bytes(game: Game, request: CreateRequest, turns: TurnConfig, max_reply: int) -> int:
+    """An upper estimate of the bytes that a session comes to hold; measured for every game at its largest."""
+    levels = [text.split("\n") for text in request.levels or []]
+    height = max([game.height, *map(len, levels)])
+    width = max([game.width, *(len(line) for lines in levels for line in lines)])
+    board = height * width
+    held = 2**16 + sum(1_024 + 16 * len(text) for text in request.levels or [])
+    held += 4 * board * 256 if request.num_envs is None else (1_024 + 32 * board) * request.num_envs
+    if request.grain == "turn":
+        pixels = 0
+        if turns.sees:
+            from ragen_gym.render.frames import frame_shape
+
+            side = frame_shape(game, turns.image_tile_size)[0] // game.height
+            margin = int(turns.image_coordinates)
+            pixels = (height + margin) * (width + margin) * side**2 * 3
+        # Five pictures more for the bounds of the space and for the painter.
+        held += (turns.max_turns + 1) * (pixels + 8 * board) + 5 * pixels + 4 * max_reply
+    return held
 
 
 class Session:
-    """One environment or batch, and its owner: the address of the client that made it."""
+    """One environment or batch."""
 
-    def __init__(self, env_id: str, env: ServedEnv, owner: str, size: int) -> None:
+    def __init__(self, env_id: str, env: ServedEnv, size: int) -> None:
         self.id = f"{np.random.SeedSequence().entropy:032x}"  # 128 random bits; whoever knows them plays the session
-        self.env_id, self.env, self.owner = env_id, env, owner
+        self.env_id, self.env = env_id, env
         self.size = size  # bytes that it may come to hold
         self.lock = asyncio.Lock()  # held while a request is being carried out
         self.used = 0.0  # the clock at the last request
@@ -35,12 +61,12 @@ class SessionStore:
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits, self._clock = limits, clock
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._of_client: Counter[str] = Counter()  # bytes
+        self._taken = 0  # bytes
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def take(self, owner: str, size: int) -> None:
+    def take(self, size: int) -> None:
         """Take memory for a session that is about to be made.
 
         Raises:
@@ -48,30 +74,24 @@ class SessionStore:
         """
         self.expire()
         most = self._limits.max_memory
-        for used, share, whose in (
-            (self._of_client[owner], most // 2, "one client"),
-            (self._of_client.total(), most, "all clients"),
-        ):
-            if size > share:
-                raise RequestError(
-                    "too_large",
-                    f"this session may come to hold {size} bytes, and this server keeps {share} for {whose}: ask for a "
-                    "smaller board, fewer environments or turns, or smaller pictures.",
-                )
-            if used + size > share:
-                raise RequestError(
-                    "full",
-                    f"this server keeps {share} bytes for the sessions of {whose}; {used} are taken, and this session "
-                    f"may need {size}: close some, or wait; a session that is not used for "
-                    f"{self._limits.session_ttl:g} seconds is closed.",
-                )
-        self._of_client[owner] += size
+        if size > most:
+            raise RequestError(
+                "too_large",
+                f"this session may come to hold {size} bytes, and this server keeps {most} for all: ask for a smaller "
+                "board, fewer environments or turns, or smaller pictures.",
+            )
+        if self._taken + size > most:
+            raise RequestError(
+                "full",
+                f"this server keeps {most} bytes for all sessions; {self._taken} are taken, and this session may need "
+                f"{size}: close some, or wait; a session that is not used for {self._limits.session_ttl:g} seconds is "
+                "closed.",
+            )
+        self._taken += size
 
-    def give_back(self, owner: str, size: int) -> None:
+    def give_back(self, size: int) -> None:
         """Give the memory back of a session that was not made, or is closed."""
-        self._of_client[owner] -= size
-        if not self._of_client[owner]:
-            del self._of_client[owner]
+        self._taken -= size
 
     def put(self, session: Session) -> None:
         """Open a session whose memory is taken."""
@@ -98,7 +118,7 @@ class SessionStore:
     def close(self, session: Session) -> None:
         """Close an open session."""
         del self._sessions[session.id]
-        self.give_back(session.owner, session.size)
+        self.give_back(session.size)
         session.env.close()
 
     def expire(self) -> None:

@@ -1,106 +1,37 @@
-"""Checks of the levels: those that cannot be solved, and those that need no play."""
+"""Search for a solution of each level."""
 
 from __future__ import annotations
 
 import random  # noqa: TID251  # a generator of its own; the global one is audited, not used
 import re
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
-from .context import Context, Fault, passed
-from .protocol import AuditedEnv, NotApplicable, Outcome, key
+from .context import Context, passed
+from .protocol import AuditedEnv, NotApplicable, Outcome, check, key
 
-__all__ = ["levels_solvable", "levels_trivial"]
+__all__ = ["levels_solvable"]
 
 _SEARCHED, _STATES = 8, 4000  # levels that are searched, and states of each
 _WALKS, _WALK = 32, 50  # random walks that check a search which found nothing, and actions of each
 _TURN = r"(?i)\b(turn|step|move)s?:? \d+"  # what a text says of how long an episode has gone on
 
 
+@check(
+    "error",
+    "No agent can reach the best score; the distance to it says nothing.",
+    "Solve each level when it is generated, and draw again those that have no solution.",
+)
 def levels_solvable(context: Context) -> Outcome:
-    """Every level can be solved: by the environment's own answer, or by search over copies."""
-    answered = _own_answers(context)
-    if answered is not None:
-        return answered
-    solved, unsolvable, undecided = _searched(context)
-    numbers = {"solved": len(solved), "unsolvable": len(unsolvable), "undecided": undecided}
-    if not solved and not context.wins:
-        raise NotApplicable("no episode was seen to end in success, so that the search has no goal")
-    if unsolvable:
-        seed, states = unsolvable[0]
-        raise Fault(
-            f"{len(unsolvable)} of {sum((len(solved), len(unsolvable), undecided))} levels cannot be solved: all {states} "
-            f"reachable states of seed {seed} were searched",
-            context.code(*_SEARCH.format(seed=seed, actions=context.shared.actions(), turn=_TURN).split("\n")),
-            **numbers,
-        )
-    if not solved:
-        raise NotApplicable(
-            f"the search found neither a solution nor all states, or observations hide them ({undecided} levels)"
-        )
-    return passed(f"{len(solved)} of {len(solved) + undecided} levels were solved by search", **numbers)
+    """Levels can be solved, and the environment's own answers are right.
 
-
-def levels_trivial(context: Context) -> Outcome:
-    """Levels need play: none is solved at the start, and few by one action."""
-    if all(len(steps) == 1 and steps[0].done for _, _, steps in context.played):
-        raise NotApplicable("every episode is one action")
-    solved, _, undecided = _searched(context)
-    if not solved:
-        raise NotApplicable(f"no solution was found by search ({undecided} levels undecided)")
-    lengths = Counter(len(path) for path in solved.values())
-    short = [seed for seed, path in solved.items() if len(path) <= 1]
-    numbers = {"shortest": min(lengths), "median": sorted(lengths.elements())[len(solved) // 2]}
-    if len(short) * 2 > len(solved):
-        seed = short[0]
-        raise Fault(
-            f"{len(short)} of {len(solved)} levels are solved by a single action",
-            context.code(
-                f"e = new(); start(e, {seed}); a = act(e, {solved[seed][0]!r})", "assert not (a[1] > 0 and a[2])"
-            ),
-            **numbers,
-        )
-    return passed(
-        f"the solutions found have {min(lengths)} to {max(lengths)} actions on {len(solved)} levels", **numbers
-    )
-
-
-def _own_answers(context: Context) -> Outcome | None:
+    Where it has no answers, breadth-first search over copies looks for a solution.
+    """
     env = context.make()
     env.reset(context.some_seeds(2)[1])
-    if env.oracle() is None:
-        return None
-    if not context.target.takes_seed:
-        seeds: Sequence[int | None] = [None]
-    else:
-        seeds = context.some_seeds()
-    worst: tuple[float, Any, Any] = (float("inf"), None, None)
-    for seed in context.within_time(seeds):
-        env.reset(seed)
-        answer = env.oracle() or []
-        total = 0.0
-        for action in answer:
-            total += float(env.step(action).reward)
-        if total < worst[0]:
-            worst = (total, seed, answer)
-    if worst[0] < 1:
-        raise Fault(
-            f"the environment's own answer earns {worst[0]:g} on seed {worst[1]}",
-            context.code(
-                f"e = new(); start(e, {worst[1]}); a = [act(e, x) for x in {worst[2]!r}]",
-                "assert sum(x[1] for x in a) >= 1",
-            ),
-            own_answer=worst[0],
-        )
-    return passed(f"the environment's own answer earns {worst[0]:g} or more on {context.tried} seeds")
-
-
-def _searched(context: Context) -> tuple[dict[int, list[Any]], list[tuple[int, int]], int]:
-    """(solutions by seed, (seed, states) of levels without one, number of undecided levels)."""
-    if "searched" in context.facts:
-        found: tuple[dict[int, list[Any]], list[tuple[int, int]], int] = context.facts["searched"]
-        return found
+    if env.oracle() is not None:
+        return _own_answers(context, env)
     context.need_success()
     context.need_repeats()
     if not context.shared.actions():
@@ -108,23 +39,47 @@ def _searched(context: Context) -> tuple[dict[int, list[Any]], list[tuple[int, i
     context.need_clones()
     if context.stochastic:
         raise NotApplicable("the dynamics are stochastic; the search needs each action to have one outcome")
-    solved: dict[int, list[Any]] = {}
+    solved = context.solutions
     unsolvable: list[tuple[int, int]] = []
     undecided = 0
     for seed in context.some_seeds(_SEARCHED):
-        if context.late:
-            undecided += 1
-            continue
-        env = context.make()
-        path, states = search(context, env, seed)
+        path, states = (None, 0) if context.late else search(context, context.make(), seed)
         if path is not None:
             solved[seed] = path
         elif states:
             unsolvable.append((seed, states))
         else:
             undecided += 1
-    context.facts["searched"] = solved, unsolvable, undecided
-    return solved, unsolvable, undecided
+    if not solved and not context.wins:
+        raise NotApplicable("no episode was seen to end in success, so that the search has no goal")
+    if unsolvable:
+        seed, states = unsolvable[0]
+        raise context.fault(
+            f"{len(unsolvable)} of {sum((len(solved), len(unsolvable), undecided))} levels cannot be solved: all {states} "
+            f"reachable states of seed {seed} were searched",
+            _SEARCH.format(seed=seed, actions=context.shared.actions(), turn=_TURN),
+        )
+    if not solved:
+        raise NotApplicable(
+            f"the search found neither a solution nor all states, or observations hide them ({undecided} levels)"
+        )
+    return passed(f"{len(solved)} of {len(solved) + undecided} levels were solved by search")
+
+
+def _own_answers(context: Context, env: AuditedEnv) -> Outcome:
+    worst: tuple[float, Any, Any] = (float("inf"), None, None)
+    for seed in context.within_time(context.some_seeds()):
+        env.reset(seed)
+        answer = env.oracle() or []
+        total = float(sum(float(env.step(action).reward) for action in answer))
+        worst = min(worst, (total, seed, answer), key=lambda each: each[0])
+    if worst[0] < 1:
+        raise context.fault(
+            f"the environment's own answer earns {worst[0]:g} on seed {worst[1]}",
+            f"e = new(); start(e, {worst[1]}); a = [act(e, x) for x in {worst[2]!r}]",
+            "assert sum(x[1] for x in a) >= 1",
+        )
+    return passed(f"the environment's own answer earns {worst[0]:g} or more on {context.tried} seeds")
 
 
 def search(context: Context, env: AuditedEnv, seed: int) -> tuple[list[Any] | None, int]:

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from .context import Context, Fault, comparable, first_difference, passed
-from .protocol import NotApplicable, Outcome, key, literal
+from .context import Context, first_difference, passed
+from .protocol import CHECKS, Check, NotApplicable, Outcome, check, key, literal
 
 __all__ = [
     "fingerprint",
@@ -19,7 +19,6 @@ __all__ = [
     "group_level",
     "group_noise",
     "reset_clean",
-    "seed_order",
     "seed_repeats",
     "seed_threads",
     "seed_varies",
@@ -33,47 +32,43 @@ _MEMBERS = 8
 _PLAYED = 6  # episodes of a fingerprint
 
 
+@check(
+    "error",
+    "Nobody can repeat a result, evaluate two models on the same levels, or debug a failed episode.",
+    "Draw everything from one generator that reset(seed) makes, and pass the seed on to what the environment wraps.",
+)
 def seed_repeats(context: Context) -> Outcome:
-    """The same seed gives the same episode, in one environment and in a new one."""
-    target = context.target
-    if not target.takes_seed:
+    """The same seed gives the same episode."""
+    if not context.target.takes_seed:
         env = context.make()
-        levels = {context.level(env, None) for _ in range(8)}
+        levels = {context.level(env, None) for _ in range(_MEMBERS)}
         if len(levels) == 1 and not context.stochastic:
             raise NotApplicable("reset takes no seed, and every episode is the same")
-        raise Fault(
-            "reset takes no seed, and episodes differ",
-            context.code("a, b = [start(new(), None) for _ in range(2)]", "assert repr(a) == repr(b)"),
+        raise context.fault(
+            "reset takes no seed, and episodes differ", "assert repr(start(new(), None)) == repr(start(new(), None))"
         )
-    seeds = context.some_seeds()
-    for seed in context.within_time(seeds):
-        actions = context.actions(seed)
-        first = context.transcript(context.make(), seed, actions, hidden=True)
-        second = context.transcript(context.make(), seed, actions, hidden=True)
+    for seed in context.within_time(context.some_seeds()):
+        first, second = context.twice(seed)
         if first != second:
-            raise _differing(context, seed, first, second)
+            context.repeats = False
+            place = first_difference(first, second)
+            actions = context.actions(seed)[:place]
+            raise context.fault(
+                f"reset(seed={seed}) and the same actions: two new environments differ at step {place}"
+                if place
+                else f"reset(seed={seed}): two new environments begin differently",
+                f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {literal(actions)}])",
+                "assert repr(play(new())) == repr(play(new()))",
+            )
     context.repeats = True
     return passed(f"{context.tried} seeds give the same episodes in new environments")
 
 
-def _differing(context: Context, seed: int, first: list[Any], second: list[Any]) -> Fault:
-    context.repeats = False
-    place = first_difference(first, second)
-    if place == 0:
-        return Fault(
-            f"reset(seed={seed}): two new environments begin differently",
-            context.code(f"a, b = start(new(), {seed}), start(new(), {seed})", "assert repr(a) == repr(b)"),
-        )
-    actions = context.actions(seed)[:place]
-    return Fault(
-        f"reset(seed={seed}) and the same actions: two new environments differ at step {place}",
-        context.code(
-            f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {literal(actions)}])",
-            "assert repr(play(new())) == repr(play(new()))",
-        ),
-    )
-
-
+@check(
+    "error",
+    "The n-th episode depends on how the earlier ones were played; prompts grow with what is long over.",
+    "Set all state of an episode in reset, wrappers included.",
+)
 def reset_clean(context: Context) -> Outcome:
     """A reset leaves nothing of the episodes before."""
     context.need_repeats()
@@ -86,45 +81,45 @@ def reset_clean(context: Context) -> Outcome:
         played = context.transcript(busy, seed, actions)
         if played != alone:
             place = first_difference(played, alone)
-            raise Fault(
+            raise context.fault(
                 f"after an episode of seed {before}, reset(seed={seed}) gives another episode than in a new environment "
                 f"({'its beginning' if not place else f'step {place}'} differs)",
-                context.code(
-                    f"e, f = new(), new(); start(e, {before})",
-                    f"[act(e, a) for a in {literal(context.actions(before or 0, 3))}]; "
-                    f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {literal(actions[:place])}])",
-                    "assert repr(play(e)) == repr(play(f))",
-                ),
+                f"e, f = new(), new(); start(e, {before})",
+                f"[act(e, a) for a in {literal(context.actions(before or 0, 3))}]; "
+                f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {literal(actions[:place])}])",
+                "assert repr(play(e)) == repr(play(f))",
             )
         before = seed
     return passed(f"{context.tried} seeds give the same episodes after others as in new environments")
 
 
+@check(
+    "note",
+    "An agent can learn the one episode by heart; a mean over seeds is a mean over copies.",
+    "Draw the level from the seed, or say in the documentation that there is one level.",
+)
 def seed_varies(context: Context) -> Outcome:
     """Different seeds give different episodes."""
-    if not context.target.takes_seed:
-        raise NotApplicable("reset takes no seed")
     context.need_repeats()
-    env = context.make()
-    actions = context.actions(0)
-    seeds = context.some_seeds()
-    episodes = {str(context.transcript(env, seed, actions, hidden=True)) for seed in context.within_time(seeds, 2)}
-    played = context.tried
-    levels = {context.level(env, seed) for seed in context.within_time(seeds)}
-    if len(episodes) == 1:
-        raise Fault(
-            f"{played} seeds give one and the same episode",
-            context.code(f"a = [repr(start(new(), s)) for s in {seeds[:8]}]", "assert len(set(a)) > 1"),
-            levels=1,
+    env, seeds = context.make(), context.some_seeds()
+    played = [context.transcript(env, seed, context.actions(0), hidden=True) for seed in context.within_time(seeds)]
+    if len(set(map(str, played))) == 1:
+        raise context.fault(
+            f"{context.tried} seeds give one and the same episode",
+            f"a = [repr(start(new(), s)) for s in {seeds[:8]}]",
+            "assert len(set(a)) > 1",
         )
-    return passed(f"{context.tried} seeds give {len(levels)} beginnings", levels=len(levels), seeds=context.tried)
+    return passed(f"{context.tried} seeds give {len({episode[0] for episode in played})} beginnings")
 
 
+@check(
+    "error",
+    "Rollout workers are threads: what one draws depends on what the others draw at that moment.",
+    "Keep a generator in each environment instead of seeding the global one.",
+)
 def seed_threads(context: Context) -> Outcome:
-    """Environments in threads give the episodes that they give alone."""
+    """A seed gives the same episode in a thread."""
     context.need_repeats()
-    if not context.target.thread_safe:
-        raise NotApplicable("the target is reached over a connection; threads are the server's")
     seeds = context.some_seeds(16)
     for seed in seeds:
         context.actions(seed)
@@ -145,59 +140,25 @@ def seed_threads(context: Context) -> Outcome:
                 together = dict(zip(seeds, pool.map(play, seeds), strict=True))
             wrong = [seed for seed in seeds if together[seed] != alone[seed]]
             if wrong:
-                lines = (
+                raise context.fault(
+                    f"{len(wrong)} of {len(seeds)} seeds give other episodes in {_THREADS} threads",
                     "from concurrent.futures import ThreadPoolExecutor; import sys; sys.setswitchinterval(1e-5); "
                     f"play = lambda s: (lambda e: repr((start(e, s), [act(e, a) for a in {literal(context.actions(0, 1))}])))(new())",
                     f"a = [*map(play, {seeds})]; pool = ThreadPoolExecutor({_THREADS})",
                     f"assert all([*pool.map(play, {seeds})] == a for _ in range({_ROUNDS}))",
-                )
-                raise Fault(
-                    f"{len(wrong)} of {len(seeds)} seeds give other episodes in {_THREADS} threads",
-                    context.code(*lines),
                 )
     finally:
         sys.setswitchinterval(interval)
     return passed(f"{len(seeds)} seeds give the same episodes in {_THREADS} threads")
 
 
-def seed_order(context: Context) -> Outcome:
-    """An episode does not depend on another environment that is played in turn with it."""
-    context.need_repeats()
-    seeds = context.some_seeds(12)
-    alone = {s: context.transcript(context.make(), s, context.actions(s)) for s in context.within_time(seeds, 2)}
-    seeds = list(alone)
-    for seed, other in context.within_time(list(zip(seeds, reversed(seeds), strict=True))):
-        if seed == other:
-            continue
-        first, second = context.make(), context.make()
-        actions, others = context.actions(seed), context.actions(other)
-        record: list[Any] = [key((first.reset(seed)[0], None))]
-        second.reset(other)
-        going = True
-        for action, another in zip(actions, others, strict=True):
-            if going:
-                going = not second.step(another).done
-            step = first.step(action)
-            record.append(comparable(step))
-            if step.done:
-                break
-        if record != alone[seed]:
-            place = first_difference(record, alone[seed])
-            actions, others = actions[: max(place, 1)], others[: len(alone[other]) - 1]
-            raise Fault(
-                f"reset(seed={seed}) gives another episode while another environment is played in turn with it",
-                context.code(
-                    f"A, B = {literal(actions)}, {literal(others[: len(actions)])}; e, f, g = new(), new(), new()",
-                    f"a = [repr(start(g, {seed}))] + [repr(act(g, x)) for x in A]; b = [repr(start(e, {seed}))]; start(f, {other})",
-                    "b += [(i < len(B) and act(f, B[i]), repr(act(e, x)))[1] for i, x in enumerate(A)]",
-                    "assert a == b",
-                ),
-            )
-    return passed(f"{context.tried} seeds give the same episodes in turn with others")
-
-
+@check(
+    "error",
+    "Any library that draws a number in between, or another worker, changes the episode of a seed.",
+    "Replace random.* and numpy.random.* by methods of a generator of the environment's own.",
+)
 def global_random_read(context: Context) -> Outcome:
-    """An episode does not depend on the global generators of ``random`` and of NumPy."""
+    """The global random generators do not decide an episode."""
     if not context.target.takes_seed:
         raise NotApplicable("reset takes no seed")
     seeds = context.some_seeds(6)
@@ -219,24 +180,27 @@ def global_random_read(context: Context) -> Outcome:
                 records.append(record)
             if records[0] != records[1]:
                 place = first_difference(*records)
-                raise Fault(
+                raise context.fault(
                     f"seed {seed}: the global generators decide {'how the episode begins' if not place else 'what a step does'}",
-                    context.code(
-                        f"import random, sys; fix = lambda g: [m.seed(g) for m in {_MODULES}]",
-                        f"play = lambda g: (lambda e: (fix(g), repr((start(e, {seed}), [(fix(g + i), act(e, a))[1] "
-                        f"for i, a in enumerate({literal(actions[: max(place, 1)])})])))[1])(new())",
-                        "assert play(1) == play(1000)",
-                    ),
+                    f"import random, sys; fix = lambda g: [m.seed(g) for m in {_MODULES}]",
+                    f"play = lambda g: (lambda e: (fix(g), repr((start(e, {seed}), [(fix(g + i), act(e, a))[1] "
+                    f"for i, a in enumerate({literal(actions[: max(place, 1)])})])))[1])(new())",
+                    "assert play(1) == play(1000)",
                 )
     return passed(f"{context.tried} seeds give the same episodes whatever the global generators hold")
 
 
+@check(
+    "warning",
+    "A reset that seeds them repeats the trainer's own sampling and shuffling: the same exploration again and again.",
+    "Make a generator of the environment's own from the seed: numpy.random.default_rng(seed) or random.Random(seed).",
+)
 def global_random_moved(context: Context) -> Outcome:
-    """Playing leaves the global generators as they were."""
+    """The global random generators are left alone."""
     actions = context.actions(3)  # to find them resets an environment
     with _restored():
         moved: dict[str, str] = {}
-        for name, seed_it, state in _generators():
+        for name, seed_it, state, _ in _generators():
             for what in ("reset", "step"):
                 env = context.make()
                 env.reset(3)
@@ -257,41 +221,45 @@ def global_random_moved(context: Context) -> Outcome:
                     )
         if moved:
             what = "; ".join(f"{name}: {how}" for name, how in moved.items())
-            raise Fault(
+            raise context.fault(
                 f"global random state is changed ({what})",
-                context.code(
-                    f"import random, sys; state = lambda: [repr((m.getstate if m is random else m.get_state)()) for m in {_MODULES}]",
-                    f"e = new(); start(e, 3); before = state(); start(e, 4); [act(e, a) for a in {literal(actions[:1])}]",
-                    "assert state() == before",
-                ),
+                f"import random, sys; state = lambda: [repr((m.getstate if m is random else m.get_state)()) for m in {_MODULES}]",
+                f"e = new(); start(e, 3); before = state(); start(e, 4); [act(e, a) for a in {literal(actions[:1])}]",
+                "assert state() == before",
             )
     return passed("reset and step leave the generators of random and NumPy as they were")
 
 
+@check(
+    "error",
+    "Group-relative advantages (GRPO, RLOO) compare returns on one level; on different levels an easy one counts as a "
+    "good reply.",
+    "Make the level a function of the seed alone, and let reset take the seed of the group.",
+)
 def group_level(context: Context) -> Outcome:
-    """Members of a group, all opened with one seed before any is played, meet one level."""
-    if not context.target.takes_seed:
-        if context.single_level:
-            raise NotApplicable("reset takes no seed, and every episode begins alike")
-        raise Fault(
-            "reset takes no seed, so that members of a group meet different levels",
-            context.code("a = [repr(start(new(), None)) for _ in range(8)]", "assert len(set(a)) == 1"),
-        )
-    for seed in context.within_time(context.some_seeds(8)):
-        members = [context.make() for _ in range(_MEMBERS)]
-        levels = {context.level(member, seed) for member in members}
+    """Members of a group that share a seed meet one level."""
+    seeded = context.target.takes_seed
+    for seed in context.within_time(context.some_seeds(8) if seeded else [None]):
+        levels = {context.level(member, seed) for member in [context.make() for _ in range(_MEMBERS)]}
         if len(levels) > 1:
-            raise Fault(
-                f"{_MEMBERS} members of a group with seed {seed} meet {len(levels)} levels",
-                context.code(f"a = [repr(start(new(), {seed})) for _ in range({_MEMBERS})]", "assert len(set(a)) == 1"),
-                members=_MEMBERS,
-                levels=len(levels),
+            raise context.fault(
+                f"{_MEMBERS} members of a group {f'with seed {seed} ' if seeded else ''}meet {len(levels)} levels",
+                f"a = [repr(start(new(), {seed})) for _ in range({_MEMBERS})]",
+                "assert len(set(a)) == 1",
             )
+    if not seeded:
+        raise NotApplicable("reset takes no seed, and every episode begins alike")
     return passed(f"{_MEMBERS} members of each of {context.tried} groups meet one level")
 
 
+@check(
+    "note",
+    "With shared noise a group's returns differ by the actions under one draw only, and filters by return std "
+    "choose the draws in which risk happened to pay.",
+    'Take a seed of the dynamics of its own, such as reset(seed=s, options={"noise_seed": k}).',
+)
 def group_noise(context: Context) -> Outcome:
-    """Members of a group share the level without sharing the noise of its dynamics."""
+    """Members of a group can share the level without sharing its noise."""
     context.need_repeats()
     if not context.stochastic:
         raise NotApplicable("no noise was seen: the same level and actions always end alike")
@@ -302,15 +270,13 @@ def group_noise(context: Context) -> Outcome:
             for noise in (1, 2):
                 observation, _ = env.reset(seed, noise)
                 if key((observation, env.state())) != plain:
-                    raise Fault(f"seed {seed}: noise_seed={noise} changes the level, not the noise alone")
+                    raise context.fault(f"seed {seed}: noise_seed={noise} changes the level, not the noise alone")
         return passed("noise_seed gives each member noise of its own on the same level")
     seed = context.some_seeds(2)[1]
-    raise Fault(
+    raise context.fault(
         "one seed fixes the level and every random draw after it: members of a group slip together, or meet other levels",
-        context.code(
-            f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {literal(context.actions(seed, 3))}])",
-            "assert len({repr(play(new())) for _ in range(16)}) > 1",
-        ),
+        f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {literal(context.actions(seed, 3))}])",
+        "assert len({repr(play(new())) for _ in range(16)}) > 1",
     )
 
 
@@ -321,9 +287,7 @@ def fingerprint(context: Context) -> dict[str, Any]:
     context.begin()
     seeds = [*context.some_seeds(), *(2**31 - 1 - 7919 * place for place in range(4 * context.seeds))]
     env = context.make()
-    levels = []
-    for seed in context.within_time(seeds):
-        levels.append(key(env.reset(seed)[0]))
+    levels = [key(env.reset(seed)[0]) for seed in context.within_time(seeds)]
     episodes = [context.transcript(context.make(), seed, context.actions(seed)) for seed in seeds[:_PLAYED]]
     return {
         "seeds": seeds,
@@ -333,30 +297,35 @@ def fingerprint(context: Context) -> dict[str, Any]:
     }
 
 
-def _generators() -> Iterator[tuple[str, Any, Any]]:
-    yield "random", random.seed, random.getstate
+def _generators() -> Iterator[tuple[str, Any, Any, Any]]:
+    yield "random", random.seed, random.getstate, random.setstate
     if "numpy" in sys.modules:
         import numpy
 
-        yield "numpy.random", numpy.random.seed, numpy.random.get_state
+        yield "numpy.random", numpy.random.seed, numpy.random.get_state, numpy.random.set_state
 
 
 def _seed_global(seed: int) -> None:
-    for _, seed_it, _ in _generators():
+    for _, seed_it, _, _ in _generators():
         seed_it(seed)
 
 
 @contextmanager
 def _restored() -> Iterator[None]:
     """Leave the global generators as they were found."""
-    states = [state() for _, _, state in _generators()]
+    states = [(put, state()) for _, _, state, put in _generators()]
     try:
         yield
     finally:
-        setters = [random.setstate]
-        if len(states) > 1:
-            import numpy
-
-            setters.append(numpy.random.set_state)
-        for put, state in zip(setters, states, strict=True):
+        for put, state in states:
             put(state)
+
+
+CHECKS["seed_process"] = Check(
+    "seed_process",
+    "error",
+    "A seed gives the same episode in another process",
+    "Workers of one run, and two runs, meet different levels under one seed; nothing can be repeated.",
+    "Do not derive seeds from hash(), id(), the clock or the order of a set; use numpy.random.SeedSequence.",
+    None,
+)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
-from .context import Context, Fault, passed
-from .protocol import NotApplicable, Outcome, literal
+from .context import Context, passed
+from .protocol import NotApplicable, Outcome, check, literal
 
 __all__ = ["levels_repeat", "split_exact", "split_near", "split_symmetry"]
 
@@ -20,82 +20,100 @@ _SYMBOLS = 16  # a text grid with more kinds of cells is no board
 _ALIKE = "the beginnings of all episodes are alike, so that levels cannot be distinguished"
 
 
+class Level(NamedTuple):
+    """A level that was drawn."""
+
+    seed: int
+    key: str
+    shown: Any  # the first observation
+    grid: Grid | None  # the board in it
+
+
+class Drawn(NamedTuple):
+    """Levels of both sides of a split, and how they were chosen."""
+
+    train: list[Level]
+    test: list[Level]
+    options: tuple[dict[str, Any], dict[str, Any]]
+    where: str
+
+
+@check(
+    "error",
+    "The test measures memory of training levels.",
+    "Decide the split by a hash of the level, not by the seed, and draw again what falls on the other side.",
+)
 def split_exact(context: Context) -> Outcome:
-    """No level of the test split is a level of the training split."""
-    train, test, where = _drawn(context)
-    known: dict[str, int] = {}
-    for seed, level, _ in train:
-        known.setdefault(level, seed)
-    shared = [(seed, known[level]) for seed, level, _ in test if level in known]
-    numbers = {"test": len(test), "train": len(train), "shared": len(shared)}
-    if len({level for _, level, _ in train}) == 1 and len({level for _, level, _ in test}) == 1:
+    """Training and test share no level."""
+    train, test, options, where = _drawn(context)
+    known = {level.key: level.seed for level in reversed(train)}
+    shared = [(known[level.key], level.seed) for level in test if level.key in known]
+    if len(known) == 1 and len({level.key for level in test}) == 1:
         raise NotApplicable(_ALIKE)
     if shared:
-        seed, same = shared[0]
-        raise Fault(
+        raise context.fault(
             f"{len(shared)} of {len(test)} levels of the test are among {len(train)} of training ({where})",
-            context.code(*_alike(context, same, seed, context.facts["options"])),
-            **numbers,
+            *_alike(context, *shared[0], options),
         )
-    return passed(f"none of {len(test)} levels of the test is among {len(train)} of training ({where})", **numbers)
+    return passed(f"none of {len(test)} levels of the test is among {len(train)} of training ({where})")
 
 
+@check(
+    "warning",
+    "A rotated board is the same task; the test is easier than it says.",
+    "Decide the split by a hash of the canonical form, the smallest of the eight rotations and reflections.",
+)
 def split_symmetry(context: Context) -> Outcome:
-    """No level of the test split is a rotation or reflection of one of the training split."""
-    train, test, where = _drawn(context)
-    known = {_canonical(grid): seed for seed, _, grid in train if grid is not None}
-    boards = [(seed, grid) for seed, _, grid in test if grid is not None]
+    """No level of the test is a rotation or reflection of one of training."""
+    train, test, options, where = _drawn(context)
+    known = {_canonical(level.grid): level.seed for level in train if level.grid is not None}
+    boards = [(level, _canonical(level.grid)) for level in test if level.grid is not None]
     if not known or not boards:
         raise NotApplicable("the observations hold no board of cells")
-    exact = {level for _, level, _ in train}
-    shared = [
-        (seed, known[_canonical(grid)])
-        for seed, level, grid in test
-        if grid is not None and level not in exact and _canonical(grid) in known
-    ]
-    numbers = {"test": len(boards), "train": len(train), "shared": len(shared)}
+    exact = {level.key for level in train}
+    shared = [(known[form], level.seed) for level, form in boards if level.key not in exact and form in known]
     if shared:
-        seed, same = shared[0]
-        raise Fault(
+        raise context.fault(
             f"{len(shared)} of {len(boards)} boards of the test are a rotation or reflection of one of training ({where})",
-            context.code(*_two(context, same, seed), _SYMMETRY, "assert not alike(a, b)"),
-            **numbers,
+            _two(options, *shared[0]),
+            _SYMMETRY,
+            "assert not alike(a, b)",
         )
-    return passed(
-        f"no board of the test is a rotation or reflection of one of {len(train)} of training ({where})", **numbers
-    )
+    return passed(f"no board of the test is a rotation or reflection of one of {len(train)} of training ({where})")
 
 
+@check(
+    "note",
+    "A board with the player one cell further, or a question with its numbers in another order, is no new task.",
+    "Decide the split by what stays when the player's place, or the order of words, is taken away.",
+)
 def split_near(context: Context) -> Outcome:
-    """No level of the test differs from one of training only in where the player stands, or in the order of words."""
-    train, test, where = _drawn(context)
+    """No level of the test is next to one of training: with the player elsewhere, or with its words in another order."""
+    train, test, options, where = _drawn(context)
     player, floor = _player(context)
-    grids = [grid for _, _, grid in train if grid is not None]
+    grids = [level.grid for level in train if level.grid is not None]
     if grids and player is None:
         raise NotApplicable("no single cell of the board was seen to move, so that no player is known")
-
-    def essence(level: str, grid: Grid | None, text: Any) -> Any:
-        if grid is not None:
-            return _canonical(tuple(tuple(floor if cell == player else cell for cell in row) for row in grid))
-        if isinstance(text, str):
-            return tuple(sorted(re.findall(r"\w+", text.lower())))
-        return level
-
-    texts = context.facts["texts"]
-    known = {essence(level, grid, texts.get(level)): seed for seed, level, grid in train}
-    exact = {level for _, level, _ in train}
-    boards = {_canonical(grid) for _, _, grid in train if grid is not None}
-    shared = []
-    for seed, level, grid in test:
-        if level in exact or (grid is not None and _canonical(grid) in boards):
-            continue  # counted by the other two checks
-        if (same := essence(level, grid, texts.get(level))) in known:
-            shared.append((seed, known[same]))
-    numbers = {"test": len(test), "train": len(train), "shared": len(shared)}
-    if not grids and not any(isinstance(texts.get(level), str) for level in exact):
+    if not grids and not any(isinstance(level.shown, str) for level in train):
         raise NotApplicable("levels are neither boards nor texts")
+
+    def essence(level: Level) -> Any:
+        if level.grid is not None:
+            return _canonical(tuple(tuple(floor if cell == player else cell for cell in row) for row in level.grid))
+        if isinstance(level.shown, str):
+            return tuple(sorted(re.findall(r"\w+", level.shown.lower())))
+        return level.key
+
+    known = {essence(level): level.seed for level in train}
+    exact, boards = {level.key for level in train}, set(map(_canonical, grids))
+    shared = [
+        (known[same], level.seed)
+        for level in test
+        if level.key not in exact  # counted by the other two checks
+        and (level.grid is None or _canonical(level.grid) not in boards)
+        and (same := essence(level)) in known
+    ]
     if shared:
-        seed, same = shared[0]
         what = "in where the player stands" if grids else "in the order of their words"
         evidence = (
             "import re",
@@ -103,45 +121,45 @@ def split_near(context: Context) -> Outcome:
         )
         if grids:
             evidence = _SYMMETRY, f"assert not alike(gone(a, {player!r}, {floor!r}), gone(b, {player!r}, {floor!r}))"
-        raise Fault(
+        raise context.fault(
             f"{len(shared)} of {len(test)} levels of the test differ from one of training only {what} ({where})",
-            context.code(*_two(context, same, seed), *evidence),
-            **numbers,
+            _two(options, *shared[0]),
+            *evidence,
         )
-    return passed(f"no level of the test is next to one of {len(train)} of training ({where})", **numbers)
+    return passed(f"no level of the test is next to one of {len(train)} of training ({where})")
 
 
+@check(
+    "warning",
+    "Without a declared split, training and test are ranges of seeds, and these levels are in both.",
+    "Declare splits by the level's hash, or say how many levels there are and how they are to be divided.",
+)
 def levels_repeat(context: Context) -> Outcome:
-    """Seeds far apart, as used for training and test without a split, give different levels."""
+    """Seeds far apart give different levels."""
     context.need_repeats()
-    if context.target.levels_listed:
-        raise NotApplicable("the levels are a list, which seeds far apart begin again")
-    context.need_levels()
+    if context.stochastic and not context.target.separate_noise:
+        raise NotApplicable("the dynamics are stochastic, so that a beginning does not tell its level from others")
     env = context.make()
     first = {seed: context.whole_level(env, seed) for seed in context.within_time(range(_TRAIN), 2)}
     far = {seed: context.whole_level(env, seed) for seed in context.within_time(range(_APART, _APART + _TEST))}
-    numbers = {"train": len(first), "test": len(far), "distinct": len(set(first.values()))}
-    if len(set(first.values()) | set(far.values())) == 1:
+    if len({*first.values(), *far.values()}) == 1:
         raise NotApplicable(_ALIKE)
     known = {level: seed for seed, level in first.items()}
-    shared = [(seed, known[level]) for seed, level in far.items() if level in known]
-    if shared and not (context.train or context.target.splits()):
-        seed, same = shared[0]
-        raise Fault(
-            f"{len(shared)} of {len(far)} seeds from {_APART} on begin and go on as one of the first {len(first)} seeds does "
-            f"({numbers['distinct']} distinct levels among these); there is no split",
-            context.code(*_alike(context, same, seed, ({}, {}))),
-            shared=len(shared),
-            **numbers,
-        )
-    if shared:
-        return passed("seeds repeat levels, and the target declares splits; see the checks of them", **numbers)
-    return passed(f"{len(far)} seeds from {_APART} on give no level of the first {len(first)} seeds", **numbers)
+    shared = [(known[level], seed) for seed, level in far.items() if level in known]
+    if not shared:
+        return passed(f"{len(far)} seeds from {_APART} on give no level of the first {len(first)} seeds")
+    if context.train or context.target.splits():
+        return passed("seeds repeat levels, and the target declares splits; see the checks of them")
+    raise context.fault(
+        f"{len(shared)} of {len(far)} seeds from {_APART} on begin and go on as one of the first {len(first)} seeds does "
+        f"({len(known)} distinct levels among these); there is no split",
+        *_alike(context, *shared[0], ({}, {})),
+    )
 
 
-def _drawn(context: Context) -> tuple[list[tuple[int, str, Grid | None]], list[tuple[int, str, Grid | None]], str]:
-    """Levels of training and of the test as (seed, level, board), and how they were chosen."""
-    if "drawn" not in context.facts:
+def _drawn(context: Context) -> Drawn:
+    """Levels of training and of the test, drawn once."""
+    if context.drawn is None:
         if not context.target.takes_seed:
             raise NotApplicable("reset takes no seed, so that no level can be drawn again")
         if context.train and context.test:
@@ -152,10 +170,8 @@ def _drawn(context: Context) -> tuple[list[tuple[int, str, Grid | None]], list[t
                 raise NotApplicable("the target declares no splits: give --train and --test")
             train, test = (range(_TRAIN), declared[0]), (range(_TEST), declared[1])
             where = f"{_options(declared[0])} and {_options(declared[1])}"
-        context.facts["texts"] = {}
-        context.facts["options"] = train[1], test[1]
-        context.facts["drawn"] = _levels(context, *train, 2), _levels(context, *test, 1), where
-    drawn: tuple[list[tuple[int, str, Grid | None]], list[tuple[int, str, Grid | None]], str] = context.facts["drawn"]
+        context.drawn = Drawn(_levels(context, *train, 2), _levels(context, *test, 1), (train[1], test[1]), where)
+    drawn: Drawn = context.drawn
     return drawn
 
 
@@ -163,22 +179,19 @@ def _options(options: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
-def _levels(
-    context: Context, seeds: Iterable[int], options: dict[str, Any], parts: int
-) -> list[tuple[int, str, Grid | None]]:
+def _levels(context: Context, seeds: Iterable[int], options: dict[str, Any], parts: int) -> list[Level]:
     env = context.make(**options)
     found = []
     for seed in context.within_time(seeds, parts):
         level = context.whole_level(env, seed)
         observation, _ = env.reset(seed)
-        context.facts["texts"][level] = observation
-        found.append((seed, level, board(observation)))
+        found.append(Level(seed, level, observation, board(observation)))
     return found
 
 
-def _two(context: Context, train_seed: int, test_seed: int) -> list[str]:
-    train, test = context.facts["options"]
-    return [f"a, b = start(new({_options(train)}), {train_seed}), start(new({_options(test)}), {test_seed})"]
+def _two(options: tuple[dict[str, Any], dict[str, Any]], train_seed: int, test_seed: int) -> str:
+    train, test = map(_options, options)
+    return f"a, b = start(new({train}), {train_seed}), start(new({test}), {test_seed})"
 
 
 def _alike(context: Context, first: int, second: int, options: tuple[dict[str, Any], dict[str, Any]]) -> list[str]:

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .protocol import (
-    FINDING,
-    NOT_APPLICABLE,
-    PASSED,
-    AuditedEnv,
-    NotApplicable,
-    Outcome,
-    RenewedEnv,
-    Step,
-    Target,
-    key,
-    said_success,
-)
+from .protocol import AuditedEnv, Check, NotApplicable, Outcome, RenewedEnv, Step, Target, key, said_success
 
-__all__ = ["Context", "Fault", "comparable", "first_difference", "not_applicable", "passed"]
+__all__ = ["Context", "Fault", "comparable", "first_difference", "passed"]
 
 _LEAST = 4  # values that a check looks at, however long they take
 
@@ -31,21 +19,17 @@ Transcript = list[Any]
 
 
 class Fault(Exception):
-    """A finding, raised where it is seen."""
+    """A finding, raised where it is seen: what was seen, and Python that shows it."""
 
-    def __init__(self, detail: str, evidence: str = "", **numbers: Any) -> None:
-        super().__init__(detail)
-        self.outcome = Outcome(FINDING, detail, evidence, numbers)
+    @property
+    def outcome(self) -> Outcome:
+        """The finding as an outcome."""
+        return Outcome("finding", *self.args)
 
 
-def passed(detail: str, **numbers: Any) -> Outcome:
+def passed(detail: str) -> Outcome:
     """The check holds; ``detail`` says on how much."""
-    return Outcome(PASSED, detail, "", numbers)
-
-
-def not_applicable(reason: str, **numbers: Any) -> Outcome:
-    """The check says nothing here."""
-    return Outcome(NOT_APPLICABLE, reason, "", numbers)
+    return Outcome("passed", detail)
 
 
 @dataclass
@@ -57,33 +41,40 @@ class Context:
         seeds: how many seeds a check plays.
         steps: the most actions of an episode.
         seconds: what one check may take; the loops that can be cut short are.
-        train: seeds of training, and constructor options of it; None for those that the target declares.
-        test: the same of the test.
+        train, test: seeds of each side of a split, and its constructor options; None for those that the target declares.
     """
 
     target: Target
     seeds: int = 24
     steps: int = 30
-    seconds: float = 30.0
+    seconds: float = 20.0
     train: tuple[Sequence[int], dict[str, Any]] | None = None
     test: tuple[Sequence[int], dict[str, Any]] | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
+    solutions: dict[int, list[Any]] = field(default_factory=dict)  # by seed, found by search
     tried: int = 0
+    drawn: Any = None  # levels of both sides of a split
     _deadline: float = 0.0
+    _actions: dict[int, list[Any]] = field(default_factory=dict)
 
-    def run(self, check: Callable[[Context], Outcome]) -> Outcome:
+    def run(self, check: Check) -> Outcome:
         """The outcome of a check; a finding and a reason why it does not apply may be raised."""
+        assert check.run is not None, check.id
         self.begin()
         try:
-            return check(self)
+            return check.run(self)
         except Fault as fault:
             return fault.outcome
         except NotApplicable as reason:
-            return not_applicable(str(reason))
+            return Outcome("not applicable", str(reason))
 
     def begin(self) -> None:
         """Start the time of a check."""
         self._deadline = time.monotonic() + self.seconds
+
+    def fault(self, detail: str, *lines: str) -> Fault:
+        """A finding with its evidence: the target's definitions, then these lines."""
+        evidence = "\n".join([self.target.code, *lines])
+        return Fault(detail, f"import numpy\n{evidence}" if "numpy.array(" in evidence else evidence)
 
     @property
     def late(self) -> bool:
@@ -106,7 +97,9 @@ class Context:
 
     def make(self, **options: Any) -> AuditedEnv:
         """A new environment, whose episodes have nothing of each other."""
-        return RenewedEnv(self.target, options) if self.leaky else self.target.make(**options)
+        if self.leaky:
+            return RenewedEnv(self.target, options)  # type: ignore[return-value]  # hands everything on
+        return self.target.make(**options)
 
     @cached_property
     def leaky(self) -> bool:
@@ -114,12 +107,8 @@ class Context:
         try:
             env, other = self.target.make(), self.target.make()
             first, again = key(env.reset(self.seed(3))[0]), key(other.reset(self.seed(3))[0])
-            if first != again:
-                return False
-            for place in range(3):
-                if env.step(env.sample(place)).done:
-                    break
-            return key(env.reset(self.seed(3))[0]) != first
+            self.play(env, (env.sample(place) for place in range(3)))
+            return first == again != key(env.reset(self.seed(3))[0])
         except Exception:  # the checks say what is wrong
             return False
 
@@ -130,13 +119,10 @@ class Context:
 
     def actions(self, seed: int, number: int | None = None) -> list[Any]:
         """Actions that do not depend on how an episode goes, the same for a seed whenever they are asked for."""
-        known = self.facts.setdefault("actions", {})
-        if seed not in known:
-            env = self.shared
-            env.reset(seed)
-            known[seed] = [env.sample(1000 * seed + place) for place in range(self.steps)]
-        actions: list[Any] = known[seed]
-        return actions[: self.steps if number is None else number]
+        if seed not in self._actions:
+            self.shared.reset(seed)
+            self._actions[seed] = [self.shared.sample(1000 * seed + place) for place in range(self.steps)]
+        return self._actions[seed][:number]
 
     def some_seeds(self, number: int | None = None) -> list[int]:
         """Small and large seeds."""
@@ -152,14 +138,9 @@ class Context:
         hidden: bool = False,
     ) -> Transcript:
         """An episode as it is compared."""
-        observation, _ = env.reset(seed) if noise is None else env.reset(seed, noise)
-        record: Transcript = [key((observation, env.state() if hidden else None))]
-        for action in actions:
-            step = env.step(action)
-            record.append(comparable(step))
-            if step.done:
-                break
-        return record
+        observation, _ = env.reset(seed, noise)
+        start = key((observation, env.state() if hidden else None))
+        return [start, *map(comparable, self.play(env, actions))]
 
     def episode(self, env: AuditedEnv, seed: int | None, actions: Sequence[Any]) -> tuple[Any, list[Step]]:
         """(the first observation, the steps)."""
@@ -167,7 +148,7 @@ class Context:
         return observation, self.play(env, actions)
 
     @staticmethod
-    def play(env: AuditedEnv, actions: Sequence[Any]) -> list[Step]:
+    def play(env: AuditedEnv, actions: Iterable[Any]) -> list[Step]:
         """The steps of these actions, up to the end of the episode."""
         steps = []
         for action in actions:
@@ -192,11 +173,6 @@ class Context:
             return key(start)
         return key((start, [comparable(step) for step in self.play(env, self.actions(0))]))
 
-    def need_levels(self) -> None:
-        """Raises NotApplicable where the beginning of an episode does not tell its level."""
-        if self.stochastic and not self.target.separate_noise:
-            raise NotApplicable("the dynamics are stochastic, so that a beginning does not tell its level from others")
-
     def need_success(self) -> None:
         """Raises NotApplicable where nothing tells a success from another end."""
         if not self.tells_success:
@@ -215,19 +191,14 @@ class Context:
         ends = [float(step.reward) for step in steps if step.terminated and float(step.reward) > 0]
         return not ends or all(float(step.reward) < min(ends) for step in steps if not step.done)
 
-    def code(self, *lines: str) -> str:
-        """Evidence: the target's definitions, then these lines."""
-        text = "\n".join([self.target.code, *lines])
-        return f"import numpy\n{text}" if "numpy.array(" in text else text
-
     @cached_property
     def repeats(self) -> bool:
         """True if a seed gives its episode again; checks that need it ask here."""
-        return self.target.takes_seed and all(
-            self.transcript(self.make(), seed, self.actions(seed), hidden=True)
-            == self.transcript(self.make(), seed, self.actions(seed), hidden=True)
-            for seed in self.some_seeds(3)
-        )
+        return self.target.takes_seed and not any(len(set(map(str, self.twice(s)))) > 1 for s in self.some_seeds(3))
+
+    def twice(self, seed: int) -> list[Transcript]:
+        """The episode of a seed in two new environments."""
+        return [self.transcript(self.make(), seed, self.actions(seed), hidden=True) for _ in range(2)]
 
     def need_repeats(self) -> None:
         """Raises NotApplicable where seeds do not repeat."""
@@ -245,11 +216,7 @@ class Context:
                 env, other = self.make(), self.make()
                 env.reset(seed)
                 other.reset(seed)
-                copy = env.clone()
-                for action in actions:
-                    copied = copy.step(action)
-                    if copied.done:
-                        break
+                self.play(env.clone(), actions)
                 for action in actions:
                     step, same = env.step(action), other.step(action)
                     if key(step[:4]) != key(same[:4]):
@@ -308,6 +275,13 @@ class Context:
         seeds = self.within_time(self.some_seeds())
         return [(seed, *self.episode(env, self.seed(seed), self.actions(seed))) for seed in seeds]
 
+    def transitions(self) -> Iterator[tuple[int, list[Any], Any, Step]]:
+        """Steps of ``played``: (seed, the actions up to this one, the observation before it, the step)."""
+        for seed, before, steps in self.played:
+            for place, step in enumerate(steps):
+                yield seed, self.actions(seed, place + 1), before, step
+                before = step.observation
+
     @cached_property
     def wins(self) -> int:
         """Number of episodes of random actions that end in success."""
@@ -316,12 +290,6 @@ class Context:
     def seed(self, seed: int) -> int | None:
         """The seed for ``reset``; None where it takes none."""
         return seed if self.target.takes_seed else None
-
-    @cached_property
-    def single_level(self) -> bool:
-        """True if all seeds begin alike."""
-        env = self.make()
-        return len({self.level(env, seed) for seed in self.within_time(self.some_seeds(), 2)}) == 1
 
 
 def first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:

@@ -1,4 +1,4 @@
-"""Adapters for what looks like Gymnasium: an id, a callable that makes an environment, and an address of our server.
+"""Adapters for what looks like Gymnasium: an id, and a callable that makes an environment.
 
 Older and looser forms are taken, too: ``reset`` that returns no info, a step of three or four values, ``seed(s)``
 instead of ``reset(seed=s)``, and methods that are coroutines.
@@ -18,7 +18,7 @@ from typing import Any
 
 from .protocol import AuditedEnv, Step, Target, copied, keywords
 
-__all__ = ["CallableTarget", "GymnasiumTarget", "ServerTarget"]
+__all__ = ["CallableTarget", "GymnasiumTarget"]
 
 _IDLE = ("noop", "no-op", "no_op", "do nothing", "idle", "wait")
 _TRIED = 5  # seeds until one resets the environment
@@ -106,14 +106,6 @@ class GymEnv(AuditedEnv):
                 return [bool(allowed) for allowed in info[name]]
         return None
 
-    def parsed(self, observation: Any) -> tuple[Any, Any] | None:
-        core = self.core
-        if not isinstance(observation, str) or not hasattr(getattr(core, "game", None), "parse"):
-            return None
-        if not hasattr(core, "text_format"):
-            return None
-        return core.game.parse(observation, core.vocabulary, core.text_format), core.state[0]
-
     def clone(self) -> AuditedEnv:
         return GymEnv(copied(self.env), self._menu, self._noise)
 
@@ -139,8 +131,6 @@ class CallableTarget(Target):
         menu: actions to choose from.
     """
 
-    kind = "callable"
-
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, options, menu
         self.library = name.partition(":")[0].partition(".")[0]
@@ -153,7 +143,8 @@ class CallableTarget(Target):
         if hasattr(core, "num_envs"):
             raise ValueError(f"{self.name} makes {core.num_envs} environments in one: name what makes a single one.")
         self.takes_seed = bool(seeded_by(core))
-        self.separate_noise = self._separate(core)
+        inner = getattr(core, "unwrapped", core)
+        self.separate_noise = "noise_seed" in f"{type(core).__doc__} {type(inner).__doc__} {core.reset.__doc__}"
         module, _, attribute = self.name.partition(":")
         plain = _first_reset(core)
         result = "[0]" if isinstance(plain, tuple) else ""
@@ -188,33 +179,18 @@ class CallableTarget(Target):
         return None
 
     def _reads_split(self) -> bool:
-        """True if there is an argument ``split``, or one of no meaning is refused: what takes any may read none."""
+        """True if there is an argument ``split``: what takes arguments of any name may read none."""
         env = self.make()
         env.close()
         for made_by in (self.factory, type(env.core)):
             with suppress(TypeError, ValueError):  # what is not written in Python
                 if "split" in inspect.signature(made_by).parameters:
                     return True
-        try:
-            self.make(split="no such split").close()
-        except Exception:  # whatever a constructor raises
-            return True
         return False
-
-    @staticmethod
-    def _separate(core: Any) -> bool:
-        """True if ``options={"noise_seed": k}`` is documented and taken."""
-        inner = getattr(core, "unwrapped", core)
-        if "noise_seed" not in f"{type(core).__doc__} {type(inner).__doc__} {core.reset.__doc__}":
-            return False
-        core.reset(seed=0, options={"noise_seed": 1})
-        return True
 
 
 class GymnasiumTarget(CallableTarget):
     """A Gymnasium id, with its module before a colon where that must be imported first."""
-
-    kind = "gymnasium"
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         import gymnasium
@@ -230,34 +206,6 @@ class GymnasiumTarget(CallableTarget):
     def make_code(self, module: str, attribute: str) -> str:
         first = "import gymnasium, ragen_gym" if self.name.startswith("ragen/") else "import gymnasium"
         return f"{first}; new = lambda **k: gymnasium.make({self.name!r}, {keywords(self.options)})"
-
-
-class ServerTarget(CallableTarget):
-    """A game on a server of this project, as ``http://HOST:PORT/GAME``."""
-
-    kind = "server"
-    library = "ragen_gym"
-    thread_safe = False
-
-    def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
-        from ragen_gym.serve import RemoteEnv  # type: ignore[import-not-found, unused-ignore]
-
-        self.name, self.options, self.menu = name, options, menu
-        self.url, _, self.game = name.rstrip("/").rpartition("/")
-        if self.url.endswith("/"):
-            raise ValueError(
-                f"{name} names no game: write {name.rstrip('/')}/GAME, such as {name.rstrip('/')}/Sokoban."
-            )
-        self.factory = lambda **given: RemoteEnv(self.url, self.game, **given)
-        self._inspect()
-
-    @staticmethod
-    def _separate(core: Any) -> bool:
-        return True
-
-    def make_code(self, module: str, attribute: str) -> str:
-        first = "from ragen_gym.serve import RemoteEnv"
-        return f"{first}; new = lambda **k: RemoteEnv({self.url!r}, {self.game!r}, {keywords(self.options)})"
 
 
 _ACT = "act = lambda e, a: e.step(a)[:-1]"

@@ -2,74 +2,93 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import os
+import re
 import sys
 import traceback
 import warnings
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
-from .check_seeds import fingerprint
-from .context import Context, not_applicable
-from .protocol import Outcome, Target
-from .table import CHECKS
-from .targets import open_target
+from . import check_levels, check_play, check_robust, check_seeds, check_splits  # noqa: F401  # they fill CHECKS
+from .context import Context
+from .gym_like import CallableTarget, GymnasiumTarget
+from .protocol import CHECKS, Outcome, Target
+from .text_libraries import GemTarget, ReasoningGymTarget, TextArenaTarget
 
-__all__ = ["main", "run"]
+__all__ = ["CHECKS", "main", "open_target"]
+
+#: Adapters by the prefix that chooses one; a name without a prefix is recognised by its form.
+_PREFIXES = {"textarena": TextArenaTarget, "gem": GemTarget, "reasoning-gym": ReasoningGymTarget}
+_ID = re.compile(r"(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d+")
 
 
 def main(descriptor: int) -> None:
-    """Read a request from standard input and answer it on a file descriptor of its own, which no ``print`` reaches."""
+    """Read a request from standard input and answer it on a file descriptor of its own, which no ``print`` reaches.
+
+    The request has ``target``, ``options``, ``actions``, ``checks`` (ids, or ``["fingerprint"]``), ``settings`` of the
+    ``Context``, and ``path`` (folders to import from). The answer is the message ``opened`` with the version, then
+    ``begun`` and ``outcome`` of each check; or ``bad`` with the reason why the target cannot be opened.
+    """
     request = json.load(sys.stdin)
+    sys.path[:0] = request["path"]
+    warnings.simplefilter("ignore")
     with os.fdopen(descriptor, "w") as out:
 
-        def send(message: dict[str, Any]) -> None:
-            out.write(json.dumps(message, default=repr) + "\n")
+        def send(event: str, **message: Any) -> None:
+            out.write(json.dumps({"event": event, **message}, default=repr) + "\n")
             out.flush()
 
-        run(request, send)
+        try:
+            target = open_target(request["target"], request["options"], request["actions"])
+            settings = dict(request["settings"])
+            for name in ("train", "test"):
+                if settings[name] is not None:
+                    settings[name] = _side(target, name, settings[name])
+            context = Context(target, **settings)
+        except Exception as error:  # whatever an import or a constructor raises
+            send("bad", reason=f"{type(error).__name__}: {error}")
+            return
+        send("opened", version=_version(target.library), code=target.code)
+        for name in request["checks"]:
+            send("begun", check=name)
+            if name == "fingerprint":
+                try:
+                    send(name, **check_seeds.fingerprint(context))
+                except Exception as error:
+                    send(name, failed=f"{type(error).__name__}: {error}")
+                continue
+            try:
+                outcome = context.run(CHECKS[name])
+            except Exception as error:  # of the environment, in the midst of a check
+                outcome = _raised(error)
+            send("outcome", **outcome._asdict())
 
 
-def run(request: dict[str, Any], send: Any) -> None:
-    """Answer a request.
+def open_target(name: str, options: dict[str, Any], menu: list[Any]) -> Target:
+    """The target of a name.
 
     Args:
-        request: ``target``, ``options``, ``actions``, ``checks`` (ids, or ``["fingerprint"]``), ``settings`` of the
-            ``Context``, ``path`` (folders to import from).
-        send: takes a message: ``opened`` with kind and version, then ``begun`` and ``outcome`` of each check; or
-            ``bad`` with the reason why the target cannot be opened.
+        name: a Gymnasium id, ``module:callable``, or ``PREFIX:NAME`` with one of ``_PREFIXES``.
+        options: arguments of its constructor.
+        menu: actions to choose from, where the environment does not list them.
+
+    Raises:
+        ValueError: the name has none of these forms, or names nothing.
     """
-    sys.path[:0] = request.get("path", [])
-    warnings.simplefilter("ignore")
-    try:
-        target = open_target(request["target"], request["options"], request["actions"])
-        settings = dict(request["settings"])
-        for name in ("train", "test"):
-            if settings.get(name) is not None:
-                settings[name] = _side(target, name, settings[name])
-        context = Context(target, **settings)
-    except Exception as error:  # whatever an import or a constructor raises
-        send({"event": "bad", "reason": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()})
-        return
-    send({"event": "opened", "kind": target.kind, "version": _version(target.library), "code": target.code})
-    for name in request["checks"]:
-        send({"event": "begun", "check": name})
-        if name == "fingerprint":
-            try:
-                send({"event": "fingerprint", **fingerprint(context)})
-            except Exception as error:
-                send({"event": "fingerprint", "failed": f"{type(error).__name__}: {error}"})
-            continue
-        check = CHECKS[name].run
-        assert check is not None, name
-        try:
-            outcome = context.run(check)
-        except Exception as error:  # of the environment, in the midst of a check
-            outcome = _raised(error)
-        send({"event": "outcome", "check": name, **dataclasses.asdict(outcome)})
+    prefix, _, rest = name.partition(":")
+    if prefix in _PREFIXES and rest:
+        return _PREFIXES[prefix](rest, options, menu)
+    if _ID.fullmatch(name):
+        return GymnasiumTarget(name, options, menu)
+    if re.fullmatch(r"[\w.]+:[\w.]+", name):
+        return CallableTarget(name, options, menu)
+    raise ValueError(
+        f"{name} is not a target: give a Gymnasium id (FrozenLake-v1), module:callable, or one of "
+        f"{', '.join(f'{each}:NAME' for each in _PREFIXES)}."
+    )
 
 
 def _raised(error: Exception) -> Outcome:
@@ -77,7 +96,7 @@ def _raised(error: Exception) -> Outcome:
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if "/audit/worker/" not in frame.filename]
     where = f" ({inside[-1].filename.rpartition('/')[2]}, line {inside[-1].lineno})" if inside else ""
-    return not_applicable(f"the environment raised {type(error).__name__}: {str(error)[:300]}{where}", raised=True)
+    return Outcome("not applicable", f"the environment raised {type(error).__name__}: {str(error)[:300]}{where}")
 
 
 def _side(target: Target, name: str, text: str) -> tuple[list[int], dict[str, Any]]:

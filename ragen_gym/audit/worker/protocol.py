@@ -10,17 +10,21 @@ import copy
 import dataclasses
 import hashlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 __all__ = [
+    "CHECKS",
+    "SEVERITIES",
     "AuditedEnv",
+    "Check",
     "NotApplicable",
     "Outcome",
     "RenewedEnv",
     "Step",
     "Target",
+    "check",
     "copied",
     "freeze",
     "key",
@@ -29,8 +33,8 @@ __all__ = [
     "said_success",
 ]
 
-FINDING, PASSED, NOT_APPLICABLE = "finding", "passed", "not applicable"
-
+#: From the gravest: a number that is reported is wrong; it may be wrong; good to know.
+SEVERITIES = ("error", "warning", "note")
 #: Names by which environments say in ``info`` that an episode succeeded.
 SUCCESS = ("success", "is_success", "won", "all_boxes_on_target")
 
@@ -57,14 +61,42 @@ class Step(NamedTuple):
         return self.terminated or self.truncated
 
 
-@dataclass
-class Outcome:
+class Outcome(NamedTuple):
     """Result of one check."""
 
     status: str  # "passed", "finding" or "not applicable"
     detail: str  # what was seen, or why the check does not apply; one sentence
     evidence: str = ""  # Python that ends in an assertion which fails where the finding is true
-    numbers: dict[str, Any] = field(default_factory=dict)  # what was measured
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question that is asked of every environment.
+
+    ``run`` takes a ``Context``. It is None where the parent process answers, since it takes more than one process to
+    tell.
+    """
+
+    id: str
+    severity: str
+    title: str  # what holds where it passes
+    why: str
+    fix: str
+    run: Callable[[Any], Outcome] | None
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(severity: str, why: str, fix: str) -> Callable[[Callable[[Any], Outcome]], Callable[[Any], Outcome]]:
+    """Make a function a row of ``CHECKS``; the first line of its docstring is the title."""
+
+    def add(run: Callable[[Any], Outcome]) -> Callable[[Any], Outcome]:
+        title = (run.__doc__ or "").partition("\n")[0].rstrip(".")
+        CHECKS[run.__name__] = Check(run.__name__, severity, title, why, fix, run)
+        return run
+
+    return add
 
 
 class AuditedEnv:
@@ -104,10 +136,6 @@ class AuditedEnv:
         """The hidden state as data, beyond the observation; None where it is not known."""
         return None
 
-    def parsed(self, observation: Any) -> tuple[Any, Any] | None:
-        """(what the observation reads back as, what it should), where the environment has a parser."""
-        return None
-
     def oracle(self) -> list[Any] | None:
         """Actions that solve the episode just begun, where the environment knows some."""
         return None
@@ -130,44 +158,33 @@ class AuditedEnv:
         return False
 
 
-class RenewedEnv(AuditedEnv):
+class RenewedEnv:
     """An environment that is made anew for each episode, for targets whose reset leaves something behind."""
 
     def __init__(self, target: Target, options: Mapping[str, Any]) -> None:
         self._target, self._options = target, options
-        self._inner = target.make(**options)
-        self._used = False
+        self._inner, self._used = target.make(**options), False
 
     def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
         if self._used:
             self._inner.close()
             self._inner = self._target.make(**self._options)
         self._used = True
-        return self._inner.reset(seed) if noise is None else self._inner.reset(seed, noise)
+        return self._inner.reset(seed, noise)
 
-    def clone(self) -> AuditedEnv:
-        return self._inner.clone()
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("_target", "_options", "_inner", "_used", "reset", "clone", "__class__", "__dict__"):
-            return object.__getattribute__(self, name)
-        return getattr(object.__getattribute__(self, "_inner"), name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 class Target:
     """Audited target; one adapter a library."""
 
-    kind = ""
     library = ""  # the package that its environments come from
     name = ""
     takes_seed = True  # whether ``reset`` has a seed at all
-    levels_listed = False  # whether seeds are places in a list of levels, which begins again after its last
     separate_noise = False  # whether ``reset`` takes a seed of the dynamics alone
-    thread_safe = True  # whether instances may live in different threads
     #: Python that defines new(), start(env, seed) -> what the episode begins with, act(env, action) -> what follows
     code = ""
-    #: Python: what an agent is shown of ``x``, the result of start() or the first part of that of act()
-    shown = "x"
 
     def make(self, **options: Any) -> AuditedEnv:
         """A new environment; ``options`` go to its constructor over those given with the target."""

@@ -1,4 +1,4 @@
-"""Adapters for libraries of text games and tasks: TextArena, GEM, SkyRL-gym and reasoning-gym."""
+"""Adapters for libraries of text games and tasks: TextArena, GEM and reasoning-gym."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from .protocol import AuditedEnv, Step, Target, copied, keywords
 
-__all__ = ["GemTarget", "ReasoningGymTarget", "SkyRLTarget", "TextArenaTarget", "bracketed", "plain_state"]
+__all__ = ["GemTarget", "ReasoningGymTarget", "TextArenaTarget"]
 
 _BRACKETS = re.compile(r"\[[^\[\]\n]{1,24}\]")
 _BOXED = re.compile(r"\\boxed\{[^{}\n]{1,24}\}")
@@ -76,9 +76,7 @@ class TextArenaEnv(TextEnv):
 class TextArenaTarget(Target):
     """A TextArena name, such as ``textarena:Hangman-v0``."""
 
-    kind = "textarena"
     library = "textarena"
-    shown = "x[0]"  # beside it stands the hidden state
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
         self.name, self.options, self.menu = name, dict(options), menu
@@ -141,7 +139,6 @@ class GemEnv(TextEnv):
 class GemTarget(Target):
     """A GEM name, such as ``gem:game:Sokoban-v0``."""
 
-    kind = "gem"
     library = "gem"
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
@@ -156,65 +153,6 @@ class GemTarget(Target):
         import gem  # type: ignore[import-not-found, unused-ignore]
 
         return GemEnv(gem.make(self.name, **{**self.options, **options}), self.menu)
-
-
-#: A row for each environment of SkyRL-gym that needs no other service: the prompt, extras, a right and a wrong reply.
-SKYRL_ROWS: Mapping[str, tuple[str, dict[str, Any], str]] = {
-    "gsm8k": ("What is 40 + 2?", {"reward_spec": {"ground_truth": "42"}}, "#### 42"),
-    "gsm8k_multi_turn": ("What is 40 + 2?", {"reward_spec": {"ground_truth": "42"}, "max_turns": 3}, "#### 42"),
-    "aime": (
-        "What is 40 + 2?",
-        {"reward_spec": {"ground_truth": "42"}, "reward_model": {"ground_truth": "42"}},
-        "Answer: 42",
-    ),
-}
-
-
-class SkyRLEnv(TextEnv):
-    """An environment of SkyRL-gym on one row; it has no seeds, since the row is the level."""
-
-    def __init__(self, env: Any, menu: list[Any], row: tuple[str, dict[str, Any], str]) -> None:
-        self.env, self.menu, self.row = env, menu or [*_ANSWERS, row[2]], row
-
-    def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
-        messages, info = self.env.init([{"role": "user", "content": self.row[0]}])
-        return str(messages), dict(info)
-
-    def step(self, action: Any) -> Step:
-        out = self.env.step(action)
-        return Step(str(out["observations"]), out["reward"], bool(out["done"]), False, dict(out.get("metadata") or {}))
-
-    def state(self) -> Any:
-        return None
-
-    def oracle(self) -> list[Any] | None:
-        return [self.row[2]]
-
-
-class SkyRLTarget(Target):
-    """A SkyRL-gym name, such as ``skyrl:gsm8k``, on a row of ``SKYRL_ROWS`` or on the option ``extras``."""
-
-    kind = "skyrl"
-    library = "skyrl_gym"
-    takes_seed = False
-
-    def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:
-        if name not in SKYRL_ROWS and "extras" not in options:
-            raise ValueError(
-                f"{name} needs a row: give --option extras=JSON, or choose one of {', '.join(SKYRL_ROWS)}."
-            )
-        prompt, extras, answer = SKYRL_ROWS.get(name, ("", {}, ""))
-        self.name, self.menu, self.row = name, menu, (prompt, options.get("extras", extras), answer)
-        self.code = (
-            f"import skyrl_gym; new = lambda: skyrl_gym.make({name!r}, extras={self.row[1]!r}); "
-            f"start = lambda e, s: e.init([{{'role': 'user', 'content': {prompt!r}}}]); act = lambda e, a: (lambda r: (str(r['observations']), r['reward'], r['done']))(e.step(a))"
-        )
-        self.make().reset(0)
-
-    def make(self, **options: Any) -> SkyRLEnv:
-        import skyrl_gym  # type: ignore[import-not-found, unused-ignore]
-
-        return SkyRLEnv(skyrl_gym.make(self.name, extras=copy.deepcopy(self.row[1])), self.menu, self.row)
 
 
 class ReasoningGymEnv(TextEnv):
@@ -253,7 +191,6 @@ class ReasoningGymTarget(Target):
     Its splits are what a user makes of two neighbouring seeds: question k of seed 0, and question k of seed 1.
     """
 
-    kind = "reasoning-gym"
     library = "reasoning_gym"
 
     def __init__(self, name: str, options: dict[str, Any], menu: list[Any]) -> None:

@@ -8,7 +8,6 @@ import random  # noqa: TID251  # faults
 import threading
 import time
 import zlib
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -247,16 +246,6 @@ def many() -> Any:
     return gymnasium.vector.SyncVectorEnv([Maze, Maze])
 
 
-class Works(Maze):
-    """Each step takes 30 ms of a processor: sound."""
-
-    def direction(self, action: int) -> int:
-        until = time.thread_time() + 0.03
-        while time.thread_time() < until:
-            pass
-        return action
-
-
 class Sum(gymnasium.Env[str, str]):
     """A question that is answered in one reply: sound."""
 
@@ -270,20 +259,6 @@ class Sum(gymnasium.Env[str, str]):
 
     def score(self, reply: str) -> float:
         return float(reply == str(sum(self.numbers)))
-
-
-class Readable(Maze):
-    """Has a parser, in the form of this project's environments: sound."""
-
-    vocabulary, text_format = None, "grid"
-
-    @property
-    def state(self) -> tuple[str]:
-        return ("".join(self.rows()),)
-
-    @property
-    def game(self) -> Any:
-        return SimpleNamespace(parse=lambda text, vocabulary, text_format: text.replace("\n", ""))
 
 
 # Each class below has one fault, which its name says.
@@ -474,11 +449,6 @@ class WalledCountsTurns(CountsTurns, Walled):
     pass
 
 
-class NextToGoal(Maze):
-    def acceptable(self) -> bool:
-        return self.distance() == 1
-
-
 class OutOfSpace(Maze):
     def observation(self) -> Any:
         return super().observation().replace("P", "p")
@@ -490,17 +460,6 @@ class OneArray(ArrayMaze):
     def observation(self) -> Any:
         self.shown[:] = super().observation()
         return self.shown
-
-
-class Misread(Readable):
-    @property
-    def game(self) -> Any:
-        return SimpleNamespace(parse=lambda text, vocabulary, text_format: text.replace("\n", "").replace("P", "."))
-
-
-class HidesWalls(Maze):
-    def observation(self) -> Any:
-        return super().observation().replace("#", ".")
 
 
 class Foggy(Maze):
@@ -549,12 +508,6 @@ class SaysSuccess(Maze):
         return {**super().info(), "success": True}
 
 
-class SaysEffective(Maze):
-    def step(self, action: int) -> Any:
-        *rest, info = super().step(action)
-        return *rest, {**info, "action_is_effective": True}
-
-
 class MaskOfOnes(Maze):
     def info(self) -> dict[str, Any]:
         return {**super().info(), "action_mask": [1] * 4}
@@ -586,14 +539,6 @@ class HurtByErrors(Maze):
         return super().step(action)
 
 
-class LeavesThreads(Maze):
-    stop: ClassVar[threading.Event] = threading.Event()
-
-    def __init__(self, split: str | None = None) -> None:
-        super().__init__(split)
-        threading.Thread(target=self.stop.wait, daemon=True).start()
-
-
 class Hoards(Maze):
     kept: ClassVar[list[bytearray]] = []
 
@@ -618,12 +563,6 @@ class Compiles(Maze):
         while self.resets < 500:
             made.append(bytearray(2_000))
             sum(range(2_000))
-
-
-class Slow(Maze):
-    def direction(self, action: int) -> int:
-        time.sleep(0.12)
-        return action
 
 
 class EndsProcess(Maze):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,6 @@ import ragen_gym.audit.worker
 from ragen_gym.audit import CHECKS, AuditSettings, audit
 from ragen_gym.cli import main
 from ragen_gym.games.registry import TABLE
-from ragen_gym.serve import Limits, serving
 
 HERE = str(Path(__file__).parent)
 Run = Callable[..., tuple[int, str, str]]
@@ -187,37 +185,6 @@ def test_the_list_of_checks(run: Run) -> None:
     code, text, _ = run("--list")
     assert code == 0
     assert all(check in text for check in CHECKS)
-
-
-def test_an_address_without_a_server_is_refused_in_one_line(run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    for target, words in {
-        f"{url}/FrozenLake": f"no answer from {url} to POST /sessions",
-        f"openenv:{url}": f"{url}/schema gives no schema of the actions",
-        url: f"names no game: write {url}/GAME",
-    }.items():
-        code, _, shown = run(target)
-        assert code == 2
-        assert words in shown
-        assert shown.count("\n") == 1
-        assert "correct the address" in shown or target == url
-
-
-def test_a_game_on_our_server() -> None:
-    with serving(Limits()) as url:
-        checks = (
-            "plays",
-            "seed_repeats",
-            "reset_clean",
-            "group_level",
-            "group_noise",
-            "split_exact",
-            "action_in_space",
-        )
-        report = audit(f"{url}/FrozenLake", AuditSettings(checks=checks, seeds=4, steps=5))
-    assert report.kind == "server"
-    assert {result.check.id: result.status for result in report.results} == dict.fromkeys(checks, "passed"), report
 
 
 @pytest.mark.slow

@@ -16,17 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 
 from ragen_gym.cli import build_parser, main
-from ragen_gym.cli.episodes import conversation, fitting_tile_size, picture_episode, showcase_seed, turn_options
+from ragen_gym.cli.episodes import conversation, picture_episode, showcase_seed, turn_options
 from ragen_gym.cli.play import colourful, painted, single_keys
 from ragen_gym.core.levels import read_levels
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, GameSpec
-from ragen_gym.render.renderer import Window
 
 ROWS = list(TABLE.values())
 every_id = pytest.mark.parametrize("spec", ROWS, ids=[spec.name for spec in ROWS])
@@ -84,7 +82,7 @@ def test_info_measures_what_the_options_choose(run: Run) -> None:
 def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
     for names, board in (("ragen-v1", {"Librarian", "Trader"}), ("Baker/Pirate", {"Baker", "Pirate"})):
         split = ["--split", "test"] if names == "ragen-v1" else []
-        code, out, _ = run("play", "Bandit", "--lines", "--option", f"names={names}", *split, typed="")
+        code, out, _ = run("play", "Bandit", "--option", f"names={names}", *split, typed="")
         assert code == 0
         assert board <= set(out.split())
 
@@ -120,7 +118,7 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("render FrozenLake --vocabulary letters", "unrecognized arguments: --vocabulary"),
         ("levels export FrozenLake --vocabulary letters --out x.txt", "unrecognized arguments: --vocabulary"),
         ("levels export FrozenLake --text-format coord --out x.txt", "unrecognized arguments: --text-format"),
-        ("levels export Bandit --out x.csv", ".txt, .jsonl or .parquet"),
+        ("levels export Bandit --out x.csv", ".txt or .jsonl"),
         ("levels export Bandit --out x.txt -n 0", "one level or more"),
         ("levels export Bandit --split test --out x.txt -n 17", "only 16 different levels"),
         ("levels export Bandit --out x.txt -n 1000000000", "only 40 different levels"),
@@ -142,13 +140,6 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("conquer", "invalid choice"),
         ("play FrozenLake --seed x", "seed=x is not a seed"),
         ("play FrozenLake --no-think", "--no-think is for replies: add --turn"),
-        ("play FrozenLake --turn --window", "--window is for moves: leave it out, or --turn"),
-        ("play FrozenLake --turn --lines", "--lines is for moves"),
-        ("play FrozenLake --turn --tile-size 32", "--tile-size is for moves"),
-        ("play FrozenLake --terminal --tile-size 32", "--tile-size is for a window"),
-        ("play FrozenLake --lines --tile-size 32", "--tile-size is for a window"),
-        ("play FrozenLake --tile-size 32", "--tile-size is for a window"),
-        ("play FrozenLake --window --lines", "--lines is for the terminal: leave it out, or --window"),
         ("render FrozenLake --tile-size 0", "tile_size=0 must be a whole number of pixels from 8 to 128"),
     ],
 )
@@ -305,30 +296,6 @@ def test_colours_stand_back_where_they_are_not_wanted(monkeypatch: pytest.Monkey
 
 
 @every_id
-def test_a_window_plays_too(run: Run, monkeypatch: pytest.MonkeyPatch, spec: GameSpec) -> None:
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    keys = iter(["?", "x", *"sd12", "n", "n", "q"])
-    shown: list[Any] = []
-    monkeypatch.setattr(Window, "key", lambda _: next(keys))
-    monkeypatch.setattr(Window, "show", lambda _, picture: shown.append(picture))
-    code, out, _ = run("play", spec.name, "--window")
-    assert code == 0
-    assert "The oracle plays" in out
-    assert "levels solved." in out or "No level was played to its end." in out
-    assert len({picture.tobytes() for picture in shown}) >= 3
-    assert len({picture.shape for picture in shown}) == 1
-    board = StepEnv(spec.name, render_mode="rgb_array", tile_size=fitting_tile_size(StepEnv(spec.name), 512))
-    board.reset(seed=0)
-    height = board.render().shape[0]
-    rows = [picture[height:] for picture in shown]  # the level's actions, the other keys, and what was said last
-    assert rows[0].shape[0] > 30
-    third = rows[0].shape[0] // 3
-    assert len(np.unique(rows[0][:third])) > 5, "text, with smooth edges"
-    assert len({row[third : 2 * third].tobytes() for row in rows}) == 1
-    assert len({row[2 * third :].tobytes() for row in rows}) > 1
-
-
-@every_id
 def test_render_writes_pictures_and_replaces_none(run: Run, tmp_path: Path, spec: GameSpec) -> None:
     for words, start in (([], b"\x89PNG"), (["--gif"], b"GIF89a")):
         out = tmp_path / "picture"
@@ -355,14 +322,11 @@ def test_a_gif_has_all_moves(run: Run, tmp_path: Path) -> None:
 def test_exported_levels_are_distinct_and_of_their_split_in_every_form(
     run: Run, tmp_path: Path, spec: GameSpec
 ) -> None:
-    import pyarrow.parquet
-
-    for form in ("txt", "jsonl", "parquet"):
+    for form in ("txt", "jsonl"):
         words = ["levels", "export", spec.name, "--split", "validation", "-n", 4, "--out", tmp_path / f"levels.{form}"]
         assert run(*words)[0] == 0
         assert run(*words)[0] == 2
     records = [json.loads(line) for line in (tmp_path / "levels.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert pyarrow.parquet.read_table(tmp_path / "levels.parquet").to_pylist() == records
     for form in ("txt", "jsonl"):
         assert read_levels(tmp_path / f"levels.{form}") == [record["text"] for record in records]
     assert len({record["id"] for record in records}) == 4
@@ -483,15 +447,6 @@ def test_check_says_what_it_needs(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     code, _, errors = run("check", "Bandit")
     assert code == 2
     assert "needs Hypothesis: pip install hypothesis" in errors
-
-
-def test_a_window_without_a_display_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    code, _, err = run("play", "FrozenLake", "--window")
-    assert code == 2
-    assert "leave out --window" in err
 
 
 HALF_A_GAME = """

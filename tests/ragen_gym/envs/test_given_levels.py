@@ -12,18 +12,16 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import MAPS, generate_random_map
-from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen_gym import StepEnv, make_turn
 from ragen_gym.cli import main
 from ragen_gym.core.text import TEXT_FORMATS, Vocabulary
-from ragen_gym.envs.one_by_one import OneByOneBatch, make_batch
 from ragen_gym.envs.vector import BatchEnv
 from ragen_gym.games.registry import TABLE
 from ragen_gym.games.sokoban import Sokoban
-from ragen_gym.multiagent.sokoban_v0 import parallel_env
+from ragen_gym.multiagent import parallel_env
 from ragen_gym.testing import boards, plays
 from ragen_gym.wrappers import TextToGrid
 
@@ -67,7 +65,7 @@ def test_what_is_shown_is_read(
     both = StepEnv(name, levels=f"; two of them\n{text}\n\n\n{second}\n")
     for place, level_id in enumerate((info["level_id"], its_info["level_id"])):
         assert both.reset(seed=0, options={"level": place})[1]["level_id"] == level_id
-    for other in (StepEnv(name, levels=[text]), StepEnv(name, levels=text), make_batch(name, levels=[text])):
+    for other in (StepEnv(name, levels=[text]), StepEnv(name, levels=text), BatchEnv(name, levels=[text])):
         assert np.atleast_1d(other.reset(seed=0)[1]["level_id"])[0] == info["level_id"]
     if isinstance(vocabulary, str):
         same = StepEnv(name, vocabulary=vocabulary, levels=[text])
@@ -147,7 +145,7 @@ def test_gymnasiums_own_lakes(kwargs: dict[str, Any]) -> None:
     for env in envs:
         env.reset(seed=3)
         assert str(env.unwrapped.level) == "P___\n__O_\nO___\n___G"
-    assert make_batch("FrozenLake", **kwargs).reset(seed=0)[0] == ("P___\n__O_\nO___\n___G",)
+    assert BatchEnv("FrozenLake", **kwargs).reset(seed=0)[0] == ("P___\n__O_\nO___\n___G",)
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -158,7 +156,7 @@ def test_gymnasiums_maps_by_name(
     assert own == "\n".join(MAPS[name])
     monkeypatch.setattr("sys.stdin", StringIO())
     for option in (f"map_name={name}", f"desc={json.dumps(MAPS[name])}"):
-        assert main(["play", "FrozenLake", "--option", option, "--vocabulary", "letters", "--terminal"]) == 0
+        assert main(["play", "FrozenLake", "--option", option, "--vocabulary", "letters"]) == 0
         assert own in capsys.readouterr().out
 
 
@@ -233,29 +231,13 @@ def test_turns_on_levels_of_several_sizes() -> None:
         make_turn("Sokoban", levels=SIZES, observation="image")
 
 
-@pytest.mark.parametrize("mode", AutoresetMode)
-def test_a_batch_of_several_sizes_plays_what_single_environments_play(mode: AutoresetMode) -> None:
-    envs = gymnasium.make_vec("ragen/Sokoban-v0", 4, levels=SIZES, autoreset_mode=mode, max_episode_steps=3)
-    assert isinstance(envs, OneByOneBatch)
-    single = [gymnasium.make("ragen/Sokoban-v0", levels=SIZES, max_episode_steps=3) for _ in range(4)]
-    observations, infos = envs.reset(seed=7)
-    first = [env.reset(seed=7 + i) for i, env in enumerate(single)]
-    assert list(observations) == [observation for observation, _ in first]
-    assert infos["level_id"].tolist() == [info["level_id"] for _, info in first]
-    assert len({len(text) for text in envs.texts}) > 1
-    for step in range(1, 4):
-        observations, rewards, _, truncated, _ = envs.step(np.full(4, 1))
-        played = [env.step(1) for env in single]
-        assert rewards.tolist() == [reward for _, reward, *_ in played]
-        assert truncated.all() == (step == 3)
-    envs.reset(options={"level": [0, 1, 2, 0], "noise_seed": 3})
-    assert [len(str(level).split("\n")[0]) for level in envs.levels] == [5, 7, 10, 5]
-    mask = np.array([False, True, False, False])
-    observations, infos = envs.reset(options={"reset_mask": mask, "level": 2})
-    assert [len(text.split("\n")[0]) for text in observations] == [5, 10, 10, 5]
-    assert infos["_level_id"].tolist() == mask.tolist()
-    with pytest.raises(ValueError, match=r"choose one of 'reset_mask', 'level'"):
-        envs.reset(options={"lvl": 1})
+def test_a_batch_of_several_sizes_is_gymnasiums_own() -> None:
+    with pytest.raises(ValueError, match=r"a native batch needs one size.*vectorization_mode='sync'"):
+        gymnasium.make_vec("ragen/Sokoban-v0", 4, levels=SIZES)
+    envs = gymnasium.make_vec("ragen/Sokoban-v0", 4, levels=SIZES, vectorization_mode="sync")
+    alone = [gymnasium.make("ragen/Sokoban-v0", levels=SIZES).reset(seed=7 + i)[0] for i in range(4)]
+    assert list(envs.reset(seed=7)[0]) == alone
+    assert len(set(map(len, alone))) > 1
 
 
 def test_levels_of_one_size_make_a_native_batch() -> None:
@@ -266,7 +248,7 @@ def test_levels_of_one_size_make_a_native_batch() -> None:
 
 @pytest.mark.parametrize("observation", ["grid", "rgb"])
 def test_grids_name_the_size_that_fits_all(observation: Any) -> None:
-    for make in (StepEnv, make_batch):
+    for make in (StepEnv, BatchEnv):
         with pytest.raises(ValueError, match=r"from 3x5 to 3x10, and .* needs one size. height=3, width=10 fits all"):
             make("Sokoban", levels=SIZES, observation=observation)
         with pytest.raises(ValueError, match=r"from 4x4 to 5x5, and .* needs one size. Else give levels of one size"):
@@ -274,7 +256,7 @@ def test_grids_name_the_size_that_fits_all(observation: Any) -> None:
     with pytest.raises(ValueError, match="and TextToGrid needs one size"):
         TextToGrid(StepEnv("Sokoban", levels=SIZES))
     with pytest.raises(ValueError, match="several players needs one size"):
-        parallel_env(levels=SIZES)
+        parallel_env("Sokoban", levels=SIZES)
     env = StepEnv("Sokoban", levels=SIZES, observation=observation, height=3, width=10)
     assert {env.reset(seed=seed)[0].shape for seed in range(9)} == {env.observation_space.shape}
 
@@ -288,7 +270,7 @@ def test_a_size_that_is_given_is_kept_and_nothing_else_fills_a_board() -> None:
     ):
         StepEnv("Sokoban").reset(options={"level": SMALL})
     with pytest.raises(ValueError, match="the board is 3x5, this environment plays 6x6"):
-        parallel_env().reset(options={"level": SMALL})
+        parallel_env("Sokoban").reset(options={"level": SMALL})
     with pytest.raises(
         ValueError, match=r"(?s)2 of 3 levels.*\nheight=3, width=10 fits all of them .* at its own size"
     ):
@@ -311,7 +293,7 @@ def test_levels_that_cannot_be_played_are_named_and_may_be_skipped(tmp_path: Pat
         assert str(env.level) == SMALL
     skipped = StepEnv("Sokoban", levels=path, skip_invalid=True).skipped_levels
     assert [line.split("line ")[1].split(":")[0] for line in skipped] == ["1", "5", "9", "13", "17"]
-    assert make_batch("Sokoban", levels=path, skip_invalid=True).reset(seed=0)[0] == (SMALL,)
+    assert BatchEnv("Sokoban", levels=path, skip_invalid=True).reset(seed=0)[0] == (SMALL,)
     with pytest.raises(ValueError, match=r"(?s)2 of 2 levels cannot be played.*starts before that\.$"):
         StepEnv("Sokoban", levels=[SOLVED, SOLVED], skip_invalid=True)
 
@@ -432,10 +414,6 @@ def test_a_server_plays_levels_as_the_library_does() -> None:
 
     one = served(levels=texts, skip_invalid=True)
     assert one.reset(ResetRequest.model_validate({"seed": 0}))["observation"].startswith("####")
-    batch = served(levels=texts, skip_invalid=True, num_envs=3)
-    assert len(batch.reset(ResetRequest.model_validate({"seed": 0}))["observation"]) == 3
-    assert len(batch.state()["levels"]) == 3
-    assert batch.step([1, 1, 1])["reward"] == [-0.1] * 3
 
 
 def test_what_follows_an_environment_plays_at_the_size_of_its_level() -> None:

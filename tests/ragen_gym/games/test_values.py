@@ -281,10 +281,10 @@ def test_what_is_kept_does_not_slow_the_next_level_down() -> None:
     board = bytes(lake.generate(episode_keys(3, 0, 1), None)[0])
     values = level_values(lake, board, 3)
     for moves in range(2000):
-        cache.put((lake, board, moves, False, None), values)
+        cache.put((lake, board, moves, False), values)
     lookups = []
     sys.setprofile(lambda *_: lookups.append(1))
-    cache.get((lake, board, 1000, False, None))
+    cache.get((lake, board, 1000, False))
     sys.setprofile(None)
     assert len(lookups) < 100
 

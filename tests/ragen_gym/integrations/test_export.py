@@ -95,7 +95,6 @@ def test_options_are_read_as_the_game_and_the_turn_declare_them(tmp_path: Path) 
         (["verifiers", "out", "--game", "Chess"], "choose one of"),
         (["verifiers", "out", "--option", "speed=3"], "speed"),
         (["verifiers", "out", "--option", "max_turns=0"], "max_turns"),
-        (["gymnasium", "out", "--game", "ragen_gym.tasks:Countdown"], "leave the game out"),
         (["verifiers", "out", "--option", "max_turns"], "name=value"),
         (["verifiers", "out", "--option", "max_turns=2", "--option", "max_turns=3"], "max_turns"),
     ],

@@ -22,7 +22,6 @@ from ragen_gym import multiagent
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
 from ragen_gym.games.frozen_lake.rules import Action as Move
 from ragen_gym.games.registry import TABLE
-from ragen_gym.multiagent import bandit_rev_v0, bandit_v0, frozen_lake_v0, large_sokoban_v0, new_vocab_v0, sokoban_v0
 from ragen_gym.multiagent.parallel import player_keys
 
 with warnings.catch_warnings():
@@ -33,14 +32,11 @@ with warnings.catch_warnings():
 #: The box cannot leave its row and needs seven pushes.
 HALL = "############\n#P_X______O#\n#__________#\n#__________#\n############"
 SEEDS = st.sampled_from([0, 2**32 - 1]) | st.integers(0, 2**64)
-#: Each module with options under which no episode of random play ends within four cycles, as `max_cycles_test` demands.
-MODULES: dict[Any, dict[str, Any]] = {
-    bandit_v0: {"pulls": 9},
-    bandit_rev_v0: {"pulls": 9},
-    frozen_lake_v0: {"size": 8, "frozen_prob": 1.0, "min_path": 5},
-    large_sokoban_v0: {"height": 5, "width": 12, "levels": [HALL]},
-    new_vocab_v0: {"height": 5, "width": 12, "levels": [HALL]},
-    sokoban_v0: {"height": 5, "width": 12, "levels": [HALL]},
+#: Each game with options under which no episode of random play ends within four cycles, as `max_cycles_test` demands.
+LONG: dict[str, dict[str, Any]] = {
+    **{name: {"pulls": 9} for name in ("Bandit", "BanditRev")},
+    "FrozenLake": {"size": 8, "frozen_prob": 1.0, "min_path": 5},
+    **{name: {"height": 5, "width": 12, "levels": [HALL]} for name in ("LargeSokoban", "NewVocab", "Sokoban")},
 }
 ONE_PLAYER: dict[str, list[dict[str, Any]]] = {
     "Bandit": [{}, {"pulls": 12}, {"split": "test", "observation": "grid"}],
@@ -63,41 +59,42 @@ ONE_PLAYER: dict[str, list[dict[str, Any]]] = {
 CASES = [(name, kwargs) for name, several in ONE_PLAYER.items() for kwargs in several]
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("name", LONG)
 @pytest.mark.parametrize("players", [1, 2, 4])
 class TestPettingZoo:
     @pytest.mark.parametrize("observation", ["text", "grid"])
-    def test_parallel(self, module: Any, players: int, observation: str) -> None:
-        arguments = {"players": players, "observation": observation}
-        parallel_api_test(module.parallel_env(**arguments), num_cycles=50)
-        parallel_api_test(module.parallel_env(**arguments, **MODULES[module]), num_cycles=50)
-        parallel_seed_test(lambda: module.parallel_env(**arguments), num_cycles=50)
+    def test_parallel(self, name: str, players: int, observation: str) -> None:
+        arguments: dict[str, Any] = {"players": players, "observation": observation}
+        parallel_api_test(multiagent.parallel_env(name, **arguments), num_cycles=50)
+        parallel_api_test(multiagent.parallel_env(name, **arguments, **LONG[name]), num_cycles=50)
+        parallel_seed_test(lambda: multiagent.parallel_env(name, **arguments), num_cycles=50)
 
-    def test_agent_environment_cycle(self, module: Any, players: int) -> None:
+    def test_agent_environment_cycle(self, name: str, players: int) -> None:
         # `api_test` reads the dtype of observations, which a text has not.
-        api_test(module.env(players=players, observation="grid", **MODULES[module]), num_cycles=50)
-        api_test(module.env(players=players, observation="grid"), num_cycles=50)
-        seed_test(lambda: module.env(players=players, observation="grid"), num_cycles=50)
-        seed_test(lambda: module.env(players=players), num_cycles=50)
+        api_test(multiagent.env(name, players=players, observation="grid", **LONG[name]), num_cycles=50)
+        api_test(multiagent.env(name, players=players, observation="grid"), num_cycles=50)
+        seed_test(lambda: multiagent.env(name, players=players, observation="grid"), num_cycles=50)
+        seed_test(lambda: multiagent.env(name, players=players), num_cycles=50)
 
-    def test_max_cycles(self, module: Any, players: int) -> None:
+    def test_max_cycles(self, name: str, players: int) -> None:
         def made(make: Any) -> Any:
-            return lambda max_cycles: make(players=players, max_cycles=max_cycles, **MODULES[module])
+            return lambda max_cycles: make(name, players=players, max_cycles=max_cycles, **LONG[name])
 
-        max_cycles_test(SimpleNamespace(parallel_env=made(module.parallel_env), env=made(module.env)))
+        max_cycles_test(SimpleNamespace(parallel_env=made(multiagent.parallel_env), env=made(multiagent.env)))
 
-    def test_metadata(self, module: Any, players: int) -> None:
-        env = module.env(players=players)
-        assert str(env) == env.metadata["name"] == module.__name__.rpartition(".")[2]
+    def test_metadata(self, name: str, players: int) -> None:
+        env = multiagent.env(name, players=players)
+        snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)[1:]
+        assert str(env) == env.metadata["name"] == f"{snake}_v0"
         assert env.metadata["is_parallelizable"]
         assert env.metadata["render_fps"] > 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", MODULES)
-def test_render(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", LONG)
+def test_render(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    render_test(lambda render_mode: module.env(players=3, render_mode=render_mode, **MODULES[module]))
+    render_test(lambda render_mode: multiagent.env(name, players=3, render_mode=render_mode, **LONG[name]))
 
 
 @pytest.mark.parametrize(("name", "kwargs"), CASES)
@@ -174,7 +171,7 @@ def race_view(tiles: list[str], places: list[tuple[int, int]], player: int) -> s
 
 
 def test_a_race_by_hand() -> None:
-    env = frozen_lake_v0.parallel_env(players=3, success_rate=1.0)
+    env = multiagent.parallel_env("FrozenLake", players=3, success_rate=1.0)
     start, _ = env.reset(options={"level": "____\n_PO_\n____\n__G_"})
     assert set(start.values()) == {"____\n_PO_\n____\n__G_"}
     _, _, terminated, _, _ = env.step({"player_0": Move.DOWN, "player_1": Move.DOWN, "player_2": Move.RIGHT})
@@ -260,11 +257,10 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
         env.reset(seed=-1)
 
 
-def test_every_game_of_the_suite_has_a_module_of_its_own() -> None:
-    rows = {spec.name: spec for spec in TABLE.values() if spec.game.startswith("ragen_gym.games.")}
-    assert {spec.game for spec in rows.values()} == set(multiagent.GAMES)
-    made = {module.parallel_env().game_spec.name: str(module.parallel_env()) for module in MODULES}
-    assert made == {name: "".join(f"_{c.lower()}" if c.isupper() else c for c in name)[1:] + "_v0" for name in rows}
+def test_every_game_of_the_suite_is_for_several() -> None:
+    rows = {spec.name: spec.game for spec in TABLE.values() if spec.game.startswith("ragen_gym.games.")}
+    assert set(rows.values()) == set(multiagent.GAMES)
+    assert rows.keys() == LONG.keys()
 
 
 @pytest.mark.skipif(not hasattr(pettingzoo, "make"), reason="PettingZoo has registries from 1.27 on")
@@ -287,7 +283,7 @@ def test_a_game_without_a_rule_for_several_is_refused(monkeypatch: pytest.Monkey
 
 def test_the_package_draws_nothing_before_it_is_asked_to() -> None:
     code = (
-        "import sys; from ragen_gym.multiagent import bandit_v0; bandit_v0.parallel_env().reset(seed=0); "
+        "import sys; from ragen_gym.multiagent import parallel_env; parallel_env('Bandit').reset(seed=0); "
         "sys.exit('ragen_gym.render.canvas' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import ragen_gym
 from ragen_gym.core.levels import Level
 from ragen_gym.games.sokoban.solve import find_plan
-from ragen_gym.multiagent import large_sokoban_v0, new_vocab_v0, parallel_env, sokoban_v0
+from ragen_gym.multiagent import parallel_env
 from ragen_gym.multiagent.sokoban import Action, SharedSokoban, alone
 from tests.ragen_gym.games.slow_warehouse import WAYS, Cell, SlowWarehouse
 
@@ -88,12 +88,12 @@ def test_a_team_does_what_the_rule_says(name: str, seed: int, players: int, data
             break
 
 
-@pytest.mark.parametrize("module", [sokoban_v0, large_sokoban_v0, new_vocab_v0])
+@pytest.mark.parametrize("name", ["Sokoban", "LargeSokoban", "NewVocab"])
 @given(seed=SEEDS, players=st.integers(2, 4), split=st.sampled_from([None, "train", "validation", "test"]))
 def test_player_0_alone_solves_the_level_as_fast_as_without_the_others(
-    module: object, seed: int, players: int, split: str | None
+    name: str, seed: int, players: int, split: str | None
 ) -> None:
-    env = module.parallel_env(players=players, split=split, max_cycles=300)  # type: ignore[attr-defined]
+    env = parallel_env(name, players=players, split=split, max_cycles=300)
     _, infos = env.reset(seed=seed)
     level = env.level
     assert {info["level_id"] for info in infos.values()} == {level.id}
@@ -164,7 +164,7 @@ def test_the_text_of_player_0_is_a_level_with_everybody_in_place(seed: int, play
     ],
 )
 def test_moves_of_one_cycle_by_hand(before: str, moves: tuple[int, int], after: str, reward: float) -> None:
-    env = sokoban_v0.parallel_env(height=5)
+    env = parallel_env("Sokoban", height=5)
     env.reset(options={"level": before})
     views, rewards, _, _, _ = env.step({"player_0": int(moves[0]), "player_1": int(moves[1])})
     assert views["player_0"] == after
@@ -173,22 +173,22 @@ def test_moves_of_one_cycle_by_hand(before: str, moves: tuple[int, int], after: 
 
 def test_bad_teams_are_refused_with_the_remedy() -> None:
     with pytest.raises(ValueError, match="players=5 must be an integer from 1 to 4"):
-        sokoban_v0.parallel_env(players=5)
+        parallel_env("Sokoban", players=5)
     with pytest.raises(ValueError, match=r"needs 9, in this order: WALL, .*OTHER_ON_TARGET"):
-        sokoban_v0.parallel_env(vocabulary=ragen_gym.Vocabulary("short", "abcdefg"))
+        parallel_env("Sokoban", vocabulary=ragen_gym.Vocabulary("short", "abcdefg"))
     with pytest.raises(ValueError, match="'a' stands for two tiles"):
-        sokoban_v0.parallel_env(vocabulary=ragen_gym.Vocabulary("double", "abcdefgha"))
+        parallel_env("Sokoban", vocabulary=ragen_gym.Vocabulary("double", "abcdefgha"))
     with pytest.raises(ValueError, match="one player; this one has 0"):
-        sokoban_v0.parallel_env(height=3, levels=["######\n#QXO_#\n######"])
-    narrow = sokoban_v0.parallel_env(height=3)
+        parallel_env("Sokoban", height=3, levels=["######\n#QXO_#\n######"])
+    narrow = parallel_env("Sokoban", height=3)
     with pytest.raises(ValueError, match=r"no room for players=2 .*place the others in its text, or ask for fewer"):
         narrow.reset(options={"level": "######\n#PX_O#\n######"})
     for call in (narrow.render, narrow.state, lambda: narrow.step(dict.fromkeys(narrow.possible_agents, UP))):
         with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
             call()
     with pytest.raises(ValueError, match="places 2 other workers, with players=2 there are 1"):
-        sokoban_v0.parallel_env(height=4).reset(options={"level": "######\n#PXO_#\n#Q_Q_#\n######"})
-    full = sokoban_v0.parallel_env(height=3, width=5, wall_prob=0.0, generator="reverse_walk")
+        parallel_env("Sokoban", height=4).reset(options={"level": "######\n#PXO_#\n#Q_Q_#\n######"})
+    full = parallel_env("Sokoban", height=3, width=5, wall_prob=0.0, generator="reverse_walk")
     with pytest.raises(
         ValueError, match=r"none of 200 levels has room for players=2 .*height=3, width=5; ask for fewer"
     ):

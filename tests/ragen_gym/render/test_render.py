@@ -252,7 +252,7 @@ def test_a_turn_environment_renders_its_board() -> None:
     env.close()
 
 
-def test_a_window_hears_keys_and_stays_closed_once_closed() -> None:
+def test_a_window_stays_closed_once_closed() -> None:
     import pygame
 
     window = Window("test", fps=1000)
@@ -261,10 +261,8 @@ def test_a_window_hears_keys_and_stays_closed_once_closed() -> None:
     screen = pygame.display.get_surface()
     assert screen is not None
     assert screen.get_at((31, 15))[:3] == (9, 9, 9)
-    for key, unicode in ((pygame.K_LEFT, ""), (pygame.K_w, "w"), (pygame.K_SLASH, "?"), (pygame.K_RETURN, "\r")):
-        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key, unicode=unicode))
     pygame.event.post(pygame.event.Event(pygame.QUIT))
-    assert [window.key() for _ in range(5)] == ["left", "w", "?", "n", None]
+    window.show(picture)
     assert window.closed
     window.show(picture)
     assert not pygame.display.get_init()

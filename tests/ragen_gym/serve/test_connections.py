@@ -141,7 +141,7 @@ def test_a_wrong_token_ends_the_connection() -> None:
 
 
 def test_a_body_that_does_not_end_is_not_waited_for(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ragen_gym.serve.middleware._BODY_SECONDS", 0.3)
+    monkeypatch.setattr("ragen_gym.serve.app._BODY_SECONDS", 0.3)
     with connected(server) as link:
         link.sendall(b"POST /sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx")
         said = until_end(link)

@@ -67,7 +67,6 @@ CREATE = [
         ": give the observation of turns among",
     ),
     ({"env": "FrozenLake", "autoreset": "SameStep"}, "bad_value", "num_envs=None: give num_envs."),
-    ({"env": "FrozenLake", "num_envs": 2, "regret": True}, "bad_value", ": of a batch it may take minutes"),
     ({"env": "FrozenLake", "start": {"seed": [1, 2]}}, "bad_value", "give one seed"),
     ({"env": "FrozenLake", "start": {"reset_mask": [True]}}, "bad_value", "no reset_mask"),
     ({"env": "FrozenLake", "start": {"seed": -1}}, "bad_request", "greater than or equal to 0"),

@@ -1,4 +1,4 @@
-"""What one client may take of a server: places and bytes; tokens."""
+"""Bytes that sessions may take of a server; tokens."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ import numpy as np
 import pytest
 
 from ragen_gym.core.turn_config import turn_config
-from ragen_gym.games.registry import TABLE, GameSpec, build_game, find
+from ragen_gym.games.registry import TABLE, GameSpec, build_game
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.serve import Limits, RemoteEnv, ServerError, serving
-from ragen_gym.serve.errors import RequestError
-from ragen_gym.serve.limits import session_bytes
-from ragen_gym.serve.middleware import is_loopback
-from ragen_gym.serve.schemas import CreateRequest, ResetRequest
+from ragen_gym.serve.app import is_loopback
+from ragen_gym.serve.schemas import CreateRequest, RequestError, ResetRequest
 from ragen_gym.serve.served_envs import ServedBatch, ServedSingle, ServedStep, ServedTurn, make_env
 from ragen_gym.serve.server import check_token
 from ragen_gym.serve.service import Service
-from ragen_gym.serve.sessions import Session, SessionStore
+from ragen_gym.serve.sessions import Session, SessionStore, session_bytes
 
 LAKE = {"env": "FrozenLake"}
 
@@ -49,9 +47,9 @@ class Quiet(ServedSingle):
         self.closed = True
 
 
-def opened(store: SessionStore, owner: str = "a", size: int = 1) -> Session:
-    store.take(owner, size)
-    session = Session("ragen/FrozenLake-v0", Quiet(), owner, size)
+def opened(store: SessionStore, size: int = 1) -> Session:
+    store.take(size)
+    session = Session("ragen/FrozenLake-v0", Quiet(), size)
     store.put(session)
     return session
 
@@ -99,24 +97,20 @@ def test_a_session_is_in_use_until_its_request_is_answered() -> None:
     assert asyncio.run(played()) == b'"played"'
 
 
-def test_memory_is_shared() -> None:
-    """One client could take all places, and with pictures the machine's memory."""
+def test_memory_is_bounded() -> None:
     clock = Clock()
     store = SessionStore(Limits(max_memory=30, session_ttl=10), clock)
-    mine = [opened(store, "a", 4), opened(store, "a", 10)]
-    with pytest.raises(RequestError, match="15 bytes for the sessions of one client; 14 are taken") as full:
-        store.take("a", 2)
+    held = [opened(store, 4), opened(store, 20)]
+    with pytest.raises(RequestError, match="30 bytes for all sessions; 24 are taken") as full:
+        store.take(7)
     assert full.value.code == "full"
-    with pytest.raises(RequestError, match="may come to hold 16 bytes, and this server keeps 15") as large:
-        store.take("c", 16)
+    with pytest.raises(RequestError, match="may come to hold 31 bytes, and this server keeps 30") as large:
+        store.take(31)
     assert large.value.code == "too_large", "waiting does not help"
-    opened(store, "b", 15)
-    with pytest.raises(RequestError, match="30 bytes for the sessions of all clients; 29 are taken"):
-        store.take("c", 2)
-    store.close(mine[1])
-    opened(store, "a", 11)
+    store.close(held[1])
+    opened(store, 26)
     clock.now = 11  # memory is free as soon as its session has expired, without anybody sweeping
-    opened(store, "c", 15)
+    opened(store, 30)
     assert len(store) == 1
 
 
@@ -126,7 +120,6 @@ def test_memory_is_shared() -> None:
     [
         {},
         {"num_envs": 64},
-        {"regret": True},
         {"grain": "turn", "budgets": {"max_turns": 5}},
         {"grain": "turn", "budgets": {"max_turns": 5, "observation": "image", "image_tile_size": 32}},
         {"levels": 300},
@@ -160,9 +153,9 @@ def test_a_session_holds_no_more_than_it_is_counted_with(spec: GameSpec, asked: 
     assert held <= counted
 
 
-def test_a_client_with_pictures_leaves_half_of_the_memory_to_others() -> None:
+def test_pictures_count_with_their_memory() -> None:
     body = {"env": "FrozenLake", "grain": "turn", "budgets": {"observation": "image", "max_turns": 10}}
-    with serving(Limits(max_memory=2**24, max_reply=1000)) as url, httpx.Client(base_url=url) as http:
+    with serving(Limits(max_memory=2**23, max_reply=1000)) as url, httpx.Client(base_url=url) as http:
         answers = [http.post("/sessions", json=body) for _ in range(30)]
         codes = [answer.status_code for answer in answers]
         assert codes == sorted(codes), "once full, it stays full"
@@ -209,9 +202,9 @@ def test_ids_cannot_be_guessed_from_others() -> None:
 
 
 def test_full_servers_and_expired_sessions() -> None:
-    with serving(Limits(max_memory=400_000, session_ttl=0.6)) as url, httpx.Client(base_url=url) as http:
+    with serving(Limits(max_memory=200_000, session_ttl=0.6)) as url, httpx.Client(base_url=url) as http:
         envs = [RemoteEnv(url, "FrozenLake") for _ in range(2)]
-        with pytest.raises(ServerError, match="keeps 200000 bytes for the sessions of one client"):
+        with pytest.raises(ServerError, match="keeps 200000 bytes for all sessions"):
             RemoteEnv(url, "FrozenLake")
         answer = http.post("/sessions", json={"env": "FrozenLak"})
         assert answer.status_code == 422
@@ -225,7 +218,7 @@ def test_full_servers_and_expired_sessions() -> None:
 
 @pytest.mark.slow
 def test_a_session_that_cannot_be_made_takes_no_place() -> None:
-    with serving(Limits(max_memory=200_000)) as url, httpx.Client(base_url=url, timeout=60) as http:
+    with serving(Limits(max_memory=100_000)) as url, httpx.Client(base_url=url, timeout=60) as http:
         for body in (
             {"env": "FrozenLake", "env_options": {"success_rate": 2}},
             {"env": "FrozenLake", "start": {"level": "?"}},
@@ -255,15 +248,15 @@ def test_a_refused_session_is_not_made_and_a_failed_one_is_closed(monkeypatch: p
 
     async def refused(**body: Any) -> str:
         with pytest.raises(RequestError) as error:
-            await service.create(CreateRequest.model_validate({**LAKE, **body}), "me")
+            await service.create(CreateRequest.model_validate({**LAKE, **body}))
         return error.value.code
 
-    service = Service(Limits(max_memory=200_000))
+    service = Service(Limits(max_memory=100_000))
     assert asyncio.run(refused(env_options={"size": 32})) == "too_large"
     assert made == []
     assert asyncio.run(refused(start={"level": "?"})) == "bad_value"
     assert [env.closed for env in made] == [True]  # type: ignore[attr-defined]
-    asyncio.run(service.create(CreateRequest.model_validate(LAKE), "me"))
+    asyncio.run(service.create(CreateRequest.model_validate(LAKE)))
     assert asyncio.run(refused()) == "full"
     assert len(made) == 2, "one that is open"
 
@@ -274,25 +267,6 @@ def test_large_levels_may_be_sent(http: httpx.Client) -> None:
     answer = http.post("/sessions", json=body)
     assert answer.status_code == 201, answer.text
     assert answer.json()["start"]["observation"] == text
-
-
-@pytest.mark.parametrize(
-    ("grain", "limits"),
-    [
-        ("step", {"max_episode_steps": 1000}),
-        ("turn", {"budgets": {"max_turns": 100, "max_actions_per_turn": 100, "max_actions": 1000}}),
-    ],
-)
-def test_a_session_keeps_no_large_tables_of_regret(grain: str, limits: dict[str, Any]) -> None:
-    for size in (4, 32):
-        options = {"size": size, "frozen_prob": 1.0}
-        request = CreateRequest(**LAKE, grain=grain, regret=True, env_options=options, **limits)  # type: ignore[arg-type]
-        served = make_env(find("FrozenLake"), request, 1000)
-        served.reset(ResetRequest.model_validate({"seed": 0}))
-        assert served.env.unwrapped._regret._values.nbytes < 2**23
-        assert isinstance(served, ServedStep | ServedTurn)
-        answer = served.step(1) if isinstance(served, ServedStep) else served.turn("Down")
-        assert (answer["info"]["regret"] is None) == (size == 32)
 
 
 def test_bodies_and_replies_that_are_too_long() -> None:

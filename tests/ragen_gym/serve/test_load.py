@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ragen_gym.serve.limits import Limits
+from ragen_gym.serve import Limits
 from ragen_gym.serve.schemas import CreateRequest
 from ragen_gym.serve.served_envs import ServedTurn
 from ragen_gym.serve.server import allow_many_files
@@ -89,7 +89,6 @@ def test_dear_requests_hold_up_nobody() -> None:
     ("thread", "options"),
     [
         ("MainThread", {}),
-        ("levels", {"regret": True}),
         ("levels", {"budgets": {"grounding": True}}),
         ("levels", {"budgets": {"observation": "image"}}),
     ],
@@ -97,7 +96,7 @@ def test_dear_requests_hold_up_nobody() -> None:
 def test_replies_that_take_long_to_read_hold_up_nobody(thread: str, options: dict[str, Any]) -> None:
     async def thread_of_a_turn() -> str:
         service, request = Service(Limits()), CreateRequest(env="FrozenLake", grain="turn", **options)
-        session = json.loads(await service.create(request, "me"))["session"]
+        session = json.loads(await service.create(request))["session"]
         env = service.store.get(session).env
         assert isinstance(env, ServedTurn)
         env.turn = lambda reply: {"thread": threading.current_thread().name}  # type: ignore[method-assign]

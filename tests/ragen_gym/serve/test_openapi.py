@@ -12,7 +12,7 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from ragen_gym.games.registry import TABLE
-from ragen_gym.serve.errors import STATUS
+from ragen_gym.serve.schemas import STATUS
 
 TIMEOUT = 120  # seconds for an answer, where other work holds the cores
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
