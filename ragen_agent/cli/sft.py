@@ -174,7 +174,7 @@ def _demonstrators(options: argparse.Namespace) -> Config:
 
 def _train(options: argparse.Namespace) -> int:
     from ragen_agent.cli.settings import check_consent, given
-    from ragen_agent.config import Lora
+    from ragen_agent.config import with_settings
     from ragen_agent.config.trainers import FineTuning
     from ragen_agent.models.named_models import model_folder
     from ragen_agent.sft.demonstrations import read_conversations
@@ -198,7 +198,7 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError("--lora-alpha and --lora-target are an adapter's: give --lora-rank too, such as 16.")
         if asked.get("model"):
             asked["model"] = str(model_folder(asked["model"]))
-        out, settings = options.out, begin(FineTuning(**asked, lora=Lora(**lora)), options.out)
+        out, settings = options.out, begin(with_settings(FineTuning(), {**asked, "lora": lora}), options.out)
     data = Path(settings.data)
     lines = read_conversations(data)
     if not settings.model:  # whose tokenizer is made of the texts of the games that the data show

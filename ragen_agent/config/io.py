@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from ragen_agent.config.settings import Config
+from ragen_agent.config.table import parts, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_gym.core.settings import Setting, declared, json_schema, parts
+from ragen_gym.core.settings import Setting, declared
 from ragen_gym.core.validation import did_you_mean, joined, json_or_text
 
 __all__ = [
@@ -32,41 +35,12 @@ __all__ = [
     "read_toml",
     "settings_of_pairs",
     "to_toml",
-    "with_settings",
 ]
 
 Settings = dict[str, Any]
-T = TypeVar("T")
 
 OPENRLHF = "openrlhf"
 """The table of the distributed trainer's own settings in a configuration file."""
-
-
-def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
-    """``base`` (a dataclass) with some fields replaced; nested tables replace single fields of nested dataclasses.
-
-    Args:
-        base: such as ``Config()``.
-        settings: values by name.
-        where: the dotted name of ``base``, with a trailing dot, such as ``training.``.
-
-    Raises:
-        ValueError: an unknown name (with the known ones), or a value of another type or out of range.
-    """
-    names = [each.name for each in dataclasses.fields(base)]  # type: ignore[arg-type]
-    changes = {}
-    for key, value in settings.items():
-        name = f"{where}{key}"
-        if key not in names:
-            raise ValueError(f"unknown setting {name!r}.{did_you_mean(key, names)} Known here are {', '.join(names)}.")
-        old = getattr(base, key)
-        if dataclasses.is_dataclass(old):
-            if not isinstance(value, Mapping):
-                raise ValueError(f"{name} is {value!r}; it must be a table, such as [{name}] in TOML.")
-            value = with_settings(old, value, f"{name}.")
-        changes[key] = value
-    replaced: T = dataclasses.replace(base, **changes)  # type: ignore[type-var]
-    return replaced
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Settings:
@@ -170,16 +144,14 @@ def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Setti
 
 
 def file_schema() -> dict[str, Any]:
-    """A JSON schema of the TOML files that ``--config`` takes."""
-    schema = json_schema(Config)
-    properties = schema["properties"]
-    properties[OPENRLHF] = json_schema(OpenRLHF)
-    properties["recipe"] = {"type": "object", "description": "about a recipe; base names one that this file changes"}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Settings of ragen-agent",
-        **schema,
+    """A JSON schema (draft 2020-12) of the TOML files that ``--config`` takes."""
+    schema = TypeAdapter(Config).json_schema()
+    schema["properties"][OPENRLHF] = TypeAdapter(OpenRLHF).json_schema()
+    schema["properties"]["recipe"] = {
+        "type": "object",
+        "description": "about a recipe; base names one that this changes",
     }
+    return schema
 
 
 def _check_place(name: str) -> None:

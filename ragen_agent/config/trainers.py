@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
+from pydantic.dataclasses import dataclass
+
 from ragen_agent.config.settings import Lora, pretrained
-from ragen_gym.core.settings import check_settings, setting
+from ragen_agent.config.table import Table
+from ragen_gym.core.settings import setting
 
 __all__ = ["FineTuning", "OpenRLHF"]
 
 
 @dataclass(frozen=True)
-class OpenRLHF:
+class OpenRLHF(Table):
     """The distributed trainer: OpenRLHF on Ray, vLLM and DeepSpeed.
 
     Both trainers share the iterations, groups, minibatch, rates, clipping and temperatures of ``Config.training``; one
@@ -59,12 +62,9 @@ class OpenRLHF:
         0, "iterations between evaluations; 0: before and after training only", low=0, unit="iterations"
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self, "openrlhf.")
-
 
 @dataclass(frozen=True)
-class FineTuning:
+class FineTuning(Table):
     """The options of ``ragen-agent sft train``; ``data_sha256`` is filled in at its start."""
 
     data: str = setting("", "file of conversations, as ragen-agent sft data writes them", opens="data")
@@ -91,7 +91,6 @@ class FineTuning:
     data_sha256: str = ""
 
     def __post_init__(self) -> None:
-        check_settings(self)
         if self.batch % self.accumulate:
             raise ValueError(f"batch is {self.batch}; it must be a multiple of accumulate, {self.accumulate}.")
 
