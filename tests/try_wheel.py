@@ -149,7 +149,8 @@ def subcommands(python: Path, command: str, folder: Path) -> Iterator[tuple[str,
 
 def faults(trial: Trial, python: Path, folder: Path) -> Iterator[str]:
     """Each thing of the trial that went wrong."""
-    for program in ("ragen-gym", "ragen-agent") if not trial.installs else ():
+    programs = {(): ["ragen-gym"], (".[agent]",): ["ragen-agent"]}
+    for program in programs.get(trial.installs, ()):
         tried = list(subcommands(python, program, folder))
         if len(tried) < 5:
             yield f"{program}: only {len(tried)} commands were found in its --help"

@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="of the levels (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
-    add_settings(parser, both_trainers=False)
+    add_settings(parser)
 
 
 def _run(options: argparse.Namespace) -> int:

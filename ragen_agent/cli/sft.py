@@ -38,7 +38,7 @@ With --config RUN/config.toml they are the demonstrations that the run's own war
 model give --model: its messages state the limit of tokens, as they will in ragen-agent train --model.
 
 examples:
-  ragen-agent sft data --game FrozenLake --env-option size=4 --episodes 4000 --out demos.jsonl
+  ragen-agent sft data --game FrozenLake --set env_options.size=4 --episodes 4000 --out demos.jsonl
   ragen-agent sft data --game Sokoban --quality 0.8 --noise 0.1 --seed 1 --out worse.jsonl
   ragen-agent sft data --game Bandit --thought choose --noise 1 --out undecided.jsonl"""
 
@@ -100,7 +100,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--thought", metavar="NAME", help="plan (default), relative, direction, choose or none")
     parser.add_argument("--seed", type=int, metavar="N", help="of levels and random moves (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
-    add_settings(parser, both_trainers=False)
+    add_settings(parser)
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Settings as nested tables: TOML files, KEY=VALUE pairs, merging, a listing and a schema.
+"""Settings as nested tables: TOML files, NAME=VALUE pairs, merging, a listing and a schema.
 
 A setting's name is dotted, such as ``training.groups``, and gives the nesting.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -109,18 +110,13 @@ def check_name(name: str) -> None:
         if not hint:  # a name from another table
             ends = {each.rpartition(".")[2]: each for each in catalog()}
             hint = "".join(f" Did you mean {ends[end]}?" for end in get_close_matches(name.rpartition(".")[2], ends, 1))
-        raise ValueError(f"unknown setting {name!r}.{hint} ragen-agent settings lists all, as --set alone does.")
+        raise ValueError(f"unknown setting {name!r}.{hint} ragen-agent settings lists all.")
 
 
-def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Settings:
-    """KEY=VALUE pairs as nested tables.
+def settings_of_pairs(pairs: Sequence[str]) -> Settings:
+    """NAME=VALUE pairs, of ``--set``, as nested tables.
 
     A value is read as JSON (3, 1e-3, true, [0.7, 0.3]), or else as text; values of text settings are always text.
-
-    Args:
-        flag: the flag, for messages, such as ``--set``.
-        pairs: its values.
-        table: the table of the keys, such as ``env_options``.
 
     Raises:
         ValueError: a pair without a value, a name that is neither a setting nor an entry of a table setting, or two
@@ -128,14 +124,14 @@ def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Setti
     """
     settings: Settings = {}
     for pair in pairs:
-        key, equals, text = pair.partition("=")
+        name, equals, text = pair.partition("=")
         if not equals:
-            raise ValueError(f"{flag} {pair} needs a value: KEY=VALUE.")
-        name = f"{table}.{key}" if table else key
-        _check_place(name)
-        each = catalog().get(name)
+            raise ValueError(f"--set {pair} needs a value: NAME=VALUE.")
+        places = [*accumulate(name.split("."), lambda table, key: f"{table}.{key}")]
+        if not {*places} & {*catalog()} and name not in {group.name for group in groups()}:
+            check_name(name)
         value: Any = json_or_text(text)
-        if each is not None and each.type is str and not isinstance(value, str):
+        if name in catalog() and catalog()[name].type is str and not isinstance(value, str):
             value = text
         for part in reversed(name.split(".")):
             value = {part: value}
@@ -152,11 +148,3 @@ def file_schema() -> dict[str, Any]:
         "description": "about a recipe; base names one that this changes",
     }
     return schema
-
-
-def _check_place(name: str) -> None:
-    """Raises unless a name is a setting, a table of settings, or an entry of a table setting."""
-    parts = name.split(".")
-    places = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
-    if not places & {*catalog()} and name not in {group.name for group in groups()}:
-        check_name(name)

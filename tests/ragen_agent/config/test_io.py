@@ -69,12 +69,11 @@ def test_the_groups_hold_every_field_of_a_run() -> None:
 
 def test_pairs_are_read_by_the_type_of_their_setting() -> None:
     pairs = ["training.group_size=4", "model=7", "training.starpo_s=false", "demonstrations.moves=[1, 2]"]
-    settings = settings_of_pairs("--set", pairs)
+    settings = settings_of_pairs(pairs)
     assert settings["training"] == {"group_size": 4, "starpo_s": False}
     assert (settings["model"], settings["demonstrations"]) == ("7", {"moves": [1, 2]})
-    assert settings_of_pairs("--env-option", ["size=5"], "env_options") == {"env_options": {"size": 5}}
     with pytest.raises(ValueError, match="--set seed needs a value"):
-        settings_of_pairs("--set", ["seed"])
+        settings_of_pairs(["seed"])
 
 
 @pytest.mark.parametrize(
