@@ -244,9 +244,9 @@ def _files(options: argparse.Namespace) -> Settings:
     return merged(recipe, read_settings_file(options.config)) if options.config is not None else recipe
 
 
-def help_text(each: Setting, name: str = "") -> str:
-    """A setting's meaning, default, unit and range, for ``--help``; ``name``, dotted, is that of a setting of runs."""
+def help_text(each: Setting) -> str:
+    """A setting's meaning, default, unit and range, for ``--help``."""
     default = f"default {each.default!r} {each.unit}".rstrip() if each.default != "" else ""
     empty = f"empty: {each.empty}" if each.empty else ""
-    limits = "; ".join(part for part in (default, _other_defaults(name), each.range, empty) if part)
+    limits = "; ".join(part for part in (default, each.range, empty) if part)
     return (f"{each.doc} ({limits})" if limits else each.doc).replace("%", "%%")

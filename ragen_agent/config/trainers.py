@@ -49,14 +49,16 @@ class OpenRLHF(Table):
     vllm_engines: int = setting(1, "engines of vLLM", low=1)
     vllm_tensor_parallel: int = setting(1, "GPUs of each engine", low=1)
     vllm_memory: float = setting(0.6, "share of a GPU's memory for vLLM", low=0.01, high=1)
-    vllm_eager: bool = setting(False, "run vLLM without CUDA graphs")
     colocate: bool = setting(False, "put all models on the same GPUs")
     micro_batch: int = setting(8, "rows on one GPU at a time", low=1, unit="rows")
     zero_stage: int = setting(2, "stage of DeepSpeed's ZeRO", choices=(2, 3))
     adam_offload: bool = setting(False, "keep the optimiser's state in the host's memory")
     gradient_checkpointing: bool = setting(False, "compute activations again in the backward pass, to save memory")
-    attention: str = setting("flash_attention_2", "attention implementation of transformers", opens="kernel")
-    packing: bool = setting(True, "pack rows without padding; never on a CPU or for visual models")
+    attention: str = setting(
+        "flash_attention_2",
+        "attention implementation of transformers; a flash attention packs rows without padding, but for visual models",
+        opens="kernel",
+    )
     freeze_vision: bool = setting(False, "train the language model alone, not the vision encoder")
     evaluate_every: int = setting(
         0, "iterations between evaluations; 0: before and after training only", low=0, unit="iterations"

@@ -108,7 +108,7 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["eval", "x", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed"),
         (["tokens", "--set", "openrlhf.micro_batch=4"], "distributed trainer alone: leave it out."),
         (["data", "--out", "x", "--set", "openrlhf.prompts=y"], "distributed trainer alone: leave it out."),
-        (["sft", "data", "--out", "x", "--set", "openrlhf.packing=false"], "distributed trainer alone: leave it out."),
+        (["sft", "data", "--out", "x", "--set", "openrlhf.colocate=true"], "distributed trainer alone: leave it out."),
         (["report", "nope"], "nope holds no run"),
         (["report", "nope", "--megabytes", "nan"], "--megabytes is nan; it must be above 0"),
         (["watch", "nope", "--every", "nan"], "--every is nan; it must be above 0"),
@@ -159,7 +159,7 @@ def test_a_run_goes_on_with_its_own_trainer(
         ("--device cuda:1", "device has no effect with --backend openrlhf: leave it out. Instead use openrlhf.acc"),
         ("--set dtype=float32", "dtype has no effect with --backend openrlhf"),
         ("--set evaluation.batch=8", "evaluation.batch has no effect with --backend openrlhf"),
-        ("--device cpu --dtype float32 --set warm_start.epochs=1", ""),  # of the warm start, which is done here
+        ("--device cpu --set dtype=float32 --set warm_start.epochs=1", ""),  # of the warm start, which is done here
         ("--config both.toml", ""),
         ("--recipe qwen2.5-0.5b-sokoban", ""),
     ],
