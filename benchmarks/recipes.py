@@ -74,7 +74,7 @@ SFT="--set demonstrations.episodes=800 --set warm_start.epochs=1 --set training.
 ragen-agent train $HOW $SFT --out runs/sokoban-100
 ragen-agent train $HOW $SFT --model runs/sokoban-100/warm --seed 1 --out runs/sokoban-200
 ragen-agent train $HOW --model runs/sokoban-200/warm --out runs/sokoban-rl  # stopped after 14 iterations
-ragen-agent train $HOW --model runs/sokoban-200/warm --training.learning_rate 2e-5 --training.minibatch 64
+ragen-agent train $HOW --model runs/sokoban-200/warm --set training.learning_rate=2e-5 --set training.minibatch=64
 ```
 
 Machines: {machines}.

@@ -53,7 +53,6 @@ TRIALS = {
             "ragen-gym export-env verifiers hub --game Bandit",
             "ragen-gym new-game TreasureHunt",
             "ragen-gym audit FrozenLake-v1",
-            "ragen-agent settings training",
         ),
         needs={
             "ragen-gym render Sokoban --gif --out a.gif": "render",
@@ -61,10 +60,6 @@ TRIALS = {
             "ragen-gym bench run --suite smoke --agent random --out run": "bench",
             "ragen-gym check Bandit": "test",
             "ragen-agent train --out run": "agent",
-            "ragen-agent eval run": "agent",
-            "ragen-agent report run": "agent",
-            "ragen-agent doctor": "agent",
-            "ragen-agent sft data --out data.jsonl": "agent",
         },
     ),
     "render": Trial((".[render]",), ("ragen-gym render Sokoban --gif --out a.gif",)),
@@ -153,7 +148,8 @@ def subcommands(python: Path, command: str, folder: Path) -> Iterator[tuple[str,
 
 def faults(trial: Trial, python: Path, folder: Path) -> Iterator[str]:
     """Each thing of the trial that went wrong."""
-    for program in ("ragen-gym", "ragen-agent") if not trial.installs else ():
+    programs = {(): ["ragen-gym"], (".[agent]",): ["ragen-agent"]}
+    for program in programs.get(trial.installs, ()):
         tried = list(subcommands(python, program, folder))
         if len(tried) < 5:
             yield f"{program}: only {len(tried)} commands were found in its --help"

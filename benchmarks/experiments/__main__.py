@@ -80,7 +80,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs, one core each (default 1)")
     parser.add_argument("--only", action="append", default=[], metavar="ARM", help="only this arm; repeatable")
-    add_set(parser, "override a setting in all arms", both_trainers=False)
+    add_set(parser, "override a setting in all arms")
     add_run_code(parser)
     parser.add_argument(
         "--quick", action="store_true", help="a few tiny iterations: shows that it runs, proves nothing"
@@ -136,7 +136,7 @@ def _check_code(own: Sequence[Experiment], options: argparse.Namespace) -> None:
     from ragen_agent.config import Config, merged, with_settings
     from ragen_agent.config.io import settings_of_pairs
 
-    asked = settings_of_pairs("--set", options.set)
+    asked = settings_of_pairs(options.set)
     for experiment in own:
         path = Path(f"{experiment.name}.toml")
         for arm in experiment.arms:
@@ -161,7 +161,7 @@ def _planned(
     from benchmarks.experiments.plan import plan
     from ragen_agent.config.io import settings_of_pairs
 
-    overrides = settings_of_pairs("--set", options.set)
+    overrides = settings_of_pairs(options.set)
     return plan(experiment, out / experiment.name, seeds, only=only, overrides=overrides, quick=options.quick)
 
 

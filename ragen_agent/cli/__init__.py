@@ -75,8 +75,10 @@ def _check_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> Non
         if word.startswith("--") and "." in word:
             from ragen_agent.config.io import check_name
 
-            check_name(word.removeprefix("--").partition("=")[0])
-        elif "=" in word and not word.startswith("-") and not before.startswith("-"):
+            name = word.removeprefix("--").partition("=")[0]
+            check_name(name)
+            raise ValueError(f"{word} is not a flag: give --set {name}=VALUE.")
+        if "=" in word and not word.startswith("-") and not before.startswith("-"):
             raise ValueError(f"{word} has no flag before it: repeat the flag, as in --set NAME=VALUE --set NAME=VALUE.")
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     from ragen_agent.cli.settings import add_run_code
 
     parser = commands.add_parser("doctor", help="check this machine and say what to do", description=ABOUT)
-    parser.set_defaults(run=_run, game=None, set=[], env_option=[])  # which ``configure`` reads
+    parser.set_defaults(run=_run, game=None, set=[])  # which ``configure`` reads
     parser.add_argument(
         "--backend",
         choices=("local", "openrlhf"),

@@ -66,7 +66,7 @@ def add(commands: Any) -> None:
         help="the folder of the results, new or to resume (default: a new runs/eval-NAME-GAME-SPLIT)",
     )
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the scores here, as bench score --json does")
-    add_settings(evaluate, both_trainers=False)
+    add_settings(evaluate)
 
 
 def _evaluate(options: argparse.Namespace) -> int:

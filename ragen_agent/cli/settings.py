@@ -11,7 +11,7 @@ from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.consent import effects
-from ragen_agent.config.io import OPENRLHF, Group, check_name, file_schema, groups, settings_of_pairs
+from ragen_agent.config.io import OPENRLHF, catalog, check_name, file_schema, groups, settings_of_pairs
 from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.settings import OPENS, Setting
 from ragen_gym.core.validation import joined
@@ -32,20 +32,16 @@ __all__ = [
 
 ABOUT = """\
 Lists every setting of a run: type, default, range, unit and meaning. Defaults in parentheses hold for the games named
-there, and for a pretrained model (--model). A setting is given in a TOML file (--config), as --set NAME=VALUE, or as a
-flag of its own name. --schema prints a JSON schema of such files: an editor with a TOML
-language server completes and checks a file whose first line is "#:schema settings.schema.json".
+there, and for a pretrained model (--model). A setting is given in a TOML file (--config) or as --set NAME=VALUE.
+--schema prints a JSON schema of such files: an editor with a TOML language server completes and checks a file whose
+first line is "#:schema settings.schema.json".
 
 examples:
   ragen-agent settings
   ragen-agent settings training
   ragen-agent settings training.filter
   ragen-agent settings --schema > settings.schema.json
-  ragen-agent train --training.groups 16 --training.filter top_p --training.keep 0.9"""
-
-
-ALONE = "help"  # --set help, and --set alone: list what may be set
-MORE = "Every setting is a flag too, such as --training.groups 16: see --help-all, or ragen-agent settings."
+  ragen-agent train --set training.groups=16 --set training.filter=top_p --set training.keep=0.9"""
 
 
 def add(commands: Any) -> None:
@@ -55,12 +51,12 @@ def add(commands: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only the settings that begin so")
-    parser.add_argument("--schema", "--json-schema", action="store_true", help="print a JSON schema of TOML files")
+    parser.add_argument("--schema", action="store_true", help="print a JSON schema of TOML files")
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.schema:
-        print(json.dumps(_schema(), indent=2))
+        print(json.dumps(file_schema(), indent=2))
         return 0
     shown = [(group, [n for n in group.settings if n.startswith(options.prefix)]) for group in groups()]
     if not any(names for _, names in shown):
@@ -74,30 +70,16 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _schema() -> dict[str, Any]:
-    """The schema of files, which says in words where a default is another one."""
-    schema = file_schema()
-    for name in (name for group in groups() for name in group.settings):
-        if elsewhere := _other_defaults(name):
-            place = schema
-            for key in name.split("."):
-                place = place["properties"][key]
-            place["description"] += f" (default for {elsewhere})"
-    return schema
-
-
-def _lines(name: str, each: Setting, width: int, *, short: bool = False) -> list[str]:
-    """A setting's name, type, default and range; its meaning; unless ``short`` what its choices mean."""
+def _lines(name: str, each: Setting, width: int) -> list[str]:
+    """A setting's name, type, default and range; its meaning; the meanings of its choices."""
     kind = "text" if each.type is str else getattr(each.type, "__name__", str(each.type))
     about = f"{kind}, default {json.dumps(each.default)}" + f" {each.unit}" * bool(each.unit)
     if elsewhere := _other_defaults(name):
         about += f" ({elsewhere})"
-    if each.range and (short or not each.meanings):
+    if each.range and not each.meanings:
         about += f"; {each.range}"
     lines = wrap(about, width, f"{name}  ", " " * 8)
     lines += wrap(f"{each.doc}; empty: {each.empty}" if each.empty else each.doc, width, " " * 4)
-    if short:
-        return lines
     longest = max(map(len, each.meanings), default=0)
     for choice, meaning in each.meanings.items():
         start = f"      {choice:{longest}}  "
@@ -112,33 +94,21 @@ def _other_defaults(name: str) -> str:
     return "; ".join(f"{who}: {json.dumps(value)}" for who, value in other_defaults(name))
 
 
-def add_set(parser: argparse.ArgumentParser, about: str, *, both_trainers: bool = True) -> None:
-    """Adds ``--set``, which alone lists what may be set; ``both_trainers`` as of ``add_settings``."""
-    text = f"{about}, such as training.learning_rate=5e-4; repeatable, each setting once; --set alone lists all"
-    action = parser.add_argument("--set", action=_Set, nargs="?", default=[], metavar="KEY=VALUE", help=text)
-    action.groups = [group for group in groups() if both_trainers or group.name != OPENRLHF]  # type: ignore[attr-defined]
+def add_set(parser: argparse.ArgumentParser, about: str) -> None:
+    """Adds ``--set``; ``about`` says which settings."""
+    text = f"{about}, such as training.learning_rate=5e-4; repeatable, each once; ragen-agent settings lists all"
+    action = parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
+    action.completions = [*catalog()]  # type: ignore[attr-defined]
 
 
-def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True) -> None:
-    """Adds the flags that choose a game and change settings, and one for every setting, hidden from the short help.
-
-    Args:
-        parser: of a command, with the flags that it names itself; a setting that has a short flag gets no second one.
-        both_trainers: whether the distributed trainer's settings are among them.
-    """
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that choose a game and change settings."""
     parser.add_argument(
         "--game", metavar="NAME", help="FrozenLake (default), Bandit, BanditRev, ...: see ragen-gym list"
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML, such as a run's config.toml")
     add_run_code(parser)
-    parser.add_argument(
-        "--env-option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of the game, such as size=5; repeatable, each option once",
-    )
-    add_set(parser, "any setting", both_trainers=both_trainers)
+    add_set(parser, "any setting, and any option of the game as env_options.NAME")
     parser.add_argument(
         "--device",
         metavar="NAME",
@@ -150,17 +120,6 @@ def add_settings(parser: argparse.ArgumentParser, *, both_trainers: bool = True)
         metavar="N",
         help="CPU threads (default: free cores for a pretrained model, else 1; more only help where cores are idle)",
     )
-    parser.add_argument("--help-all", action=_HelpAll, help="show the flags of all settings too, and stop")
-    parser.epilog = MORE if parser.epilog is None else f"{parser.epilog}\n\n{MORE}"
-    taken = {action.dest for action in parser._actions}
-    for group in groups():
-        if group.name == OPENRLHF and not both_trainers:
-            continue
-        section = parser.add_argument_group(group.name or "the run")
-        section.about = group.about  # type: ignore[attr-defined]
-        for name, each in group.settings.items():
-            if name not in taken:
-                _add_flag(section, name, each)
 
 
 def configure(
@@ -268,13 +227,12 @@ def check_not_distributed(options: argparse.Namespace, advice: str = "leave it o
 
 
 def settings_of(options: argparse.Namespace, flags: Settings | None = None) -> Settings:
-    """Settings given by ``--set``, their own flags and ``--env-option``, and ``flags``, which a command read itself.
+    """Settings given by ``--set`` and ``flags``, which a command read itself.
 
     Raises:
         ValueError: one setting is given two values.
     """
-    env_options = settings_of_pairs("--env-option", options.env_option, "env_options")
-    return joined(joined(flags or {}, settings_of_pairs("--set", options.set)), env_options)
+    return joined(flags or {}, settings_of_pairs(options.set))
 
 
 def _files(options: argparse.Namespace) -> Settings:
@@ -286,70 +244,9 @@ def _files(options: argparse.Namespace) -> Settings:
     return merged(recipe, read_settings_file(options.config)) if options.config is not None else recipe
 
 
-def help_text(each: Setting, name: str = "") -> str:
-    """A setting's meaning, default, unit and range, for ``--help``; ``name``, dotted, is that of a setting of runs."""
+def help_text(each: Setting) -> str:
+    """A setting's meaning, default, unit and range, for ``--help``."""
     default = f"default {each.default!r} {each.unit}".rstrip() if each.default != "" else ""
     empty = f"empty: {each.empty}" if each.empty else ""
-    limits = "; ".join(part for part in (default, _other_defaults(name), each.range, empty) if part)
+    limits = "; ".join(part for part in (default, each.range, empty) if part)
     return (f"{each.doc} ({limits})" if limits else each.doc).replace("%", "%%")
-
-
-def _add_flag(section: Any, name: str, each: Setting) -> None:
-    kind = "TEXT" if each.type is str else getattr(each.type, "__name__", "json").upper()
-    action = section.add_argument(
-        f"--{name}",
-        action=_Assign,
-        dest="set",
-        nargs="?" if each.type is bool else None,
-        const="true",
-        default=argparse.SUPPRESS,
-        metavar=kind,
-        help=argparse.SUPPRESS,
-    )
-    action.name, action.text, action.completions = name, help_text(each, name), [*each.choices]
-
-
-class _Set(argparse.Action):
-    """``--set KEY=VALUE``; without one it lists the settings, and stops."""
-
-    groups: Sequence[Group] = ()
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
-        if values not in (None, ALONE):
-            namespace.set = [*namespace.set, values]
-            return
-        width = min(118, terminal_width())
-        for group in self.groups:
-            for name, each in group.settings.items():
-                print("\n".join(_lines(name, each, width, short=True)))
-        end = "Give one as --set NAME=VALUE. ragen-agent settings NAME says what its choices mean."
-        print("\n".join(["", *wrap(end, width)]))
-        parser.exit()
-
-
-class _Assign(argparse.Action):
-    """A setting's own flag, which is short for ``--set NAME=VALUE``."""
-
-    name = ""
-    text: str = argparse.SUPPRESS
-    completions: Sequence[Any] = ()
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
-        namespace.set = [*namespace.set, f"{self.name}={values}"]
-
-
-class _HelpAll(argparse.Action):
-    """``--help`` with the flags of all settings."""
-
-    def __init__(self, option_strings: list[str], dest: str, help: str) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
-        for action in parser._actions:
-            if isinstance(action, _Assign):
-                action.help = action.text
-        for section in parser._action_groups:
-            section.description = getattr(section, "about", section.description)
-        parser.usage = "%(prog)s [flags]"
-        parser.print_help()
-        parser.exit()

@@ -38,7 +38,7 @@ With --config RUN/config.toml they are the demonstrations that the run's own war
 model give --model: its messages state the limit of tokens, as they will in ragen-agent train --model.
 
 examples:
-  ragen-agent sft data --game FrozenLake --env-option size=4 --episodes 4000 --out demos.jsonl
+  ragen-agent sft data --game FrozenLake --set env_options.size=4 --episodes 4000 --out demos.jsonl
   ragen-agent sft data --game Sokoban --quality 0.8 --noise 0.1 --seed 1 --out worse.jsonl
   ragen-agent sft data --game Bandit --thought choose --noise 1 --out undecided.jsonl"""
 
@@ -100,7 +100,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--thought", metavar="NAME", help="plan (default), relative, direction, choose or none")
     parser.add_argument("--seed", type=int, metavar="N", help="of levels and random moves (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
-    add_settings(parser, both_trainers=False)
+    add_settings(parser)
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
@@ -174,7 +174,7 @@ def _demonstrators(options: argparse.Namespace) -> Config:
 
 def _train(options: argparse.Namespace) -> int:
     from ragen_agent.cli.settings import check_consent, given
-    from ragen_agent.config import Lora
+    from ragen_agent.config import with_settings
     from ragen_agent.config.trainers import FineTuning
     from ragen_agent.models.named_models import model_folder
     from ragen_agent.sft.demonstrations import read_conversations
@@ -198,7 +198,7 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError("--lora-alpha and --lora-target are an adapter's: give --lora-rank too, such as 16.")
         if asked.get("model"):
             asked["model"] = str(model_folder(asked["model"]))
-        out, settings = options.out, begin(FineTuning(**asked, lora=Lora(**lora)), options.out)
+        out, settings = options.out, begin(with_settings(FineTuning(), {**asked, "lora": lora}), options.out)
     data = Path(settings.data)
     lines = read_conversations(data)
     if not settings.model:  # whose tokenizer is made of the texts of the games that the data show

@@ -16,7 +16,7 @@ stands (1 spelling).
 
 examples:
   ragen-agent tokens --game FrozenLake --model smollm2-135m
-  ragen-agent tokens --game Sokoban --model models/Qwen2.5-0.5B-Instruct --env-option vocabulary=letters"""
+  ragen-agent tokens --game Sokoban --model models/Qwen2.5-0.5B-Instruct --set env_options.vocabulary=letters"""
 
 
 def add(commands: Any) -> None:
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--levels", type=int, default=64, metavar="N", help="levels to look at (default 64)")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
-    add_settings(parser, both_trainers=False)
+    add_settings(parser)
 
 
 def _run(options: argparse.Namespace) -> int:

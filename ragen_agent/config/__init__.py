@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ragen_agent.config.io import Settings, merged, read_toml, to_toml, with_settings
+from ragen_agent.config.io import Settings, merged, read_toml, to_toml
 from ragen_agent.config.settings import (
     Config,
     Demonstrations,
@@ -15,6 +15,7 @@ from ragen_agent.config.settings import (
     Turns,
     WarmStart,
 )
+from ragen_agent.config.table import with_settings
 from ragen_agent.config.training import Training
 
 __all__ = [

@@ -29,23 +29,16 @@ def check_config(config: Config) -> None:
 
 
 def _check_games(config: Config) -> None:
-    known = ("game", "weight", "env_options", "turns", "thought")
+    kinds = {"game": str, "weight": (int, float), "env_options": dict, "turns": dict, "thought": str}
     for row in config.games:
-        weight = row.get("weight", 1.0) if isinstance(row, dict) else None
-        numeric = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if (
-            not isinstance(row, dict)
-            or not isinstance(row.get("game"), str)
-            or not all(isinstance(row.get(name, {}), dict) for name in ("env_options", "turns"))
-            or not numeric
-            or set(row) - set(known)
-        ):
+        if "game" not in row or not all(isinstance(value, kinds.get(name, ())) for name, value in row.items()):
             raise ValueError(
-                f'games holds {row!r}; give tables with {", ".join(known)}, such as {{game = "Sokoban", weight = 2.0}}.'
+                f'games holds {row!r}; give tables with {", ".join(kinds)}, such as {{game = "Sokoban", weight = 2.0}}.'
             )
-        if not 0 < (weight or 0) <= sys.float_info.max:
+        if not 0 < row.get("weight", 1.0) <= sys.float_info.max:
+            weight = shown(row["weight"])
             raise ValueError(
-                f"games gives {row['game']} the weight {shown(weight)}; it must be above 0, and fit into a float."
+                f"games gives {row['game']} the weight {weight}; it must be above 0, and fit into a float."
             )
         _check_chat(config, row)
     if not sum(float(row.get("weight", 1.0)) for row in config.games) <= sys.float_info.max:
@@ -100,9 +93,7 @@ def _check_curriculum(config: Config) -> None:
         raise ValueError("curriculum changes one game's env_options; with games give each game its own instead.")
     begins = -1
     for row in config.curriculum:
-        fits = (
-            isinstance(row, dict) and set(row) == {"iteration", "env_options"} and isinstance(row["env_options"], dict)
-        )
+        fits = set(row) == {"iteration", "env_options"} and isinstance(row["env_options"], dict)
         if not fits or type(row["iteration"]) is not int or row["iteration"] <= begins:
             raise ValueError(
                 f"curriculum holds {row!r}; give tables {{iteration, env_options}} with ascending iterations, such "

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ragen_gym.core.settings import declared, parts
+from ragen_agent.config.table import parts
+from ragen_gym.core.settings import declared
 from ragen_gym.games.registry import TABLE, own_module, task_of
 
 __all__ = ["effects"]

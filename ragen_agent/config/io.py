@@ -1,4 +1,4 @@
-"""Settings as nested tables: TOML files, KEY=VALUE pairs, merging, a listing and a schema.
+"""Settings as nested tables: TOML files, NAME=VALUE pairs, merging, a listing and a schema.
 
 A setting's name is dotted, such as ``training.groups``, and gives the nesting.
 """
@@ -11,12 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from ragen_agent.config.settings import Config
+from ragen_agent.config.table import parts, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_gym.core.settings import Setting, declared, json_schema, parts
+from ragen_gym.core.settings import Setting, declared
 from ragen_gym.core.validation import did_you_mean, joined, json_or_text
 
 __all__ = [
@@ -32,41 +36,12 @@ __all__ = [
     "read_toml",
     "settings_of_pairs",
     "to_toml",
-    "with_settings",
 ]
 
 Settings = dict[str, Any]
-T = TypeVar("T")
 
 OPENRLHF = "openrlhf"
 """The table of the distributed trainer's own settings in a configuration file."""
-
-
-def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
-    """``base`` (a dataclass) with some fields replaced; nested tables replace single fields of nested dataclasses.
-
-    Args:
-        base: such as ``Config()``.
-        settings: values by name.
-        where: the dotted name of ``base``, with a trailing dot, such as ``training.``.
-
-    Raises:
-        ValueError: an unknown name (with the known ones), or a value of another type or out of range.
-    """
-    names = [each.name for each in dataclasses.fields(base)]  # type: ignore[arg-type]
-    changes = {}
-    for key, value in settings.items():
-        name = f"{where}{key}"
-        if key not in names:
-            raise ValueError(f"unknown setting {name!r}.{did_you_mean(key, names)} Known here are {', '.join(names)}.")
-        old = getattr(base, key)
-        if dataclasses.is_dataclass(old):
-            if not isinstance(value, Mapping):
-                raise ValueError(f"{name} is {value!r}; it must be a table, such as [{name}] in TOML.")
-            value = with_settings(old, value, f"{name}.")
-        changes[key] = value
-    replaced: T = dataclasses.replace(base, **changes)  # type: ignore[type-var]
-    return replaced
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Settings:
@@ -135,18 +110,13 @@ def check_name(name: str) -> None:
         if not hint:  # a name from another table
             ends = {each.rpartition(".")[2]: each for each in catalog()}
             hint = "".join(f" Did you mean {ends[end]}?" for end in get_close_matches(name.rpartition(".")[2], ends, 1))
-        raise ValueError(f"unknown setting {name!r}.{hint} ragen-agent settings lists all, as --set alone does.")
+        raise ValueError(f"unknown setting {name!r}.{hint} ragen-agent settings lists all.")
 
 
-def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Settings:
-    """KEY=VALUE pairs as nested tables.
+def settings_of_pairs(pairs: Sequence[str]) -> Settings:
+    """NAME=VALUE pairs, of ``--set``, as nested tables.
 
     A value is read as JSON (3, 1e-3, true, [0.7, 0.3]), or else as text; values of text settings are always text.
-
-    Args:
-        flag: the flag, for messages, such as ``--set``.
-        pairs: its values.
-        table: the table of the keys, such as ``env_options``.
 
     Raises:
         ValueError: a pair without a value, a name that is neither a setting nor an entry of a table setting, or two
@@ -154,14 +124,14 @@ def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Setti
     """
     settings: Settings = {}
     for pair in pairs:
-        key, equals, text = pair.partition("=")
+        name, equals, text = pair.partition("=")
         if not equals:
-            raise ValueError(f"{flag} {pair} needs a value: KEY=VALUE.")
-        name = f"{table}.{key}" if table else key
-        _check_place(name)
-        each = catalog().get(name)
+            raise ValueError(f"--set {pair} needs a value: NAME=VALUE.")
+        places = [*accumulate(name.split("."), lambda table, key: f"{table}.{key}")]
+        if not {*places} & {*catalog()} and name not in {group.name for group in groups()}:
+            check_name(name)
         value: Any = json_or_text(text)
-        if each is not None and each.type is str and not isinstance(value, str):
+        if name in catalog() and catalog()[name].type is str and not isinstance(value, str):
             value = text
         for part in reversed(name.split(".")):
             value = {part: value}
@@ -170,21 +140,11 @@ def settings_of_pairs(flag: str, pairs: Sequence[str], table: str = "") -> Setti
 
 
 def file_schema() -> dict[str, Any]:
-    """A JSON schema of the TOML files that ``--config`` takes."""
-    schema = json_schema(Config)
-    properties = schema["properties"]
-    properties[OPENRLHF] = json_schema(OpenRLHF)
-    properties["recipe"] = {"type": "object", "description": "about a recipe; base names one that this file changes"}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Settings of ragen-agent",
-        **schema,
+    """A JSON schema (draft 2020-12) of the TOML files that ``--config`` takes."""
+    schema = TypeAdapter(Config).json_schema()
+    schema["properties"][OPENRLHF] = TypeAdapter(OpenRLHF).json_schema()
+    schema["properties"]["recipe"] = {
+        "type": "object",
+        "description": "about a recipe; base names one that this changes",
     }
-
-
-def _check_place(name: str) -> None:
-    """Raises unless a name is a setting, a table of settings, or an entry of a table setting."""
-    parts = name.split(".")
-    places = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
-    if not places & {*catalog()} and name not in {group.name for group in groups()}:
-        check_name(name)
+    return schema

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 
+from pydantic.dataclasses import dataclass
+
 from ragen_agent.config.settings import Lora, pretrained
-from ragen_gym.core.settings import check_settings, setting
+from ragen_agent.config.table import Table
+from ragen_gym.core.settings import setting
 
 __all__ = ["FineTuning", "OpenRLHF"]
 
 
 @dataclass(frozen=True)
-class OpenRLHF:
+class OpenRLHF(Table):
     """The distributed trainer: OpenRLHF on Ray, vLLM and DeepSpeed.
 
     Both trainers share the iterations, groups, minibatch, rates, clipping and temperatures of ``Config.training``; one
@@ -43,25 +46,24 @@ class OpenRLHF:
     vllm_engines: int = setting(1, "engines of vLLM", low=1)
     vllm_tensor_parallel: int = setting(1, "GPUs of each engine", low=1)
     vllm_memory: float = setting(0.6, "share of a GPU's memory for vLLM", low=0.01, high=1)
-    vllm_eager: bool = setting(False, "run vLLM without CUDA graphs")
     colocate: bool = setting(False, "put all models on the same GPUs")
     micro_batch: int = setting(8, "rows on one GPU at a time", low=1, unit="rows")
     zero_stage: int = setting(2, "stage of DeepSpeed's ZeRO", choices=(2, 3))
     adam_offload: bool = setting(False, "keep the optimiser's state in the host's memory")
     gradient_checkpointing: bool = setting(False, "compute activations again in the backward pass, to save memory")
-    attention: str = setting("flash_attention_2", "attention implementation of transformers", opens="kernel")
-    packing: bool = setting(True, "pack rows without padding; never on a CPU or for visual models")
+    attention: str = setting(
+        "flash_attention_2",
+        "attention implementation of transformers; a flash attention packs rows without padding, but for visual models",
+        opens="kernel",
+    )
     freeze_vision: bool = setting(False, "train the language model alone, not the vision encoder")
     evaluate_every: int = setting(
         0, "iterations between evaluations; 0: before and after training only", low=0, unit="iterations"
     )
 
-    def __post_init__(self) -> None:
-        check_settings(self, "openrlhf.")
-
 
 @dataclass(frozen=True)
-class FineTuning:
+class FineTuning(Table):
     """The options of ``ragen-agent sft train``; ``data_sha256`` is filled in at its start."""
 
     data: str = setting("", "file of conversations, as ragen-agent sft data writes them", opens="data")
@@ -88,7 +90,6 @@ class FineTuning:
     data_sha256: str = ""
 
     def __post_init__(self) -> None:
-        check_settings(self)
         if self.batch % self.accumulate:
             raise ValueError(f"batch is {self.batch}; it must be a multiple of accumulate, {self.accumulate}.")
 

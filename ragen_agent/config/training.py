@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import cos, inf, pi
 from typing import Any
+
+from pydantic.dataclasses import dataclass
 
 from ragen_agent.config.algorithms import (
     ADVANTAGE_RULES,
@@ -17,8 +18,9 @@ from ragen_agent.config.algorithms import (
     POLICY_LOSSES,
     TOKEN_PARTS,
 )
+from ragen_agent.config.table import Table
 from ragen_agent.config.training_checks import check_training
-from ragen_gym.core.settings import check_settings, setting
+from ragen_gym.core.settings import setting
 
 __all__ = ["Training"]
 
@@ -26,7 +28,7 @@ PRESET = "as training.starpo_s says"
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Table):
     """Reinforcement learning by StarPO-S, or by StarPO with ``starpo_s = false`` (RAGEN, arXiv 2504.20073, section 3).
 
     Each iteration plays ``groups`` levels with ``group_size`` episodes each. StarPO-S keeps the share ``keep`` of the
@@ -185,7 +187,6 @@ class Training:
     save_every: int = setting(1, "iterations between saved states", low=1, unit="iterations")
 
     def __post_init__(self) -> None:
-        check_settings(self, "training.")
         check_training(self)
 
     def rate_factor(self, iteration: int) -> float:

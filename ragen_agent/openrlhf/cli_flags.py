@@ -69,7 +69,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "vllm.tensor_parallel_size": "openrlhf.vllm_tensor_parallel",
     "vllm.gpu_memory_utilization": "openrlhf.vllm_memory",
     "vllm.sync_backend": ("openrlhf.accelerator", lambda start: "gloo" if start.cpu else "nccl"),
-    "vllm.enforce_eager": ("openrlhf.vllm_eager", lambda start: start.cpu or start.openrlhf.vllm_eager),
+    "vllm.enforce_eager": ("openrlhf.accelerator", lambda start: start.cpu),
     "vllm.enable_sleep": ("openrlhf.colocate", lambda start: start.sleeps),
     "vllm.enable_prefix_caching": (
         "(always on: every turn of an episode begins with the turns before it)",
@@ -128,8 +128,8 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     ),
     "ds.enable_sleep": ("openrlhf.colocate", lambda start: start.sleeps),
     "ds.packing_samples": (
-        "openrlhf.packing",
-        lambda start: start.openrlhf.packing and not start.cpu and not is_visual(start.config),
+        "openrlhf.attention",
+        lambda start: "flash" in start.openrlhf.attention and not start.cpu and not is_visual(start.config),
     ),
     "ds.adam_offload": "openrlhf.adam_offload",
     "ckpt.path": ("(the run's folder)", lambda start: start.folder / "deepspeed"),
@@ -187,8 +187,8 @@ _REPLACED = {
     "logger.tensorboard_dir": "diagnostics.tensorboard says whether TensorBoard gets the metrics",
 }
 
-#: A decided flag that may be given nevertheless, with a class of the same interface.
-_REPLACEABLE = ("train.agent_func_path",)
+#: Decided flags that may be given nevertheless: a class of the same interface, and vLLM without CUDA graphs.
+_REPLACEABLE = ("train.agent_func_path", "vllm.enforce_eager")
 
 
 def command_flags(

@@ -304,7 +304,7 @@ def board_check(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> Ch
     if all(each.cells_per_token == 1 for each in found.values()):
         return ok(name, said)
     advice = (
-        "train with --env-option text_format=spaced or coord, where every cell has tokens of its own; "
+        "train with --set env_options.text_format=spaced or coord, where every cell has tokens of its own; "
         "ragen-agent tokens shows the boards cut into their tokens"
     )
     return warn(name, f"cells share tokens, so the model cannot see them one by one. {said}", advice)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoConfig
 
-from ragen_agent.config import Config, Lora, Turns, with_settings
+from ragen_agent.config import Config, Turns, with_settings
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.inference.weights import move
 from ragen_agent.models.checkpoint import save_checkpoint
@@ -75,7 +75,7 @@ def reopen(out: Path) -> FineTuning:
     if not is_begun(out):
         raise ValueError(f"{out} holds no fine-tuning (no {SETTINGS}); give the folder that an earlier --out named.")
     saved: dict[str, Any] = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
-    settings = FineTuning(**{**saved, "lora": Lora(**saved["lora"])})
+    settings = with_settings(FineTuning(), saved)
     if _hash(Path(settings.data)) != settings.data_sha256:
         raise ValueError(f"{settings.data} is not the file that {out} was begun with; begin anew with another --out.")
     return settings

@@ -32,8 +32,10 @@ _LISTED = 20
 _LEAST_ROOM = 12  # columns of a terminal for the last column of a table, below which nothing helps
 
 
-def named_values(flag: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """Arguments given as ``name=value``, each value read as JSON where it is that, else as text; ``-`` is ``_``.
+def named_values(
+    flag: str, pairs: Sequence[str], read_as: Callable[[str, str], Any] = lambda name, text: json_or_text(text)
+) -> dict[str, Any]:
+    """Arguments given as ``name=value``, by default each value as JSON where it is that, else as text; ``-`` is ``_``.
 
     Raises:
         ValueError: a pair without ``=``, or two values of one name.
@@ -43,7 +45,8 @@ def named_values(flag: str, pairs: Sequence[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals:
             raise ValueError(f"{flag} {pair}: write it as name=value.")
-        read = joined(read, {name.strip().replace("-", "_"): json_or_text(text)})
+        name = name.strip().replace("-", "_")
+        read = joined(read, {name: read_as(name, text)})
     return read
 
 

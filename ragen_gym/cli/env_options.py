@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from inspect import Parameter, getdoc, signature
 from typing import Any
 
+from ragen_gym.cli.command import named_values
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.text import TEXT_FORMATS
-from ragen_gym.core.validation import joined, json_or_text
+from ragen_gym.core.validation import json_or_text
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec, build_game, load
@@ -70,22 +71,27 @@ def options_of(spec: GameSpec) -> list[EnvOption]:
 
 
 def read_options(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
-    """The options given as ``name=value``, each value read as the type that the game declares, or as JSON.
+    """The options given as ``name=value``; the game checks the values.
 
     Raises:
-        ValueError: a pair without ``=``, an unknown option, a value that is not of its type, or two of one option.
+        ValueError: a pair without ``=``, an unknown option, or two values of one option.
     """
     types = {option.name: option.type for option in options_of(spec)}
-    read: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--option {pair}: write it as name=value, such as --option {next(iter(types))}=1.")
-        value = _read(spec, name, types[name], text) if name in types else json_or_text(text)
+    read = named_values("--option", pairs, lambda name, text: _read(types.get(name, ""), text))
+    for name, value in read.items():
         if name not in types and spec.game_class.foreign_levels({name: value}) is None:
             build_game(spec, {name: None})  # an error that says which options there are
-        read = joined(read, {name: value})
     return read
+
+
+def _read(declared: str, text: str) -> Any:
+    """An option's value: a text as it stands, a number also as 1/3, all else as JSON if it is that."""
+    if declared == "str":
+        return text
+    if declared == "float":
+        with suppress(ValueError, ArithmeticError):
+            return float(Fraction(text) if "/" in text else text)
+    return None if text.lower() == "none" else json_or_text(text)
 
 
 def add_option_flag(parser: argparse.ArgumentParser, which: str) -> None:
@@ -186,38 +192,3 @@ def _argument_docs(text: str) -> dict[str, str]:
         else:
             docs.update({name: f"{docs[name]} {line.strip()}".strip() for name in names})
     return docs
-
-
-def _read(spec: GameSpec, name: str, declared: str, text: str) -> Any:
-    kinds = [kind.strip() for kind in declared.split("|")]
-    if text.lower() == "none" and "None" in kinds:
-        return None
-    readers = [_READERS.get(kind, (json_or_text, declared)) for kind in kinds if kind != "None"]
-    for reader, _ in readers:
-        with suppress(ValueError, ArithmeticError):
-            return reader(text)
-    raise ValueError(f"--option {name}={text}: {spec.name} reads {name} as {readers[0][1]}.")
-
-
-def _boolean(text: str) -> bool:
-    for value, words in ((True, ("true", "yes", "1")), (False, ("false", "no", "0"))):
-        if text.lower() in words:
-            return value
-    raise ValueError(text)
-
-
-def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    """``Low/High,Low/High``."""
-    pairs = tuple(tuple(pair.strip() for pair in both.split("/")) for both in text.split(","))
-    if any(len(pair) != 2 for pair in pairs):
-        raise ValueError(text)
-    return tuple((low, high) for low, high in pairs)
-
-
-_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "str": (str, "text"),
-    "int": (int, "a whole number"),
-    "float": (lambda text: float(Fraction(text) if "/" in text else text), "a number, such as 0.8 or 1/3"),
-    "bool": (_boolean, "true or false"),
-    "tuple[tuple[str, str], ...]": (_pairs, "pairs of names, such as Baker/Pirate,Nurse/Gambler"),
-}

@@ -198,8 +198,7 @@ def _fit(line: str, width: int) -> Iterator[str]:
 def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
     """A script for ``eval`` in ``bash`` or ``zsh``: it completes commands, flags, choices and, elsewhere, files.
 
-    A flag hidden from the help is completed if its action has an attribute ``text``. An attribute ``completions`` lists
-    choices that argparse does not check.
+    An action's attribute ``completions`` lists choices that argparse does not check.
     """
     words: dict[str, list[str]] = {}  # commands and choices, by what stands before them
     flags: dict[str, list[str]] = {}
@@ -211,7 +210,7 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
             names = [name for name in action.option_strings if name.startswith("--")]
             if not action.option_strings:
                 words[at] += choices
-            elif getattr(action, "text", action.help) != argparse.SUPPRESS:
+            elif action.help != argparse.SUPPRESS:
                 flags[at] += names
                 if action.nargs != 0:
                     values.setdefault(choices, []).extend(f'"{at}:{name}"' for name in names)

@@ -1,7 +1,7 @@
 """Settings as frozen dataclasses: each field declares its type, default, range, unit and meaning.
 
-A settings class is a frozen dataclass whose fields are made by ``setting``, and whose ``__post_init__`` calls
-``check_settings``. Everything else is derived from the fields: error messages, command-line help, listings.
+A settings class is a frozen dataclass whose fields are made by ``setting``. ``check_settings``, called by
+``__post_init__``, checks them. pydantic reads them too: their metadata are arguments of its ``Field``.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, field
-from math import isfinite
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from math import inf, isfinite
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ragen_gym.core.validation import plain_number, shown
 
-__all__ = ["OPENS", "Setting", "check_settings", "declared", "json_schema", "parts", "setting"]
+__all__ = ["NAMES", "OPENS", "Setting", "check_settings", "declared", "setting"]
 
 OPENS = {
     "nothing": "words and numbers to compare, print or compute with",
@@ -27,18 +27,11 @@ OPENS = {
 }
 """Effects of a setting's value (``Setting.opens``)."""
 
-_KEY = "setting"
+NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
+"""The types of settings in messages."""
+
+_KEY = "json_schema_extra"  # pydantic's name of a function that completes a field's schema
 _DECLARED: dict[type, Mapping[str, Setting]] = {}
-_JSON_TYPES = {
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-    str: "string",
-    list: "array",
-    dict: "object",
-    NoneType: "null",
-}
-_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a text", list: "a list", dict: "a table"}
 
 
 @dataclass(frozen=True)
@@ -75,15 +68,10 @@ class Setting:
     default: Any = None
 
     @property
-    def free(self) -> bool:
-        """True if a value may hold arbitrary text, alone or within a list or table."""
-        return not self.choices and not _leaves(self.type) <= {int, float, bool, NoneType}
-
-    @property
     def range(self) -> str:
         """The range in words, such as ``from 0 to 1``; empty if every value of the type is allowed."""
         if self.choices:
-            return f"one of {self._choices}"
+            return f"one of {', '.join(map(str, self.choices))}"
         if self.low is not None and self.high is not None and isfinite(self.high):
             return f"from {self.low:g} to {self.high:g}"
         ends = [
@@ -105,9 +93,12 @@ class Setting:
             return {}
         return {name: row if isinstance(row, str) else row.doc for name, row in self.choices.items()}
 
-    @property
-    def _choices(self) -> str:
-        return ", ".join(str(choice) for choice in self.choices)
+    def __call__(self, schema: dict[str, Any]) -> None:
+        """Complete the JSON schema that pydantic makes of the field."""
+        schema["description"] = f"{self.doc}{f' [{self.unit}]' if self.unit else ''}"
+        schema["description"] += f"; empty: {self.empty}" if self.empty else ""
+        if self.choices:
+            schema["enum"] = [*([""] if self.empty else []), *self.choices]
 
     def allows(self, value: Any) -> bool:
         """True if a value of the right type lies in the range."""
@@ -126,22 +117,15 @@ class Setting:
         )
 
 
-def setting(
-    default: Any,
-    doc: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: Collection[Any] = (),
-    empty: str = "",
-    unit: str = "",
-    needs: str = "",
-    opens: str = "",
-) -> Any:
-    """A dataclass field with its declaration (``Setting``). A list or a dict as default is copied for each object."""
-    metadata = {_KEY: Setting(doc, low, high, above, below, choices, empty, unit, needs, opens)}
+def setting(default: Any, doc: str, **about: Any) -> Any:
+    """A dataclass field with its declaration, a ``Setting`` of ``about``.
+
+    A list or a dict as default is copied for each object.
+    """
+    each = Setting(doc, **about)
+    ends = {"ge": each.low, "le": each.high, "gt": each.above, "lt": each.below}
+    metadata: dict[str, Any] = {name: end for name, end in ends.items() if end is not None and isfinite(end)}
+    metadata |= {_KEY: each} | ({"allow_inf_nan": True} if each.high == inf else {})
     if isinstance(default, list | dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -163,35 +147,8 @@ def declared(cls: type) -> Mapping[str, Setting]:
     return found
 
 
-def parts(cls: type) -> dict[str, type]:
-    """The fields of a settings class that are settings classes themselves, and their classes."""
-    types = get_type_hints(cls)
-    return {
-        each.name: types[each.name] for each in dataclasses.fields(cls) if dataclasses.is_dataclass(types[each.name])
-    }
-
-
-def json_schema(cls: type) -> dict[str, Any]:
-    """A JSON schema (draft 2020-12) of a table with the settings of a class; its parts are nested."""
-    properties: dict[str, Any] = {name: _property(each) for name, each in declared(cls).items()}
-    properties |= {name: json_schema(part) for name, part in parts(cls).items()}
-    about = (cls.__doc__ or "").partition("\n")[0]
-    return {"type": "object", "description": about, "properties": properties, "additionalProperties": False}
-
-
-def _property(each: Setting) -> dict[str, Any]:
-    kinds = [_JSON_TYPES[kind] for kind in _alternatives(each.type)]
-    found: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds, "default": each.default}
-    unit = f" [{each.unit}]" if each.unit else ""
-    found["description"] = f"{each.doc}{unit}" + (f"; empty: {each.empty}" if each.empty else "")
-    if each.choices:
-        found["enum"] = [*([""] if each.empty else []), *each.choices]
-    ends = {"minimum": each.low, "maximum": each.high, "exclusiveMinimum": each.above, "exclusiveMaximum": each.below}
-    return found | {key: end for key, end in ends.items() if end is not None and isfinite(end)}
-
-
 def check_settings(settings: Any, where: str = "") -> None:
-    """Check all declared fields: types, ranges and needs.
+    """Check all declared fields: types and ranges.
 
     NumPy numbers become Python numbers, and whole numbers for float fields become floats.
 
@@ -200,7 +157,7 @@ def check_settings(settings: Any, where: str = "") -> None:
         where: prefix of field names in messages, such as ``training.``.
 
     Raises:
-        ValueError: a value of another type, out of range, or without effect; the message names the field and the value.
+        ValueError: a value of another type or out of range; the message names the field and the value.
     """
     for name, each in declared(type(settings)).items():
         value, types = plain_number(getattr(settings, name)), _alternatives(each.type)
@@ -213,28 +170,15 @@ def check_settings(settings: Any, where: str = "") -> None:
                 ) from None
         object.__setattr__(settings, name, value)
         if type(value) not in types:
-            kind = " or ".join("none" if t is NoneType else _NAMES.get(t, t.__name__) for t in types)
+            kind = " or ".join("none" if t is NoneType else NAMES.get(t, t.__name__) for t in types)
             raise ValueError(f"{where}{name} is {shown(value)}; it must be {kind}, such as {each.default!r}.")
         if not each.allows(value):
             if each.choices:
                 raise ValueError(f"{where}{name} is {shown(value)}; choose {each.range}.")
             raise ValueError(f"{where}{name} is {shown(value)}; it must be {each.range or 'finite'}.")
-    for name, each in declared(type(settings)).items():
-        value = getattr(settings, name)
-        if each.needs and value != each.default and not getattr(settings, each.needs):
-            raise ValueError(
-                f"{where}{name} is {shown(value)}, which has no effect without {where}{each.needs}; give that too, or "
-                f"leave {where}{name} at {each.default!r}."
-            )
-
-
-def _leaves(hint: Any) -> set[Any]:
-    """The types that a field's type is made of, such as a list's element type."""
-    inner = get_args(hint)
-    return set().union(*map(_leaves, inner)) if inner else {hint}
 
 
 def _alternatives(hint: Any) -> tuple[type, ...]:
     """The plain types that a field's type allows."""
-    alternatives = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+    alternatives = (hint,) if get_origin(hint) in (None, list, dict) else get_args(hint)
     return tuple(get_origin(each) or each for each in alternatives)

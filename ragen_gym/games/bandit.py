@@ -173,7 +173,7 @@ class Bandit(Game):
                 known = ", ".join(map(repr, _NAMES))
                 raise ValueError(
                     f"{self.name}: names={shown(self.names)} is no list of names: choose {known}, or give pairs (low, "
-                    "high), on the command line as Low/High,Low/High."
+                    'high), such as [["Low", "High"]].'
                 )
         elif self.names is not None:
             pairs = items_of(self.names)

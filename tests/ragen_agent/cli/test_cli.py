@@ -16,7 +16,7 @@ import pytest
 from ragen_agent.cli import build_parser, main
 from ragen_agent.cli import eval as eval_command
 from ragen_agent.cli import train as train_command
-from ragen_agent.cli.settings import configure, settings_of
+from ragen_agent.cli.settings import configure
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.io import catalog, settings_of_pairs
 from ragen_agent.local import run as training
@@ -68,9 +68,9 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     ("arguments", "message"),
     [
         (["train", "--game", "FrozenLaek"], "Did you mean FrozenLake"),
-        (["train", "--env-option", "sise=4"], "Did you mean size"),
-        (["train", "--env-option", "size"], "needs a value"),
-        (["train", "--env-option", "size=1"], "an integer from 2 to 64"),
+        (["train", "--set", "env_options.sise=4"], "Did you mean size"),
+        (["train", "--set", "env_options.size"], "needs a value"),
+        (["train", "--set", "env_options.size=1"], "an integer from 2 to 64"),
         (["train", "--set", "training.lr=1"], "unknown setting 'training.lr'"),
         (["train", "--set", "training.gruops=3"], "unknown setting 'training.gruops'. Did you mean training.groups?"),
         (
@@ -78,10 +78,11 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
             "training.group_size=3 has no flag before it",
         ),
         (["train", "--set", "gruops=3"], "unknown setting 'gruops'. Did you mean training.groups?"),
-        (["eval", "x", "--set", "evalution.levels=3"], "ragen-agent settings lists all, as --set alone does."),
+        (["eval", "x", "--set", "evalution.levels=3"], "ragen-agent settings lists all."),
         (["train", "--training.gruops", "3"], "unknown setting 'training.gruops'. Did you mean training.groups?"),
-        (["train", "--training.groups", "0"], "training.groups is 0; it must be at least 1."),
-        (["train", "--resume", ".", "--training.groups", "3"], "leave out --set"),
+        (["train", "--training.groups", "3"], "--training.groups is not a flag: give --set training.groups=VALUE."),
+        (["train", "--set", "training.groups=0"], "training.groups is 0; it must be at least 1."),
+        (["train", "--resume", ".", "--set", "training.groups=3"], "leave out --set"),
         (["settings", "trainnig"], "unknown setting 'trainnig'"),
         (["train", "--set", "demonstrations.thought=deep"], "choose one of"),
         (["train", "--config", "no-such-file.toml"], "cannot read no-such-file.toml: no such file or directory"),
@@ -93,14 +94,20 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["train", "--set", "small_model.layers=-1"], "small_model.layers is -1"),
         (["train", "--out", "/proc/nope/x"], "/proc/nope"),
         (["train", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed trainer"),
-        (["train", "--dry-run", "--openrlhf.colocate"], "openrlhf.colocate is a setting of the distributed trainer"),
+        (
+            ["train", "--dry-run", "--set", "openrlhf.colocate=true"],
+            "openrlhf.colocate is a setting of the distributed trainer",
+        ),
         (["train", "--set", "openrlhf=3"], "openrlhf is 3; it must be a table"),
         (["train", "--backend", "openrlhf", "--set", "openrlhf=3"], "openrlhf is 3; it must be a table"),
         (["train", "--backend", "openrlhf", "--set", "evaluation.batch=8"], "evaluation.batch has no effect with"),
-        (["train", "--backend", "openrlhf", "--evaluation.imitation"], "evaluation.imitation=true has no effect with"),
+        (
+            ["train", "--backend", "openrlhf", "--set", "evaluation.imitation=true"],
+            "evaluation.imitation=true has no effect with",
+        ),
         (["eval", "x", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed"),
         (["tokens", "--set", "openrlhf.micro_batch=4"], "distributed trainer alone: leave it out."),
-        (["sft", "data", "--out", "x", "--set", "openrlhf.packing=false"], "distributed trainer alone: leave it out."),
+        (["sft", "data", "--out", "x", "--set", "openrlhf.colocate=true"], "distributed trainer alone: leave it out."),
         (["report", "nope"], "nope holds no run"),
         (["report", "nope", "--megabytes", "nan"], "--megabytes is nan; it must be above 0"),
         (["watch", "nope", "--every", "nan"], "--every is nan; it must be above 0"),
@@ -148,8 +155,8 @@ def test_a_run_goes_on_with_its_own_trainer(
     [
         ("--device cuda:1", "device has no effect with --backend openrlhf: leave it out. Instead use openrlhf.acc"),
         ("--set dtype=float32", "dtype has no effect with --backend openrlhf"),
-        ("--evaluation.batch 8", "evaluation.batch has no effect with --backend openrlhf"),
-        ("--device cpu --dtype float32 --set warm_start.epochs=1", ""),  # of the warm start, which is done here
+        ("--set evaluation.batch=8", "evaluation.batch has no effect with --backend openrlhf"),
+        ("--device cpu --set dtype=float32 --set warm_start.epochs=1", ""),  # of the warm start, which is done here
         ("--config both.toml", ""),
         ("--recipe qwen2.5-0.5b-sokoban", ""),
     ],
@@ -283,7 +290,7 @@ def test_options_of_a_game_are_laid_over_those_of_the_run(tmp_path: Path, monkey
         return 0
 
     monkeypatch.setattr(eval_command, "_play", play)
-    for flags in (["--env-option", "size=5"], ["--set", "threads=1"]):
+    for flags in (["--set", "env_options.size=5"], ["--set", "threads=1"]):
         assert main(["eval", str(tmp_path / "run"), *flags]) == 0
     assert played == [{**options, "size": 5}, options]
 
@@ -310,17 +317,16 @@ def test_the_game_is_a_setting_too() -> None:
     ("words", "said"),
     [
         ("train --seed 2 --set seed=1", "seed is given as 2 and as 1"),
-        ("train --algo ppo --training.algo grpo", "training.algo is given as 'ppo' and as 'grpo'"),
+        ("train --algo ppo --set training.algo=grpo", "training.algo is given as 'ppo' and as 'grpo'"),
         ("train --no-starpo-s --set training.starpo_s=true", "training.starpo_s is given as False and as True"),
         ("train --model a --set model=b", "model is given as 'a' and as 'b'"),
-        ("train --training.group_size 4 --set training.group_size=6", "training.group_size is given as 4 and as 6"),
-        ("train --env-option size=4 --env-option size=5", "env_options.size is given as 4 and as 5"),
-        ('train --env-option size=4 --env_options {{"size":5}}', "env_options.size is given as 5 and as 4"),
+        ("train --set training.group_size=4 --set training.group_size=6", "training.group_size is given as 4 and as 6"),
+        ('train --set env_options.size=4 --set env_options={{"size":5}}', "env_options.size is given as 4 and as 5"),
         ("eval {model} --levels 4 --set evaluation.levels=5", "evaluation.levels is given as 4 and as 5"),
-        ("eval {model} --game Bandit --split test --evaluation.split train", "as 'test' and as 'train'"),
+        ("eval {model} --game Bandit --split test --set evaluation.split=train", "as 'test' and as 'train'"),
         ("tokens --model a --set model=b", "model is given as 'a' and as 'b'"),
         ("data --mix Bandit=1 --set games=[] --out {out}", "games is given as"),
-        ("data --groups 4 --training.groups 5 --out {out}", "training.groups is given as 4 and as 5"),
+        ("data --groups 4 --set training.groups=5 --out {out}", "training.groups is given as 4 and as 5"),
         ("sft data --noise 0.5 --set demonstrations.mistakes=0 --out {out}", "mistakes is given as 0.5 and as 0"),
         ("train --config a.toml --config b.toml", "--config: given as a.toml and as b.toml: give one of them"),
         ("train --seed 1 --seed 2", "--seed: given as 1 and as 2"),
@@ -368,23 +374,6 @@ def test_a_run_is_named_after_its_game() -> None:
     assert train_command.fresh_folder(Config(game="Bandit")) == Path("runs/Bandit-grpo-seed0")
 
 
-def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = build_parser()
-    words = ["--training.groups", "16", "--env_options", '{"size": 5}', "--training.starpo_s", "false"]
-    words += ["--set", "training.group_size=6", "--env-option", "holes=1"]
-    options = parser.parse_args(["train", *words])
-    assert settings_of(options) == {
-        "training": {"groups": 16, "starpo_s": False, "group_size": 6},
-        "env_options": {"size": 5, "holes": 1},
-    }
-    for flag, shown in (("--help", False), ("--help-all", True)):
-        with pytest.raises(SystemExit):
-            main(["train", flag])
-        text = capsys.readouterr().out
-        assert "--iterations" in text
-        assert all((f"--{name} " in text) == shown for name in catalog() if "." in name and name != "training.groups")
-
-
 def test_settings_lists_all_or_those_that_begin_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["settings"]) == 0
     text = capsys.readouterr().out
@@ -396,22 +385,9 @@ def test_settings_lists_all_or_those_that_begin_so(capsys: pytest.CaptureFixture
     assert "training.groups" not in few
     assert main(["settings", "warm_start.batch"]) == 0
     assert "default 32 episodes (a pretrained model: 8); at least 1" in capsys.readouterr().out
-    assert main(["settings", "--json-schema"]) == 0
-    tables = json.loads(capsys.readouterr().out)["properties"]
-    assert tables["training"]["properties"]["groups"]["minimum"] == 1
-    assert tables["warm_start"]["properties"]["batch"]["description"].endswith("(default for a pretrained model: 8)")
-
-
-@pytest.mark.parametrize("words", [["train"], ["eval", "run"], ["sft", "data"]], ids=" ".join)
-@pytest.mark.parametrize("alone", [["--set"], ["--set", "help"]], ids=" ".join)
-def test_set_alone_lists_the_settings(words: list[str], alone: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main([*words, *alone])
-    assert stopped.value.code in (0, None)
-    lines = capsys.readouterr().out.splitlines()
-    assert "training.groups  int, default 32 levels (Bandit, BanditRev: 16); at least 1" in lines
-    assert "    levels played in an iteration" in lines
-    assert any(line.startswith("openrlhf.zero_stage") for line in lines) == (words[0] == "train")
+    assert main(["settings", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["$defs"]["Training"]["properties"]["groups"]["minimum"] == 1
 
 
 def test_every_flag_of_fine_tuning_says_its_default_and_range(capsys: pytest.CaptureFixture[str]) -> None:
@@ -429,7 +405,7 @@ def test_an_entry_of_a_setting_that_is_a_table_can_be_set() -> None:
         "turns.template_options.enable_thinking=false",
         'turns={"history": 0}',
     ]
-    assert settings_of_pairs("--set", pairs) == {
+    assert settings_of_pairs(pairs) == {
         "env_options": {"size": 5, "holes": 2},
         "turns": {"template_options": {"enable_thinking": False}, "history": 0},
     }
@@ -448,7 +424,7 @@ def test_the_commands_are_listed_without_the_heavy_libraries() -> None:
         (["train", "--algo", "sarsa"], "invalid choice: 'sarsa'"),
         (["train", "--bogus"], "unrecognized arguments: --bogus"),
         (["eval", "x", "--split", "tests"], "invalid choice: 'tests'"),
-        (["doctor", "--env-option", "text_format=grid"], "unrecognized arguments: --env-option text_format=grid"),
+        (["doctor", "--set", "seed=3"], "unrecognized arguments: --set seed=3"),
     ],
 )
 def test_argparse_says_the_rest(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

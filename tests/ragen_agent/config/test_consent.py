@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.consent import effects
 from ragen_agent.config.io import OPENRLHF, catalog
+from ragen_agent.config.table import parts
 from ragen_agent.config.trainers import FineTuning, OpenRLHF
-from ragen_gym.core.settings import OPENS, Setting, check_settings, declared, parts, setting
+from ragen_gym.core.settings import OPENS, Setting, declared
 
 NEED_CONSENT = ("module", "command", "address", "kernel")
 
@@ -35,24 +35,13 @@ def everything() -> dict[str, Setting]:
 @pytest.mark.parametrize("name", everything())
 def test_a_setting_of_free_text_says_what_its_value_opens(name: str) -> None:
     each = everything()[name]
-    assert each.opens in OPENS if each.free else not each.opens, f"{name}: give opens=..., of {', '.join(OPENS)}"
+    assert each.opens in OPENS if free(each) else not each.opens, f"{name}: give opens=..., of {', '.join(OPENS)}"
 
 
-def test_what_counts_as_free() -> None:
-    @dataclass(frozen=True)
-    class New:
-        number: float = setting(1.0, "")
-        band: list[float] = setting([1.0], "")
-        choice: str = setting("a", "", choices=("a", "b"))
-        text: str = setting("", "")
-        texts: list[str] = setting([], "")
-        table: dict[str, Any] = setting({}, "")
-        perhaps: str | None = setting(None, "")
-
-        def __post_init__(self) -> None:
-            check_settings(self)
-
-    assert {name for name, each in declared(New).items() if each.free} == {"text", "texts", "table", "perhaps"}
+def free(each: Setting) -> bool:
+    """True if a value may hold arbitrary text, alone or within a list or table."""
+    kinds = get_args(each.type) or (each.type,)
+    return not each.choices and not {*kinds} <= {int, float, bool}
 
 
 def test_each_setting_of_such_a_kind_has_its_effect() -> None:

@@ -5,27 +5,18 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import asdict
-from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema_rs import is_valid
 
 from ragen_agent.config import Config, merged, read_toml, to_toml, with_settings
 from ragen_agent.config.io import OPENRLHF, catalog, check_name, file_schema, groups, settings_of_pairs
 from ragen_agent.config.presets import FOLDER, read_recipe, recipe_names
 from ragen_agent.config.trainers import OpenRLHF
-
-KINDS: dict[str, Any] = {
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "string": str,
-    "array": list,
-    "object": dict,
-}
 
 
 @given(
@@ -78,12 +69,11 @@ def test_the_groups_hold_every_field_of_a_run() -> None:
 
 def test_pairs_are_read_by_the_type_of_their_setting() -> None:
     pairs = ["training.group_size=4", "model=7", "training.starpo_s=false", "demonstrations.moves=[1, 2]"]
-    settings = settings_of_pairs("--set", pairs)
+    settings = settings_of_pairs(pairs)
     assert settings["training"] == {"group_size": 4, "starpo_s": False}
     assert (settings["model"], settings["demonstrations"]) == ("7", {"moves": [1, 2]})
-    assert settings_of_pairs("--env-option", ["size=5"], "env_options") == {"env_options": {"size": 5}}
     with pytest.raises(ValueError, match="--set seed needs a value"):
-        settings_of_pairs("--set", ["seed"])
+        settings_of_pairs(["seed"])
 
 
 @pytest.mark.parametrize(
@@ -102,23 +92,6 @@ def test_the_schema_takes_what_runs_and_recipes_hold() -> None:
     files += [tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")) for name in recipe_names()]
     files += [read_recipe(name).settings for name in recipe_names()]
     for file in files:
-        assert_fits(file, schema)
-    with pytest.raises(AssertionError):
-        assert_fits({"training": {"groups": 0}}, schema)
-    with pytest.raises(AssertionError):
-        assert_fits({"training": {"gruops": 3}}, schema)
-
-
-def assert_fits(value: Any, schema: dict[str, Any]) -> None:
-    """The part of JSON schema that these schemas use."""
-    assert isinstance(value, KINDS[schema["type"]])
-    if "enum" in schema:
-        assert value in schema["enum"]
-    if isinstance(value, int | float):
-        assert value >= schema.get("minimum", -inf)
-        assert value <= schema.get("maximum", inf)
-        assert value > schema.get("exclusiveMinimum", -inf)
-        assert value < schema.get("exclusiveMaximum", nan) or "exclusiveMaximum" not in schema
-    for name, inner in value.items() if isinstance(value, dict) and "properties" in schema else ():
-        assert name in schema["properties"]
-        assert_fits(inner, schema["properties"][name])
+        assert is_valid(schema, file)
+    for wrong in ({"training": {"groups": 0}}, {"training": {"gruops": 3}}, {"training": {"algo": "x"}}):
+        assert not is_valid(schema, wrong)

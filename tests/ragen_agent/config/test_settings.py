@@ -83,7 +83,10 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"stops": {"validation_patience": 3}}, r"no effect without stops\.validate_every; give that too"),
         ({"stops": {"return_std_share": 0.2}}, r"no effect without stops\.return_std_patience; give that too"),
         ({"training": {"correction_bounds": [2.0]}}, r"correction_bounds is \[2\.0\]; give a lower and a higher"),
-        ({"training": {"correction_bounds": ["a", "b"]}}, r"bounds is \['a', 'b'\]; give a lower and a higher"),
+        (
+            {"training": {"correction_bounds": ["a", "b"]}},
+            r"bounds is \['a', 'b'\]; it must be a list, each item a number, such as",
+        ),
         ({"training": {"correction": "sequence"}}, r"correction=sequence .* use training\.correction_mode=mask"),
         ({"training": {"correction_gating": "tv"}}, r"correction_gating=tv use training\.correction_mode=mask"),
         (
@@ -137,7 +140,7 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
             r"whose reply_opening is '<think>', and the run's is ''.* choose keep_thinking, template_options, prompt",
         ),
         ({"games": [{"weight": 1.0}]}, r"games holds \{'weight': 1\.0\}; give tables with game"),
-        ({"games": ["Sokoban"]}, r"games holds 'Sokoban'"),
+        ({"games": ["Sokoban"]}, r"games is \['Sokoban'\]; it must be a list, each item a table"),
         ({"training": {"overlong_buffer": 4}, "games": [{"game": "Bandit", "turns": 9}]}, r"games holds .*'turns': 9"),
         ({"games": [{"game": "Sokoban", "weight": 0}]}, r"games gives Sokoban the weight 0"),
         (
@@ -197,6 +200,12 @@ def test_a_setting_without_effect_is_refused(unread: dict[str, Any], choice: str
     with pytest.raises(ValueError, match=f"{[*unread][-1]} is .*, which has no effect with training.{choice}; leave"):
         Training(**unread)
     Training(**{**unread, **reader})
+
+
+def test_a_setting_that_loses_its_effect_is_named() -> None:
+    adapted = with_settings(Config(), {"lora": {"rank": 4, "alpha": 8.0}})
+    with pytest.raises(ValueError, match=r"^lora\.alpha is 8\.0, which has no effect without lora\.rank"):
+        with_settings(adapted, {"lora": {"rank": 0}})
 
 
 def test_each_part_of_starpo_s_may_be_chosen_by_itself() -> None:

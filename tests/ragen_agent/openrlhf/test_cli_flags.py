@@ -45,6 +45,7 @@ def test_settings_become_flags() -> None:
     assert gpu["vllm.sync_backend"] == ["nccl"]
     assert gpu["ds.attn_implementation"] == ["flash_attention_2"]
     assert "ds.packing_samples" in gpu
+    assert "ds.packing_samples" not in values({}, {"attention": "sdpa"}, cpu=False)
 
 
 def test_playing_ahead_is_openrlhfs_asynchronous_trainer() -> None:
@@ -88,13 +89,13 @@ def test_flags_that_the_settings_decide_are_refused(
 
 def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
     everything = {"dual_clip": 3.0, "starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
-    sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True, "vllm_eager": True}
+    sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True}
     config = {"training": everything, "lora": {"rank": 4, "targets": ["q_proj"]}}
     written = set(values(config, sizes, cpu=False, resume=True))
     written |= set(values({"turns": {"observation": "image"}}, {"freeze_vision": True}, cpu=False))
     written |= set(values({}, {"staleness": 1}))
     assert written == set(DECIDED)
-    check_extra_flags(["--train.agent_func_path", "/own/executor.py", "--ds.zpg", "2", "--actor.min_lr_ratio", "0.2"])
+    check_extra_flags(["--train.agent_func_path", "/own/executor.py", "--vllm.enforce_eager", "--ds.zpg", "2"])
 
 
 def test_adapter_settings_become_flags() -> None:

@@ -203,7 +203,7 @@ def test_the_demonstrator_of_a_text_task_is_faultless_too(tmp_path: Path) -> Non
         (["--quality", "2"], "demonstrations.quality is 2.0; it must be from 0 to 1"),
         (["--thought", "deep"], "choose one of none, direction, choose, plan"),
         (["--set", "turns.history=0"], "a conversation shows every turn"),
-        (["--env-option", "sise=4"], "Did you mean size"),
+        (["--set", "env_options.sise=4"], "Did you mean size"),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -80,7 +80,7 @@ def test_info_measures_what_the_options_choose(run: Run) -> None:
 
 
 def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
-    for names, board in (("ragen-v1", {"Librarian", "Trader"}), ("Baker/Pirate", {"Baker", "Pirate"})):
+    for names, board in (("ragen-v1", {"Librarian", "Trader"}), ('[["Baker","Pirate"]]', {"Baker", "Pirate"})):
         split = ["--split", "test"] if names == "ragen-v1" else []
         code, out, _ = run("play", "Bandit", "--option", f"names={names}", *split, typed="")
         assert code == 0
@@ -95,8 +95,8 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("play FrozenLake --option size", "name=value"),
         ("play FrozenLake --option size=5 --option size=6", "size is given as 5 and as 6: give one of them"),
         ("play FrozenLake --seed 1 --seed 2", "--seed: given as 1 and as 2: give one of them"),
-        ("play FrozenLake --option size=big", "reads size as a whole number"),
-        ("play FrozenLake --option random_start=perhaps", "true or false"),
+        ("play FrozenLake --option size=big", "size='big' must be None or an integer from 2 to 64"),
+        ("play FrozenLake --option random_start=perhaps", "must be True or False"),
         ("play FrozenLake --option success_rate=1/0", "a number"),
         (f"play FrozenLake --option success_rate={10**400}/1", "a number"),
         ("play FrozenLake --option success_rate=1e400", "success_rate=inf must be a number from 0 to 1"),
@@ -105,7 +105,10 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("play FrozenLake --levels nowhere.txt", "not a file"),
         ("play FrozenLake --text-format prose", "choose one of"),
         ("play FrozenLake --vocabulary runes", "choose one of"),
-        ("play Bandit --option names=Baker", "Low/High,Low/High"),
+        (
+            "play Bandit --option names=Baker",
+            'choose \'ragen-v1\', or give pairs (low, high), such as [["Low", "High"]]',
+        ),
         ("play Bandit --turn --split exam", "choose one of train, validation, test"),
         ("play FrozenLake --seed -1", "seed=-1 is not a seed: give a whole number"),
         ("info Bandit --preset brutal", "preset"),
