@@ -325,8 +325,6 @@ def test_the_game_is_a_setting_too() -> None:
         ("eval {model} --levels 4 --set evaluation.levels=5", "evaluation.levels is given as 4 and as 5"),
         ("eval {model} --game Bandit --split test --set evaluation.split=train", "as 'test' and as 'train'"),
         ("tokens --model a --set model=b", "model is given as 'a' and as 'b'"),
-        ("data --mix Bandit=1 --set games=[] --out {out}", "games is given as"),
-        ("data --groups 4 --set training.groups=5 --out {out}", "training.groups is given as 4 and as 5"),
         ("sft data --noise 0.5 --set demonstrations.mistakes=0 --out {out}", "mistakes is given as 0.5 and as 0"),
         ("train --config a.toml --config b.toml", "--config: given as a.toml and as b.toml: give one of them"),
         ("train --seed 1 --seed 2", "--seed: given as 1 and as 2"),

@@ -162,9 +162,8 @@ def test_no_function_is_called_that_only_a_file_names(folder: Path, capsys: pyte
 
 
 def test_mixtures_and_dry_runs_take_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["data", "--mix", f"{NAME}=1,FrozenLake=1", "--out", "rows.jsonl", *settings(*SETTINGS[:2])]
-    assert agent_cli.main(words) == 0
-    assert NAME in (folder / "rows.jsonl").read_text(encoding="utf-8")
+    mixture = f'games=[{{"game": "{NAME}"}}, {{"game": "FrozenLake"}}]'
+    assert agent_cli.main(["train", "--dry-run", *settings(mixture, *SETTINGS[:2])]) == 0
     assert agent_cli.main(["train", "--game", NAME, "--dry-run"]) == 0
     assert "Numbers:" in capsys.readouterr().out
     assert agent_cli.main(["tokens", "--game", NAME]) == 2

@@ -37,7 +37,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     [
         "train --dry-run",
         "tokens",
-        "data --out rows.jsonl",
         "sft data --episodes 1 --out demos.jsonl",
         "eval nowhere",
         "doctor --backend local",
