@@ -9,7 +9,7 @@ import sys
 from ragen_gym.cli.command import add_command
 from ragen_gym.core.settings import declared
 from ragen_gym.games.registry import load, load_task
-from ragen_gym.serve import Limits
+from ragen_gym.serve.limits import Limits
 
 __all__ = ["add"]
 

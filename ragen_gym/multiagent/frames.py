@@ -9,18 +9,9 @@ from functools import partial
 from ragen_gym.games.game import Board, Game
 from ragen_gym.render import frozen_lake, sokoban
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
-from ragen_gym.render.frames import (
-    GROUND,
-    TEXT,
-    Painter,
-    board_codes,
-    caption_width,
-    painter_of,
-    with_caption,
-)
-from ragen_gym.render.frames import frames as draw_boards
+from ragen_gym.render.frames import GROUND, TEXT, Painter, board_codes, caption_width, frames, painter_of, with_caption
 
-__all__ = ["Scene", "frame", "picture"]
+__all__ = ["Scene", "picture"]
 
 DrawTile = Callable[[Canvas, Game, int], None]
 
@@ -50,15 +41,9 @@ class Scene:
     cycle: int  # cycles played
 
 
-def frame(game: Game, board: Board, tile_size: int) -> Pixels:
-    """The picture of one board, uint8 (height, width, 3)."""
-    pixels: Pixels = draw_boards(game, board_codes(game, board)[None], tile_size)[0]
-    return pixels
-
-
 def picture(game: Game, scene: Scene, tile_size: int) -> Pixels:
     """The board with a number on every player, below it a caption: uint8 (height, width, 3), both sides even."""
-    board = frame(game, scene.board, tile_size)
+    board: Pixels = frames(game, board_codes(game, scene.board)[None], tile_size)[0]
     side = painter_of(game).cell * tile_size
     size = min(side, max(8, tile_size // 3)) if side == tile_size else tile_size
     crowd: dict[int, int] = {}

@@ -38,16 +38,6 @@ _METADATA = {**StepEnv.metadata, "is_parallelizable": True}
 _OPTIONS = ("level", "noise_seed", "options")
 
 
-class _PlayerView(BoardView):
-    """With the pictures of the games for several players."""
-
-    def pixels(self, board: Board) -> npt.NDArray[np.uint8]:
-        """The picture without a caption, uint8 (height, width, 3)."""
-        from ragen_gym.multiagent.frames import frame
-
-        return frame(self.game, board, self.tile_size)
-
-
 class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no types
     """A game of the suite for several players, one move of each a cycle.
 
@@ -141,7 +131,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
             given = given_levels(self.game, levels, split, vocabulary=self.vocabulary, **sizes)
             check_one_size(given.games, "a game of several players")
             self._levels, self.game = given.boards, given.games[0]
-        self._seen = _PlayerView(self.game, observation, self.vocabulary, text_format, tile_size)
+        self._seen = BoardView(self.game, observation, self.vocabulary, text_format, tile_size)
         # Each agent has spaces of its own, since sampling from a space moves its generator on.
         self._observation_spaces = {agent: self._seen.space() for agent in self.possible_agents}
         self._action_spaces = {agent: spaces.Discrete(len(self.game.Action)) for agent in self.possible_agents}

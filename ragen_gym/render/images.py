@@ -72,20 +72,11 @@ class BoardImages:
         picture: Pixels = self.images(board_codes(self.game, board)[None])[0]
         return picture
 
-    def images(self, codes: Boards, out: Pixels | None = None) -> Pixels:
-        """Pictures of many boards.
-
-        Args:
-            codes: tile codes, uint8 (n, height, width).
-            out: C-contiguous uint8 (n, *shape) to write into, or None for fresh memory.
-
-        Returns:
-            uint8 (n, *shape).
-        """
+    def images(self, codes: Boards) -> Pixels:
+        """Pictures of many boards from their tile codes, uint8 (n, height, width): uint8 (n, *shape)."""
         self._tiles.need(codes)
         n, side = len(codes), self._tiles.side
-        if out is None:
-            out = np.empty((n, *self.shape), np.uint8)
+        out = np.empty((n, *self.shape), np.uint8)
         lines = self._tiles.pixels.reshape(-1, side * 3)
         target = out.reshape(n, self._rows, side, self._columns, side * 3)
         for start in range(0, n, _CHUNK):

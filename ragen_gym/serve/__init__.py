@@ -7,15 +7,13 @@ arguments does. The server needs the extra ``serve``; the clients need only http
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from ragen_gym.core.settings import check_settings, setting
 
 if TYPE_CHECKING:
     from ragen_gym.serve.app import create_app
     from ragen_gym.serve.client import RemoteBatchEnv, RemoteEnv, RemoteTurnEnv
     from ragen_gym.serve.http_client import ServerError, ServerUnreachable, SessionLost
+    from ragen_gym.serve.limits import Limits
     from ragen_gym.serve.server import serving
 
 __all__ = [
@@ -31,30 +29,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Limits": "limits",
     "create_app": "app",
     "serving": "server",
     **dict.fromkeys(("RemoteBatchEnv", "RemoteEnv", "RemoteTurnEnv"), "client"),
     **dict.fromkeys(("ServerError", "ServerUnreachable", "SessionLost"), "http_client"),
 }
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of the server.
-
-    Raises:
-        ValueError: a number out of range.
-    """
-
-    max_memory: int = setting(2**31, "bytes that all open sessions may come to hold", low=1, unit="bytes")
-    session_ttl: float = setting(
-        900.0, "seconds without a request after which a session is closed", above=0, unit="seconds"
-    )
-    max_body: int = setting(2**18, "bytes of a request's body", low=1, unit="bytes")
-    max_reply: int = setting(2**18, "characters of all replies of an episode", low=1)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def __getattr__(name: str) -> Any:

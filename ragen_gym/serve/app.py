@@ -20,7 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragen_gym import __version__
 from ragen_gym.games.registry import TABLE, GameSpec
-from ragen_gym.serve import Limits, schemas
+from ragen_gym.render.png import encode_png
+from ragen_gym.serve import schemas
+from ragen_gym.serve.limits import Limits
 from ragen_gym.serve.schemas import STATUS, RequestError
 from ragen_gym.serve.service import Service, encode
 
@@ -90,19 +92,19 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
 @router.post("/sessions/{session}/step")
 async def step(request: Request, session: SessionId, body: schemas.StepRequest) -> Response:
     """Play one move, or one in every environment of a batch; of grain step."""
-    return _json(await _service(request).step(session, body.action))
+    return _json(await _service(request).ask(session, lambda env: env.step(body.action), light=True))
 
 
 @router.post("/sessions/{session}/turn")
 async def turn(request: Request, session: SessionId, body: schemas.TurnRequest) -> Response:
     """Take a language model's whole reply; of grain turn."""
-    return _json(await _service(request).turn(session, body.reply))
+    return _json(await _service(request).ask(session, lambda env: env.turn(body.reply), light=True))
 
 
 @router.post("/sessions/{session}/reset")
 async def reset(request: Request, session: SessionId, body: schemas.ResetRequest) -> Response:
     """Start an episode: of a seed, on a level, or the next one."""
-    return _json(await _service(request).reset(session, body))
+    return _json(await _service(request).ask(session, lambda env: env.reset(body)))
 
 
 @router.post("/sessions", status_code=201)
@@ -124,7 +126,8 @@ async def render(
     index: Annotated[int, Query(ge=0, lt=2**31, description="Which environment of a batch.")] = 0,
 ) -> Response:
     """The board as a picture; for sessions made with ``render``."""
-    return Response(await _service(request).picture(session, index), media_type="image/png")
+    picture = await _service(request).ask(session, lambda env: env.pixels(index), write=encode_png)
+    return Response(picture, media_type="image/png")
 
 
 @router.delete("/sessions/{session}", status_code=204)

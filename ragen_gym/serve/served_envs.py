@@ -52,6 +52,14 @@ class ServedEnv:
         self._reset_once = self.playing = True
         return answer
 
+    def step(self, action: int | list[int]) -> Json:
+        """Play one move, or one in every environment."""
+        raise RequestError("wrong_grain", "this session takes replies: create one with grain='step' for moves.")
+
+    def turn(self, reply: str) -> Json:
+        """Take a reply."""
+        raise RequestError("wrong_grain", "this session takes moves: create one with grain='turn' for replies.")
+
     def state(self) -> Json:
         """Boards and levels as texts, none before the first reset."""
         boards, levels = self._boards_and_levels() if self._reset_once else ([], [])
@@ -123,8 +131,7 @@ class ServedSingle(ServedEnv):
 class ServedStep(ServedSingle):
     """Single moves: ``gymnasium.make`` of the spec's id."""
 
-    def step(self, action: int | list[int]) -> Json:
-        """Play one move."""
+    def step(self, action: int | list[int]) -> Json:  # noqa: D102
         if isinstance(action, list):
             raise RequestError("bad_value", "this session is one environment: give one action.")
         if not self.playing:
@@ -150,8 +157,7 @@ class ServedTurn(ServedSingle):
             "budgets": {**asdict(self.env.config), **lowered},  # a short game lowers them
         }
 
-    def turn(self, reply: str) -> Json:
-        """Take a reply."""
+    def turn(self, reply: str) -> Json:  # noqa: D102
         characters = self._characters + len(reply)
         if self.playing and characters > self._max_reply:
             raise RequestError(
@@ -188,9 +194,8 @@ class ServedBatch(ServedEnv):
         super().__init__(env)
         self.num_envs, self.slow = env.num_envs, env.num_envs > _QUICK_ENVS
 
-    def step(self, actions: int | list[int]) -> Json:
-        """Play one move in every environment."""
-        given = [actions] if isinstance(actions, int) else actions
+    def step(self, action: int | list[int]) -> Json:  # noqa: D102
+        given = [action] if isinstance(action, int) else action
         with library_errors():
             moves = np.array(given, dtype=object if any(abs(a) >= 2**62 for a in given) else np.int64)
             observations, rewards, terminated, truncated, infos = self.env.unwrapped.step(moves)

@@ -13,8 +13,8 @@ from threading import Thread
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from ragen_gym.serve import Limits
 from ragen_gym.serve.app import create_app, is_loopback
+from ragen_gym.serve.limits import Limits
 from ragen_gym.serve.schemas import RequestError
 
 __all__ = ["LEAST_TOKEN", "allow_many_files", "bound_socket", "check_token", "run", "serving", "url_of"]

@@ -1,9 +1,10 @@
-"""The operations of the server on its sessions, carried out in threads where they may take long."""
+"""The open sessions, and what is done with them, in threads where it may take long."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -16,12 +17,11 @@ from ragen_gym.core.turn_config import turn_config
 from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import TABLE, GameSpec, build_game, find
 from ragen_gym.render.png import encode_png
-from ragen_gym.serve import Limits
-from ragen_gym.serve.schemas import CreateRequest, RequestError, ResetRequest, library_errors
-from ragen_gym.serve.served_envs import ServedBatch, ServedStep, ServedTurn, make_env
-from ragen_gym.serve.sessions import Session, SessionStore, session_bytes
+from ragen_gym.serve.limits import Limits, session_bytes
+from ragen_gym.serve.schemas import CreateRequest, RequestError, library_errors
+from ragen_gym.serve.served_envs import ServedEnv, ServedTurn, make_env
 
-__all__ = ["Service", "encode"]
+__all__ = ["Service", "Session", "SessionStore", "encode"]
 
 T = TypeVar("T")
 
@@ -34,6 +34,103 @@ _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 def encode(answer: Any) -> bytes:
     """JSON in ASCII, so that even a lone surrogate can be sent back."""
     return _encoder.encode(answer).encode()
+
+
+class Session:
+    """One environment or batch."""
+
+    def __init__(self, env_id: str, env: ServedEnv, size: int) -> None:
+        self.id = f"{np.random.SeedSequence().entropy:032x}"  # 128 random bits; whoever knows them plays the session
+        self.env_id, self.env = env_id, env
+        self.size = size  # bytes that it may come to hold
+        self.lock = asyncio.Lock()  # held while a request is being carried out
+        self.used = 0.0  # the clock at the last request
+
+
+class SessionStore:
+    """All open sessions, the longest unused first.
+
+    Memory is taken before an environment is made, so that requests that arrive together cannot exceed the limits.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        self._limits, self._clock = limits, clock
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._taken = 0  # bytes
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def take(self, size: int) -> None:
+        """Take memory for a session that is about to be made.
+
+        Raises:
+            RequestError: there is not enough left.
+        """
+        self.expire()
+        most = self._limits.max_memory
+        if size > most:
+            raise RequestError(
+                "too_large",
+                f"this session may come to hold {size} bytes, and this server keeps {most} for all: ask for a smaller "
+                "board, fewer environments or turns, or smaller pictures.",
+            )
+        if self._taken + size > most:
+            raise RequestError(
+                "full",
+                f"this server keeps {most} bytes for all sessions; {self._taken} are taken, and this session may need "
+                f"{size}: close some, or wait; a session that is not used for {self._limits.session_ttl:g} seconds is "
+                "closed.",
+            )
+        self._taken += size
+
+    def give_back(self, size: int) -> None:
+        """Give the memory back of a session that was not made, or is closed."""
+        self._taken -= size
+
+    def put(self, session: Session) -> None:
+        """Open a session whose memory is taken."""
+        session.used = self._clock()
+        self._sessions[session.id] = session
+
+    def get(self, session_id: str) -> Session:
+        """The session of that id, which counts as used.
+
+        Raises:
+            RequestError: there is none.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or self._expired(session):
+            raise RequestError(
+                "unknown_session",
+                "there is no such session: it was closed, it was not used for "
+                f"{self._limits.session_ttl:g} seconds, or the server was restarted; create another one.",
+            )
+        session.used = self._clock()
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def close(self, session: Session) -> None:
+        """Close an open session."""
+        del self._sessions[session.id]
+        self.give_back(session.size)
+        session.env.close()
+
+    def expire(self) -> None:
+        """Close the sessions that were not used for long."""
+        for session in list(self._sessions.values()):
+            if self._expired(session):
+                self.close(session)
+            elif not session.lock.locked():
+                break  # those behind it were used later
+
+    def close_all(self) -> None:
+        """Close every session."""
+        for session in list(self._sessions.values()):
+            self.close(session)
+
+    def _expired(self, session: Session) -> bool:
+        return not session.lock.locked() and self._clock() - session.used > self._limits.session_ttl
 
 
 class Service:
@@ -72,49 +169,34 @@ class Service:
         self.store.put(session)
         return answer
 
-    async def step(self, session_id: str, action: int | list[int]) -> bytes:
-        """Play a move, or one in every environment of a batch; the answer as JSON."""
-        env = self.store.get(session_id).env
-        if not isinstance(env, ServedStep | ServedBatch):
-            raise RequestError("wrong_grain", "this session takes replies: create one with grain='step' for moves.")
-        return await self.ask(session_id, lambda: env.step(action), light=not env.slow)
-
-    async def turn(self, session_id: str, reply: str) -> bytes:
-        """Take a reply; the answer as JSON."""
-        env = self.store.get(session_id).env
-        if not isinstance(env, ServedTurn):
-            raise RequestError("wrong_grain", "this session takes moves: create one with grain='turn' for replies.")
-        return await self.ask(session_id, lambda: env.turn(reply), light=not env.slow)
-
-    async def reset(self, session_id: str, request: ResetRequest) -> bytes:
-        """Start an episode, or one in every environment of a batch; the answer as JSON."""
-        env = self.store.get(session_id).env
-        return await self.ask(session_id, lambda: env.reset(request))
-
-    async def state(self, session_id: str) -> bytes:
-        """A session as it stands, as JSON."""
-        session = self.store.get(session_id)
-        return await self.ask(session_id, lambda: {**self._named(session), **session.env.state()})
-
-    async def ask(self, session_id: str, call: Callable[[], Any], *, light: bool = False) -> bytes:
-        """Carry out a call for a session, in a thread unless it is ``light``; the answer as JSON.
+    async def ask(
+        self,
+        session_id: str,
+        call: Callable[[ServedEnv], Any],
+        *,
+        light: bool = False,
+        write: Callable[[Any], bytes] = encode,
+    ) -> bytes:
+        """The answer of a session's environment as JSON or a PNG, made in a thread unless it is ``light``.
 
         Raises:
             RequestError: there is no such session, or a value is not allowed.
         """
         session = self.store.get(session_id)
+        threads = self._pictures if write is encode_png else self._levels
         async with session.lock:  # one request of a session at a time
             self.store.get(session_id)  # the request before may have closed it
-            answer = encode(call()) if light else await self._in_thread(lambda: encode(call()))
+            if light and not session.env.slow:
+                answer = write(call(session.env))
+            else:
+                answer = await self._in_thread(lambda: write(call(session.env)), threads)
             self.store.get(session_id)  # it was in use until now
             return answer
 
-    async def picture(self, session_id: str, index: int) -> bytes:
-        """A PNG of the board of an environment of a session."""
-        session = self.store.get(session_id)
-        async with session.lock:
-            self.store.get(session_id)
-            return await self._in_thread(lambda: encode_png(session.env.pixels(index)), self._pictures)
+    async def state(self, session_id: str) -> bytes:
+        """A session as it stands, as JSON."""
+        named = self._named(self.store.get(session_id))
+        return await self.ask(session_id, lambda env: {**named, **env.state()})
 
     async def close(self, session_id: str) -> None:
         """Close a session, after the requests that came before."""

@@ -18,11 +18,11 @@ from ragen_gym.games.registry import TABLE, GameSpec, build_game
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.serve import Limits, RemoteEnv, ServerError, serving
 from ragen_gym.serve.app import is_loopback
+from ragen_gym.serve.limits import session_bytes
 from ragen_gym.serve.schemas import CreateRequest, RequestError, ResetRequest
 from ragen_gym.serve.served_envs import ServedBatch, ServedSingle, ServedStep, ServedTurn, make_env
 from ragen_gym.serve.server import check_token
-from ragen_gym.serve.service import Service
-from ragen_gym.serve.sessions import Session, SessionStore, session_bytes
+from ragen_gym.serve.service import Service, Session, SessionStore
 
 LAKE = {"env": "FrozenLake"}
 
@@ -91,8 +91,8 @@ def test_a_session_is_in_use_until_its_request_is_answered() -> None:
         service = Service(Limits(session_ttl=0.5))
         async with service.running():
             session = opened(service.store)
-            await service.ask(session.id, lambda: time.sleep(0.6))
-            return await service.ask(session.id, lambda: "played")
+            await service.ask(session.id, lambda _: time.sleep(0.6))
+            return await service.ask(session.id, lambda _: "played")
 
     assert asyncio.run(played()) == b'"played"'
 
@@ -177,15 +177,15 @@ def test_a_session_is_closed_between_requests() -> None:
         service = Service(Limits())
         async with service.running():
             first, second = opened(service.store), opened(service.store)
-            asked = [asyncio.create_task(service.ask(first.id, lambda: slow(first.env))) for _ in range(2)]
+            asked = [asyncio.create_task(service.ask(first.id, slow)) for _ in range(2)]
             await asyncio.sleep(0.02)
-            behind = [asyncio.create_task(each) for each in (service.close(first.id), service.picture(first.id, 0))]
+            behind = [asyncio.create_task(each) for each in (service.close(first.id), service.state(first.id))]
             answers = await asyncio.gather(*asked, *behind, return_exceptions=True)
             assert answers[:3] == [b'"played"', b'"played"', None]
             assert isinstance(answers[3], RequestError)
             assert answers[3].code == "unknown_session"
             assert first.env.closed  # type: ignore[attr-defined]
-            cancelled = asyncio.create_task(service.ask(second.id, lambda: slow(second.env)))
+            cancelled = asyncio.create_task(service.ask(second.id, slow))
             await asyncio.sleep(0.02)
             cancelled.cancel()
         assert second.env.closed  # type: ignore[attr-defined]

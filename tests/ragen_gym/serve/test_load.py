@@ -100,6 +100,6 @@ def test_replies_that_take_long_to_read_hold_up_nobody(thread: str, options: dic
         env = service.store.get(session).env
         assert isinstance(env, ServedTurn)
         env.turn = lambda reply: {"thread": threading.current_thread().name}  # type: ignore[method-assign]
-        return str(await service.turn(session, "Up"))
+        return str(await service.ask(session, lambda env: env.turn("Up"), light=True))
 
     assert thread in asyncio.run(thread_of_a_turn())
