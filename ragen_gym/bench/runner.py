@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun, plain_dict
-from ragen_gym.bench.episode import play_episode
+from ragen_gym.bench.episode import absorb_cancellation, play_episode
 from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_replies, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder, code_versions
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder, code_versions
 from ragen_gym.bench.suites import Split, Suite
-from ragen_gym.bench.timeouts import absorb_cancellation
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure, describe_error, shown_safely
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.seen import read_seen

@@ -34,8 +34,7 @@ from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.report.tables import above_optimal
 from ragen_gym.bench.rescore import Rescoring
-from ragen_gym.bench.results import BenchResults
-from ragen_gym.bench.results_folder import RUN_ENTRIES, SESSION_ENTRIES, code_versions
+from ragen_gym.bench.results import RUN_ENTRIES, SESSION_ENTRIES, BenchResults, code_versions
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Suite, load_suite, noise_seed
 from ragen_gym.core.failures import Failure

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.cli import bench_leaderboard, bench_replays, bench_scores
+from ragen_gym.cli import bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, named_values, print_json
 from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
 from ragen_gym.core.seen import read_seen
@@ -66,7 +66,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_run(group)
     bench_scores.add(group)
     bench_replays.add(group)
-    bench_leaderboard.add(group)
 
 
 def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -146,7 +145,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     try:
         from ragen_gym.bench.episode_plan import Timeouts
-        from ragen_gym.bench.results_folder import ResultsFolder
+        from ragen_gym.bench.results import ResultsFolder
         from ragen_gym.bench.runner import RunProgress, run_suite
         from ragen_gym.bench.suites import load_suite
         from ragen_gym.core.stats import check_scipy
@@ -179,8 +178,7 @@ def _report_outcome(
     suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: RunOutcome
 ) -> int:
     """Score what the folder holds now, and print the summary and the failures."""
-    from ragen_gym.bench.results import load_results
-    from ragen_gym.bench.results_folder import ResultsFolder
+    from ragen_gym.bench.results import ResultsFolder, load_results
     from ragen_gym.bench.score import score_results
 
     folder = ResultsFolder(arguments.out)

@@ -214,8 +214,7 @@ def _about_split(split: Split) -> dict[str, Any]:
 
 
 def _score(arguments: argparse.Namespace) -> int:
-    from ragen_gym.bench.results import load_results
-    from ragen_gym.bench.results_folder import ResultsFolder
+    from ragen_gym.bench.results import ResultsFolder, load_results
     from ragen_gym.bench.score import score_results
     from ragen_gym.core.seen import read_seen
 

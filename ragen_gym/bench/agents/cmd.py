@@ -37,8 +37,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.agents.pictures import as_png
+from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, as_png
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.validation import check_number
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.suites import SUITES, task_env
-from ragen_gym.bench.suites.problems import Problem, draw_problems, write_problems
-from ragen_gym.bench.suites.table import SUITE_FILE, env_options, read_table
+from ragen_gym.bench.suites.table import SUITE_FILE, Problem, draw_problems, env_options, read_table, write_problems
 from ragen_gym.core.levels import Level, write_levels
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.episode_stream import distinct_boards

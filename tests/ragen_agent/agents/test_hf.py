@@ -27,7 +27,7 @@ from ragen_agent.agents import hf
 from ragen_gym.bench.agent import AgentFailure, Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main

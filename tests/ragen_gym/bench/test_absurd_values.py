@@ -12,7 +12,7 @@ import pytest
 
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.episode_plan import RunOptions
-from ragen_gym.bench.results_folder import ResultsFolder, read_records
+from ragen_gym.bench.results import ResultsFolder, read_records
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main

@@ -27,7 +27,7 @@ from ragen_gym.bench.agent import AgentFailure, Answer, ReplyAgent, StepAgent, S
 from ragen_gym.bench.agents import KINDS, make_agent, settings_of
 from ragen_gym.bench.episode_plan import Prices, RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder
 from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import build_parser, main

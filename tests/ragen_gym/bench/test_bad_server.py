@@ -17,15 +17,13 @@ import pytest
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Task
 from ragen_gym.bench.agents import make_agent
-from ragen_gym.bench.agents import rate_limit as pace
+from ragen_gym.bench.agents import openai as pace
 from ragen_gym.bench.agents.chat_answers import ProviderError, Trouble, is_overflow, trouble_of
-from ragen_gym.bench.agents.openai import OpenAIAgent
-from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
+from ragen_gym.bench.agents.openai import OpenAIAgent, RequestPacer, backoff, retry_after
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.report.tables import markdown_tables, overflowed
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import Suite, load_suite

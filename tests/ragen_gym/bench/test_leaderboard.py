@@ -15,8 +15,7 @@ import pytest
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.report.leaderboard import SUBMISSION_FILE, find_submissions, judge, page
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite

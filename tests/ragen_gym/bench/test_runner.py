@@ -29,8 +29,7 @@ from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.agents.python import PythonAgent
 from ragen_gym.bench.episode_plan import Prices, RunOptions, Timeouts, episode_key, identity, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder, read_records
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results, read_records
 from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.suites import Suite, load_suite
 from ragen_gym.bench.verify import verify

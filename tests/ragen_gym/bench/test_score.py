@@ -19,8 +19,7 @@ from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.compare import compare
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.report import tables
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results
 from ragen_gym.bench.score import score, score_results
 from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite, noise_seed
 from ragen_gym.bench.verify import EXIT_CODES, verify
