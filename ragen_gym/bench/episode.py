@@ -17,15 +17,15 @@ import asyncio
 import operator
 import reprlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from inspect import isawaitable, iscoroutine
+from inspect import isawaitable
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from ragen_gym.bench.agent import AgentFailure, Answer, ReplyAgent, StepAgent, StopRun, Task, plain_dict
 from ragen_gym.bench.agents.builtin import OracleAgent, RandomAgent
-from ragen_gym.bench.episode_plan import MAX_REPLY, PlannedEpisode, Prices, Timeouts
+from ragen_gym.bench.episode_plan import PlannedEpisode, Prices, Timeouts
 from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
 from ragen_gym.bench.suites import Split
 from ragen_gym.core.failures import Failure, describe_error, failure_from, shown_safely
@@ -37,8 +37,10 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["AgentCaller", "EpisodeFailed", "absorb_cancellation", "play_episode"]
+__all__ = ["MAX_REPLY", "AgentCaller", "EpisodeFailed", "absorb_cancellation", "play_episode"]
 
+#: Characters to which a longer reply, or its reasoning, is cut; the finish reason is then "max_reply".
+MAX_REPLY = 2**18
 _LONGEST_DETAIL = 2000
 _CANCELLED = "the agent's own task was cancelled"
 
@@ -83,15 +85,8 @@ class AgentCaller:
     async def _call(self, method: Any, arguments: tuple[Any, ...]) -> Any:
         try:
             answer = method(*arguments)
-            if iscoroutine(answer):
-                try:
-                    first = answer.send(None)  # up to its first wait, or to its end
-                except StopIteration as done:
-                    answer = done.value
-                else:
-                    return await self._wait(_StartedCoroutine(answer, first))
-            elif isawaitable(answer):
-                return await self._wait(answer)
+            if isawaitable(answer):
+                answer = await self._wait(answer)
             # What does not wait cannot be interrupted, but its episode can be ended.
             if self.timeouts.episode is not None and time.perf_counter() - self.began > self.timeouts.episode:
                 raise TimeoutError
@@ -155,31 +150,6 @@ async def absorb_cancellation(ending: Callable[[], bool]) -> None:
         raise asyncio.CancelledError
 
 
-class _StartedCoroutine:
-    """The rest of a coroutine that has been run up to its first wait; agents that never wait need no timeout context.
-
-    Args:
-        coroutine: what has been run.
-        waits_for: what it waits for.
-    """
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> None:
-        self.coroutine, self.waits_for = coroutine, waits_for
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        waits_for = self.waits_for
-        try:
-            while True:
-                try:
-                    sent = yield waits_for
-                except BaseException as error:
-                    waits_for = self.coroutine.throw(error)
-                else:
-                    waits_for = self.coroutine.send(sent)
-        except StopIteration as done:
-            return done.value
-
-
 async def play_episode(
     agent: ReplyAgent | StepAgent,
     env: TurnEnv | TaskEnv,
@@ -187,7 +157,6 @@ async def play_episode(
     timeouts: Timeouts,
     prices: Prices | None = None,
     extra: dict[str, Any] | None = None,
-    max_reply: int = MAX_REPLY,
     ending: Callable[[], bool] = lambda: True,
 ) -> EpisodeRecord:
     """Play one episode to its end or its failure.
@@ -199,14 +168,13 @@ async def play_episode(
         timeouts: how long the agent may take.
         prices: for the record's cost.
         extra: the record's ``extra``.
-        max_reply: characters to which a longer reply is cut, and its reasoning; see ``RunOptions``.
         ending: whether a cancellation of the task is the caller's; one that is not is the agent's error.
 
     Raises:
         StopRun: the agent ends the run.
         asyncio.CancelledError: the caller's task was cancelled.
     """
-    episode = _Episode(agent, env, planned, AgentCaller(agent, timeouts, ending), max_reply)
+    episode = _Episode(agent, env, planned, AgentCaller(agent, timeouts, ending))
     failure, detail = None, ""
     try:
         if episode.replies:
@@ -250,10 +218,8 @@ async def play_episode(
 class _Episode:
     """Record of an episode so far."""
 
-    def __init__(
-        self, agent: Any, env: TurnEnv | TaskEnv, planned: PlannedEpisode, calls: AgentCaller, max_reply: int
-    ) -> None:
-        self.agent, self.env, self.planned, self.max_reply = agent, env, planned, max_reply
+    def __init__(self, agent: Any, env: TurnEnv | TaskEnv, planned: PlannedEpisode, calls: AgentCaller) -> None:
+        self.agent, self.env, self.planned = agent, env, planned
         self.replies = hasattr(agent, "reply") or isinstance(env, TaskEnv)
         self.turns: list[TurnRecord] = []
         self.success = self.terminated = self.truncated = False
@@ -291,8 +257,8 @@ class _Episode:
             if not getattr(self.agent, "whole_replies", False):
                 whole = whole_reply(answer.text, reasoning=answer.reasoning, think=self.env.config.think)
                 answer = replace(answer, text=whole)
-            if max(len(answer.text), len(answer.reasoning or "")) > self.max_reply:
-                cut = answer.text[: self.max_reply], answer.reasoning and answer.reasoning[: self.max_reply]
+            if max(len(answer.text), len(answer.reasoning or "")) > MAX_REPLY:
+                cut = answer.text[:MAX_REPLY], answer.reasoning and answer.reasoning[:MAX_REPLY]
                 answer = replace(answer, text=cut[0], reasoning=cut[1], finish_reason="max_reply")
             text, reasoning = replace_surrogates(answer.text), answer.reasoning and replace_surrogates(answer.reasoning)
             _, reward, self.terminated, self.truncated, info = self._step(self.env.step, text)

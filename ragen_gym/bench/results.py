@@ -46,6 +46,7 @@ __all__ = [
     "last_records",
     "load_results",
     "load_several",
+    "parse_json",
     "read_attempts",
     "read_records",
 ]
@@ -77,11 +78,15 @@ def read_attempts(path: Path) -> list[EpisodeRecord]:
 
 
 def _read_record(line: bytes) -> EpisodeRecord:
-    return EpisodeRecord.from_dict(json.loads(line, object_pairs_hook=_once))
+    return EpisodeRecord.from_dict(parse_json(line))
+
+
+def parse_json(text: bytes) -> Any:
+    """A JSON value; a ValueError where a name is there twice: readers differ in which of the values they take."""
+    return json.loads(text, object_pairs_hook=_once)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object in JSON; a ValueError where a name is there twice: readers differ in which of the values they take."""
     table = dict(pairs)
     if len(table) < len(pairs):
         names = [name for name, _ in pairs]
@@ -140,7 +145,7 @@ class ResultsFolder:
     def parsed(self, text: bytes) -> dict[str, Any]:
         """Content of a ``run.json`` with this text; raises as ``info`` does."""
         try:
-            info: dict[str, Any] = json.loads(text)
+            info: dict[str, Any] = parse_json(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self._run} is not JSON: {error}.") from error
         try:
@@ -363,7 +368,6 @@ class BenchResults:
     agent: str  # who played it
     records: tuple[EpisodeRecord, ...]  # the episodes, the last of each key
     retried: tuple[EpisodeRecord, ...] = ()  # earlier records of the same keys, in the order of the file
-    info_json: bytes = b"{}"  # ``run.json``
     summary_json: bytes | None = None  # ``summary.json``; None where there is none
     seen: frozenset[int] | None = None  # families of levels that the agent saw in training; None where nobody knows
     #: what the file of that record is and what ``run.json`` says, where they differ: the record is then not known
@@ -419,7 +423,6 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
         agent=info["agent"],
         records=tuple(records),
         retried=tuple(record for record in attempts if id(record) not in last),
-        info_json=text,
         summary_json=summary,
         seen=seen,
         seen_differs=seen_differs,

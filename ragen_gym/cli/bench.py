@@ -70,7 +70,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from ragen_gym.bench.agents import KINDS
-    from ragen_gym.bench.episode_plan import MAX_REPLY
 
     forms = {f"{name}:{kind.target}" if kind.target else name: kind.about for name, kind in KINDS.items()}
     width = max(map(len, forms))
@@ -92,13 +91,6 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--timeout", type=float, metavar="S", help=f"seconds for an answer (default: {_TIMEOUT})")
     parser.add_argument(
         "--episode-timeout", type=float, default=1800, metavar="S", help="seconds for an episode (default: 1800)"
-    )
-    parser.add_argument(
-        "--max-reply",
-        type=int,
-        default=MAX_REPLY,
-        metavar="N",
-        help=f"characters to which a longer reply is cut, marked in its record (default: {MAX_REPLY})",
     )
     parser.add_argument(
         "--seen", type=Path, metavar="FILE", help=f"{bench_scores.SEEN_HELP}; added to what hf:RUN/checkpoint has"
@@ -229,7 +221,6 @@ def _request(arguments: argparse.Namespace) -> RunOptions:
         concurrency=32 if arguments.concurrency is None else arguments.concurrency,
         timeouts=Timeouts(_TIMEOUT if arguments.timeout is None else arguments.timeout, arguments.episode_timeout),
         prices=prices,
-        max_reply=arguments.max_reply,
     )
 
 

@@ -26,7 +26,7 @@ an earlier page is replaced.
 examples:
   ragen-gym bench report runs/qwen
   ragen-gym bench report runs/new runs/old runs/random --out comparison.html
-  ragen-gym bench report runs/new runs/old --csv > scores.csv
+  ragen-gym bench report runs/new runs/old --markdown
 """
 
 _VERIFY_EXAMPLES = """\
@@ -102,7 +102,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--megabytes", type=float, default=20.0, metavar="N", help="the most that episodes take (default: 20)"
     )
     tables = report.add_mutually_exclusive_group()
-    for name, what in (("markdown", "Markdown"), ("csv", "CSV"), ("json", "JSON")):
+    for name, what in (("markdown", "Markdown"), ("json", "JSON")):
         tables.add_argument(f"--{name}", action="store_true", help=f"print the scores as {what} instead of a page")
     verify = add_command(
         commands, "verify", "replay a run, and check that its files are right", _verify, _VERIFY_EXAMPLES
@@ -153,13 +153,13 @@ def _report(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.compare import compare_results
     from ragen_gym.bench.losses import losses_by_split
     from ragen_gym.bench.replay import Replayer
-    from ragen_gym.bench.report import tables
     from ragen_gym.bench.report.benchmark_page import page
     from ragen_gym.bench.report.html_page import is_page
+    from ragen_gym.bench.report.tables import markdown_tables
     from ragen_gym.bench.results import load_several
     from ragen_gym.bench.score import score_results
 
-    printing = next((form for form in ("markdown", "csv", "json") if getattr(arguments, form)), None)
+    printing = next((form for form in ("markdown", "json") if getattr(arguments, form)), None)
     if printing and arguments.out:
         raise ValueError(f"--out is for the page: leave it out with --{printing}, and redirect what is printed.")
     out: Path = arguments.out or arguments.runs[0] / "report.html"
@@ -172,8 +172,8 @@ def _report(arguments: argparse.Namespace) -> int:
         if not run.records:
             raise ValueError(f"{run.path} holds no episode yet: run it first.")
     summaries = [score_results(run) for run in runs]
-    if arguments.markdown or arguments.csv:
-        print(tables.markdown_tables(summaries) if arguments.markdown else tables.csv_table(summaries), end="")
+    if arguments.markdown:
+        print(markdown_tables(summaries), end="")
         return 0
     with progress_bar("comparisons", len(runs) - 1) as bar:
         comparisons = []

@@ -11,9 +11,7 @@ The problems of a text task are those of the seeds from ``seed`` on, in its ``en
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import cycle, islice
 from os.path import realpath
 from pathlib import Path
@@ -28,7 +26,7 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import load_task
 
-__all__ = ["freeze", "frozen_levels", "main", "recipes", "write_frozen"]
+__all__ = ["freeze", "frozen_levels", "recipes", "write_frozen"]
 
 
 def recipes(suite: Path) -> dict[Path, dict[str, Any]]:
@@ -108,15 +106,6 @@ def _of_other_families(game: Game, boards: Iterable[bytes]) -> Iterator[bytes]:
             yield board
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the files of the suites; 0."""
-    parser = argparse.ArgumentParser(description="Write the level files of suites, from their tables.")
-    parser.add_argument("suites", nargs="*", type=Path, metavar="SUITE", help="folders (default: the package's)")
-    for suite in parser.parse_args(argv).suites or SUITES.values():
-        freeze(suite)
-    return 0
-
-
 def freeze(suite: Path) -> None:
     """Write the files of a suite, and say which.
 
@@ -130,4 +119,5 @@ def freeze(suite: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    for folder in SUITES.values():
+        freeze(folder)

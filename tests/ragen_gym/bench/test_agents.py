@@ -468,16 +468,6 @@ def test_a_program_that_fails_costs_its_episode(way: str, kind: str, failure: Fa
     assert all(process._process.returncode is not None for process in agent._processes)
 
 
-@pytest.mark.parametrize(("way", "failed"), [("stranger", [1]), ("stranger always", [*range(8)])])
-def test_an_answer_to_no_question_costs_no_other_episode(way: str, failed: list[int], here: Path) -> None:
-    began = time.monotonic()
-    _, records = play(program(here, way), here / "run", "sokoban", concurrency=8, timeouts=Timeouts(request=60))
-    assert sorted(record.index for record in records if record.failure) == failed
-    assert {record.failure for record in records if record.failure} == {Failure.AGENT_ERROR}
-    assert all("which no question has" in record.detail for record in records if record.failure)
-    assert time.monotonic() - began < 50
-
-
 def test_a_program_that_always_crashes_is_not_started_for_ever(here: Path) -> None:
     agent = program(here, "crash always", restarts=2)
     outcome, records = play(agent, here / "run", "sokoban", concurrency=1)

@@ -307,7 +307,6 @@ def raising(error: BaseException) -> Callable[[Sequence[Any], Task], Any]:
             r"ZeroDivisionError: by zero \(test_runner.py:\d+",
         ),
         (raising(SystemExit(3)), Failure.AGENT_ERROR, "SystemExit: 3"),
-        (raising(RecursionError()), Failure.AGENT_ERROR, "RecursionError"),
         (raising(TimeoutError("the model sleeps")), Failure.TIMEOUT, "^the model sleeps$"),
         (raising(AgentFailure(Failure.CONTEXT_OVERFLOW, "full")), Failure.CONTEXT_OVERFLOW, "^full$"),
         (lambda messages, task: hang(), Failure.TIMEOUT, "no answer within 0.05 s"),
@@ -448,13 +447,6 @@ def test_tokens_cost_what_they_cost(tmp_path: Path) -> None:
     assert second.cost is None
 
 
-def test_half_a_character_is_replaced(tmp_path: Path) -> None:
-    text = "<think>\ud83d \u2028 \x00 é</think><answer>Up</answer>"
-    play(Scripted(lambda messages, task: text), tmp_path / "run", limit=1, splits=("bandit",))
-    (record,) = records_in(tmp_path / "run")
-    assert record.turns[0].reply == text.replace("\ud83d", "\ufffd")
-
-
 # The folder
 
 
@@ -554,27 +546,24 @@ def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
     assert read_records(path) == [record("b"), record("a")]
 
 
-@pytest.mark.parametrize("line", ['{"key": ', "[]", '{"key": "a"}', "\xff"])
-def test_a_broken_line_in_the_middle_is_an_error(line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"key": ', ""),
+        (b"[]", ""),
+        (b'{"key": "a"}', ""),
+        (b"\xff", ""),
+        (b'{"key": "a", "key": "b"}', "is there twice"),
+    ],
+)
+def test_a_broken_line_in_the_middle_is_an_error(line: bytes, said: str, tmp_path: Path) -> None:
     folder = begun(tmp_path)
     path = folder.episodes
     with EpisodeLog(folder) as log:
         log.append(record("a"))
-    path.write_bytes(line.encode("latin-1") + b"\n" + path.read_bytes())
-    with pytest.raises(ValueError, match=r"episodes.jsonl, line 1, .*; remove that line"):
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    with pytest.raises(ValueError, match=rf"episodes.jsonl, line 1, .*{said}.*; remove that line"):
         read_records(path)
-
-
-@pytest.mark.parametrize("field", [b'"success": true', b'"turns": []'])
-def test_a_record_with_a_field_twice_is_none(field: bytes, tmp_path: Path) -> None:
-    """Readers differ in which of the two they take."""
-    folder = begun(tmp_path)
-    with EpisodeLog(folder) as log:
-        log.append(record("a"))
-    whole = folder.episodes.read_bytes()
-    folder.episodes.write_bytes(whole.replace(b"{", b"{" + field + b", ", 1) + whole)
-    with pytest.raises(ValueError, match=r"episodes.jsonl, line 1, .* is there twice; remove that line"):
-        read_records(folder.episodes)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

@@ -195,10 +195,6 @@ def copied(lines: Lines) -> None:
     lines.append(lines[first(lines, lambda line: bool(line["success"]))])
 
 
-def swapped_seeds(lines: Lines) -> None:
-    lines[1]["noise_seed"], lines[2]["noise_seed"] = lines[2]["noise_seed"], lines[1]["noise_seed"]
-
-
 def swapped_places(lines: Lines) -> None:
     for name in ("index", "level_id", "noise_seed", "key"):
         lines[1][name], lines[2][name] = lines[2][name], lines[1][name]
@@ -207,10 +203,6 @@ def swapped_places(lines: Lines) -> None:
 def reward(lines: Lines) -> None:
     lines[0]["turns"][0]["reward"] += 1
     lines[0]["total_reward"] += 1
-
-
-def outcome(lines: Lines) -> None:
-    lines[first(lines, lambda line: not line["success"])]["success"] = True
 
 
 def another_session(lines: Lines) -> None:
@@ -225,7 +217,7 @@ def usage(lines: Lines) -> None:
     lines[0]["turns"][0]["completion_tokens"] = -1
 
 
-ATTACKS = (copied, swapped_seeds, swapped_places, reward, outcome, usage, another_session, no_session)
+ATTACKS = (copied, swapped_places, reward, usage, another_session, no_session)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -292,7 +284,7 @@ def test_changes_of_what_was_asked(
     assert run.verify(capsys)[0] == FALSE
 
 
-@pytest.mark.parametrize("name", ["split", "\x1b[2J"])
+@pytest.mark.parametrize("name", ["split", "\x1b[2J"])  # a value, and a field that no record has
 def test_escape_sequences_of_a_record_are_not_printed(name: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     lines = run.lines
     lines[5][name] = "\x1b[2J"
@@ -303,22 +295,12 @@ def test_escape_sequences_of_a_record_are_not_printed(name: str, run: Run, capsy
     assert "\x1b" not in said
 
 
-def test_an_unknown_field_of_a_record(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = run.lines
-    lines[5]["judged"] = "fair"
-    run.lines = lines
-    code, found = run.verify(capsys)
-    assert code == FALSE
-    assert "line 6" in str(found["differences"])
-
-
-def test_an_unknown_field_of_the_summary(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run.summary.write_text(json.dumps({**json.loads(run.summary.read_text()), "certified": True}))
-    assert run.verify(capsys)[0] == FALSE
-
-
 def forged_sentence(summary: dict[str, Any]) -> None:
     summary["splits"]["bandit"]["sentence"] = "This agent is above all others."
+
+
+def unknown_entry(summary: dict[str, Any]) -> None:
+    summary["certified"] = True
 
 
 def no_entries_on_what_was_asked(summary: dict[str, Any]) -> None:
@@ -327,7 +309,7 @@ def no_entries_on_what_was_asked(summary: dict[str, Any]) -> None:
             del entry[name]
 
 
-@pytest.mark.parametrize("attack", [forged_sentence, no_entries_on_what_was_asked])
+@pytest.mark.parametrize("attack", [forged_sentence, unknown_entry, no_entries_on_what_was_asked])
 def test_changes_of_the_summary(
     attack: Callable[[dict[str, Any]], None], run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -338,13 +320,16 @@ def test_changes_of_the_summary(
     assert (code, bool(found["summary"])) == (FALSE, True)
 
 
-@pytest.mark.parametrize(("name", "entry"), [("summary.json", '"overall": {}'), ("run.json", '"agent": "x"')])
-def test_an_entry_that_is_there_twice(name: str, entry: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "entry", "code"), [("summary.json", '"overall": {}', FALSE), ("run.json", '"agent": "x"', 2)]
+)
+def test_an_entry_that_is_there_twice(
+    name: str, entry: str, code: int, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = run.path / name
     path.write_text(path.read_text().replace("{", f"{{{entry},", 1))
-    code, found = run.verify(capsys)
-    assert code == FALSE
-    assert "there twice" in {each["claimed"] for each in [*found["differences"], *found["summary"]]}
+    assert main(["bench", "verify", str(run.path)]) == code
+    assert "is there twice" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(
