@@ -486,26 +486,6 @@ def test_a_torn_last_line_is_left_out_and_cut_off(
     assert path.read_bytes().count(b"\n") == len(kept) + 1
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("key", None), ("index", "1"), ("index", 1.0), ("rollout", True), ("noise_seed", None), ("success", 1),
-        ("total_reward", "1"), ("failure", "tired"), ("failure", 1), ("seconds", None), ("cost", "1"), ("extra", []),
-        ("turns", {}), ("turns", [1]), ("message", None), ("reply", 1), ("actions", None), ("actions", ["Up"]),
-        ("actions", [True]), ("reward", None), ("problem", 1), ("prompt_tokens", 1.5), ("retries", None),
-    ],
-)  # fmt: skip
-def test_a_field_of_another_type_is_no_record(name: str, wrong: Any, tmp_path: Path) -> None:
-    """A file may have been written by anyone, and whoever reads a record counts on the types."""
-    play(Scripted(), tmp_path / "run", splits=("frozen_lake",), limit=1)
-    record = json.loads((tmp_path / "run" / "episodes.jsonl").read_text().splitlines()[0])
-    assert EpisodeRecord.from_dict(record).turns
-    place = record if name in record else record["turns"][0]
-    place[name] = wrong
-    with pytest.raises(ValueError, match="not the record of an episode"):
-        EpisodeRecord.from_dict(record)
-
-
 def test_no_summary_outlives_the_episodes_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that is cut short leaves no score of other episodes behind, and the run holds."""
     monkeypatch.chdir(tmp_path)
