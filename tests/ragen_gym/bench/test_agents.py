@@ -556,7 +556,7 @@ def test_a_person_plays_in_the_terminal(
 ) -> None:
     typed = "Up || left\nsideways\n" + "1\n" * 8 + "q\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-    arguments = ["bench", "run", "--suite", "smoke", "--agent", "human", "--set", "player=Ada", "--out", "run"]
+    arguments = ["bench", "run", "--suite", "smoke", "--agent", "human", "--out", "run"]
     assert main([*arguments, "--split", "sokoban", "--limit", "2"]) == 1  # one is left to play
     said = capsys.readouterr()
     assert SPLITS["sokoban"].levels[0].text in said.out

@@ -75,12 +75,8 @@ def _summary(folder: Path) -> dict[str, Any]:
     return splits
 
 
-def no_text(folder: Path) -> None:
-    (folder / SUBMISSION_FILE).unlink()
-
-
-def no_summary(folder: Path) -> None:
-    (folder / "summary.json").unlink()
+def lacking(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
 
 
 def better(folder: Path) -> None:
@@ -95,15 +91,8 @@ def shorter(folder: Path) -> None:
     (folder / "episodes.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
 
 
-def text_of(text: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        (folder / SUBMISSION_FILE).write_text(text, encoding="utf-8")
-
-    return change
-
-
-def no_run(folder: Path) -> None:
-    (folder / "run.json").unlink()
+def text_of(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / SUBMISSION_FILE).write_text(text, encoding="utf-8")
 
 
 def own_suite(folder: Path) -> None:
@@ -116,11 +105,14 @@ def own_suite(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (no_text, "there is no submission.toml"),
-        (no_summary, "incomplete: there is no summary.json (ragen-gym bench score RUN --write writes it)."),
+        (lacking(SUBMISSION_FILE), "there is no submission.toml"),
+        (
+            lacking("summary.json"),
+            "incomplete: there is no summary.json (ragen-gym bench score RUN --write",
+        ),
         (better, "false: "),
         (shorter, "false: "),
-        (no_run, "no run.json"),
+        (lacking("run.json"), "no run.json"),
         (own_suite, "its suite, mine, is not one of this package."),
         (text_of("who = 3"), "who must be a text of 1 to 300 characters"),
         (text_of('who = "x"\nmodel = "y"'), "lacks 'settings'"),
@@ -132,7 +124,7 @@ def own_suite(folder: Path) -> None:
     ],
 )
 def test_what_is_refused_is_listed_with_the_reason(
-    submissions: Path, tmp_path: Path, change: Callable[[Path], None], reason: str
+    submissions: Path, tmp_path: Path, change: Callable[[Path], object], reason: str
 ) -> None:
     shutil.copytree(submissions / "a-random", tmp_path / "bad")
     shutil.copytree(submissions / "b-oracle", tmp_path / "good")

@@ -187,12 +187,8 @@ def test_nothing_is_left(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 # -- changing
 
 
-def first(lines: Lines, wanted: Callable[[dict[str, Any]], bool] = lambda line: True) -> int:
-    return next(place for place, line in enumerate(lines) if wanted(line))
-
-
 def copied(lines: Lines) -> None:
-    lines.append(lines[first(lines, lambda line: bool(line["success"]))])
+    lines.append(next(line for line in lines if line["success"]))
 
 
 def swapped_places(lines: Lines) -> None:
@@ -247,39 +243,25 @@ def test_turns_without_a_reply_among_turns_with_one(run: Run, capsys: pytest.Cap
     assert whats.count("turns without a reply") == len(changed) > 0
 
 
-def settings(info: dict[str, Any]) -> None:
-    info["settings"] = {**info["settings"], "max_tokens": 9}
-
-
-def agent(info: dict[str, Any]) -> None:
-    info["agent"] = "a better one"
-
-
-def temperature(info: dict[str, Any]) -> None:
-    info["temperature"] = 0.0
-
-
-def prompts(info: dict[str, Any]) -> None:
-    info["prompts"]["bandit"] = "0" * 16
-
-
-def unknown_field(info: dict[str, Any]) -> None:
-    info["certified"] = True
-
-
-def unknown_field_of_a_session(info: dict[str, Any]) -> None:
-    info["sessions"][0]["certified"] = True
-
-
 @pytest.mark.parametrize(
-    "attack",
-    [settings, agent, temperature, prompts, unknown_field, unknown_field_of_a_session],
+    ("place", "value"),
+    [
+        (("settings", "max_tokens"), 9),
+        (("agent",), "a better one"),
+        (("temperature",), 0.0),
+        (("prompts", "bandit"), "0" * 16),
+        (("certified",), True),
+        (("sessions", 0, "certified"), True),
+    ],
 )
 def test_changes_of_what_was_asked(
-    attack: Callable[[dict[str, Any]], None], run: Run, capsys: pytest.CaptureFixture[str]
+    place: tuple[Any, ...], value: Any, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    info = run.info
-    attack(info)
+    info: Any = run.info
+    table = info
+    for name in place[:-1]:
+        table = table[name]
+    table[place[-1]] = value
     run.info = info
     assert run.verify(capsys)[0] == FALSE
 
