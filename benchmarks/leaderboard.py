@@ -31,8 +31,7 @@ from ragen_gym.bench.compare import compare_results
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.report.leaderboard import published_table, rates_table, split_rate
 from ragen_gym.bench.report.tables import sentences
-from ragen_gym.bench.results import BenchResults, load_results
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import RunProgress, run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import Suite, load_suite

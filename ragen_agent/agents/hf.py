@@ -32,8 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.agents.pictures import refuse_pictures
+from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, refuse_pictures
 from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.load_errors import check_no_kernels, load_problem

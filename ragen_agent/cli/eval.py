@@ -111,8 +111,7 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
     from ragen_agent.run.benchmark import PlayedAgent, evaluation_suite
     from ragen_agent.tasks.tasks import measured_settings
     from ragen_gym.bench.episode_plan import RunOptions, identity
-    from ragen_gym.bench.results import load_results
-    from ragen_gym.bench.results_folder import ResultsFolder
+    from ragen_gym.bench.results import ResultsFolder, load_results
     from ragen_gym.bench.runner import run_suite
     from ragen_gym.bench.score import score_results
     from ragen_gym.core.seen import find_seen

@@ -23,7 +23,7 @@ from ragen_agent.update.metrics import turn_spans
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.bench.suites import SUITE_FILE, Suite, load_suite, without_levels
 from ragen_gym.bench.suites.freeze import write_frozen
-from ragen_gym.bench.suites.problems import Problem
+from ragen_gym.bench.suites.table import Problem
 from ragen_gym.core.failures import Failure, failure_kind
 from ragen_gym.core.levels import Level
 from ragen_gym.core.settings import declared

@@ -8,14 +8,29 @@ failure and never the run.
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.validation import shown
+from ragen_gym.envs.messages import map_images
+from ragen_gym.render.png import encode_png
 
-__all__ = ["AgentFailure", "Answer", "Message", "ReplyAgent", "StepAgent", "StopRun", "Task", "plain_dict"]
+__all__ = [
+    "AgentFailure",
+    "Answer",
+    "Message",
+    "ReplyAgent",
+    "StepAgent",
+    "StopRun",
+    "Task",
+    "as_data_urls",
+    "as_png",
+    "plain_dict",
+    "refuse_pictures",
+]
 
 Message = Mapping[str, Any]
 """``{"role": "system" | "user" | "assistant", "content": text}``.
@@ -113,3 +128,31 @@ def plain_dict(agent: Any, name: str) -> dict[str, Any]:
         f"the agent's {name} are {shown(value)}: make them a dictionary of plain JSON, which is texts, finite numbers, "
         "True, False, None, lists and dictionaries."
     )
+
+
+def as_data_urls(messages: Sequence[Message]) -> list[Message]:
+    """Messages with pictures as parts ``{"type": "image_url", "image_url": {"url": "data:image/png;base64,…"}}``."""
+
+    def part_of(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_base64(part)}"}}
+
+    return list(map_images(messages, part_of))
+
+
+def as_png(messages: Sequence[Message]) -> list[Message]:
+    """Messages with pictures as parts ``{"type": "image", "png": "…"}``, a PNG file in base64."""
+    return list(map_images(messages, lambda part: {"type": "image", "png": _base64(part)}))
+
+
+def refuse_pictures(messages: Sequence[Message], model: str) -> None:
+    """Raise an ``AgentFailure`` where a text-only model is shown pictures."""
+    if any(not isinstance(message["content"], str) for message in messages):
+        raise AgentFailure(
+            Failure.MODEL_ERROR,
+            f"{model} reads text only, and the split shows pictures: choose a visual model, or a split with "
+            "observation = 'text'",
+        )
+
+
+def _base64(part: Mapping[str, Any]) -> str:
+    return b64encode(encode_png(part["image"])).decode()

@@ -13,22 +13,23 @@ little more than the game itself.
 
 from __future__ import annotations
 
+import asyncio
 import operator
 import reprlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from inspect import isawaitable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ragen_gym.bench.agent import Answer, ReplyAgent, StepAgent, Task, plain_dict
+from ragen_gym.bench.agent import AgentFailure, Answer, ReplyAgent, StepAgent, StopRun, Task, plain_dict
 from ragen_gym.bench.agents.builtin import OracleAgent, RandomAgent
-from ragen_gym.bench.episode_plan import MAX_REPLY, PlannedEpisode, Prices, Timeouts
+from ragen_gym.bench.episode_plan import PlannedEpisode, Prices, Timeouts
 from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
 from ragen_gym.bench.suites import Split
-from ragen_gym.bench.timeouts import AgentCaller, EpisodeFailed
-from ragen_gym.core.failures import Failure, describe_error, shown_safely
-from ragen_gym.core.text import replace_surrogates
+from ragen_gym.core.failures import Failure, describe_error, failure_from, shown_safely
+from ragen_gym.core.text import replace_surrogates, without_controls
 from ragen_gym.envs.messages import with_images
 from ragen_gym.envs.reply import whole_reply
 from ragen_gym.envs.reply_env import ReplyEnv
@@ -36,7 +37,117 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["play_episode"]
+__all__ = ["MAX_REPLY", "AgentCaller", "EpisodeFailed", "absorb_cancellation", "play_episode"]
+
+#: Characters to which a longer reply, or its reasoning, is cut; the finish reason is then "max_reply".
+MAX_REPLY = 2**18
+_LONGEST_DETAIL = 2000
+_CANCELLED = "the agent's own task was cancelled"
+
+
+class EpisodeFailed(Exception):
+    """Failure of an episode.
+
+    Args:
+        failure: what kind of failure.
+        detail: what exactly; cut to 2,000 characters, without those that a terminal would obey.
+    """
+
+    def __init__(self, failure: Failure, detail: str) -> None:
+        self.failure, self.detail = failure, without_controls(detail[:_LONGEST_DETAIL])
+        super().__init__(self.detail)
+
+
+class AgentCaller:
+    """Calls an agent's methods through one episode.
+
+    Args:
+        agent: whose methods are called.
+        timeouts: how long it may take.
+        ending: whether the run is being ended; any other cancellation of the task is the agent's doing.
+    """
+
+    def __init__(self, agent: Any, timeouts: Timeouts, ending: Callable[[], bool] = lambda: True) -> None:
+        self.timeouts, self.ending, self.called = timeouts, ending, False
+        self.began = time.perf_counter()
+        self._keeps_time = bool(getattr(agent, "keeps_time", False))
+
+    async def call(self, method: Any, *arguments: Any) -> Any:
+        """Result of the method; raises ``EpisodeFailed`` for anything else that happens."""
+        self.called = True
+        answer = await self._call(method, arguments)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # and went on all the same
+            await absorb_cancellation(self.ending)
+            raise EpisodeFailed(Failure.AGENT_ERROR, _CANCELLED)
+        return answer
+
+    async def _call(self, method: Any, arguments: tuple[Any, ...]) -> Any:
+        try:
+            answer = method(*arguments)
+            if isawaitable(answer):
+                answer = await self._wait(answer)
+            # What does not wait cannot be interrupted, but its episode can be ended.
+            if self.timeouts.episode is not None and time.perf_counter() - self.began > self.timeouts.episode:
+                raise TimeoutError
+            return answer
+        except StopRun:
+            raise
+        except TimeoutError as error:
+            raise EpisodeFailed(Failure.TIMEOUT, shown_safely(error, str) or self._timeout_detail()) from error
+        except AgentFailure as failure:
+            kind, detail = (getattr(failure, name, "") for name in ("failure", "detail"))
+            known = failure_from(kind)
+            said = shown_safely(detail, str) if known == kind else f"{shown_safely(kind)}: {shown_safely(detail, str)}"
+            raise EpisodeFailed(known, said) from failure
+        except asyncio.CancelledError as error:
+            await absorb_cancellation(self.ending)
+            raise EpisodeFailed(Failure.AGENT_ERROR, _CANCELLED) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever an agent does, it ends its episode and not the run
+            if isinstance(error, GeneratorExit) and self.ending():  # the event loop is closed
+                raise
+            raise EpisodeFailed(Failure.AGENT_ERROR, describe_error(error)) from error
+
+    async def _wait(self, answer: Awaitable[Any]) -> Any:
+        """Wait for an answer as long as the timeouts allow."""
+        wait = None if self._keeps_time else self.timeouts.request
+        if self.timeouts.episode is not None:
+            left = self.timeouts.episode - (time.perf_counter() - self.began)
+            wait = left if wait is None else min(wait, left)
+        if wait is None:
+            return await answer
+        async with asyncio.timeout(wait) as limit:
+            late = await answer
+        if limit.expired():  # and the agent answered all the same
+            raise TimeoutError
+        return late
+
+    def _timeout_detail(self) -> str:
+        episode = self.timeouts.episode
+        if episode is not None and time.perf_counter() - self.began >= episode:
+            return f"the episode took longer than {episode:g} s"
+        return f"no answer within {self.timeouts.request:g} s" if self.timeouts.request else "the agent timed out"
+
+
+async def absorb_cancellation(ending: Callable[[], bool]) -> None:
+    """Let other tasks run, and take back what an agent did who cancelled the task that plays its episode.
+
+    Raises:
+        asyncio.CancelledError: the run is being ended.
+    """
+    task = asyncio.current_task()
+    try:
+        if task is not None and not ending():
+            while task.cancelling():
+                task.uncancel()
+        await asyncio.sleep(0)  # Python 3.12 still delivers here what was taken back
+    except asyncio.CancelledError:
+        if ending():
+            raise
+    if task is not None and task.cancelling() and ending():
+        raise asyncio.CancelledError
 
 
 async def play_episode(
@@ -46,7 +157,6 @@ async def play_episode(
     timeouts: Timeouts,
     prices: Prices | None = None,
     extra: dict[str, Any] | None = None,
-    max_reply: int = MAX_REPLY,
     ending: Callable[[], bool] = lambda: True,
 ) -> EpisodeRecord:
     """Play one episode to its end or its failure.
@@ -58,14 +168,13 @@ async def play_episode(
         timeouts: how long the agent may take.
         prices: for the record's cost.
         extra: the record's ``extra``.
-        max_reply: characters to which a longer reply is cut, and its reasoning; see ``RunOptions``.
         ending: whether a cancellation of the task is the caller's; one that is not is the agent's error.
 
     Raises:
         StopRun: the agent ends the run.
         asyncio.CancelledError: the caller's task was cancelled.
     """
-    episode = _Episode(agent, env, planned, AgentCaller(agent, timeouts, ending), max_reply)
+    episode = _Episode(agent, env, planned, AgentCaller(agent, timeouts, ending))
     failure, detail = None, ""
     try:
         if episode.replies:
@@ -109,10 +218,8 @@ async def play_episode(
 class _Episode:
     """Record of an episode so far."""
 
-    def __init__(
-        self, agent: Any, env: TurnEnv | TaskEnv, planned: PlannedEpisode, calls: AgentCaller, max_reply: int
-    ) -> None:
-        self.agent, self.env, self.planned, self.max_reply = agent, env, planned, max_reply
+    def __init__(self, agent: Any, env: TurnEnv | TaskEnv, planned: PlannedEpisode, calls: AgentCaller) -> None:
+        self.agent, self.env, self.planned = agent, env, planned
         self.replies = hasattr(agent, "reply") or isinstance(env, TaskEnv)
         self.turns: list[TurnRecord] = []
         self.success = self.terminated = self.truncated = False
@@ -150,8 +257,8 @@ class _Episode:
             if not getattr(self.agent, "whole_replies", False):
                 whole = whole_reply(answer.text, reasoning=answer.reasoning, think=self.env.config.think)
                 answer = replace(answer, text=whole)
-            if max(len(answer.text), len(answer.reasoning or "")) > self.max_reply:
-                cut = answer.text[: self.max_reply], answer.reasoning and answer.reasoning[: self.max_reply]
+            if max(len(answer.text), len(answer.reasoning or "")) > MAX_REPLY:
+                cut = answer.text[:MAX_REPLY], answer.reasoning and answer.reasoning[:MAX_REPLY]
                 answer = replace(answer, text=cut[0], reasoning=cut[1], finish_reason="max_reply")
             text, reasoning = replace_surrogates(answer.text), answer.reasoning and replace_surrogates(answer.reasoning)
             _, reward, self.terminated, self.truncated, info = self._step(self.env.step, text)

@@ -17,7 +17,6 @@ from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
-    "MAX_REPLY",
     "PlannedEpisode",
     "Prices",
     "RunOptions",
@@ -29,8 +28,6 @@ __all__ = [
     "plan_episodes",
     "prompt_hash",
 ]
-
-MAX_REPLY = 2**18
 
 
 @dataclass(frozen=True)
@@ -99,12 +96,10 @@ class RunOptions:
     concurrency: int = 32  # the most episodes in play at a time
     timeouts: Timeouts = field(default_factory=Timeouts)  # how long an agent may take
     prices: Prices | None = None  # of tokens, or None
-    max_reply: int = MAX_REPLY  # characters to which a longer reply is cut; its finish reason is then "max_reply"
 
     def __post_init__(self) -> None:
         check_number("bench", "rollouts", self.rollouts, 1, MOST, whole=True)
         check_number("bench", "concurrency", self.concurrency, 1, MOST, whole=True)
-        check_number("bench", "max_reply", self.max_reply, 1, whole=True)
         if self.limit is not None:
             check_number("bench", "limit", self.limit, 1, MOST, whole=True)
         if self.temperature is not None:

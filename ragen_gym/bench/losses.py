@@ -122,25 +122,20 @@ class Losses:
     chance: float | None
 
 
-def _losses(lost: int, found: Sequence[Loss]) -> Losses:
-    """Those of a split: ``lost`` episodes, of which these are known."""
+def losses_of(replayer: Replayer, records: Iterable[EpisodeRecord]) -> Losses:
+    """Losses of a split: the records that count, played again."""
+    lost = [record for record in records if record.counted and not record.success]
+    found = [loss for record in lost if (loss := find_loss(replayer, replayer.replay(record))) is not None]
     optimum, regret = sum(loss.optimum for loss in found), sum(loss.regret for loss in found)
     placed = [loss for loss in found if loss.kind != "hopeless"]
     return Losses(
-        lost,
+        len(lost),
         len(found),
         dict(Counter(loss.kind for loss in found).most_common()),
         dict(sorted(Counter(loss.turn for loss in placed).items())),
         float(np.median([loss.played for loss in placed])) if placed else None,
         min(1.0, max(0.0, 1 - regret / optimum)) if optimum > TOLERANCE else None,
     )
-
-
-def losses_of(replayer: Replayer, records: Iterable[EpisodeRecord]) -> Losses:
-    """Those of the records of a split that count, played again."""
-    lost = [record for record in records if record.counted and not record.success]
-    found = [find_loss(replayer, replayer.replay(record)) for record in lost]
-    return _losses(len(lost), [loss for loss in found if loss is not None])
 
 
 def losses_by_split(

@@ -25,8 +25,7 @@ from ragen_gym.bench.agents.python import find
 from ragen_gym.bench.episode_plan import episode_key
 from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Parser, ReplayedEpisode, ReplayedTurn, Replayer, ReplyRules, TurnReward
-from ragen_gym.bench.results import BenchResults
-from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
+from ragen_gym.bench.results import BenchResults, EpisodeLog, ResultsFolder
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.storage import write_atomic

@@ -1,18 +1,361 @@
-"""Content of a run's folder: its results, read back as they were at one time, and those of several runs together."""
+"""The folder of a run, which the same command goes on with.
+
+    run.json         the suite and its hash, the agent and its settings, hashes of the prompts, and one entry for each
+                     session that played: when, with which versions, rollouts, timeouts and prices
+    episodes.jsonl   one ``EpisodeRecord`` a line, in the order in which they ended; only ever added to
+    summary.json     the scores, from the end of a session to the begin of the next one that plays
+    suite/           the suite, where it was made for this run; see ``ragen_gym.bench.suites.table``
+    seen.npy         the families of levels that the agent saw in training, where that is known, which ``run.json``
+                     knows by their number and hash; see ``ragen_gym.core.seen``
+
+An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
+loses only the episodes in play. Every two seconds, and at the end, the file is also flushed to the disk, so that a
+power cut loses little more. A line that was torn all the same (a full disk, a power cut) is left out by readers and cut
+off before the next session writes.
+
+An episode that failed for reasons of infrastructure is played again by the next session; its new record stands further
+down under the same key, and readers take the last. The attempt that failed stays in the file, and is counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import json
+import os
+import reprlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results_folder import ResultsFolder, last_records, read_attempts
+from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.suites import SUITES, Suite, load_suite
+from ragen_gym.core.seen import SEEN_FILE, read_seen, seen_digest, write_seen
+from ragen_gym.core.storage import json_line, name_full_disk, read_json_lines, repair_json_lines, write_atomic
+from ragen_gym.core.validation import check_number, shown
 
-__all__ = ["BenchResults", "ResultsFolder", "load_results", "load_several"]
+__all__ = [
+    "RUN_ENTRIES",
+    "SESSION_ENTRIES",
+    "BenchResults",
+    "EpisodeLog",
+    "RecordError",
+    "ResultsFolder",
+    "code_versions",
+    "last_records",
+    "load_results",
+    "load_several",
+    "parse_json",
+    "read_attempts",
+    "read_records",
+]
+
+_SYNC_SECONDS = 2.0
+
+
+class RecordError(ValueError):
+    """A line of ``episodes.jsonl`` is not a record."""
+
+
+def read_records(path: Path) -> list[EpisodeRecord]:
+    """The last record of each key of an ``episodes.jsonl``, in the order of the file.
+
+    A torn last line is left out; a missing file is empty.
+
+    Raises:
+        RecordError: another line is not a record; it names the line.
+    """
+    return last_records(read_attempts(path))
+
+
+def read_attempts(path: Path) -> list[EpisodeRecord]:
+    """All records, with the failed attempts that were made again; see ``read_records``."""
+    try:
+        return read_json_lines(path, _read_record)
+    except ValueError as error:
+        raise RecordError(str(error)) from error
+
+
+def _read_record(line: bytes) -> EpisodeRecord:
+    return EpisodeRecord.from_dict(parse_json(line))
+
+
+def parse_json(text: bytes) -> Any:
+    """A JSON value; a ValueError where a name is there twice: readers differ in which of the values they take."""
+    return json.loads(text, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{shown(next(name for name in names if names.count(name) > 1))} is there twice")
+    return table
+
+
+def last_records(attempts: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
+    """The last record of each key, in the order of these."""
+    records: dict[str, EpisodeRecord] = {}
+    for record in attempts:
+        records.pop(record.key, None)  # so that the new one takes its own place in the order
+        records[record.key] = record
+    return list(records.values())
+
+
+class ResultsFolder:
+    """The folder of a run; see the module.
+
+    Args:
+        path: where it is, or is to be.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.episodes, self.summary = self.path / "episodes.jsonl", self.path / "summary.json"
+        self.seen, self.suite = self.path / SEEN_FILE, self.path / "suite"
+        self._run = self.path / "run.json"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of a run, those too that a run may lack."""
+        return self._run, self.episodes, self.summary, self.seen
+
+    @property
+    def info_json(self) -> bytes:
+        """``run.json`` as it is.
+
+        Raises:
+            ValueError: there is no run in this folder.
+        """
+        if not self._run.is_file():
+            missing = f"{self.path} holds no run (no run.json)" if self.path.exists() else f"there is no {self.path}"
+            raise ValueError(f"{missing}: give the folder that --out of `ragen-gym bench run` named.")
+        return self._run.read_bytes()
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Content of ``run.json``.
+
+        Raises:
+            ValueError: there is no run in this folder, or a value is out of its range.
+        """
+        return self.parsed(self.info_json)
+
+    def parsed(self, text: bytes) -> dict[str, Any]:
+        """Content of a ``run.json`` with this text; raises as ``info`` does."""
+        try:
+            info: dict[str, Any] = parse_json(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self._run} is not JSON: {error}.") from error
+        try:
+            _check_info(info)
+        except ValueError as error:
+            raise ValueError(f"{self._run}: {error}") from None
+        return info
+
+    def records(self) -> list[EpisodeRecord]:
+        """The episodes; see ``read_records``."""
+        return read_records(self.episodes)
+
+    def check(self, identity: dict[str, Any]) -> dict[str, Any]:
+        """Check that a run of this identity may be here; the identity as a run that is here already has it.
+
+        The two are equal, and yet may name episodes differently: a temperature of 1 is 1.0, and a setting that a later
+        version of an agent has, None.
+
+        Args:
+            identity: everything that decides what is asked, plain JSON; it never changes during a run.
+
+        Raises:
+            ValueError: the folder holds something else, or a run with another identity.
+        """
+        if self._run.is_file():
+            info = self.info
+            _check_same(self.path, info, identity)
+            return {name: info[name] for name in identity}
+        if self.path.exists() and (not self.path.is_dir() or {*self.path.iterdir()} - {self.suite}):
+            raise ValueError(f"--out {self.path} is neither a run nor an empty folder: choose another one.")
+        return identity
+
+    def begin(self, identity: Mapping[str, Any], session: Mapping[str, Any]) -> int:
+        """Begin the run, or a further session of it; the number of this session, from 0.
+
+        Args:
+            identity: see ``check``, which came before.
+            session: what may differ from one session to the next, plain JSON.
+        """
+        info = self.info if self._run.is_file() else {**identity, "sessions": []}
+        info["sessions"].append(dict(session))
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.summary.unlink(missing_ok=True)  # should this session be cut short, it would be of other episodes
+        _write_json(self._run, info)
+        return len(info["sessions"]) - 1
+
+    def add_seen(self, families: Iterable[int]) -> None:
+        """Add to the record of the levels that the agent saw in training, or begin it; ``run.json`` must be there.
+
+        Raises:
+            ValueError: the file of the record is something else.
+        """
+        known = {*families, *(read_seen(self.seen) if self.seen.is_file() else ())}
+        write_seen(self.seen, known)
+        _write_json(self._run, {**self.info, "seen": seen_digest(known)})
+
+    def read_seen(self, info: Mapping[str, Any]) -> tuple[frozenset[int] | None, tuple[Any, Any] | None]:
+        """The record of the levels that the agent saw in training, None where that is not known.
+
+        And, where the file is not the one that ``run.json`` names, what it is and what ``run.json`` says.
+        """
+        named = info.get("seen")
+        try:
+            families = read_seen(self.seen) if self.seen.is_file() else None
+            found: Any = None if families is None else seen_digest(families)
+        except ValueError as error:
+            families, found = None, str(error)
+        if found != named:
+            return None, ("missing" if found is None else found, "missing" if named is None else named)
+        return families, None
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replace the scores."""
+        _write_json(self.summary, summary)
+
+
+class EpisodeLog:
+    """``episodes.jsonl``, open for adding to; a context manager.
+
+    Args:
+        folder: whose file it is, after ``begin``; a torn last line is cut off first.
+    """
+
+    def __init__(self, folder: ResultsFolder) -> None:
+        self._path = folder.episodes
+        repair_json_lines(self._path, _read_record)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        self._handle = os.open(self._path, flags, 0o644)
+        self._synced = time.monotonic()
+        self._failed: BaseException | None = None  # why a line could not be written
+
+    def append(self, record: EpisodeRecord) -> None:
+        """Add one record.
+
+        Raises:
+            DiskFullError: there is no room; what was written of the line is cut off by the next session.
+        """
+        if self._failed is not None:  # no line follows one that may be torn
+            raise self._failed
+        try:
+            with name_full_disk(self._path):
+                line = json_line(record.to_dict())
+                while line:
+                    line = line[os.write(self._handle, line) :]
+        except BaseException as error:
+            self._failed = error
+            raise
+        if time.monotonic() - self._synced > _SYNC_SECONDS:
+            self._sync()
+
+    def _sync(self) -> None:
+        with name_full_disk(self._path):
+            os.fsync(self._handle)
+        self._synced = time.monotonic()
+
+    def __enter__(self) -> EpisodeLog:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            with suppress(OSError) if kind else nullcontext():  # the earlier error is the one to raise
+                self._sync()
+        finally:
+            os.close(self._handle)
+
+
+def code_versions(info: Mapping[str, Any]) -> int:
+    """Number of versions of the agent's code in the sessions of ``run.json`` that record one."""
+    codes = (session.get("circumstances", {}).get("code") for session in info["sessions"])
+    return len({str(code) for code in codes if code is not None})
+
+
+def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise a ValueError that names what differs."""
+    plain = json.loads(json.dumps(now))  # tuples as lists, as they come back from the file
+    old, new = _flat({key: before.get(key) for key in plain}), _flat(plain)
+    differing = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    if "suite" in differing:  # its hash and its prompts differ with it
+        differing = [key for key in differing if key != "hash" and not key.startswith("prompts.")]
+    if differing:
+        changes = "; ".join(f"{key} is now {new.get(key)!r} and was {old.get(key)!r}" for key in differing)
+        raise ValueError(
+            f"--out {path} holds a run of something else: {changes}. Episodes of the two do not belong in one score: "
+            f"choose another folder, or repeat the suite and settings of the run."
+        )
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, with dotted names."""
+    if not isinstance(value, dict) or ("." in name and not value):  # an empty setting is one, no settings are none
+        return {name: value}
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        flat |= _flat(inner, f"{name}.{key}" if name else str(key))
+    return flat
+
+
+def _check_info(info: Any) -> None:
+    """Raise a ValueError where an entry of ``run.json`` has another type, or a number is out of its range."""
+    _check_entries("the run", info, RUN_ENTRIES, [name for name in RUN_ENTRIES if name != "seen"])
+    if not info["agent"] or not info["agent"].isprintable():
+        raise ValueError(f"the run's agent is {shown(info['agent'])}: a name is made of printable characters.")
+    for number, session in enumerate(info["sessions"]):
+        _check_entries(f"session {number}", session, SESSION_ENTRIES)
+        for name, low in (("rollouts", 1), ("limit", 1), ("concurrency", 1)):
+            if session.get(name) is not None:
+                check_number(f"session {number}", name, session[name], low, MOST, whole=True)
+        if not all(isinstance(split, str) for split in session.get("splits", ())):
+            raise ValueError(f"session {number}: splits={session['splits']!r} must be names.")
+    check_number("the run", "temperature", info["temperature"], 0, MOST)
+
+
+#: The types of the entries of ``run.json`` and of a session; others are let pass here, and found by ``verify``.
+RUN_ENTRIES: dict[str, Any] = {
+    "suite": str,
+    "hash": str,
+    "agent": str,
+    "settings": dict,
+    "temperature": int | float,
+    "prompts": dict,
+    "sessions": list,
+    "seen": dict,
+}
+SESSION_ENTRIES: dict[str, Any] = {
+    "started": str,
+    "splits": list,
+    "rollouts": int,
+    "limit": int | None,
+    "concurrency": int,
+    "timeouts": dict,
+    "prices": dict | None,
+    "circumstances": dict,
+    "versions": dict,
+}
+
+
+def _check_entries(what: str, table: Any, types: Mapping[str, Any], needed: Iterable[str] = ()) -> None:
+    if not isinstance(table, dict):
+        raise ValueError(f"{what} must be an object, not {reprlib.repr(table)}.")
+    for name in needed:
+        if name not in table:
+            raise ValueError(f"{what} lacks its {name!r}.")
+    for name, kind in types.items():
+        if name in table and not isinstance(table[name], kind):
+            kinds = getattr(kind, "__name__", kind)
+            raise ValueError(f"{what}: {name} must be of type {kinds}, not {reprlib.repr(table[name])}.")
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True)
@@ -25,7 +368,6 @@ class BenchResults:
     agent: str  # who played it
     records: tuple[EpisodeRecord, ...]  # the episodes, the last of each key
     retried: tuple[EpisodeRecord, ...] = ()  # earlier records of the same keys, in the order of the file
-    info_json: bytes = b"{}"  # ``run.json``
     summary_json: bytes | None = None  # ``summary.json``; None where there is none
     seen: frozenset[int] | None = None  # families of levels that the agent saw in training; None where nobody knows
     #: what the file of that record is and what ``run.json`` says, where they differ: the record is then not known
@@ -81,7 +423,6 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
         agent=info["agent"],
         records=tuple(records),
         retried=tuple(record for record in attempts if id(record) not in last),
-        info_json=text,
         summary_json=summary,
         seen=seen,
         seen_differs=seen_differs,

@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun, plain_dict
-from ragen_gym.bench.episode import play_episode
+from ragen_gym.bench.episode import absorb_cancellation, play_episode
 from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_replies, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder, code_versions
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder, code_versions
 from ragen_gym.bench.suites import Split, Suite
-from ragen_gym.bench.timeouts import absorb_cancellation
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure, describe_error, shown_safely
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.seen import read_seen
@@ -43,20 +42,15 @@ _PACKAGES = ("gymnasium", "numpy", "openai", "transformers", "torch", "stable_ba
 
 
 class RunProgress:
-    """The running score on standard error: a bar on a terminal, a line now and then elsewhere.
+    """The running score on standard error: a bar on a terminal, a line now and then elsewhere."""
 
-    Args:
-        program: begins every line.
-    """
-
-    def __init__(self, program: str = "ragen-gym") -> None:
-        self._program = program
+    def __init__(self) -> None:
         self._solved = self._counted = self._turns = self._malformed = 0
         self._failures: Counter[str] = Counter()
 
     def begin(self, total: int, kept: Sequence[EpisodeRecord]) -> None:
         """Start: so many episodes are wanted, of which these have been played before."""
-        self._bar = ProgressBar("episodes", total, done=len(kept), prefix=f"{self._program}: ")
+        self._bar = ProgressBar("episodes", total, done=len(kept), prefix="ragen-gym: ")
         self._bar.__enter__()
         for record in kept:
             self._count(record)
@@ -70,7 +64,7 @@ class RunProgress:
 
     def say(self, notice: str) -> None:
         """Show a line of its own."""
-        self._bar.say(f"{self._program}: {notice}")
+        self._bar.say(f"ragen-gym: {notice}")
 
     def end(self) -> None:
         """Stop the bar."""
@@ -239,7 +233,7 @@ class _SuiteRunner:
                 return
             env = self._take(episode.split)
             record = await play_episode(
-                self.agent, env, episode, options.timeouts, options.prices, self.extra, options.max_reply, self._ending
+                self.agent, env, episode, options.timeouts, options.prices, self.extra, self._ending
             )
             if record.failure is not Failure.ENVIRONMENT_ERROR:
                 self.free[episode.split.name].append(env)

@@ -5,8 +5,8 @@ game is played again by the package's own rules, and the outcome is compared wit
 
 - *false*: something differs. A reward, outcome or message that the replay does not give; another level or noise seed
   than the suite's; an episode recorded as a failure although it came to its end; two records of one episode; a record
-  that no session asked for; a cost that prices and tokens do not give; an unknown field, or one that is there twice; a
-  summary that the records do not give; another record of the levels seen in training than ``run.json`` names.
+  that no session asked for; a cost that prices and tokens do not give; an unknown field; a summary that the records do
+  not give; another record of the levels seen in training than ``run.json`` names.
 - *incomplete*: nothing differs, but an episode that was asked for is missing or failed for reasons of infrastructure,
   or there is no summary. The rate of a run that lacks episodes is of a part of them, which the agent may have chosen:
   one that raises an error where it expects to lose leaves the score.
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -34,8 +33,7 @@ from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.replay import ReplayedEpisode, Replayer
 from ragen_gym.bench.report.tables import above_optimal
 from ragen_gym.bench.rescore import Rescoring
-from ragen_gym.bench.results import BenchResults
-from ragen_gym.bench.results_folder import RUN_ENTRIES, SESSION_ENTRIES, code_versions
+from ragen_gym.bench.results import RUN_ENTRIES, SESSION_ENTRIES, BenchResults, code_versions, parse_json
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Suite, load_suite, noise_seed
 from ragen_gym.core.failures import Failure
@@ -286,32 +284,17 @@ def _check_suite(suite: Suite) -> list[Mismatch]:
 
 
 def _check_fields(run: BenchResults) -> list[Mismatch]:
-    """Entries of ``run.json`` that nothing writes, and those that are there twice."""
+    """Entries of ``run.json`` that nothing writes."""
     info = run.info
     of_session = {*SESSION_ENTRIES, *(option.name for option in fields(RunOptions))}
     tables: list[tuple[str, Mapping[str, Any], Iterable[str]]] = [("run.json", info, RUN_ENTRIES)]
     tables += [(f"run.json, session {i}", each, of_session) for i, each in enumerate(info["sessions"])]
-    twice = [Mismatch("run.json", name, "there twice", "there once") for name in _twice(run.info_json)]
-    return twice + [
+    return [
         Mismatch(where, name, table[name], "no field of a run")
         for where, table, known in tables
         for name in table
         if name not in known
     ]
-
-
-def _twice(text: bytes) -> list[str]:
-    """The names that an object in a JSON text has more than once: readers differ in which of the values they take."""
-    found: list[str] = []
-
-    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        table = dict(pairs)
-        if len(table) < len(pairs):
-            found.extend(name for name, number in Counter(name for name, _ in pairs).items() if number > 1)
-        return table
-
-    json.loads(text, object_pairs_hook=note)
-    return found
 
 
 def _check_retried(run: BenchResults) -> list[Mismatch]:
@@ -328,11 +311,9 @@ def _check_summary(run: BenchResults, scored: dict[str, Any] | ValueError) -> li
     if run.summary_json is None:
         return None
     try:
-        claimed = json.loads(run.summary_json)
+        claimed = parse_json(run.summary_json)
         if not isinstance(claimed, dict) or not isinstance(claimed.get("splits"), dict):
             raise ValueError("it is no summary")
-        if twice := _twice(run.summary_json):
-            return [Mismatch("summary.json", name, "there twice", "there once") for name in twice]
         if isinstance(scored, ValueError):
             raise scored
         again = json.loads(json.dumps(scored))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.cli import bench_leaderboard, bench_replays, bench_scores
+from ragen_gym.cli import bench_replays, bench_scores
 from ragen_gym.cli.command import add_command, named_values, print_json
 from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
 from ragen_gym.core.seen import read_seen
@@ -66,12 +66,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_run(group)
     bench_scores.add(group)
     bench_replays.add(group)
-    bench_leaderboard.add(group)
 
 
 def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from ragen_gym.bench.agents import KINDS
-    from ragen_gym.bench.episode_plan import MAX_REPLY
 
     forms = {f"{name}:{kind.target}" if kind.target else name: kind.about for name, kind in KINDS.items()}
     width = max(map(len, forms))
@@ -93,13 +91,6 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--timeout", type=float, metavar="S", help=f"seconds for an answer (default: {_TIMEOUT})")
     parser.add_argument(
         "--episode-timeout", type=float, default=1800, metavar="S", help="seconds for an episode (default: 1800)"
-    )
-    parser.add_argument(
-        "--max-reply",
-        type=int,
-        default=MAX_REPLY,
-        metavar="N",
-        help=f"characters to which a longer reply is cut, marked in its record (default: {MAX_REPLY})",
     )
     parser.add_argument(
         "--seen", type=Path, metavar="FILE", help=f"{bench_scores.SEEN_HELP}; added to what hf:RUN/checkpoint has"
@@ -146,7 +137,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     try:
         from ragen_gym.bench.episode_plan import Timeouts
-        from ragen_gym.bench.results_folder import ResultsFolder
+        from ragen_gym.bench.results import ResultsFolder
         from ragen_gym.bench.runner import RunProgress, run_suite
         from ragen_gym.bench.suites import load_suite
         from ragen_gym.core.stats import check_scipy
@@ -179,8 +170,7 @@ def _report_outcome(
     suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: RunOutcome
 ) -> int:
     """Score what the folder holds now, and print the summary and the failures."""
-    from ragen_gym.bench.results import load_results
-    from ragen_gym.bench.results_folder import ResultsFolder
+    from ragen_gym.bench.results import ResultsFolder, load_results
     from ragen_gym.bench.score import score_results
 
     folder = ResultsFolder(arguments.out)
@@ -231,7 +221,6 @@ def _request(arguments: argparse.Namespace) -> RunOptions:
         concurrency=32 if arguments.concurrency is None else arguments.concurrency,
         timeouts=Timeouts(_TIMEOUT if arguments.timeout is None else arguments.timeout, arguments.episode_timeout),
         prices=prices,
-        max_reply=arguments.max_reply,
     )
 
 

@@ -1,4 +1,4 @@
-"""``ragen-gym bench report``, ``bench verify`` and ``bench rescore``: runs replayed from their records."""
+"""``ragen-gym bench report``, ``verify``, ``rescore`` and ``leaderboard``: runs replayed from their records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.cli.command import add_command, first_lines, print_json, progress_bar, table_lines
+from ragen_gym.cli.command import add_command, first_lines, print_json, progress_bar, table_lines, wrapped
 from ragen_gym.core.storage import check_free, write_atomic
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ an earlier page is replaced.
 examples:
   ragen-gym bench report runs/qwen
   ragen-gym bench report runs/new runs/old runs/random --out comparison.html
-  ragen-gym bench report runs/new runs/old --csv > scores.csv
+  ragen-gym bench report runs/new runs/old --markdown
 """
 
 _VERIFY_EXAMPLES = """\
@@ -74,9 +74,26 @@ examples:
   ragen-gym bench rescore runs/qwen --reward my_rewards:pay         (Reply, rewards of its moves) -> number
 """
 
+_LEADERBOARD_EXAMPLES = """\
+A submission is the folder of a run with a text file submission.toml in it:
+
+  who = "Ada, Example University"
+  model = "Qwen2.5-0.5B-Instruct, StarPO-S on the training split"
+  settings = "one rollout a level, T = 0.5, 400 tokens a reply"
+  link = "https://example.org/weights"   (may be left out)
+
+It is accepted where bench verify verifies it, and where it played, of a suite of the package, all instances of each
+split that it played, each as often. The page lists the others with the reason, and the exit code is 1 where there are
+any.
+
+examples:
+  ragen-gym bench leaderboard submissions/                a folder for each submission
+  ragen-gym bench leaderboard runs/mine --out page.md     before you submit it
+"""
+
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the three commands."""
+    """Add the four commands."""
     report = add_command(commands, "report", "write an HTML page of scores and episodes", _report, _REPORT_EXAMPLES)
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the folder of a run")
     report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: RUN/report.html)")
@@ -85,7 +102,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--megabytes", type=float, default=20.0, metavar="N", help="the most that episodes take (default: 20)"
     )
     tables = report.add_mutually_exclusive_group()
-    for name, what in (("markdown", "Markdown"), ("csv", "CSV"), ("json", "JSON")):
+    for name, what in (("markdown", "Markdown"), ("json", "JSON")):
         tables.add_argument(f"--{name}", action="store_true", help=f"print the scores as {what} instead of a page")
     verify = add_command(
         commands, "verify", "replay a run, and check that its files are right", _verify, _VERIFY_EXAMPLES
@@ -122,19 +139,27 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
             metavar="SUITE",
             help="the suite, by name, folder or table: needed where it moved or has games of your own",
         )
+    summary = "verify submissions, and write their page, sorted by suite and score"
+    board = add_command(commands, "leaderboard", summary, _leaderboard, _LEADERBOARD_EXAMPLES)
+    board.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="submissions, or folders that hold them")
+    board.add_argument(
+        "--out", type=Path, default=Path("leaderboard.md"), metavar="FILE", help="the page (default: leaderboard.md)"
+    )
+    board.add_argument("--force", action="store_true", help="replace the file if there is one")
+    board.add_argument("--json", action="store_true", help="print JSON, and write no page")
 
 
 def _report(arguments: argparse.Namespace) -> int:
     from ragen_gym.bench.compare import compare_results
     from ragen_gym.bench.losses import losses_by_split
     from ragen_gym.bench.replay import Replayer
-    from ragen_gym.bench.report import tables
     from ragen_gym.bench.report.benchmark_page import page
     from ragen_gym.bench.report.html_page import is_page
+    from ragen_gym.bench.report.tables import markdown_tables
     from ragen_gym.bench.results import load_several
     from ragen_gym.bench.score import score_results
 
-    printing = next((form for form in ("markdown", "csv", "json") if getattr(arguments, form)), None)
+    printing = next((form for form in ("markdown", "json") if getattr(arguments, form)), None)
     if printing and arguments.out:
         raise ValueError(f"--out is for the page: leave it out with --{printing}, and redirect what is printed.")
     out: Path = arguments.out or arguments.runs[0] / "report.html"
@@ -147,8 +172,8 @@ def _report(arguments: argparse.Namespace) -> int:
         if not run.records:
             raise ValueError(f"{run.path} holds no episode yet: run it first.")
     summaries = [score_results(run) for run in runs]
-    if arguments.markdown or arguments.csv:
-        print(tables.markdown_tables(summaries) if arguments.markdown else tables.csv_table(summaries), end="")
+    if arguments.markdown:
+        print(markdown_tables(summaries), end="")
         return 0
     with progress_bar("comparisons", len(runs) - 1) as bar:
         comparisons = []
@@ -172,8 +197,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from ragen_gym.bench.results import load_results
-    from ragen_gym.bench.results_folder import RecordError
+    from ragen_gym.bench.results import RecordError, load_results
     from ragen_gym.bench.verify import EXIT_CODES, Mismatch, Verdict, verify
 
     try:
@@ -296,3 +320,23 @@ def _percent(outcomes: Sequence[bool]) -> str:
 
 def _mean(rewards: Sequence[float]) -> str:
     return f"{sum(rewards) / len(rewards):.3f}" if rewards else ""
+
+
+def _leaderboard(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.report.leaderboard import find_submissions, judge, page
+
+    paths = find_submissions(arguments.folders)
+    if not arguments.json:
+        check_free(arguments.out, arguments.force)
+    with progress_bar("submissions", len(paths)) as bar:
+        entries, refusals = judge(paths, bar.update)
+    refused = [{"path": str(each.path), "reason": each.reason} for each in refusals]
+    if arguments.json:
+        accepted = [{"path": str(each.path), **asdict(each.submission), "summary": each.summary} for each in entries]
+        print_json({"accepted": accepted, "refused": refused})
+    else:
+        write_atomic(arguments.out, page(entries, refusals))
+        for each in refusals:
+            print(wrapped(f"refused: {each.reason}", f"{each.path}  "))
+        print(f"{arguments.out}: {len(entries)} accepted, {len(refusals)} refused")
+    return 1 if refusals else 0

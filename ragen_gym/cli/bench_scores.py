@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -84,7 +83,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="exit with 1 where the first run is worse by more than so many percentage points (default: 0)",
     )
     compare.add_argument("--junit", type=Path, metavar="FILE", help="a file for the tests as JUnit XML (default: none)")
-    compare.add_argument("--all", action="store_true", help="print every test of every split, with counts and bounds")
     compare.add_argument("first", type=Path, metavar="RUN", help="the folder of a run")
     compare.add_argument("second", type=Path, metavar="RUN", help="the folder of another run of the same suite")
     for parser in (suites, score, compare):
@@ -150,6 +148,7 @@ def _freeze(arguments: argparse.Namespace) -> int:
 
 
 def _published(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.report.tables import interval
     from ragen_gym.bench.suites import SUITES, load_suite
     from ragen_gym.bench.suites.published import NOT_REPRODUCED, published_rates
 
@@ -169,9 +168,10 @@ def _published(arguments: argparse.Namespace) -> int:
         splits = rate.published.splits
         where = splits[0] if len(splits) == 1 else f"{splits[0]} to {splits[-1]}"
         cells = (percent(share) for share in (rate.random, rate.optimal))
-        interval = _interval(rate.interval.to_dict())
         published = percent(rate.published.success)
-        table.append((rate.suite, where, rate.published.who, published, interval, *cells, rate.verdict))
+        table.append(
+            (rate.suite, where, rate.published.who, published, interval(rate.interval.to_dict()), *cells, rate.verdict)
+        )
     print("\n".join(table_lines(table)))
     print(wrapped("95 %: the interval of such a rate on as many instances, played once each") + "\n")
     for name, sentences in differs.items():
@@ -214,8 +214,7 @@ def _about_split(split: Split) -> dict[str, Any]:
 
 
 def _score(arguments: argparse.Namespace) -> int:
-    from ragen_gym.bench.results import load_results
-    from ragen_gym.bench.results_folder import ResultsFolder
+    from ragen_gym.bench.results import ResultsFolder, load_results
     from ragen_gym.bench.score import score_results
     from ragen_gym.core.seen import read_seen
 
@@ -260,9 +259,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     for which, run in runs.items():
         print(wrapped(_of_asked(run), f"{which + ':':8}"))
     if result["splits"]:
-        print("\n" + "\n".join(_compared(result, every=arguments.all)))
-    if arguments.all:
-        print("\n" + "\n".join(_counted(result)))
+        print("\n" + "\n".join(_compared(result)))
     notes = [f"{which}: {said}" for which, run in runs.items() for said in left_out({"overall": run})]
     asked = dict.fromkeys(name for run in runs.values() for name in run["splits"])
     if alone := [name for name in asked if name not in result["splits"]]:
@@ -282,8 +279,8 @@ def _compare(arguments: argparse.Namespace) -> int:
 _LINE, _NAME = 80, 26
 
 
-def _compared(result: dict[str, Any], *, every: bool) -> list[str]:
-    """The differences with the interval of each test; of splits those of success and those with a verdict, or all."""
+def _compared(result: dict[str, Any]) -> list[str]:
+    """The differences with the interval of each test; of splits those of success and those with a verdict."""
     from ragen_gym.bench.compare import METRICS
 
     def row(name: str, metric: str, entry: dict[str, Any]) -> str:
@@ -298,9 +295,7 @@ def _compared(result: dict[str, Any], *, every: bool) -> list[str]:
     for metric, name in METRICS.items():
         entries = {split: own[metric] for split, own in result["splits"].items() if metric in own}
         shown = {
-            split: entry
-            for split, entry in entries.items()
-            if every or metric == "success" or entry["verdict"] != "unclear"
+            split: entry for split, entry in entries.items() if metric == "success" or entry["verdict"] != "unclear"
         }
         if shown:
             lines += ["", f"{name} by split", *(row(f"  {split}", metric, entry) for split, entry in shown.items())]
@@ -312,25 +307,6 @@ def _compared(result: dict[str, Any], *, every: bool) -> list[str]:
         "where the first is better or worse. Rates and their differences are in %."
     )
     return [*lines, "", *wrap(legend, _LINE, "", "")]
-
-
-def _counted(result: dict[str, Any]) -> list[str]:
-    """Counts of each split, p and confidence of each test."""
-    from ragen_gym.bench.report.tables import bounds
-
-    runs = result["runs"]
-    tests = [("test", "levels", "families", "p", "confidence")]
-    for name, metrics in (("all", result["all"]), *result["splits"].items()):
-        for metric, entry in metrics.items():
-            of = entry["difference"]
-            p = "< 0.001" if of["p"] < 0.001 else f"{of['p']:.3f}"
-            sizes = str(of["levels"]), str(of["families"])
-            tests.append((f"{name}: {metric}", *sizes, p, f"{100 * of['confidence']:.2f} %"))
-    rows = [("split", "of asked, first", "bounds", "of asked, second", "bounds")]
-    for name in result["splits"]:
-        own = [runs[which]["splits"][name] for which in ("first", "second")]
-        rows.append((name, *(cell for run in own for cell in (f"{run['episodes']} of {run['asked']}", bounds(run)))))
-    return [*table_lines(tests), "", *table_lines(rows), "", "bounds: of success, of the whole split"]
 
 
 def _amount(metric: str, value: float) -> str:
@@ -353,19 +329,11 @@ def _of_asked(run: dict[str, Any]) -> str:
 
 def score_lines(summary: dict[str, Any]) -> list[str]:
     """A summary as a table for the terminal, with a note for each split that does not differ from random play."""
-    from ragen_gym.bench.report.tables import episodes_asked, sentences
+    from ragen_gym.bench.report.tables import episodes_asked, indistinct, score_table, sentences
 
     overall = summary["overall"]
     title = f"{summary['suite']} {summary['hash']}: {summary['agent']}, {episodes_asked(overall)}"
-    heads = ["split", "success", "95 %", "by level", "random", "optimal", "normalised", "detects", "malformed"]
-    known = any(split.get("seen") is not None for split in summary["splits"].values())
-    rows: list[Sequence[str]] = [[*heads, *["seen in training"] * known, "n of asked", "excluded", "bounds"]]
-    rows += [_score_row(name, split, known) for name, split in summary["splits"].items()]
-    notes = [
-        f"{name}: {split['sentence']}"
-        for name, split in summary["splits"].items()
-        if not split.get("differs_from_random", True)
-    ]
+    rows = [[row[0], *row[2:]] for row in score_table([summary])]  # the title names the agent
     tokens, cost = overall["tokens"], overall["cost"]
     spent = [f"{tokens['prompt']} prompt and {tokens['completion']} completion tokens"] if tokens else []
     spent += [f"cost {cost:.4f}"] if cost is not None else []
@@ -375,31 +343,5 @@ def score_lines(summary: dict[str, Any]) -> list[str]:
     ]
     if overall["episodes"] < overall["asked"]:
         legend.append("bounds: success of all episodes asked for if those missing or excluded had failed, or succeeded")
-    said = [*[", ".join(spent)] * bool(spent), *sentences(summary), *notes]
+    said = [*[", ".join(spent)] * bool(spent), *sentences(summary), *indistinct(summary)]
     return [title, "", *table_lines(rows), "", *legend, *said]
-
-
-def _score_row(name: str, split: dict[str, Any], known: bool) -> tuple[str, ...]:
-    from ragen_gym.bench.report.tables import bounds, seen
-
-    success = split["success"]
-    asked = *[seen(split)] * known, f"{success['n']} of {split['asked']}", str(split["excluded"]), bounds(split)
-    if success["rate"] is None:
-        return name, "none", *[""] * 7, *asked
-    normalised, malformed = split["normalised"], split["malformed"]
-    return (
-        name,
-        percent(success["rate"]),
-        _interval(success),
-        _interval(split["clustered"]) if success["n"] > split["families"] else "",
-        *(percent(split[bound]["rate"]) if bound in split else "" for bound in ("random", "optimal")),
-        f"{normalised['value']:z.2f}" if normalised else "",
-        f"{100 * split['detectable']:.0f}",
-        percent(malformed["rate"]) if malformed else "",
-        *asked,
-    )
-
-
-def _interval(estimate: dict[str, Any]) -> str:
-    low, high = estimate["low"], estimate["high"]
-    return "" if low is None or high is None else f"({100 * low:.1f} to {100 * high:.1f})"

@@ -15,7 +15,7 @@ from benchmarks import leaderboard
 from benchmarks.leaderboard import Row, main
 from ragen_agent.config import Config
 from ragen_agent.run.policy import Policy
-from ragen_gym.bench.agents import rate_limit
+from ragen_gym.bench.agents import openai
 from tests.ragen_gym.bench.bad_server import BadServer
 
 
@@ -129,7 +129,7 @@ def test_a_whole_run_of_something_else_is_not_taken_for_what_is_asked(
 
 
 def test_a_server_that_goes_away_costs_no_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limit, "_FIRST", 0.001)
+    monkeypatch.setattr(openai, "_FIRST", 0.001)
     words = ["--suite", "smoke", "--limit", "2", "--batch", "4", "--runs", str(tmp_path), "--out", str(tmp_path)]
 
     def goes_away(number: int, _: object) -> str:

@@ -84,18 +84,13 @@ _QUIT = ("q", "quit")
 
 
 class HumanAgent:
-    """Asks for each move by name or by number; several, with ``||`` between them, are played one after the other.
-
-    Args:
-        player: a name for the record, since two people are two agents.
-    """
+    """Asks for each move by name or by number; several, with ``||`` between them, are played one after the other."""
 
     name = "human"
     concurrency = 1
     at_terminal = True
 
-    def __init__(self, player: str = "") -> None:
-        self.settings = {"player": player}
+    def __init__(self) -> None:
         self._planned: list[int] = []
 
     def begin(self, task: Task) -> None:

@@ -217,7 +217,7 @@ def joined_chunks(chunks: Sequence[Any], *, ended: bool) -> dict[str, Any]:
                 choice |= {name: value for name, value in each.items() if value} | {"message": message}
                 for name, value in (each.get("delta") or each.get("message") or {}).items():
                     message.setdefault(name, []).append(value)
-    if choice and not ended and not choice.get("finish_reason"):
+    if choice and not (ended or choice.get("finish_reason") or answer.get("error")):
         raise ProviderError("the server's stream ended before the reply did")
     return {**answer, "choices": [choice] * bool(choice)}
 

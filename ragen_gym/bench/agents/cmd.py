@@ -15,8 +15,8 @@ With ``kind=step`` the program is asked for single moves, and names an action or
 
 ``task`` says ``suite``, ``split``, ``index``, ``rollout``, ``seed`` and ``temperature``. An answer may also hold
 ``reasoning``, ``prompt_tokens``, ``completion_tokens`` and ``finish_reason``; ``{"id": 7, "error": "…"}`` ends the
-episode as an agent error. Standard output is for answers alone: a line that is none ends the program. An answer whose
-``id`` no question has is an agent error of the question that it was meant for, as soon as no other can be.
+episode as an agent error. Standard output is for answers alone: any other line, or an ``id`` that no question has, ends
+the program.
 
 Several questions may be open at once, so a program may answer them together. One that ends has failed the episodes
 that wait for it, and is started again for the next question, ``restarts`` times in all. One that answers nothing until
@@ -37,8 +37,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
-from ragen_gym.bench.agents.pictures import as_png
+from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, as_png
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.validation import check_number
 
@@ -156,8 +155,6 @@ class _Process:
         self.last = ""
         self._process = process
         self._next = self._answered = 0
-        #: Answers whose id no question has, the last such id, and the questions that they may have been meant for.
-        self._strays, self._stray, self._meant = 0, None, set[int]()
         self._said = b""
         self._readers = [asyncio.create_task(reader) for reader in (self._answers(), self._complaints())]
 
@@ -195,7 +192,6 @@ class _Process:
             raise
         finally:
             self.open.pop(number, None)
-            self._blame()
 
     async def close(self) -> None:
         assert self._process.stdin is not None
@@ -234,25 +230,12 @@ class _Process:
             future = self.open.get(number)
         except (ValueError, TypeError, KeyError, RecursionError):
             return f"the program wrote a line that is no answer: {line[:200].decode('utf-8', 'replace').strip()!r}"
+        if future is None and (not isinstance(number, int) or not 0 <= number < self._next):
+            return f"the program answered id {number!r}, which no question has: an answer repeats its question's id"
         self._answered += 1
         if future is not None and not future.done():  # else nobody waits any more
             future.set_result(answer)
-        elif not isinstance(number, int) or not 0 <= number < self._next:
-            self._strays, self._stray = self._strays + 1, number
-            self._meant |= {*self.open}
-        self._blame()
         return ""
-
-    def _blame(self) -> None:
-        """Fail the questions that answers to no question were meant for, once there are as many of both."""
-        waiting = [future for number, future in self.open.items() if number in self._meant and not future.done()]
-        if self._strays < max(1, len(waiting)):
-            return
-        detail = f"the program answered id {self._stray!r}, which no question has: an answer repeats its question's id"
-        for future in waiting:
-            future.set_exception(AgentFailure(Failure.AGENT_ERROR, detail))
-        self._strays = 0
-        self._meant.clear()
 
     async def _complaints(self) -> None:
         """Keep the end of what the program writes to its standard error."""

@@ -31,35 +31,38 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import logging
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
+from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, as_data_urls
 from ragen_gym.bench.agents.chat_answers import Trouble, joined_chunks, read_completion, said_by, trouble_of
-from ragen_gym.bench.agents.pictures import as_data_urls
-from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
 from ragen_gym.core.failures import Failure
-from ragen_gym.core.seeding import mix
+from ragen_gym.core.seeding import GOLDEN, mix
 from ragen_gym.core.text import without_controls
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.messages import fold_system
 from ragen_gym.envs.reply import whole_reply
 
-__all__ = ["OpenAIAgent"]
+__all__ = ["OpenAIAgent", "RequestPacer", "backoff", "retry_after"]
 
 _LOG = logging.getLogger(__name__)
 
 _KEY = "OPENAI_API_KEY"
 _WAITS = 10  # waits that the server asked for which count as one retry
 _LONGEST_WAIT = 900.0
-_LONGEST_ANSWER = 2**25
+_LONGEST_ANSWER = 2**25  # bytes
 _STREAM = re.compile(r"\s*(data|event|id|retry)?:")  # the first line of server-sent events
+_DATA = re.compile(r"^data: ?(.*?)\r?$", re.MULTILINE)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -188,8 +191,6 @@ class OpenAIAgent:
         Raises:
             AgentFailure: the server refused, broke, or took too long.
         """
-        import openai
-
         failures = waits = 0
         folds, streams = self._folds, self._streams
         while True:
@@ -200,8 +201,10 @@ class OpenAIAgent:
                     answer = read_completion(await self._post(body), failures + waits)
                 self._keep(folds=folds, streams=streams)
                 return self._without_key(answer)
-            except (TimeoutError, openai.APITimeoutError):
+            except TimeoutError:
                 failure, detail, wait = Failure.TIMEOUT, f"no answer within {self._timeout:g} s", None
+            except AgentFailure:
+                raise
             except Exception as error:
                 failure, detail, wait = Failure.MODEL_ERROR, self._describe(error), _wait_of(error)
                 trouble = trouble_of(error, folds=folds or messages[0]["role"] != "system", streams=streams)
@@ -209,7 +212,7 @@ class OpenAIAgent:
                     return Answer(detail, finish_reason="content_filter", retries=failures + waits)
                 if trouble is Trouble.OVERFLOW:
                     raise AgentFailure(Failure.CONTEXT_OVERFLOW, detail) from None
-                if trouble is Trouble.REFUSED or _too_long(error):
+                if trouble is Trouble.REFUSED:
                     raise AgentFailure(failure, detail) from None
                 if trouble is not Trouble.BROKEN:
                     folds, streams = folds or trouble is Trouble.NO_SYSTEM, streams or trouble is Trouble.STREAM_ONLY
@@ -233,15 +236,16 @@ class OpenAIAgent:
     def _connected(self) -> Any:
         if self._client is None:
             try:
-                from openai import AsyncOpenAI
+                from openai import AsyncOpenAI, DefaultAsyncHttpxClient
             except ImportError as error:
                 raise ImportError("openai: agents need the extra `bench`: pip install 'ragen-gym[bench]'") from error
             self._client = AsyncOpenAI(
                 api_key=self._key or "none",
                 base_url=self._base_url,
-                timeout=self._timeout,
+                timeout=None,  # a whole request has one, see `complete`
                 max_retries=0,
-                http_client=_bounded_client(trust_env=not self._local),  # no proxy to this machine
+                default_headers={"Accept-Encoding": "identity"},
+                http_client=DefaultAsyncHttpxClient(trust_env=not self._local),  # no proxy to this machine
             )
         return self._client
 
@@ -252,12 +256,24 @@ class OpenAIAgent:
         stream = await self._connected().post(
             "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
         )
+        content = bytearray()
+        try:
+            async for piece in stream.response.aiter_bytes():
+                content += piece
+                if len(content) > _LONGEST_ANSWER:
+                    detail = f"the server's answer has more than {_LONGEST_ANSWER:,} bytes"
+                    raise AgentFailure(Failure.MODEL_ERROR, detail)
+        finally:
+            await stream.response.aclose()
+        text = content.decode("utf-8", "replace")
         with suppress(ValueError):
-            return stream.response.json()  # whole, see `_bounded_client`
-        text = stream.response.text
+            return json.loads(text)
         if not _STREAM.match(text):  # some servers stream under another content type
             return text
-        return joined_chunks([chunk async for chunk in stream], ended=text.rstrip().endswith("[DONE]"))
+        events = [_DATA.findall(event) for event in re.split(r"\r?\n\r?\n", text)]
+        data = ["\n".join(lines) for lines in events if lines]
+        ended = bool(data) and data[-1].strip() == "[DONE]"
+        return joined_chunks([json.loads(each) for each in data[: len(data) - ended]], ended=ended)
 
     def _keep(self, *, folds: bool, streams: bool) -> None:
         """Do for the rest of the run what an answer was got with."""
@@ -304,8 +320,6 @@ class OpenAIAgent:
 
     def _describe(self, error: BaseException) -> str:
         """An error of a request in a line."""
-        if long := _too_long(error):
-            return str(long)
         said = said_by(error)
         if response := getattr(error, "response", None):
             return self._clean(f"HTTP {response.status_code}: {said}")
@@ -316,49 +330,10 @@ class OpenAIAgent:
         return without_controls(self._redact(" ".join(text.split()))[:500])
 
 
-class _AnswerTooLong(Exception):
-    """A server's answer is longer than any reply."""
-
-    def __init__(self) -> None:
-        super().__init__(f"the server's answer has more than {_LONGEST_ANSWER:,} bytes")
-
-
-def _too_long(error: BaseException) -> _AnswerTooLong | None:
-    """The error of an answer that is too long, which the client may have wrapped."""
-    return next((each for each in (error, error.__cause__) if isinstance(each, _AnswerTooLong)), None)
-
-
 def _wait_of(error: Any) -> float | None:
     """Seconds that the server asks to wait, or None."""
     response = getattr(error, "response", None)
     return None if response is None else retry_after(response.headers)
-
-
-def _bounded_client(*, trust_env: bool) -> Any:
-    """A client that reads no more of an answer than ``_LONGEST_ANSWER`` bytes, whatever they unpack to."""
-    from openai import DefaultAsyncHttpxClient
-
-    class Client(DefaultAsyncHttpxClient):
-        async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-            response = await super().send(request, stream=True, **options)
-            content = bytearray()
-            try:
-                async for piece in response.aiter_bytes():
-                    content += piece
-                    if len(content) > _LONGEST_ANSWER:
-                        raise _AnswerTooLong
-            finally:
-                await response.aclose()
-            unpacked = ("content-encoding", "content-length", "transfer-encoding")
-            return type(response)(
-                response.status_code,
-                headers=[(name, value) for name, value in response.headers.multi_items() if name not in unpacked],
-                content=bytes(content),
-                request=request,
-                extensions=response.extensions,
-            )
-
-    return Client(trust_env=trust_env, headers={"Accept-Encoding": "identity"})
 
 
 def _address(url: str) -> SplitResult:
@@ -376,3 +351,72 @@ def _secrets(key: str, user: str | None, password: str | None) -> list[str]:
     if user is not None:
         found.append(base64.b64encode(f"{user}:{password or ''}".encode()).decode())
     return [secret for secret in found if len(secret) >= 6]  # shorter ones occur in any text
+
+
+_FIRST, _LONGEST = 0.5, 30.0
+_WORD = 0xFFFFFFFFFFFFFFFF
+
+
+class RequestPacer:
+    """Lets all requests of an agent wait together.
+
+    Args:
+        per_minute: requests in a minute, evenly spaced, or None for as many as there are.
+    """
+
+    def __init__(self, per_minute: float | None = None) -> None:
+        self._gap = 60 / per_minute if per_minute else 0.0
+        self._next = self._pause_ends = 0.0
+
+    async def turn(self) -> None:
+        """Wait until a request may go out; whom a pause meets while it waits gets another place after it."""
+        while True:
+            now = time.monotonic()
+            mine = max(self._next, self._pause_ends, now)
+            self._next = mine + self._gap
+            if mine > now:
+                await asyncio.sleep(mine - now)
+            if self._pause_ends <= mine:
+                return
+
+    def pause(self, seconds: float) -> None:
+        """Let no request out for so long."""
+        self._pause_ends = max(self._pause_ends, time.monotonic() + seconds)
+
+
+def backoff(failures: int, seed: int) -> float:
+    """Seconds to wait after that many failures, from 1 on: 0.5, 1, 2, … up to 30, less up to half of it.
+
+    The part that is taken off is decided by the seed, so that requests that failed together do not come back together.
+    """
+    share = (mix((seed + failures * GOLDEN) & _WORD) >> 11) / 2**53
+    return min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 20)) * (1 - share / 2)
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a server asks to wait (RFC 9110, section 10.2.3), at least 0.5; None where it names no time to come.
+
+    ``Retry-After-Ms``, which some servers send, is the more exact of the two.
+    """
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * unit
+        except ValueError:
+            seconds = _until(value)
+        if 0 < seconds < float("inf"):
+            return max(_FIRST, seconds)
+    return None
+
+
+def _until(date: str) -> float:
+    """Seconds to an HTTP date, 0 if it has gone by, -1 if it is none."""
+    try:
+        then = parsedate_to_datetime(date)
+    except ValueError:
+        return -1.0
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=UTC)
+    return max(0.0, (then - datetime.now(UTC)).total_seconds())

@@ -114,7 +114,7 @@ def _archive(
             if record.split in order and 0 <= record.index < len(replayers[record.split].split.levels):
                 episode = (order[record.split], place, record, run.agent)
                 groups.setdefault((record.index, record.rollout), []).append(episode)
-    done, taken = 0, set[str]()
+    done = 0
     # Looked up once: every call of ``oracle_episodes`` makes an environment.
     wanted = {(record.split, record.rollout) for group in groups.values() for *_, record, _ in group}
     oracles = {(name, rollout): oracle_episodes(suite, replayers[name].split, rollout) for name, rollout in wanted}
@@ -124,8 +124,8 @@ def _archive(
         for key in sorted(groups):
             group = sorted(groups[key], key=lambda episode: episode[:2])
             yield [
-                _entry(replayers[record.split], record, agent, oracles[record.split, record.rollout], taken)
-                for *_, record, agent in group
+                _entry(replayers[record.split], record, agent, oracles[record.split, record.rollout], place)
+                for _, place, record, agent in group
             ]
             done += len(group)
             progress(done)
@@ -134,7 +134,7 @@ def _archive(
 
 
 def _entry(
-    replayer: Replayer, record: EpisodeRecord, agent: str, oracles: Sequence[PlayedEpisode] | None, taken: set[str]
+    replayer: Replayer, record: EpisodeRecord, agent: str, oracles: Sequence[PlayedEpisode] | None, place: int
 ) -> Entry:
     optimal, over = "", None
     if oracles is not None:
@@ -144,11 +144,7 @@ def _entry(
         optimal = f"the oracle solves it{moves}" if oracle.success else "the oracle does not solve it"
         # With the same noise: the moves of a solved episode beyond the oracle's.
         over = record.moves - best if record.success and oracle.success else None
-    length = 10
-    while record.key[:length] in taken and length < len(record.key):
-        length += 1
-    name = record.key[:length] if record.key[:length] not in taken else f"{record.key}-{len(taken)}"
-    taken.add(name)
+    name = f"{record.key}-{place}"  # two runs of one agent have the same keys
     return Entry(heading(record, agent, over, name), lambda: details(replayer, record, optimal))
 
 

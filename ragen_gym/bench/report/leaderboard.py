@@ -21,8 +21,7 @@ from typing import Any
 
 from ragen_gym.bench.report.tables import Summary, markdown_row, number, seen
 from ragen_gym.bench.rescore import Rescoring
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import SUITES, Split, Suite
 from ragen_gym.bench.verify import Verdict, verify

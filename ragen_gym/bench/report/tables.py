@@ -1,9 +1,7 @@
-"""The scores of runs as Markdown and CSV, and how their numbers are written."""
+"""Scores of runs as Markdown, the sentences beside them, and the form of their numbers."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,14 +13,16 @@ __all__ = [
     "above_optimal",
     "bounds",
     "common_problems",
-    "csv_table",
     "episodes_asked",
+    "indistinct",
+    "interval",
     "lacks",
     "left_out",
     "markdown_row",
     "markdown_tables",
     "number",
     "overflowed",
+    "score_table",
     "seen",
     "seen_in_training",
     "sentences",
@@ -34,43 +34,6 @@ __all__ = [
 ]
 
 Summary = Mapping[str, Any]
-
-#: Columns of the CSV after the split and the agent, and where a split's summary holds each.
-_PLACES = {
-    "success": "success.rate",
-    "low": "success.low",
-    "high": "success.high",
-    "n": "success.n",
-    "instances": "instances",
-    "levels": "levels",
-    "families": "families",
-    "seen": "seen",
-    "clustered_low": "clustered.low",
-    "clustered_high": "clustered.high",
-    "random": "random.rate",
-    "optimal": "optimal.rate",
-    "normalised": "normalised.value",
-    "differs_from_random": "differs_from_random",
-    "return": "return.mean",
-    "regret": "regret.mean",
-    "steps_over_optimal": "steps_over_optimal.mean",
-    "malformed": "malformed.rate",
-    "turns": "turns",
-    "actions": "actions",
-    "prompt_tokens": "tokens.prompt",
-    "completion_tokens": "tokens.completion",
-    "cost": "cost",
-    "seconds_median": "seconds.median",
-    "seconds_p95": "seconds.p95",
-    "excluded": "excluded",
-    "asked": "asked",
-    "missing": "missing",
-    "least": "bounds.least",
-    "most": "bounds.most",
-    "excluded_in_play": "excluded_in_play",
-    "retried": "retried",
-    "retried_in_play": "retried_in_play",
-}
 
 _NONE = "\N{EN DASH}"
 
@@ -247,55 +210,66 @@ def _scored(entry: Summary) -> int:
     return scored
 
 
-def csv_table(summaries: Sequence[Summary]) -> str:
-    """One row for each split and agent, split by split, as CSV with a header; rates are shares from 0 to 1.
+def score_table(summaries: Sequence[Summary]) -> list[list[str]]:
+    """Scores as a header and a row for each split and agent, split by split."""
+    splits = {name: None for summary in summaries for name in summary["splits"]}
+    known = any(split.get("seen") is not None for summary in summaries for split in summary["splits"].values())
+    head = ["split", "agent", "success", "95 %", "by level", "random", "optimal", "normalised", "detects", "malformed"]
+    return [
+        [*head, *["seen in training"] * known, "n of asked", "excluded", "bounds"],
+        *(
+            [name, summary["agent"], *_cells(summary["splits"][name], known)]
+            for name in splits
+            for summary in summaries
+            if name in summary["splits"]
+        ),
+    ]
 
-    A value that is not known is empty.
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("split", "agent", *_PLACES))
-    for name in dict.fromkeys(name for summary in summaries for name in summary["splits"]):
-        for summary in summaries:
-            if split := summary["splits"].get(name):
-                writer.writerow((name, summary["agent"], *(_entry(split, place) for place in _PLACES.values())))
-    return out.getvalue()
+
+def _cells(split: Summary, known: bool) -> list[str]:
+    solved, malformed, normalised = split["success"], split["malformed"], split.get("normalised")
+    asked = *[seen(split)] * known, f"{solved['n']} of {split['asked']}", str(split["excluded"]), bounds(split)
+    if solved["rate"] is None:
+        return ["none", *[""] * 7, *asked]
+    return [
+        percent(solved["rate"]),
+        interval(solved),
+        interval(split["clustered"]) if solved["n"] > split["families"] else "",
+        *(percent(split[bound]["rate"]) if bound in split else "" for bound in ("random", "optimal")),
+        f"{normalised['value']:z.2f}" if normalised else "",
+        f"{100 * split['detectable']:.0f}",
+        percent(malformed["rate"]) if malformed else "",
+        *asked,
+    ]
+
+
+def interval(estimate: Summary) -> str:
+    """An interval in percent such as ``(35.4 to 52.1)``; nothing if unknown."""
+    low, high = estimate["low"], estimate["high"]
+    return "" if low is None or high is None else f"({100 * low:.1f} to {100 * high:.1f})"
+
+
+def indistinct(summary: Summary) -> list[str]:
+    """Sentences on the splits whose success does not differ significantly from random play."""
+    return [
+        f"{name}: {split['sentence']}"
+        for name, split in summary["splits"].items()
+        if split.get("differs_from_random") is False
+    ]
 
 
 def markdown_tables(summaries: Sequence[Summary]) -> str:
-    """A table of all splits and agents, with random and optimal play, and which do not differ from random play."""
+    """``score_table`` as Markdown, with the sentences beside it."""
+    head, *rows = score_table(summaries)
     first = summaries[0]
-    head = ["split", "agent", "success (95 %)", "random", "optimal", "normalised", "malformed", "turns"]
-    head += ["n of asked", "excluded", "bounds"]
-    lines = [f"# {first['suite']} ({first['hash']})", "", markdown_row(head), markdown_row(["---"] * len(head))]
-    notes = []
-    for name in dict.fromkeys(name for summary in summaries for name in summary["splits"]):
-        for summary in summaries:
-            if name in summary["splits"]:
-                split = summary["splits"][name]
-                lines.append(markdown_row(_cells(name, summary["agent"], split)))
-                if split.get("differs_from_random") is False:
-                    notes.append(f"- {_plain(summary['agent'])} on {name}: {split['sentence']}")
-    notes += [f"- {_plain(summary['agent'])}: {said}" for summary in summaries for said in sentences(summary)]
-    return "\n".join([*lines, *([""] if notes else []), *notes, ""])
-
-
-def _cells(name: str, agent: str, split: Summary) -> list[str]:
-    solved, malformed, normalised = success(split), split["malformed"], split.get("normalised")
-    interval = f" ({percent(solved['low'])} to {percent(solved['high'])})" if solved["n"] else ""
-    return [
-        name,
-        agent,
-        percent(solved["rate"]) + interval,
-        percent(split["random"]["rate"]) if "random" in split else _NONE,
-        percent(split["optimal"]["rate"]) if "optimal" in split else _NONE,
-        number(normalised["value"] if normalised else None),
-        percent(malformed["rate"] if malformed else None),
-        number(split["turns"], 1),
-        f"{solved['n']} of {split['asked']}",
-        str(split["excluded"]),
-        bounds(split),
+    lines = [f"# {first['suite']} ({first['hash']})", ""]
+    lines += map(markdown_row, (head, ["---"] * len(head), *rows))
+    notes = [
+        f"- {_plain(summary['agent'])}: {said}"
+        for summary in summaries
+        for said in (*indistinct(summary), *sentences(summary))
     ]
+    return "\n".join([*lines, *([""] if notes else []), *notes, ""])
 
 
 def markdown_row(cells: Sequence[str]) -> str:
@@ -308,10 +282,3 @@ def _plain(text: str) -> str:
     for sign in ("\\", "|", "<", "*", "`", "["):
         text = text.replace(sign, "\\" + sign)
     return " ".join(text.split())
-
-
-def _entry(split: Summary, place: str) -> Any:
-    """What a split's summary holds at such a place as ``"success.rate"``, or None."""
-    name, _, inner = place.partition(".")
-    value = split.get(name)
-    return value.get(inner) if inner and value is not None else value

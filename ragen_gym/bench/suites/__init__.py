@@ -17,8 +17,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.suites.problems import Problem, read_problems
-from ragen_gym.bench.suites.table import SUITE_FILE, env_options, read_table
+from ragen_gym.bench.suites.table import SUITE_FILE, Problem, env_options, read_problems, read_table
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig

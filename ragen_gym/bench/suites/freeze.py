@@ -11,17 +11,14 @@ The problems of a text task are those of the seeds from ``seed`` on, in its ``en
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import cycle, islice
 from os.path import realpath
 from pathlib import Path
 from typing import Any
 
 from ragen_gym.bench.suites import SUITES, task_env
-from ragen_gym.bench.suites.problems import Problem, draw_problems, write_problems
-from ragen_gym.bench.suites.table import SUITE_FILE, env_options, read_table
+from ragen_gym.bench.suites.table import SUITE_FILE, Problem, draw_problems, env_options, read_table, write_problems
 from ragen_gym.core.levels import Level, write_levels
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.episode_stream import distinct_boards
@@ -29,7 +26,7 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import load_task
 
-__all__ = ["freeze", "frozen_levels", "main", "recipes", "write_frozen"]
+__all__ = ["freeze", "frozen_levels", "recipes", "write_frozen"]
 
 
 def recipes(suite: Path) -> dict[Path, dict[str, Any]]:
@@ -109,15 +106,6 @@ def _of_other_families(game: Game, boards: Iterable[bytes]) -> Iterator[bytes]:
             yield board
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the files of the suites; 0."""
-    parser = argparse.ArgumentParser(description="Write the level files of suites, from their tables.")
-    parser.add_argument("suites", nargs="*", type=Path, metavar="SUITE", help="folders (default: the package's)")
-    for suite in parser.parse_args(argv).suites or SUITES.values():
-        freeze(suite)
-    return 0
-
-
 def freeze(suite: Path) -> None:
     """Write the files of a suite, and say which.
 
@@ -131,4 +119,5 @@ def freeze(suite: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    for folder in SUITES.values():
+        freeze(folder)

@@ -1,30 +1,16 @@
-"""Published figures, next to random and optimal play of their own protocols.
-
-``python -m ragen_gym.bench.suites.published`` plays the suites that have a published rate, at random and optimally,
-and writes ``baselines.json``; ``ragen-gym bench suites --published`` prints from that file. A suite that is not the one
-that was played, by its hash, is refused.
-"""
+"""Published figures, next to random and optimal play of their own protocols."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.suites import SUITES, Published, Suite, load_suite
 from ragen_gym.core.stats import Rate, wilson
-from ragen_gym.core.storage import write_atomic
 
-__all__ = ["BASELINES", "NOT_REPRODUCED", "PublishedRate", "main", "published_rates"]
-
-#: What random and optimal play reach: ``{suite: {"hash", "splits": {split: {"n", "random", "optimal"}}}}``.
-BASELINES = Path(__file__).with_name("baselines.json")
+__all__ = ["NOT_REPRODUCED", "PublishedRate", "published_rates"]
 
 #: Published results of which there is no suite: what is reported, and why it cannot be reproduced.
 NOT_REPRODUCED: dict[str, tuple[str, str]] = {
@@ -79,66 +65,25 @@ class PublishedRate:
 
 
 def published_rates(names: Iterable[str] = SUITES, *, main_only: bool = False) -> list[PublishedRate]:
-    """The published rates of these suites of the package.
+    """The published rates of these suites of the package, whose splits are played at random and optimally.
 
     Args:
         names: of suites; one without a published rate has no row.
         main_only: whether to keep only the first of those on the same splits.
-
-    Raises:
-        ValueError: a suite is not the one whose baselines are kept.
     """
-    kept = json.loads(BASELINES.read_text(encoding="utf-8"))
     rows: list[PublishedRate] = []
     for suite in map(load_suite, names):
-        if not suite.published:
-            continue
-        entry = kept.get(suite.name, {})
-        if entry.get("hash") != suite.hash:
-            raise ValueError(
-                f"{BASELINES} is not of {suite.name} {suite.hash}: run python -m ragen_gym.bench.suites.published."
-            )
         met = set[tuple[str, ...]]()
         for each in suite.published:
             if not (main_only and each.splits in met):
-                rows.append(_rate(suite, each, entry["splits"]))
+                rows.append(_rate(suite, each))
             met.add(each.splits)
     return rows
 
 
-def _rate(suite: Suite, published: Published, splits: Mapping[str, Mapping[str, float]]) -> PublishedRate:
-    entries = [splits[name] for name in published.splits]
-    weights = [entry["n"] for entry in entries]
-    random, optimal = (
-        float(np.average([entry[name] for entry in entries], weights=weights)) for name in ("random", "optimal")
-    )
-    return PublishedRate(suite.name, published, int(sum(weights)), random, optimal)
-
-
-def _baselines(suite: Suite) -> dict[str, Any]:
-    from ragen_gym.bench.baselines import baseline
-
-    splits = {}
-    for split in suite.splits:
-        played = baseline(split).means
-        splits[split.name] = {
-            "n": len(split.levels),
-            "random": round(played["random"] or 0.0, 6),
-            "optimal": round(played["optimal"] or 0.0, 6),
-        }
-    return {"hash": suite.hash, "splits": splits}
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the baselines of the suites with published rates; 0."""
-    parser = argparse.ArgumentParser(description="Play the suites with published rates at random and optimally.")
-    parser.add_argument("--out", type=Path, default=BASELINES, metavar="FILE", help="default: the package's")
-    arguments = parser.parse_args(argv)
-    suites = [suite for suite in map(load_suite, SUITES) if suite.published]
-    write_atomic(arguments.out, json.dumps({suite.name: _baselines(suite) for suite in suites}, indent=1) + "\n")
-    print(f"{arguments.out}: {', '.join(suite.name for suite in suites)}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _rate(suite: Suite, published: Published) -> PublishedRate:
+    splits = [split for split in suite.splits if split.name in published.splits]
+    n = sum(len(split.levels) for split in splits)
+    means = [(len(split.levels), baseline(split).means) for split in splits]
+    random, optimal = (sum(size * (mean[kind] or 0.0) for size, mean in means) / n for kind in ("random", "optimal"))
+    return PublishedRate(suite.name, published, n, random, optimal)

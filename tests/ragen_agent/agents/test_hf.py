@@ -27,7 +27,7 @@ from ragen_agent.agents import hf
 from ragen_gym.bench.agent import AgentFailure, Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
@@ -159,6 +159,51 @@ def test_a_batch_for_which_nobody_waits_is_stopped(model: Path) -> None:
         return await ask_once(agent)
 
     assert asyncio.run(play()).completion_tokens == 3
+
+
+def test_a_run_plays_again_in_batches_of_any_size(model: Path, tmp_path: Path) -> None:
+    """Alone or in a batch, the same request draws the same reply."""
+    runs = []
+    for batch in (1, 8, 3):
+        agent, folder = agent_of(model, max_tokens=12, batch=batch), tmp_path / str(batch)
+        run_suite(SMOKE, agent, folder, RunOptions(splits=("frozen_lake",), concurrency=batch))
+        records = ResultsFolder(folder).records()
+        assert [record.failure for record in records] == [None] * 8
+        runs.append({record.key: tuple(turn.reply for turn in record.turns) for record in records})
+    assert len({*runs[0].values()}) == 8
+    same = [runs[0][key] == run[key] for run in runs[1:] for key in runs[0]]
+    assert sum(same) > 0.9 * len(same)  # a draw on the edge between two tokens may fall to either side
+
+
+def test_tokens_are_counted_and_the_context_ends(model: Path) -> None:
+    agent = agent_of(model, max_tokens=5)
+    message = {"role": "user", "content": "Go."}
+    prompt = agent._tokenizer.apply_chat_template([message], add_generation_prompt=True, return_dict=True)["input_ids"]
+
+    async def play() -> None:
+        try:
+            answer = await ask(agent)
+            assert (answer.prompt_tokens, answer.completion_tokens) == (len(prompt), 5)
+            assert answer.finish_reason == "length"
+            agent._context = len(prompt) + 2
+            assert (await ask(agent)).completion_tokens == 2
+            agent._context = len(prompt)
+            with pytest.raises(AgentFailure, match="leave no room in a context of"):
+                await ask(agent)
+        finally:
+            await agent.close()
+
+    asyncio.run(play())
+
+
+def test_other_weights_are_another_agent(model: Path, tmp_path: Path) -> None:
+    same, other = (shutil.copytree(model, tmp_path / name) for name in ("same", "other"))
+    weights = next(other.glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    hashes = [agent_of(path).settings["weights"] for path in (model, same, other)]
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_the_turns_of_many_conversations_are_those_of_generate(model: Path) -> None:

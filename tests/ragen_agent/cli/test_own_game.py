@@ -64,7 +64,7 @@ def test_the_default_folder_of_its_run_has_a_name_that_every_system_takes(folder
 def test_demonstrations_and_mixtures_take_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert agent_cli.main(["sft", "data", "--game", NAME, "--episodes", "8", "--out", "demos.jsonl"]) == 0
     forget()
-    mixture = f'games=[{{"game": "{NAME}"}}, {{"game": "FrozenLake"}}]'
+    mixture = f'games=[{{"game": "{NAME}", "thought": "none"}}, {{"game": "FrozenLake"}}]'
     assert agent_cli.main(["train", "--dry-run", *settings(mixture, *SETTINGS[:2])]) == 0
     forget()
     train = ["sft", "train", "--data", "demos.jsonl", "--out", "tuned", "--epochs", "1"]

@@ -20,9 +20,9 @@ from ragen_agent.inference.vision import Vision
 from ragen_agent.run.policy import Policy
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tokens.chat import ChatFormat
-from ragen_gym.bench.agents import pictures
+from ragen_gym.bench import agent
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder
 from ragen_gym.cli import main
 from ragen_gym.core.failures import Failure
 from ragen_gym.envs.messages import parts_of
@@ -127,7 +127,7 @@ def test_a_run_with_pictures(server: str, suite: Path, model: Path, tmp_path: Pa
 def test_a_damaged_picture_is_a_typed_failure(
     server: str, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictures, "encode_png", lambda pixels: encode_png(pixels)[:-40])
+    monkeypatch.setattr(agent, "encode_png", lambda pixels: encode_png(pixels)[:-40])
     code, records = bench(server, suite, "lakes", tmp_path / "run")
     assert code == 1
     assert {record.failure for record in records} == {Failure.MODEL_ERROR}

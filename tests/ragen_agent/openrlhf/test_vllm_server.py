@@ -19,10 +19,9 @@ from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.run.policy import Policy
 from ragen_agent.sft.trainer import warm_start
-from ragen_gym.bench.agents import rate_limit as pace
+from ragen_gym.bench.agents import openai as pace
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.bench.verify import verify
 from ragen_gym.cli import main

@@ -26,8 +26,7 @@ from ragen_agent.tasks.tasks import measured_settings
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.bench.agents.builtin import OracleAgent
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.verify import verify

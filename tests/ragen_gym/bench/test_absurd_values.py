@@ -12,7 +12,7 @@ import pytest
 
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.episode_plan import RunOptions
-from ragen_gym.bench.results_folder import ResultsFolder, read_records
+from ragen_gym.bench.results import ResultsFolder, read_records
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
@@ -45,20 +45,24 @@ def run(played: Path, tmp_path: Path) -> Path:
         ("reward", 10**400), ("reward", float("nan")), ("reward", float("inf")), ("seconds", float("-inf")),
         ("total_reward", 10**400), ("total_reward", 1e300), ("cost", float("nan")), ("index", -1), ("rollout", HUGE),
         ("noise_seed", HUGE), ("actions", [HUGE]), ("actions", [-1]), ("turns", "many"), ("extra", 3),
+        # of another type
+        ("key", None), ("index", "1"), ("index", 1.0), ("rollout", True), ("success", 1), ("failure", "tired"),
+        ("failure", 1), ("cost", "1"), ("turns", {}), ("turns", [1]), ("message", None), ("reply", 1),
+        ("actions", None), ("actions", ["Up"]), ("actions", [True]), ("problem", 1), ("prompt_tokens", 1.5),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("command", ["verify", "report", "score"])
-def test_of_a_record(command: str, field: str, value: Any, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_record(field: str, value: Any, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (run / "episodes.jsonl").read_text(encoding="utf-8").splitlines()
     record = json.loads(lines[2])
     (record if field in record else record["turns"][0])[field] = value
     lines[2] = json.dumps(record)
     (run / "episodes.jsonl").write_text("\n".join(lines) + "\n")
-    assert main(["bench", command, str(run)]) == (1 if command == "verify" else 2)
-    said = "".join(capsys.readouterr())
-    assert "episodes.jsonl, line 3, is not such a record" in said
-    assert field in said
-    assert len(said) < 1000
+    for command, code in (("verify", 1), ("report", 2), ("score", 2)):
+        assert main(["bench", command, str(run)]) == code
+        said = "".join(capsys.readouterr())
+        assert "episodes.jsonl, line 3, is not such a record" in said
+        assert field.rstrip("s") in said
+        assert len(said) < 1000
 
 
 @pytest.mark.parametrize(
@@ -67,11 +71,15 @@ def test_of_a_record(command: str, field: str, value: Any, run: Path, capsys: py
         ("sessions", "none"), ("sessions", {}), ("sessions", ["one"]), ("settings", []), ("agent", None), ("agent", 3),
         ("agent", "\x1b[2Jrandom"), ("agent", ""),
         ("temperature", float("nan")), ("temperature", HUGE), ("prompts", []), ("hash", 7), ("suite", ["smoke"]),
+        # of its session
+        ("rollouts", HUGE), ("rollouts", 0), ("rollouts", "2"), ("limit", -1), ("limit", 1.5), ("splits", "sokoban"),
+        ("splits", [3]),
     ],
 )  # fmt: skip
 def test_of_a_run(field: str, value: Any, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     info = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**info, field: value}))
+    (info if field in info else info["sessions"][0])[field] = value
+    (run / "run.json").write_text(json.dumps(info))
     said = commands_fail(run, capsys)
     assert "run.json: " in said
     assert field.rstrip("s") in said
@@ -83,7 +91,6 @@ def test_a_run_that_lacks_what_was_asked(field: str, run: Path, capsys: pytest.C
     del info[field]
     (run / "run.json").write_text(json.dumps(info))
     assert f"run.json: the run lacks its '{field}'" in commands_fail(run, capsys)
-    assert main(["bench", "rescore", str(run), "--lenient"]) == 2
     with pytest.raises(ValueError, match=f"run.json: the run lacks its '{field}'"):
         run_suite(SMOKE, ImperfectAgent("some", 0.8, 0.9), run)
 
@@ -97,27 +104,11 @@ def test_prompts_that_lack_a_split(run: Path, capsys: pytest.CaptureFixture[str]
     assert "no split 'sokoban': verify the run first" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("rollouts", HUGE), ("rollouts", 0), ("rollouts", "2"), ("limit", -1), ("limit", 1.5), ("splits", "sokoban"),
-        ("splits", [3]),
-    ],
-)  # fmt: skip
-def test_of_a_session(field: str, value: Any, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    info = json.loads((run / "run.json").read_text())
-    info["sessions"][0][field] = value
-    (run / "run.json").write_text(json.dumps(info))
-    said = commands_fail(run, capsys)
-    assert "run.json: session 0" in said
-    assert field in said
-
-
 def commands_fail(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    for command in ("verify", "report", "score"):
-        assert main(["bench", command, str(run)]) == 2
+    for command in (["verify"], ["report"], ["score"], ["rescore", "--lenient"]):
+        assert main(["bench", *command, str(run)]) == 2
     said = "".join(capsys.readouterr())
-    assert len(said) < 2000
+    assert len(said) < 2500
     return said
 
 

@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack,
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode_plan import RunOptions, make_env
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder
 from ragen_gym.bench.runner import RunOutcome, RunProgress, run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.core.failures import Failure

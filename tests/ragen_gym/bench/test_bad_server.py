@@ -17,15 +17,14 @@ import pytest
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Task
 from ragen_gym.bench.agents import make_agent
-from ragen_gym.bench.agents import rate_limit as pace
+from ragen_gym.bench.agents import openai as pace
 from ragen_gym.bench.agents.chat_answers import ProviderError, Trouble, is_overflow, trouble_of
-from ragen_gym.bench.agents.openai import OpenAIAgent
-from ragen_gym.bench.agents.rate_limit import RequestPacer, backoff, retry_after
+from ragen_gym.bench.agents.openai import OpenAIAgent, RequestPacer, backoff, retry_after
+from ragen_gym.bench.episode import MAX_REPLY
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.report.tables import markdown_tables, overflowed
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import Suite, load_suite
@@ -106,7 +105,7 @@ def test_everything_goes_wrong_and_nothing_is_lost(tmp_path: Path) -> None:
         ("429", Failure.MODEL_ERROR, 3, "slow down"),
         ("500", Failure.MODEL_ERROR, 3, "CUDA error"),
         ("cut", Failure.MODEL_ERROR, 3, "Connection"),
-        ("cut body", Failure.MODEL_ERROR, 3, "Connection"),
+        ("cut body", Failure.MODEL_ERROR, 3, "peer closed connection"),
         ("no json", Failure.MODEL_ERROR, 3, "Welcome"),
         ("half json", Failure.MODEL_ERROR, 3, "JSON"),
         ("no choices", Failure.MODEL_ERROR, 3, "no choice"),
@@ -187,14 +186,14 @@ def test_a_reply_is_cut_where_it_is_too_long(field: str, tmp_path: Path) -> None
     long = "<think>" + "x" * 5_000_000
     with BadServer() as server:
         server.answer = completion(**{"content": GOOD, field: long})
-        request = RunOptions((SMOKE.splits[0].name,), limit=1, max_reply=1000)
+        request = RunOptions((SMOKE.splits[0].name,), limit=1)
         run_suite(SMOKE, agent_of(server), tmp_path / "run", request)
-        assert max(len(str(body)) for body in server.bodies) < 20_000, "what is sent back is cut"
+        assert max(len(str(body)) for body in server.bodies) < 5 * MAX_REPLY, "what is sent back is cut"
     (record,) = records_in(tmp_path / "run")
     assert (record.failure, len(record.turns)) == (None, 5)
     for turn in record.turns:
         assert turn.reply is not None
-        assert len(turn.reply) + len(turn.reasoning or "") <= 2000
+        assert len(turn.reply) + len(turn.reasoning or "") <= 2 * MAX_REPLY
         assert turn.finish_reason == "max_reply"
     assert verify(load_results(tmp_path / "run")).differences == []
 

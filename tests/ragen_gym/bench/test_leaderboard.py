@@ -15,8 +15,7 @@ import pytest
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.report.leaderboard import SUBMISSION_FILE, find_submissions, judge, page
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
@@ -76,12 +75,8 @@ def _summary(folder: Path) -> dict[str, Any]:
     return splits
 
 
-def no_text(folder: Path) -> None:
-    (folder / SUBMISSION_FILE).unlink()
-
-
-def no_summary(folder: Path) -> None:
-    (folder / "summary.json").unlink()
+def lacking(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
 
 
 def better(folder: Path) -> None:
@@ -96,15 +91,8 @@ def shorter(folder: Path) -> None:
     (folder / "episodes.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
 
 
-def text_of(text: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        (folder / SUBMISSION_FILE).write_text(text, encoding="utf-8")
-
-    return change
-
-
-def no_run(folder: Path) -> None:
-    (folder / "run.json").unlink()
+def text_of(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / SUBMISSION_FILE).write_text(text, encoding="utf-8")
 
 
 def own_suite(folder: Path) -> None:
@@ -117,11 +105,14 @@ def own_suite(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (no_text, "there is no submission.toml"),
-        (no_summary, "incomplete: there is no summary.json (ragen-gym bench score RUN --write writes it)."),
+        (lacking(SUBMISSION_FILE), "there is no submission.toml"),
+        (
+            lacking("summary.json"),
+            "incomplete: there is no summary.json (ragen-gym bench score RUN --write",
+        ),
         (better, "false: "),
         (shorter, "false: "),
-        (no_run, "no run.json"),
+        (lacking("run.json"), "no run.json"),
         (own_suite, "its suite, mine, is not one of this package."),
         (text_of("who = 3"), "who must be a text of 1 to 300 characters"),
         (text_of('who = "x"\nmodel = "y"'), "lacks 'settings'"),
@@ -133,7 +124,7 @@ def own_suite(folder: Path) -> None:
     ],
 )
 def test_what_is_refused_is_listed_with_the_reason(
-    submissions: Path, tmp_path: Path, change: Callable[[Path], None], reason: str
+    submissions: Path, tmp_path: Path, change: Callable[[Path], object], reason: str
 ) -> None:
     shutil.copytree(submissions / "a-random", tmp_path / "bad")
     shutil.copytree(submissions / "b-oracle", tmp_path / "good")
@@ -226,10 +217,6 @@ def claims(families: int) -> Callable[[Path], None]:
     return change
 
 
-def of_dtype(dtype: str) -> Callable[[Path], None]:
-    return lambda folder: np.save(folder / SEEN_FILE, np.zeros(3, dtype))
-
-
 def sparse(name: str) -> Callable[[Path], None]:
     """A file that claims 745 GiB and takes none."""
 
@@ -244,19 +231,6 @@ def cut(name: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         data = (folder / name).read_bytes()
         (folder / name).write_bytes(data[: len(data) // 2])
-
-    return change
-
-
-def replaced(name: str, *entry: str, by: Any) -> Callable[[Path], None]:
-    """An entry of a file of JSON has another value."""
-
-    def change(folder: Path) -> None:
-        table = inner = json.loads((folder / name).read_text(encoding="utf-8").splitlines()[0] if entry else "{}")
-        for key in entry[:-1]:
-            inner = inner[key]
-        inner[entry[-1]] = by
-        (folder / name).write_text(json.dumps(table) + "\n", encoding="utf-8")
 
     return change
 
@@ -280,27 +254,16 @@ def pipe(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     "change",
     [
-        claims(10**11),
-        claims(2**62),
-        claims(0),
+        *map(claims, [10**11, 2**62, 0]),
         cut(SEEN_FILE),
-        of_dtype("<u4"),
-        of_dtype("O"),
-        lambda folder: (folder / SEEN_FILE).write_bytes(b"PK\3\4"),
-        lambda folder: (folder / SEEN_FILE).write_bytes(b""),
+        lambda folder: np.save(folder / SEEN_FILE, np.zeros(3, "O")),
         *map(sparse, [SEEN_FILE, "run.json", "episodes.jsonl", "summary.json", SUBMISSION_FILE]),
         *map(pipe, ["episodes.jsonl", "summary.json", SUBMISSION_FILE]),
         *map(cut, ["run.json", "summary.json"]),
-        replaced("episodes.jsonl", "turns", by=7),
-        replaced("episodes.jsonl", "extra", by=[]),
         info_of(settings={"rescored": 7}),
-        info_of(settings={"rescored": {"by": 7}}),
-        info_of(seen=7),
         info_of(seen={}),
         info_of(prompts={}),
-        info_of(sessions=[7]),
         info_of(sessions=[{"versions": {"ragen_gym": {}}, "prices": {"prompt": "x", "completion": 1}}]),
-        info_of(temperature="hot"),
         lambda folder: (folder / "summary.json").write_text("[" * 100_000),
         lambda folder: shutil.rmtree(folder) or folder.mkdir(),  # type: ignore[func-returns-value]
     ],

@@ -15,8 +15,7 @@ from ragen_gym.bench.agent import Task
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.rescore import Rescoring, bounds, lenient_reply, rescore, save
-from ragen_gym.bench.results import BenchResults, load_results
-from ragen_gym.bench.results_folder import ResultsFolder
+from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import Split, Suite, load_suite
 from ragen_gym.bench.verify import verify

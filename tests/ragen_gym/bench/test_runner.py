@@ -29,8 +29,7 @@ from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.agents.python import PythonAgent
 from ragen_gym.bench.episode_plan import Prices, RunOptions, Timeouts, episode_key, identity, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder, read_records
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results, read_records
 from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.suites import Suite, load_suite
 from ragen_gym.bench.verify import verify
@@ -308,7 +307,6 @@ def raising(error: BaseException) -> Callable[[Sequence[Any], Task], Any]:
             r"ZeroDivisionError: by zero \(test_runner.py:\d+",
         ),
         (raising(SystemExit(3)), Failure.AGENT_ERROR, "SystemExit: 3"),
-        (raising(RecursionError()), Failure.AGENT_ERROR, "RecursionError"),
         (raising(TimeoutError("the model sleeps")), Failure.TIMEOUT, "^the model sleeps$"),
         (raising(AgentFailure(Failure.CONTEXT_OVERFLOW, "full")), Failure.CONTEXT_OVERFLOW, "^full$"),
         (lambda messages, task: hang(), Failure.TIMEOUT, "no answer within 0.05 s"),
@@ -449,13 +447,6 @@ def test_tokens_cost_what_they_cost(tmp_path: Path) -> None:
     assert second.cost is None
 
 
-def test_half_a_character_is_replaced(tmp_path: Path) -> None:
-    text = "<think>\ud83d \u2028 \x00 é</think><answer>Up</answer>"
-    play(Scripted(lambda messages, task: text), tmp_path / "run", limit=1, splits=("bandit",))
-    (record,) = records_in(tmp_path / "run")
-    assert record.turns[0].reply == text.replace("\ud83d", "\ufffd")
-
-
 # The folder
 
 
@@ -493,26 +484,6 @@ def test_a_torn_last_line_is_left_out_and_cut_off(
         log.append(record("new"))
     assert read_records(path) == [*kept, record("new")]
     assert path.read_bytes().count(b"\n") == len(kept) + 1
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("key", None), ("index", "1"), ("index", 1.0), ("rollout", True), ("noise_seed", None), ("success", 1),
-        ("total_reward", "1"), ("failure", "tired"), ("failure", 1), ("seconds", None), ("cost", "1"), ("extra", []),
-        ("turns", {}), ("turns", [1]), ("message", None), ("reply", 1), ("actions", None), ("actions", ["Up"]),
-        ("actions", [True]), ("reward", None), ("problem", 1), ("prompt_tokens", 1.5), ("retries", None),
-    ],
-)  # fmt: skip
-def test_a_field_of_another_type_is_no_record(name: str, wrong: Any, tmp_path: Path) -> None:
-    """A file may have been written by anyone, and whoever reads a record counts on the types."""
-    play(Scripted(), tmp_path / "run", splits=("frozen_lake",), limit=1)
-    record = json.loads((tmp_path / "run" / "episodes.jsonl").read_text().splitlines()[0])
-    assert EpisodeRecord.from_dict(record).turns
-    place = record if name in record else record["turns"][0]
-    place[name] = wrong
-    with pytest.raises(ValueError, match="not the record of an episode"):
-        EpisodeRecord.from_dict(record)
 
 
 def test_no_summary_outlives_the_episodes_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -555,27 +526,24 @@ def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
     assert read_records(path) == [record("b"), record("a")]
 
 
-@pytest.mark.parametrize("line", ['{"key": ', "[]", '{"key": "a"}', "\xff"])
-def test_a_broken_line_in_the_middle_is_an_error(line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"key": ', ""),
+        (b"[]", ""),
+        (b'{"key": "a"}', ""),
+        (b"\xff", ""),
+        (b'{"key": "a", "key": "b"}', "is there twice"),
+    ],
+)
+def test_a_broken_line_in_the_middle_is_an_error(line: bytes, said: str, tmp_path: Path) -> None:
     folder = begun(tmp_path)
     path = folder.episodes
     with EpisodeLog(folder) as log:
         log.append(record("a"))
-    path.write_bytes(line.encode("latin-1") + b"\n" + path.read_bytes())
-    with pytest.raises(ValueError, match=r"episodes.jsonl, line 1, .*; remove that line"):
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    with pytest.raises(ValueError, match=rf"episodes.jsonl, line 1, .*{said}.*; remove that line"):
         read_records(path)
-
-
-@pytest.mark.parametrize("field", [b'"success": true', b'"turns": []'])
-def test_a_record_with_a_field_twice_is_none(field: bytes, tmp_path: Path) -> None:
-    """Readers differ in which of the two they take."""
-    folder = begun(tmp_path)
-    with EpisodeLog(folder) as log:
-        log.append(record("a"))
-    whole = folder.episodes.read_bytes()
-    folder.episodes.write_bytes(whole.replace(b"{", b"{" + field + b", ", 1) + whole)
-    with pytest.raises(ValueError, match=r"episodes.jsonl, line 1, .* is there twice; remove that line"):
-        read_records(folder.episodes)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

@@ -19,8 +19,7 @@ from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.compare import compare
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.report import tables
-from ragen_gym.bench.results import load_results
-from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results
 from ragen_gym.bench.score import score, score_results
 from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite, noise_seed
 from ragen_gym.bench.verify import EXIT_CODES, verify
@@ -28,7 +27,7 @@ from ragen_gym.cli import bench_scores, main
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seen import write_seen
-from ragen_gym.core.stats import Difference, percent, wilson
+from ragen_gym.core.stats import Difference, wilson
 from ragen_gym.core.storage import locked_folder
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.frozen_lake import FrozenLake, FrozenLakeSolution
@@ -309,7 +308,8 @@ def test_several_rollouts() -> None:
     assert split["clustered"]["high"] > split["success"]["high"]
     shown = {**split["success"], "low": split["clustered"]["low"], "high": split["clustered"]["high"]}
     assert tables.success(split) == shown, "the interval to read"
-    assert f"| 31.2 % ({percent(shown['low'])} to {percent(shown['high'])}) |" in tables.markdown_tables([summary])
+    by_level = f"({100 * shown['low']:.1f} to {100 * shown['high']:.1f})"
+    assert f"| 31.2 % | {tables.interval(split['success'])} | {by_level} |" in tables.markdown_tables([summary])
     once = score(SMOKE, rolled_out([0, 1, 1], 1), "some")["splits"]["sokoban"]
     assert tables.success(once) == once["success"]
     assert split["tokens"] == {"prompt": 7 * 32, "completion": 3 * 32}
@@ -543,19 +543,13 @@ def test_no_summary_is_written_while_the_run_is_played(folders: tuple[Path, Path
         assert run_command("score", folders[0]) == 0
 
 
-def test_bench_compare_prints(folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_compare_prints(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("compare", *folders) == 0
     printed = capsys.readouterr().out
     assert "chance (first) and shouting (second)" in printed
     assert "large_sokoban" in printed
     assert run_command("compare", *folders, "--json") == 0
     assert json.loads(capsys.readouterr().out)["splits"]["bandit"]["success"]["first"] > 0
-    same = shutil.copytree(folders[0], tmp_path / "same")
-    assert run_command("compare", folders[0], same) == 0
-    printed = capsys.readouterr().out
-    assert "unclear" in printed
-    assert "better" not in printed.split("tests of all levels")[0]
-    assert "worse" not in printed.split("tests of all levels")[0]
 
 
 def test_a_comparison_says_what_is_missing(
@@ -569,13 +563,6 @@ def test_a_comparison_says_what_is_missing(
     printed = " ".join(capsys.readouterr().out.split())
     assert f"first: {len(kept)} of 48 episodes asked for, 0 excluded, {48 - len(kept)} missing; bounds " in printed
     assert "second: 48 of 48 episodes asked for, 0 excluded all" in printed
-    assert run_command("compare", wins, folders[1], "--all") == 0
-    printed = capsys.readouterr().out
-    for split in ("bandit", "bandit_rev", "frozen_lake"):
-        own = str(sum(json.loads(line)["split"] == split for line in kept))
-        assert re.search(rf"^  {split} +100\.0 ", printed, re.MULTILINE)
-        assert re.search(rf"^{split}: success +{own} ", printed, re.MULTILINE)
-        assert re.search(rf"^{split} +{own} of 8 ", printed, re.MULTILINE)
     assert run_command("compare", wins, folders[1], "--json") == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert [runs[which]["missing"] for which in ("first", "second")] == [48 - len(kept), 0]

@@ -15,7 +15,7 @@ import pytest
 
 from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, baseline, oracle_episodes
 from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite, noise_seed
-from ragen_gym.bench.suites.freeze import frozen_levels, main, recipes, write_frozen
+from ragen_gym.bench.suites.freeze import freeze, frozen_levels, recipes, write_frozen
 from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.levels import Level, read_levels
 from ragen_gym.core.text import Vocabulary
@@ -239,7 +239,7 @@ freeze = { count = 5, distinct = 3, seed = 7 }
 
 def test_a_suite_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "suite.toml").write_text(TABLE, encoding="utf-8")
-    assert main([str(tmp_path)]) == 0
+    freeze(tmp_path)
     assert "5 levels, 3 different" in capsys.readouterr().out
     suite = load_suite(tmp_path)
     assert suite.hash == load_suite(tmp_path / "suite.toml").hash
@@ -262,7 +262,7 @@ def test_a_suite_has_its_levels_in_its_own_folder(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match="must be the name of a file in the folder of the table"):
                 use(tmp_path / "suite")
         with pytest.raises(ValueError, match="in the folder of the table"):
-            main([str(tmp_path / "suite")])
+            freeze(tmp_path / "suite")
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
@@ -273,15 +273,15 @@ def test_freeze_writes_through_no_link(tmp_path: Path) -> None:
     (suite / "sub").symlink_to(tmp_path)
     (suite / "suite.toml").write_text(TABLE.replace("lakes.txt", "sub/notes.txt"), encoding="utf-8")
     with pytest.raises(ValueError, match=r"notes\.txt: a link leads out of the suite's folder"):
-        main([str(suite)])
+        freeze(suite)
     (suite / "suite.toml").write_text(TABLE, encoding="utf-8")
     (suite / "lakes.txt").symlink_to(notes)
-    assert main([str(suite)]) == 0
+    freeze(suite)
     assert notes.read_text() == "mine"
     assert not (suite / "lakes.txt").is_symlink()
     assert len(load_suite(suite).splits[0].levels) == 5
     (tmp_path / "link").symlink_to(suite)
-    assert main([str(tmp_path / "link")]) == 0, "the suite's own folder may be one"
+    freeze(tmp_path / "link")  # the suite's own folder may be one
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_freeze_writes_through_no_link(tmp_path: Path) -> None:
 )
 def test_a_table_that_is_wrong_is_explained(tmp_path: Path, old: str, new: str, message: str) -> None:
     (tmp_path / "suite.toml").write_text(TABLE, encoding="utf-8")
-    main([str(tmp_path)])
+    freeze(tmp_path)
     assert old in TABLE
     (tmp_path / "suite.toml").write_text(TABLE.replace(old, new), encoding="utf-8")
     with pytest.raises(ValueError, match=r"suite\.toml") as error:

@@ -187,16 +187,8 @@ def test_nothing_is_left(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 # -- changing
 
 
-def first(lines: Lines, wanted: Callable[[dict[str, Any]], bool] = lambda line: True) -> int:
-    return next(place for place, line in enumerate(lines) if wanted(line))
-
-
 def copied(lines: Lines) -> None:
-    lines.append(lines[first(lines, lambda line: bool(line["success"]))])
-
-
-def swapped_seeds(lines: Lines) -> None:
-    lines[1]["noise_seed"], lines[2]["noise_seed"] = lines[2]["noise_seed"], lines[1]["noise_seed"]
+    lines.append(next(line for line in lines if line["success"]))
 
 
 def swapped_places(lines: Lines) -> None:
@@ -207,10 +199,6 @@ def swapped_places(lines: Lines) -> None:
 def reward(lines: Lines) -> None:
     lines[0]["turns"][0]["reward"] += 1
     lines[0]["total_reward"] += 1
-
-
-def outcome(lines: Lines) -> None:
-    lines[first(lines, lambda line: not line["success"])]["success"] = True
 
 
 def another_session(lines: Lines) -> None:
@@ -225,7 +213,7 @@ def usage(lines: Lines) -> None:
     lines[0]["turns"][0]["completion_tokens"] = -1
 
 
-ATTACKS = (copied, swapped_seeds, swapped_places, reward, outcome, usage, another_session, no_session)
+ATTACKS = (copied, swapped_places, reward, usage, another_session, no_session)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -255,44 +243,30 @@ def test_turns_without_a_reply_among_turns_with_one(run: Run, capsys: pytest.Cap
     assert whats.count("turns without a reply") == len(changed) > 0
 
 
-def settings(info: dict[str, Any]) -> None:
-    info["settings"] = {**info["settings"], "max_tokens": 9}
-
-
-def agent(info: dict[str, Any]) -> None:
-    info["agent"] = "a better one"
-
-
-def temperature(info: dict[str, Any]) -> None:
-    info["temperature"] = 0.0
-
-
-def prompts(info: dict[str, Any]) -> None:
-    info["prompts"]["bandit"] = "0" * 16
-
-
-def unknown_field(info: dict[str, Any]) -> None:
-    info["certified"] = True
-
-
-def unknown_field_of_a_session(info: dict[str, Any]) -> None:
-    info["sessions"][0]["certified"] = True
-
-
 @pytest.mark.parametrize(
-    "attack",
-    [settings, agent, temperature, prompts, unknown_field, unknown_field_of_a_session],
+    ("place", "value"),
+    [
+        (("settings", "max_tokens"), 9),
+        (("agent",), "a better one"),
+        (("temperature",), 0.0),
+        (("prompts", "bandit"), "0" * 16),
+        (("certified",), True),
+        (("sessions", 0, "certified"), True),
+    ],
 )
 def test_changes_of_what_was_asked(
-    attack: Callable[[dict[str, Any]], None], run: Run, capsys: pytest.CaptureFixture[str]
+    place: tuple[Any, ...], value: Any, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    info = run.info
-    attack(info)
+    info: Any = run.info
+    table = info
+    for name in place[:-1]:
+        table = table[name]
+    table[place[-1]] = value
     run.info = info
     assert run.verify(capsys)[0] == FALSE
 
 
-@pytest.mark.parametrize("name", ["split", "\x1b[2J"])
+@pytest.mark.parametrize("name", ["split", "\x1b[2J"])  # a value, and a field that no record has
 def test_escape_sequences_of_a_record_are_not_printed(name: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     lines = run.lines
     lines[5][name] = "\x1b[2J"
@@ -303,22 +277,12 @@ def test_escape_sequences_of_a_record_are_not_printed(name: str, run: Run, capsy
     assert "\x1b" not in said
 
 
-def test_an_unknown_field_of_a_record(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = run.lines
-    lines[5]["judged"] = "fair"
-    run.lines = lines
-    code, found = run.verify(capsys)
-    assert code == FALSE
-    assert "line 6" in str(found["differences"])
-
-
-def test_an_unknown_field_of_the_summary(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run.summary.write_text(json.dumps({**json.loads(run.summary.read_text()), "certified": True}))
-    assert run.verify(capsys)[0] == FALSE
-
-
 def forged_sentence(summary: dict[str, Any]) -> None:
     summary["splits"]["bandit"]["sentence"] = "This agent is above all others."
+
+
+def unknown_entry(summary: dict[str, Any]) -> None:
+    summary["certified"] = True
 
 
 def no_entries_on_what_was_asked(summary: dict[str, Any]) -> None:
@@ -327,7 +291,7 @@ def no_entries_on_what_was_asked(summary: dict[str, Any]) -> None:
             del entry[name]
 
 
-@pytest.mark.parametrize("attack", [forged_sentence, no_entries_on_what_was_asked])
+@pytest.mark.parametrize("attack", [forged_sentence, unknown_entry, no_entries_on_what_was_asked])
 def test_changes_of_the_summary(
     attack: Callable[[dict[str, Any]], None], run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -338,13 +302,16 @@ def test_changes_of_the_summary(
     assert (code, bool(found["summary"])) == (FALSE, True)
 
 
-@pytest.mark.parametrize(("name", "entry"), [("summary.json", '"overall": {}'), ("run.json", '"agent": "x"')])
-def test_an_entry_that_is_there_twice(name: str, entry: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "entry", "code"), [("summary.json", '"overall": {}', FALSE), ("run.json", '"agent": "x"', 2)]
+)
+def test_an_entry_that_is_there_twice(
+    name: str, entry: str, code: int, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = run.path / name
     path.write_text(path.read_text().replace("{", f"{{{entry},", 1))
-    code, found = run.verify(capsys)
-    assert code == FALSE
-    assert "there twice" in {each["claimed"] for each in [*found["differences"], *found["summary"]]}
+    assert main(["bench", "verify", str(run.path)]) == code
+    assert "is there twice" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.report.viewer_data import heading
-from ragen_gym.bench.results_folder import EpisodeLog, ResultsFolder
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main

@@ -19,8 +19,7 @@ from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, identity, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.replay import Replayer, ReplyRules
-from ragen_gym.bench.results import BenchResults, load_results, load_several
-from ragen_gym.bench.results_folder import ResultsFolder, read_records
+from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results, load_several, read_records
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ragen_gym.bench.agent import AgentFailure, Task
+from ragen_gym.bench.agent import AgentFailure, Task, refuse_pictures
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.agents.openai import OpenAIAgent
-from ragen_gym.bench.agents.pictures import refuse_pictures
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report.viewer_data import details
