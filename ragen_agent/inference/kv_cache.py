@@ -1,4 +1,4 @@
-"""The key-value cache of the engine: its slots, prefix sharing, and attention for decoded tokens.
+"""The key-value cache of the grouped engine: its slots and prefix sharing.
 
 The rows of a group have the same prompt, and a trained policy often samples the same beginning of a reply, so there are
 fewer prefixes to compute than rows. A row has a slot and a length, the number of the slot's tokens that are its own. A
@@ -10,17 +10,11 @@ content of slot ``sources[i]``, all at once. Slots 0 to ``count - 1`` are in use
 
 The token at position p of a row is in column p, so there is no padding: a row's columns beyond its length are free and
 are overwritten when the row grows. A slot is reused by starting again at column 0.
-
-A decoded token has one query per head, for which PyTorch's general attention is slow on a CPU. Here attention is two
-batched products. Query heads that share keys (grouped-query attention) are treated as several queries of one head, so
-no key is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from inspect import signature
+from collections.abc import Hashable, Sequence
 from math import prod
 from typing import Any
 from weakref import proxy
@@ -28,22 +22,11 @@ from weakref import proxy
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from transformers import AttentionInterface, Cache, PreTrainedModel
+from torch import Tensor
+from transformers import Cache
 from transformers.cache_utils import DynamicLayer
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-__all__ = [
-    "GENERAL_ATTENTION",
-    "Copies",
-    "SharedPrefixes",
-    "SlotCache",
-    "attention_windows",
-    "cache_argument",
-    "decode_attention",
-    "padded_columns",
-    "use_attention",
-]
+__all__ = ["Copies", "SharedPrefixes", "SlotCache", "padded_columns"]
 
 Copies = tuple[list[int], list[int]]
 
@@ -51,10 +34,6 @@ Copies = tuple[list[int], list[int]]
 COLUMN_STEP = 32
 """Columns are allocated in multiples of this. Attention runs over all columns, spare ones included: the buffers of all
 rows are then contiguous, which is more than twice as fast on a CPU as attention over a part of them."""
-
-DECODE_ATTENTION = "ragen_decoding"
-GENERAL_ATTENTION = "sdpa"
-EXTENSIONS = ("softcap", "s_aux", "sinks", "position_bias")  # extras of some families' attention
 
 
 class SharedPrefixes:
@@ -258,70 +237,3 @@ class SlotCache(Cache):
             assert isinstance(layer, _Layer)
             for memory in layer.memory:
                 memory.nan_to_num_(0.0, 0.0, 0.0)
-
-
-def _attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **extras: Any,
-) -> tuple[Tensor, None]:
-    """One query a row: query (rows, heads, 1, size), key and value (rows, key heads, columns, size)."""
-    rows, heads, width, size = query.shape
-    if width > 1 or attention_mask is None or any(extras.get(name) is not None for name in EXTENSIONS):
-        output, _ = ALL_ATTENTION_FUNCTIONS[GENERAL_ATTENTION](
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **extras
-        )
-        return output, None
-    grouped = query.view(rows, key.shape[1], heads // key.shape[1], size)
-    scores = grouped @ key.transpose(2, 3) * (size**-0.5 if scaling is None else scaling) + attention_mask
-    output = scores.softmax(-1, dtype=torch.float32).to(query.dtype) @ value
-    return output.reshape(rows, 1, heads, value.shape[3]), None
-
-
-AttentionInterface.register(DECODE_ATTENTION, _attention)
-
-
-def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """The attention window of each kind of layer, by its name in ``transformers``; None is unlimited."""
-    config = model.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
-    known = {"full_attention": None, "sliding_attention": window}
-    if kinds - set(known):
-        raise ValueError(
-            f"the model {model.config.model_type} has layers of the kinds {', '.join(sorted(kinds))}; the engine "
-            "caches keys and values only, so it runs models whose layers are full or sliding-window attention."
-        )
-    return {kind: known[kind] for kind in sorted(kinds)}
-
-
-@contextmanager
-def decode_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Within it, ``model`` uses this attention if it runs on a CPU with PyTorch's general kernel."""
-    ours = model.config._attn_implementation == GENERAL_ATTENTION and model.device.type == "cpu"
-    with use_attention(model, DECODE_ATTENTION) if ours else nullcontext():
-        yield
-
-
-def cache_argument(model: PreTrainedModel) -> str:
-    """The cache's argument name in the model's forward pass; ``transformers`` renamed it."""
-    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
-
-
-@contextmanager
-def use_attention(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Within it, ``model`` uses the attention registered in ``transformers`` by this name."""
-    configs = {id(config): config for config in (model.config, model.config.get_text_config())}.values()
-    before = [config._attn_implementation for config in configs]
-    try:
-        for config in configs:
-            config._attn_implementation = name
-        yield
-    finally:
-        for config, own in zip(configs, before, strict=True):
-            config._attn_implementation = own

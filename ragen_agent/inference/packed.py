@@ -11,23 +11,20 @@ slots are never moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, Cache, PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
-from ragen_agent.inference.kv_cache import attention_windows, cache_argument, use_attention
+from ragen_agent.inference.attention import attend, attention_windows, cache_argument, use_attention
 from ragen_agent.inference.prepacking import PrepackedLinears
 
 __all__ = ["PackedModel", "Segment"]
-
-PACKED_ATTENTION = "ragen_packed"
 
 RUN = 16
 """Maximum number of neighbouring slots in one batch of attention."""
@@ -156,10 +153,8 @@ class PackedCache(Cache):
                 buffer[target, :, :tokens] = buffer[source, :, :tokens]
 
 
-_CACHE: ContextVar[PackedCache] = ContextVar("packed cache")
-
-
 def _attention(
+    cache: PackedCache,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -172,7 +167,6 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of a packed pass: query (1, heads, tokens, head size), result (1, tokens, heads, head size)."""
-    cache = _CACHE.get()
     assert cache.current is not None
     assert isinstance(module.layer_idx, int)
     keys, values = cache.buffers[module.layer_idx]
@@ -183,43 +177,17 @@ def _attention(
         k, v = keys[part.slots, :, : part.columns], values[part.slots, :, : part.columns]
         mask = part.mask(sliding_window, query)
         if softcap is not None or s_aux is not None:
-            out = _plain_attention(queries, k, v, mask, scaling, softcap, s_aux)
+            out = attend(queries, k, v, mask, scaling, softcap, s_aux).flatten(0, 1)
         elif part.single:
             # Query heads that share keys are several queries of one head: a fraction of the time in bfloat16.
             grouped = queries.reshape(len(queries), k.shape[1], -1, queries.shape[3])
-            out = scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=scaling).flatten(1, 2)[:, :, None]
+            out = scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=scaling).flatten(1, 2)
         else:
-            out = scaled_dot_product_attention(
-                queries, k, v, attn_mask=mask, scale=scaling, enable_gqa=k.shape[1] != queries.shape[1]
-            )
-        output[part.first : part.last] = out[:, :, 0] if part.single else out[0].transpose(0, 1)
+            shared = k.shape[1] != queries.shape[1]
+            out = scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=scaling, enable_gqa=shared)
+            out = out[0].transpose(0, 1)
+        output[part.first : part.last] = out
     return output[None], None
-
-
-def _plain_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scaling: float | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-) -> Tensor:
-    """Attention with capped scores (Gemma 2) or a learned score of no key in each head (gpt-oss)."""
-    each = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
-    scores = query @ key.transpose(2, 3) * (query.shape[3] ** -0.5 if scaling is None else scaling)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if mask is not None:
-        scores = scores + mask
-    if sinks is not None:
-        scores = torch.cat([scores, sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], 3)
-    weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
-    return weights[..., : key.shape[2]] @ value
-
-
-AttentionInterface.register(PACKED_ATTENTION, _attention)
 
 
 class PackedModel:
@@ -280,7 +248,7 @@ class PackedModel:
             end += len(segment.ids)
             ends += [end - 1] * want
         ids = torch.tensor([token for segment in segments for token in segment.ids], device=device)
-        with _packed(self.model, self.cache), self.linears.in_use():
+        with use_attention(self.model, partial(_attention, self.cache)), self.linears.in_use():
             output = self.model(
                 input_ids=ids[None],
                 position_ids=self.cache.current.positions[None],
@@ -290,14 +258,3 @@ class PackedModel:
             )
         logits: Tensor = output.logits[0]
         return logits
-
-
-@contextmanager
-def _packed(model: PreTrainedModel, cache: PackedCache) -> Iterator[None]:
-    """Within it, the model uses packed attention over this cache."""
-    token = _CACHE.set(cache)
-    try:
-        with use_attention(model, PACKED_ATTENTION):
-            yield
-    finally:
-        _CACHE.reset(token)

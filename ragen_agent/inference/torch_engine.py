@@ -27,14 +27,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragen_agent.inference import RowImages, Sampled
-from ragen_agent.inference.kv_cache import (
-    SharedPrefixes,
-    SlotCache,
-    attention_windows,
-    cache_argument,
-    decode_attention,
-    padded_columns,
-)
+from ragen_agent.inference.attention import attention_windows, cache_argument, decode_attention
+from ragen_agent.inference.kv_cache import SharedPrefixes, SlotCache, padded_columns
 from ragen_agent.inference.prepacking import PrepackedLinears
 from ragen_agent.inference.sampling import draw_at, suppression
 from ragen_agent.inference.vision import ImageTable, vision_of

@@ -12,23 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
-from ragen_agent.inference.kv_cache import GENERAL_ATTENTION, use_attention
+from ragen_agent.inference.attention import GENERAL_ATTENTION, use_attention
 from ragen_agent.inference.vision import ImageTable
 from ragen_agent.update.batches import common_prefix, distinct_prefixes
 
 __all__ = ["PrefixTree", "parts_of", "shares_prefixes"]
-
-TREE_ATTENTION = "ragen_prefix_tree"
 
 BLOCK_COST = 4096
 """Fixed cost of a block, in products of a query and a key."""
@@ -159,19 +157,11 @@ class PrefixTree:
         else:  # pictures are read first, with the model's own attention
             words = self.images.embed(model, self.ids[None])
             inputs = {"inputs_embeds": words, "position_ids": self.positions[:, None]}
-        token = _TREE.set((self, {}))
-        try:
-            with use_attention(model, TREE_ATTENTION):
-                yield {
-                    **inputs,
-                    "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.ids.device),  # not read
-                }
-        finally:
-            _TREE.reset(token)
-
-
-_TREE: ContextVar[tuple[PrefixTree, dict[int, Tensor]]] = ContextVar("tree")
-"""The tree in use, and each bucket's mask, as wide as the heads need, for all layers."""
+        with use_attention(model, partial(_attention, self, {})):
+            yield {
+                **inputs,
+                "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.ids.device),  # not read
+            }
 
 
 def _plan(
@@ -251,6 +241,8 @@ def _alike(sizes: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _attention(
+    tree: PrefixTree,
+    masks: dict[int, Tensor],
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -261,9 +253,9 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """Query (1, heads, nodes, size), key and value (1, key heads, nodes, size); see ``PrefixTree.attention``.
 
-    Query heads that share keys are treated as several queries of one head, so no key is copied.
+    Query heads that share keys are treated as several queries of one head, so no key is copied. ``masks`` holds each
+    bucket's mask, as wide as the heads need, for all layers.
     """
-    tree, masks = _TREE.get()
     heads, groups, size = query.shape[1], key.shape[1], query.shape[3]
     each = heads // groups
     asked, given, content = (states[0].transpose(0, 1) for states in (query, key, value))
@@ -287,6 +279,3 @@ def _attention(
         output = (weights @ v).view(blocks, groups, each, n, size).permute(0, 3, 1, 2, 4)
         outputs.append(output.reshape(blocks * n, heads, size))
     return torch.cat(outputs).index_select(0, tree.place)[None], None
-
-
-AttentionInterface.register(TREE_ATTENTION, _attention)
