@@ -69,12 +69,6 @@ def test_the_plan_says_how_much_more_dynamic_sampling_may_play() -> None:
     assert "training.refills" not in " ".join(describe(Config(), None))
 
 
-def test_a_given_list_of_levels_has_none_to_refill_from() -> None:
-    check({"training": {"refills": 2}})
-    with pytest.raises(ValueError, match=r"training\.refills is 2, which draws further levels, but openrlhf\.prompts"):
-        check({"training": {"refills": 2}}, {"prompts": "mine.jsonl"})
-
-
 def test_each_gpu_has_something_to_score() -> None:
     few = {"training": {"groups": 2, "group_size": 4, "minibatch": 16}}
     check(few)
