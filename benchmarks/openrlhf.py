@@ -87,8 +87,8 @@ arrive."""
 AHEAD = """
 Playing ahead (`openrlhf.staleness={staleness}`) the rollout of the next iteration, {rollout:.2f} s, goes by while this
 one is trained: an iteration takes {seconds:.2f} s in place of {plain:.2f}, of which training waits {wait:.2f} s for the
-engines. Both work on the same cores here, so what is saved is the time in which one waited for the other; `--dry-run`
-says what engines of their own would save. `mismatch_kl`, of the weights that played and those that are trained, is
+engines. Both work on the same cores here, so what is saved is the time in which one waited for the other.
+`mismatch_kl`, of the weights that played and those that are trained, is
 {kl:.1e} nats. At this learning rate an update can change more than the 0.1 nats at which a run ends, so
 `openrlhf.max_vllm_kl` is {max_vllm_kl:g}.
 

@@ -108,12 +108,12 @@ def test_a_child_imports_nothing_from_the_current_folder(dirty: Path, words: tup
 
 def test_each_helper_that_the_commands_start(dirty: Path) -> None:
     from ragen_agent.models.named_models import file_of_package
-    from ragen_agent.preflight.doctor import import_check
+    from ragen_agent.preflight.doctor import imported
     from ragen_gym.audit.sandbox import AuditSettings, audit
     from ragen_gym.cli import main
     from ragen_gym.testing.processes import run_in_another_process
 
-    assert import_check("gymnasium", "import gymnasium; print(gymnasium.__version__)").state == "ok"
+    assert imported("import gymnasium; print(gymnasium.__version__)")
     with pytest.raises(ValueError, match="pip could not bring the package"):
         file_of_package("no/such package", "file", "0", dirty.parent)
     assert run_in_another_process("import json; print(json.dumps(1))", b"") == b"1\n"

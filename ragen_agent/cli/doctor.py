@@ -9,16 +9,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ragen_agent.config import with_settings
+
 if TYPE_CHECKING:
-    from ragen_agent.preflight.machine_checks import Check
+    from ragen_agent.preflight.doctor import Finding
 
 __all__ = ["add"]
 
 ABOUT = """\
 Looks at what a run needs: versions against those that the tests pass with, torch and CUDA, the CPU, vLLM, flash-attn,
-shared memory, ports, disk, whether the tokenizer gives texts back as they were and each cell of a board tokens of its
-own, whether the chat template keeps the prefixes of a conversation, and a lock that a killed run left where DeepSpeed
-compiles (it is removed if no process holds it).
+memory, ports, disk, whether the tokenizer gives texts back as they were and each cell of a board tokens of its own,
+whether the chat template keeps the prefixes of a conversation, and a lock that a killed run left where DeepSpeed
+compiles.
 The exit code is 0, or 1 if a run would break.
 
 examples:
@@ -48,32 +50,30 @@ def add(commands: Any) -> None:
     )
     add_run_code(parser)
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
-    parser.add_argument("--fix", action="store_true", help="repair torchvision; remove locks that nobody here holds")
+    parser.add_argument(
+        "--fix", action="store_true", help="repair torchvision; remove locks that no process here holds"
+    )
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ragen_agent.cli.settings import configure
-    from ragen_agent.preflight.doctor import examine
+    from ragen_agent.cli.settings import configure, distributed
+    from ragen_agent.config.trainers import OpenRLHF
+    from ragen_agent.preflight.doctor import Look, examine
     from ragen_gym.core.command_line import terminal_width
     from ragen_gym.core.console import rich_console
 
     backend = options.backend or ("openrlhf" if find_spec("openrlhf") else "local")
     config = configure(options, {}) if options.config is not None else None
+    settings = with_settings(OpenRLHF(), distributed(options), "openrlhf.")
     model = _model(options.model or (config.model if config else ""))
     with rich_console(stderr=True).status("looking; imports take a while ..."):
-        checks = examine(
-            distributed=backend == "openrlhf", model=model, folder=options.out, fix=options.fix, config=config
-        )
-    broken = [check for check in checks if check.state == "fail"]
+        found = [*examine(Look(backend == "openrlhf", model, options.out, options.fix, config, settings))]
+    broken = any(finding.state == "fail" for finding in found)
     if options.json:
-        print(
-            json.dumps(
-                {"ready": not broken, "backend": backend, "checks": [asdict(check) for check in checks]}, indent=2
-            )
-        )
+        print(json.dumps({"ready": not broken, "backend": backend, "checks": [*map(asdict, found)]}, indent=2))
     else:
-        _print(rich_console(width=terminal_width(10_000)), checks, backend)
+        _print(rich_console(width=terminal_width(10_000)), found, backend)
     return 1 if broken else 0
 
 
@@ -91,7 +91,7 @@ def _model(model: str) -> Path | None:
     return folder
 
 
-def _print(console: Any, checks: list[Check], backend: str) -> None:
+def _print(console: Any, checks: list[Finding], backend: str) -> None:
     from rich.table import Table
     from rich.text import Text
 

@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     check_not_distributed(options)
     config = configure(options, given(options, "model"), fetch=True)
     with Display(rich_console(stderr=True)).waiting("loading torch and transformers"):
-        from ragen_agent.cli.dry_run import tokenizer_of
+        from ragen_agent.preflight.dry_run import tokenizer_of
         from ragen_agent.tasks.tasks import make_game_env
         from ragen_agent.tokens.board_tokens import board_tokens, formats_of
     tokenizer, _ = tokenizer_of(config)

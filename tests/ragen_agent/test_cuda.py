@@ -253,8 +253,8 @@ def test_the_gpus_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 
     main(["doctor", "--backend", "local", "--json"])
     found = {check["name"]: check["found"] for check in json.loads(capsys.readouterr().out)["checks"]}
-    assert found["cuda:0"].startswith(torch.cuda.get_device_name(0))
-    assert "GiB free" in found["cuda:0"]
+    assert found["CUDA"].startswith(f"cuda:0 {torch.cuda.get_device_name(0)}")
+    assert "GiB free" in found["CUDA"]
     with pytest.raises(ValueError, match=r"device 'cuda:99' cannot be used: .*\. Torch finds here: cpu, cuda:0"):
         device_and_dtype(configure({"device": "cuda:99"}))
     played(on("cuda:0"))

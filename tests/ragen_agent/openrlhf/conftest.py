@@ -41,7 +41,7 @@ __all__ = ["make_tokenizer", "pytest_collection_modifyitems", "warm"]
 
 HERE = Path(__file__).parent
 LONGEST = ("test_training", "test_stops")
-SHARING_PORTS = ("test_cluster", "test_doctor", "test_recipes")
+SHARING_PORTS = ("test_cluster", "test_recipes")
 """The first starts a cluster at ports that the others check, so they may not run at the same time."""
 
 

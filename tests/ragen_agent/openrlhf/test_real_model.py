@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from ragen_agent.config.io import read_openrlhf
 from ragen_agent.models.named_models import model_folder
-from ragen_agent.preflight.machine_checks import available_memory
+from ragen_agent.preflight.memory import available_memory
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.openrlhf.small_runs import Family

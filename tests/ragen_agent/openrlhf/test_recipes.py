@@ -13,28 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
-)
 
 from ragen_agent.cli import main
-from ragen_agent.cli.dry_run import command_line
 from ragen_agent.config import Config, merged, presets, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import MODULE
-from ragen_agent.openrlhf.launch import starting_model
-from ragen_agent.preflight.memory import SHAPES, cpu_memory_parts, memory_parts, model_shape, peak_memory
-from ragen_agent.preflight.plan import BatchPlan, check_supported, most_pictures, rows_of_step
+from ragen_agent.openrlhf.launch import planned_command, starting_model
+from ragen_agent.openrlhf.supported import check_supported
+from ragen_agent.preflight.memory import estimate
+from ragen_agent.preflight.plan import BatchPlan, most_pictures, rows_of_step
 from ragen_agent.run.run_folder import RunFolder
 
 
@@ -80,10 +67,9 @@ def test_a_recipe_keeps_to_the_paper_and_fits_its_gpus(name: str) -> None:
     assert (training.temperature, config.evaluation.temperature) == (1.0, 0.5)
     assert (config.evaluation.levels, config.evaluation.split) == (256, "test")
     assert (turns.max_turns, turns.max_actions) == ((1, 1) if config.game == "Bandit" else (5, 10))
-    shape = model_shape(config)
-    assert shape is not None
-    found = memory_parts(config, settings, shape, recipe.gpu_gib)
-    assert peak_memory(found)[0] == pytest.approx(recipe.memory_gib, abs=0.06)
+    found = estimate(config, settings, recipe.gpu_gib)
+    assert found is not None
+    assert found.peak[0] == pytest.approx(recipe.memory_gib, abs=0.06)
     assert recipe.memory_gib < 0.9 * recipe.gpu_gib
     vllm = settings.vllm_engines * settings.vllm_tensor_parallel
     actor, critic = settings.actor_nodes * settings.actor_gpus, settings.critic_nodes * settings.critic_gpus
@@ -99,9 +85,9 @@ def test_a_recipe_for_a_cpu_runs_on_both_trainers_from_its_own_warm_start(name: 
     assert config.warm_start.epochs, "the model never met the format"
     check_supported(config, settings)
     assert starting_model(config, tmp_path / "run") == (tmp_path / "run").resolve() / "warm"
-    shape = model_shape(config)
-    assert shape is not None
-    assert peak_memory(cpu_memory_parts(config, settings, shape))[0] < 16, "GiB"
+    found = estimate(config, settings)
+    assert found is not None
+    assert found.peak[0] < 16, "GiB"
     rows = BatchPlan.of(config, distributed=True).rows
     assert -rows % rows_of_step(config, settings) == 0, "no row of a full iteration is padding"
 
@@ -112,14 +98,14 @@ def test_a_recipe_with_pictures_fits_its_gpus(name: str, tmp_path: Path) -> None
     assert config.training.algo == "grpo", "OpenRLHF has no critic for visual models"
     assert config.training.filter_rule == "top"
     assert (settings.freeze_vision, recipe.seen) == (True, "not run here")
-    shape = model_shape(config)
-    assert shape is not None
-    found = memory_parts(config, settings, shape, recipe.gpu_gib)
-    assert peak_memory(found)[0] == pytest.approx(recipe.memory_gib, abs=0.06)
+    found = estimate(config, settings, recipe.gpu_gib)
+    assert found is not None
+    assert found.peak[0] == pytest.approx(recipe.memory_gib, abs=0.06)
     assert recipe.memory_gib < 0.9 * recipe.gpu_gib
-    whole = memory_parts(config, replace(settings, freeze_vision=False), shape, recipe.gpu_gib)
-    assert peak_memory(whole)[0] > peak_memory(found)[0], "its own encoder is trained too"
-    words = command_line(config, settings, tmp_path / "run", [])
+    whole = estimate(config, replace(settings, freeze_vision=False), recipe.gpu_gib)
+    assert whole is not None
+    assert whole.peak[0] > found.peak[0], "its own encoder is trained too"
+    words, _ = planned_command(config, settings, tmp_path / "run", [])
     assert words[words.index("--data.max_images_per_prompt") + 1] == str(config.turns.max_turns)
     assert "--actor.freeze_visual_encoder" in words
     assert "--ds.packing_samples" not in words
@@ -189,47 +175,6 @@ def test_a_dry_run_of_a_recipe_with_pictures_shows_where_they_stand(
     assert "[picture of 112x112 pixels: 16 times <|image_pad|>]" in said
 
 
-#: Config and model by whether there are biases, norms of heads, and a vision encoder.
-KINDS: dict[tuple[bool, bool, bool], tuple[Any, Any]] = {
-    (True, False, False): (Qwen2Config, Qwen2ForCausalLM),
-    (False, False, False): (LlamaConfig, LlamaForCausalLM),
-    (False, True, False): (Qwen3Config, Qwen3ForCausalLM),
-    (True, False, True): (Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration),
-    (False, True, True): (Qwen3VLConfig, Qwen3VLForConditionalGeneration),
-}
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_the_arithmetic_counts_the_parameters_that_there_are(name: str) -> None:
-    shape = SHAPES[name]
-    sizes: dict[str, Any] = {
-        "vocab_size": shape.vocabulary,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.feed_forward,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.key_value_heads,
-        "head_dim": shape.head_size,
-        "tie_word_embeddings": shape.tied,
-    }
-    kind, made = KINDS[shape.biases, shape.head_norms, shape.vision is not None]
-    if shape.vision:
-        encoder: dict[str, Any] = {
-            "depth": shape.vision.layers,
-            "hidden_size": shape.vision.hidden,
-            "out_hidden_size": shape.hidden,
-        }
-        encoder |= {"intermediate_size": shape.vision.feed_forward, "patch_size": shape.vision.processor.patch_size}
-        encoder |= {"deepstack_visual_indexes": [5, 11, 17]} if shape.head_norms else {}
-        sizes = {"text_config": sizes, "vision_config": encoder, "tie_word_embeddings": True}
-    with torch.device("meta"):
-        model: Any = made(kind(**sizes))
-    language = model.model.language_model if shape.vision else model.model
-    linear = [m for m in language.modules() if isinstance(m, torch.nn.Linear)]
-    assert shape.parameters == model.num_parameters()
-    assert shape.adapters(64) == sum(64 * (m.in_features + m.out_features) for m in linear)
-
-
 class Parsed(Exception):
     """Raised where OpenRLHF would begin to train."""
 
@@ -254,7 +199,7 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", note)
     monkeypatch.setattr(ray, "is_initialized", begin)
-    monkeypatch.setattr(sys, "argv", [MODULE, *command_line(config, settings, tmp_path / "run", ["--ds.overlap_comm"])])
+    monkeypatch.setattr(sys, "argv", planned_command(config, settings, tmp_path / "run", ["--ds.overlap_comm"])[0][2:])
     with pytest.raises(Parsed):
         runpy.run_module(MODULE, run_name="__main__")
     parsed = vars(seen[-1])

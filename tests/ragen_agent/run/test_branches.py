@@ -15,7 +15,8 @@ from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.local.backend import RolloutWorker
 from ragen_agent.local.policy_update import Learner, targets_of
-from ragen_agent.preflight.plan import check_supported, describe
+from ragen_agent.openrlhf.supported import check_supported
+from ragen_agent.preflight.plan import describe
 from ragen_agent.run.branches import branch_turn, play_trees
 from ragen_agent.run.policy import Policy
 from ragen_agent.tasks.tasks import make_game_env

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from ragen_agent import ChatFormat, TokenMDP, Trajectory
-from ragen_agent.cli.dry_run import scripted_episode
 from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.inference import Sampled
 from ragen_agent.inference.sampling import SUPPRESSED
@@ -20,6 +19,7 @@ from ragen_agent.inference.torch_engine import TorchEngine
 from ragen_agent.inference.vision import vision_of
 from ragen_agent.local.policy_update import Critic, Learner, targets_of, update
 from ragen_agent.models.parameters import adamw
+from ragen_agent.preflight.dry_run import scripted_episode
 from ragen_agent.run.console import Display
 from ragen_agent.run.policy import Policy
 from ragen_agent.sft.demonstrations import write_conversations

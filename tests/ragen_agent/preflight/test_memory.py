@@ -10,17 +10,17 @@ import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.preflight.memory import CPU_PROCESS, ModelShape, check_cpu_model, cpu_memory_parts
+from ragen_agent.preflight.memory import CPU_PROCESS, check_cpu_model, estimate, model_shape
 
 
 def test_the_memory_of_a_run_on_a_cpu_counts_every_copy_of_the_model() -> None:
-    shape = ModelShape(576, 30, 1536, 9, 3, 64, 49_152, biases=False)
-    assert shape.parameters == 134_515_008
-    short = {"turns": {"max_tokens_per_episode": 512, "max_turns": 1, "max_tokens_per_turn": 32}}
+    named = {"model": "models/smollm2-135m"}
+    short = {**named, "turns": {"max_tokens_per_episode": 512, "max_turns": 1, "max_tokens_per_turn": 32}}
 
     def parts(config: dict[str, Any], settings: dict[str, Any] | None = None) -> dict[str, float]:
-        run, how = with_settings(Config(), config), with_settings(OpenRLHF(), settings or {})
-        return {part.name: part.gib for part in cpu_memory_parts(run, how, shape)}
+        found = estimate(with_settings(Config(), config), with_settings(OpenRLHF(), settings or {}))
+        assert found is not None
+        return {part.name.partition(" of ")[0]: part.gib for part in found.parts}
 
     found, gib = parts(short), 134_515_008 / 2**30
     assert found["actor: weights"] == pytest.approx(2 * gib)
@@ -32,14 +32,21 @@ def test_the_memory_of_a_run_on_a_cpu_counts_every_copy_of_the_model() -> None:
     )
     assert found["actor: logits"] == pytest.approx(8 * 32 * 49_152 * 4 / 2**30), "where tokens are sampled alone"
     assert parts(short, {"zero_stage": 3})["actor: logits"] > 10 * found["actor: logits"]
-    long = parts({"turns": {"max_tokens_per_episode": 4096}}, {"micro_batch": 32})
+    long = parts({**named, "turns": {"max_tokens_per_episode": 4096}}, {"micro_batch": 32})
     assert long["actor: layers"] == pytest.approx(found["actor: layers"]), "4096 distinct tokens, not 32 x 4096"
     assert parts({**short, "training": {"starpo_s": False}})["reference: weights"] == pytest.approx(2 * gib)
     assert "critic: weights" in parts({**short, "training": {"algo": "ppo"}})
 
 
 def test_a_model_that_vllm_cannot_play_on_a_cpu_is_refused(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 96, "num_hidden_layers": 2, "intermediate_size": 96, "num_attention_heads": 2}
+    sizes = {
+        "model_type": "qwen2",
+        "hidden_size": 96,
+        "num_hidden_layers": 2,
+        "intermediate_size": 96,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+    }
 
     def check(tokens: int = 1024, **more: int) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**sizes, "vocab_size": 9, **more}))
@@ -53,3 +60,27 @@ def test_a_model_that_vllm_cannot_play_on_a_cpu_is_refused(tmp_path: Path) -> No
         check(tokens=2_000_000, head_dim=64)
     check_cpu_model(Config())
     check_cpu_model(with_settings(Config(), {"model": "nobody/knows"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("SmolLM2-135M", 134_515_008), ("Qwen2.5-0.5B-Instruct", 494_032_768), ("Qwen2.5-VL-3B-Instruct", 3_754_622_976)],
+)
+def test_a_recipes_model_has_the_parameters_that_its_authors_count(name: str, parameters: int) -> None:
+    shape = model_shape(with_settings(Config(), {"model": f"models/{name}"}))
+    assert shape is not None
+    assert shape.language.parameters == parameters
+    assert (shape.encoder is not None) == ("VL" in name)
+
+
+def test_adapters_are_as_many_as_peft_makes() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    from ragen_agent.models.small_model import build_model, build_tokenizer
+
+    shape = model_shape(Config())
+    assert shape is not None
+    model = get_peft_model(
+        build_model(Config().small_model, build_tokenizer(), 0), LoraConfig(r=4, target_modules="all-linear")
+    )
+    assert model.get_nb_trainable_parameters()[0] == 4 * shape.adapted

@@ -1,14 +1,12 @@
-"""The doctor finds what is wrong, says what to do, and touches nothing but a lock that nobody holds."""
+"""The doctor finds what is wrong, says what to do, and changes nothing unless asked."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
+import socket
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,12 +17,13 @@ from transformers import PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, SmallModel, with_settings
+from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference import torchvision_ops
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.models.small_model import build_model, build_tokenizer
-from ragen_agent.preflight import doctor, machine_checks
-from ragen_agent.preflight.doctor import model_checks
-from ragen_agent.preflight.machine_checks import STALE_LOCK_AGE, holders, lock_checks
+from ragen_agent.preflight import doctor
+from ragen_agent.preflight.doctor import CHECKS, Finding, Look, Trouble, examine, imported
+from ragen_agent.preflight.memory import available_memory
 from ragen_gym.envs.turn import make_turn
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +44,18 @@ def change(path: Path, edit: Callable[[dict[str, object]], None]) -> None:
     config = json.loads(path.read_text())
     edit(config)
     path.write_text(json.dumps(config))
+
+
+def finding(name: str, look: Look, monkeypatch: pytest.MonkeyPatch) -> Finding:
+    """Of one check, and of those before it without which it cannot be made."""
+    wanted = {name}
+    for check in reversed(CHECKS):
+        if check.name in wanted and check.after:
+            wanted.add(check.after)
+    monkeypatch.setattr(doctor, "CHECKS", [check for check in CHECKS if check.name in wanted])
+    found = [*examine(look)]
+    monkeypatch.setattr(doctor, "CHECKS", CHECKS)
+    return found[-1]
 
 
 def test_it_says_that_this_machine_is_ready(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -72,16 +83,19 @@ def test_each_gpu_is_named_with_its_free_memory(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
     for distributed in (False, True):
-        there, (cuda, *gpus) = machine_checks.device_checks(distributed)
-        assert there
-        assert (cuda.name, cuda.state) == ("CUDA", "fail" if distributed else "ok"), "one process needs no NCCL"
-        assert [(gpu.name, gpu.state) for gpu in gpus] == [("cuda:0", "ok"), ("cuda:1", "warn"), ("cuda:2", "warn")]
-        assert [gpu.found for gpu in gpus] == [
-            "H100, 1.5 of 80.0 GiB free",
-            "H100, 1.5 of 80.0 GiB free, without units for bfloat16",
-            "CUDA error: out of memory",
-        ]
-        assert ("--ds.param_dtype" in gpus[1].advice) is distributed
+        found = finding("CUDA", Look(distributed), monkeypatch)
+        assert (found.state, "out of memory" in found.found) == ("warn", True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    old = finding("CUDA", Look(False), monkeypatch)
+    assert old.state == "warn", "the second has no units for bfloat16"
+    assert old.found.startswith("cuda:0 H100, 1.5 of 80.0 GiB free; cuda:1 H100, 1.5 of 80.0 GiB free")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: (9, 0))
+    assert finding("CUDA", Look(False), monkeypatch).state == "ok", "one process needs no NCCL"
+    assert finding("CUDA", Look(True), monkeypatch).found.endswith("no NCCL")
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    for settings, state in (({}, "ok"), ({"actor_gpus": 2}, "fail"), ({"colocate": True}, "ok")):
+        look = Look(True, config=Config(), settings=with_settings(OpenRLHF(), settings))
+        assert finding("CUDA", look, monkeypatch).state == state, "Ray would wait for a GPU forever"
 
 
 def test_a_model_that_cannot_be_used_is_a_failure(
@@ -89,13 +103,15 @@ def test_a_model_that_cannot_be_used_is_a_failure(
 ) -> None:
     assert main(["doctor", "--backend", "local", "--model", str(tmp_path / "nothing")]) == 1
     said = capsys.readouterr().out
-    assert "has no config.json" in said
+    assert "there is no such folder" in said
     assert "do: give the folder of a Hugging Face causal LM" in said
     assert "not ready" in said
-    assert {check.state for check in model_checks(model, cpu=True)} == {"ok"}
+    assert main(["doctor", "--backend", "local", "--model", str(model)]) == 0
 
 
-def test_the_sizes_of_a_model_are_held_against_its_tokenizer_and_vllm(model: Path) -> None:
+def test_the_sizes_of_a_model_are_held_against_its_tokenizer_and_vllm(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def heads(config: dict[str, object]) -> None:
         config["head_dim"] = 16
 
@@ -103,30 +119,29 @@ def test_the_sizes_of_a_model_are_held_against_its_tokenizer_and_vllm(model: Pat
         config["vocab_size"] = 7
 
     change(model / "config.json", heads)
-    found = {check.name: check for check in model_checks(model, cpu=True)}
-    assert found["attention heads"].state == "fail"
-    assert "size 16" in found["attention heads"].found
-    assert all(check.state == "ok" for check in model_checks(model, cpu=False))
+    found = finding("attention heads", Look(True, model), monkeypatch)
+    assert found.state == "fail"
+    assert "size 16" in found.found
     change(model / "config.json", narrow)
-    assert "an output layer of 7" in model_checks(model, cpu=False)[0].found
+    assert "an output layer of 7" in finding("model", Look(False, model), monkeypatch).found
 
 
-def test_a_template_that_rewrites_the_past_is_found(model: Path) -> None:
+def test_a_template_that_rewrites_the_past_is_found(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = model / "chat_template.jinja"
     assert template.is_file()
     text = template.read_text()
     template.write_text("{{ messages | length }}" + text)
-    (check,) = [check for check in model_checks(model, cpu=False) if check.name == "chat template"]
+    check = finding("chat template", Look(False, model), monkeypatch)
     assert check.state == "fail"
     template.write_text(
         "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}<|im_end|>\n{% endfor %}assistant: "
     )
-    (check,) = [check for check in model_checks(model, cpu=False) if check.name == "chat template"]
+    check = finding("chat template", Look(False, model), monkeypatch)
     assert check.state != "ok"
     assert check.advice
 
 
-def test_a_template_that_can_only_be_followed_needs_a_setting(model: Path) -> None:
+def test_a_template_that_can_only_be_followed_needs_a_setting(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As GLM-4 MoE's and gpt-oss's, which write another header before replies of the past."""
     (model / "chat_template.jinja").write_text(
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<think></think>\n{% endif %}"
@@ -135,12 +150,12 @@ def test_a_template_that_can_only_be_followed_needs_a_setting(model: Path) -> No
     )
     followed = with_settings(Config(), {"turns": {"keep_thinking": False}})
     for config, state in ((None, "warn"), (Config(), "fail"), (followed, "ok")):
-        (check,) = [c for c in model_checks(model, cpu=False, config=config) if c.name == "chat template"]
+        check = finding("chat template", Look(False, model, config=config), monkeypatch)
         assert check.state == state
         assert ("set turns.keep_thinking=false" in check.advice) == (state != "ok")
 
 
-def test_a_tokenizer_that_loses_a_symbol_is_found(model: Path) -> None:
+def test_a_tokenizer_that_loses_a_symbol_is_found(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -151,8 +166,8 @@ def test_a_tokenizer_that_loses_a_symbol_is_found(model: Path) -> None:
     shutil.rmtree(model)
     model.mkdir()
     poor.save_pretrained(model)
-    (model / "config.json").write_text('{"vocab_size": 3, "hidden_size": 64, "num_attention_heads": 2}')
-    (check,) = [check for check in model_checks(model, cpu=False) if check.name == "tokenizer round trip"]
+    (model / "config.json").write_text('{"model_type": "qwen2", "vocab_size": 9}')
+    check = finding("tokenizer round trip", Look(False, model), monkeypatch)
     assert check.state == "fail"
     assert " becomes " in check.found
 
@@ -175,14 +190,13 @@ def joining(tmp_path_factory: pytest.TempPathFactory) -> Path:
     env = make_turn("FrozenLake")
     bytes_of.train_from_iterator([env.reset(seed=seed)[0] for seed in range(40)], trainer)
     PreTrainedTokenizerFast(tokenizer_object=bytes_of, eos_token="<end>").save_pretrained(folder)
-    (folder / "config.json").write_text('{"vocab_size": 600, "hidden_size": 64, "num_attention_heads": 2}')
+    (folder / "config.json").write_text('{"model_type": "qwen2", "vocab_size": 600}')
     return folder
 
 
-def test_boards_whose_cells_share_tokens_are_warned_of(joining: Path, tmp_path: Path) -> None:
-    def boards(config: Config | None) -> machine_checks.Check:
-        (check,) = [check for check in model_checks(joining, cpu=False, config=config) if check.name == "boards"]
-        return check
+def test_boards_whose_cells_share_tokens_are_warned_of(joining: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def boards(config: Config | None) -> Finding:
+        return finding("boards", Look(False, joining, config=config), monkeypatch)
 
     check = boards(None)
     assert check.state == "warn"
@@ -217,59 +231,29 @@ def test_a_named_model_is_looked_at_where_it_is_and_never_fetched(
     assert '"boards"' in capsys.readouterr().out
 
 
-def lock(folder: Path, age: float) -> Path:
-    path = folder / "fused_adam" / "lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    os.utime(path, (time.time() - age,) * 2)
-    return path
-
-
-def test_no_lock_is_fine(tmp_path: Path) -> None:
-    assert [check.state for check in lock_checks(False, [tmp_path])] == ["ok"]
-
-
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="this system cannot tell which process holds a file")
-def test_a_stale_lock_goes_and_one_that_is_held_stays(tmp_path: Path) -> None:
-    old = lock(tmp_path, STALE_LOCK_AGE + 60)
-    (check,) = lock_checks(False, [tmp_path])
-    assert check.state == "warn"
-    assert "removed" in check.found
-    assert not old.exists()
-
-    fresh = lock(tmp_path, 5)
-    (check,) = lock_checks(False, [tmp_path])
-    assert (check.state, fresh.exists()) == ("fail", True)
-    assert "--fix" in check.advice
-    (check,) = lock_checks(True, [tmp_path])
-    assert (check.state, fresh.exists()) == ("warn", False)
-
-    held = lock(tmp_path, STALE_LOCK_AGE + 60)
-    program = f"import os, sys; os.open({str(held)!r}, os.O_RDONLY); print('held', flush=True); sys.stdin.read()"
-    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == b"held\n"
-        assert holders(held) == [process.pid]
-        (check,) = lock_checks(True, [tmp_path])
-        assert (check.state, held.exists()) == ("ok", True)
-        assert f"held by process {process.pid}" in check.found
-    finally:
-        process.communicate()
-
-
-def test_torch_itself_holds_its_lock_open_while_it_compiles(tmp_path: Path) -> None:
+def test_a_lock_that_nobody_holds_goes_when_asked_and_one_that_is_held_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from torch.utils.file_baton import FileBaton
 
-    path = tmp_path / "x" / "lock"
-    path.parent.mkdir()
-    baton = FileBaton(str(path))
-    assert baton.try_acquire()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    assert finding("DeepSpeed's lock", Look(True), monkeypatch).state == "ok", "there is none"
+    lock = tmp_path / "fused_adam" / "lock"
+    lock.parent.mkdir()
+    baton = FileBaton(str(lock))
+    assert baton.try_acquire(), "torch itself holds its lock open while it compiles"
     try:
-        assert holders(path) in ([os.getpid()], None)
+        assert finding("DeepSpeed's lock", Look(True, fix=True), monkeypatch).state == "ok"
+        assert lock.exists()
     finally:
         baton.release()
-    assert not path.exists()
+    lock.touch()
+    left = finding("DeepSpeed's lock", Look(True), monkeypatch)
+    assert (left.state, lock.exists()) == ("fail", True)
+    assert "--fix" in left.advice
+    removed = finding("DeepSpeed's lock", Look(True, fix=True), monkeypatch)
+    assert (removed.state, "removed" in removed.found, lock.exists()) == ("ok", True, False)
 
 
 def test_the_tested_versions_are_those_that_are_pinned() -> None:
@@ -279,40 +263,9 @@ def test_the_tested_versions_are_those_that_are_pinned() -> None:
 
 
 def test_an_import_that_fails_is_explained() -> None:
-    assert doctor.import_check("json", "import json; print('here')").found == "here"
-    check = doctor.import_check("nothing", "import no_such_module_at_all")
-    assert check.state == "fail"
-    assert "No module named" in check.found
-    nms = doctor.import_check("t", "raise RuntimeError('operator torchvision::nms does not exist')")
-    assert "pip uninstall -y torchvision" in nms.advice
-
-
-@pytest.mark.parametrize(
-    ("extension", "state", "says"),
-    [
-        ("def _has_ops():\n    return True\n", "ok", "0.28.0+cpu"),
-        ("def _has_ops():\n    return False\n", "ok", "0.28.0+cpu, built for another torch: its operators cannot run"),
-        ("raise RuntimeError('no kernel')\n", "fail", "RuntimeError: no kernel"),
-    ],
-)
-def test_a_torchvision_of_another_torch_is_known(
-    extension: str, state: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "torchvision"
-    package.mkdir()
-    (package / "extension.py").write_text(extension)
-    (package / "__init__.py").write_text("from . import extension\n__version__ = '0.28.0+cpu'\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in ("torchvision", "torchvision.extension"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    try:
-        check = doctor.torchvision_check()
-    finally:
-        for name in ("torchvision", "torchvision.extension"):
-            sys.modules.pop(name, None)
-    assert (check.state, check.name) == (state, "torchvision")
-    assert says in check.found
-    assert ("uninstall" in check.advice) == (state == "fail")
+    assert imported("import json; print('here')") == "here"
+    with pytest.raises(Trouble, match="No module named"):
+        imported("import no_such_module_at_all")
 
 
 def test_a_torchvision_of_another_torch_is_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,40 +287,39 @@ def test_a_torchvision_of_another_torch_is_repaired(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(torchvision_ops, "install", partial(torchvision_ops.install, tmp_path))
     try:
-        broken = doctor.torchvision_check(True)
+        ours = finding("torchvision", Look(False), monkeypatch)
+        assert (ours.state, ours.found) == ("ok", "0.28.0+cu130"), "the commands prepare their own processes"
+        broken = finding("torchvision", Look(True), monkeypatch)
         assert broken.state == "fail"
         assert "operator torchvision::nms does not exist" in broken.found
         assert "doctor --backend openrlhf --fix" in broken.advice
-        repaired = doctor.torchvision_check(True, fix=True)
+        repaired = finding("torchvision", Look(True, fix=True), monkeypatch)
         assert repaired.state == "ok"
         assert str(tmp_path) in repaired.found
-        assert doctor.torchvision_check(True).state == "ok"
+        assert finding("torchvision", Look(True), monkeypatch).state == "ok"
     finally:
         for name in ("torchvision", "torchvision.extension"):
             sys.modules.pop(name, None)
 
 
-def test_a_model_that_this_machine_has_no_memory_for_is_told_of(model: Path) -> None:
-    assert machine_checks.memory_check().state in ("ok", "warn")
-    check = machine_checks.memory_check(needed=1e5)
-    assert check.state == "warn"
-    assert "takes at most about 100000.0" in check.found
-    assert "use a machine with more" in check.advice
-    assert machine_checks.available_memory() > 0
-    assert 4 < doctor.run_memory(model) < 8, "GiB: nearly all of it for libraries and vLLM's cache"
+def test_a_model_that_this_machine_has_no_memory_for_is_told_of(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert available_memory() > 0
+    found = finding("memory", Look(True, model), monkeypatch)
+    [needed] = re.findall(r"takes at most about ([\d.]+)", found.found)
+    assert 4 < float(needed) < 8, "GiB: nearly all of it for libraries and vLLM's cache"
+    monkeypatch.setattr(doctor, "available_memory", lambda: 3.0)
+    found = finding("memory", Look(True, model), monkeypatch)
+    assert (found.state, found.found.partition(";")[0]) == ("warn", "3.0 GiB are free")
     (model / "config.json").write_text("{}")
-    assert doctor.run_memory(model) == 0
+    assert finding("memory", Look(True, model), monkeypatch).found == "3.0 GiB are free"
 
 
 def test_ports_in_use_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        monkeypatch.setattr(machine_checks, "PORTS", {listening.getsockname()[1]: "Ray's head"})
-        (check,) = machine_checks.port_checks()
-    assert check.state == "warn"
-    assert "ray stop" in check.advice
-    (check,) = machine_checks.port_checks()
-    assert check.state == "ok"
+        monkeypatch.setattr(doctor, "PORTS", {listening.getsockname()[1]: "Ray's head"})
+        found = finding("ports", Look(True), monkeypatch)
+        assert found.state == "warn"
+        assert "ray stop" in found.advice
+    assert finding("ports", Look(True), monkeypatch).state == "ok"

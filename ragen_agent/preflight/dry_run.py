@@ -1,4 +1,4 @@
-"""``ragen-agent train --dry-run``: the settings, the command, the batches, the memory and one episode of a run.
+"""Print of ``ragen-agent train --dry-run``: settings, command, batches, memory and one episode of a run.
 
 It needs neither Ray nor vLLM nor the model: a configuration for a cluster can be read on a laptop.
 """
@@ -6,15 +6,14 @@ It needs neither Ray nor vLLM nor the model: a configuration for a cluster can b
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import tomli_w
-import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,24 +22,12 @@ from ragen_agent.config import Config, to_toml
 from ragen_agent.config.presets import Recipe
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference import ImageSpan
+from ragen_agent.inference.vision import Vision
 from ragen_agent.models.checkpoint import check_context, load_shape
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
-from ragen_agent.openrlhf import cpu_patches
-from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
-from ragen_agent.openrlhf.launch import starting_model
-from ragen_agent.preflight.machine_checks import available_memory
-from ragen_agent.preflight.memory import check_cpu_model, cpu_memory_parts, memory_parts, model_shape, peak_memory
-from ragen_agent.preflight.plan import (
-    GamePlan,
-    check_supported,
-    describe,
-    devices_needed,
-    doubts,
-    duration,
-    gpus_of_models,
-    is_visual,
-)
+from ragen_agent.preflight.memory import available_memory, estimate, model_shape
+from ragen_agent.preflight.plan import describe, is_visual
 from ragen_agent.run.policy import device_and_dtype
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.tasks.tasks import games_at, make_env
@@ -55,9 +42,7 @@ from ragen_gym.envs.turn import TurnEnv
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ragen_agent.inference.vision import Vision
-
-__all__ = ["LEGEND", "TokenView", "command_line", "dry_run", "scripted_episode", "tokenizer_of"]
+__all__ = ["LEGEND", "TokenView", "dry_run", "scripted_episode", "tokenizer_of"]
 
 BOARDS = 32  # that are cut into tokens, to say how a tokenizer reads them
 GPU_GIB = 80.0  # of a GPU where no recipe says it
@@ -70,47 +55,48 @@ def dry_run(
     config: Config,
     settings: OpenRLHF | None,
     folder: Path,
-    extra: Sequence[str],
     console: Console,
     recipe: Recipe | None = None,
+    *,
+    command: Sequence[str] = (),
+    on_cpu: bool = False,
 ) -> None:
-    """Prints the configuration, the command, the arithmetic and an episode.
+    """Prints the configuration, the command, the arithmetic, the memory and an episode.
 
-    ``settings`` are those of the distributed trainer, None for the local one; ``folder`` is that of the run that would
-    be, ``extra`` are flags passed on to OpenRLHF, and ``recipe`` is what the settings were laid over.
+    Args:
+        config: of the run.
+        settings: those of the distributed trainer, None for the local one.
+        folder: of the run that would be.
+        console: where to print.
+        recipe: what the settings were laid over.
+        command: that starts the distributed trainer.
+        on_cpu: the distributed trainer would do without CUDA.
 
     Raises:
-        ValueError: settings or flags that a run would refuse.
+        ValueError: settings that a run would refuse.
     """
-    command = command_line(config, settings, folder, extra) if settings else []
     if _has_tokenizer(config):
         check_context(load_shape(Path(config.model))[0], config)
     tokenizer, note = tokenizer_of(config)
     chat = ChatFormat.from_settings(tokenizer, config.turns, _vision(config, tokenizer))
-    view = scripted_episode(games_at(config, 0)[0].config, chat)
-    games = game_plans(config, chat)
+    first = games_at(config, 0)[0].config
+    view = scripted_episode(first, chat)
     _title(console, "Configuration")
-    _say(
-        console,
-        to_toml(config) + ("\n" + tomli_w.dumps({"openrlhf": asdict(settings)}) if settings else ""),
-        whole=True,
-    )
+    own = "\n" + tomli_w.dumps({"openrlhf": asdict(settings)}) if settings else ""
+    _say(console, to_toml(config) + own, whole=True)
     if settings:
         _title(console, "Command")
-        _say(console, _wrapped(command, extra), whole=True)
+        _say(console, _wrapped(command), whole=True)
     _title(console, "Arithmetic")
-    for sentence in describe(config, settings):
+    for sentence in [*describe(config, settings), *_measured(config, folder)]:
         _say(console, f"- {sentence}")
-    _say(console, f"- {_duration(config, settings, folder, games)}")
     if settings is None:
         _say(console, f"- {_place(config)}")
     else:
-        on_cpu = _on_cpu(settings)
         if on_cpu:
             _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
-        _memory(console, config, settings, recipe, on_cpu=on_cpu)
-    gpus = None if settings and _on_cpu(settings) else settings
-    for doubt in doubts(config, gpus, games):
+        _memory(console, config, settings, 0.0 if on_cpu else (recipe.gpu_gib if recipe else 0.0) or GPU_GIB)
+    for doubt in _overlong(config, chat):
         console.print(Text.assemble("\n", ("Warning", "bold yellow"), f" {doubt}"), soft_wrap=not console.is_terminal)
     if recipe:
         _title(console, f"Recipe {recipe.name}: {recipe.seen}")
@@ -121,26 +107,11 @@ def dry_run(
     _title(console, "One scripted episode")
     console.print(view.text, soft_wrap=True)
     _say(console, f"{LEGEND} {view.counts}{note}")
-    env = make_env(games_at(config, 0)[0].config, "train")
+    env = make_env(first, "train")
     if tokenizer.is_fast and config.turns.observation != "image" and isinstance(env, TurnEnv):
         found = board_tokens(tokenizer, env, range(BOARDS))
         _say(console, f"Its boards: {found}. ragen-agent tokens compares the text formats.")
     _say(console, f"Nothing was run. The run would be in {folder}.")
-
-
-def command_line(config: Config, settings: OpenRLHF, folder: Path, extra: Sequence[str]) -> list[str]:
-    """The flags of OpenRLHF's command for a run in ``folder``.
-
-    Raises:
-        ValueError: settings or flags that a run would refuse, but for what only the model's folder tells.
-    """
-    on_cpu = _on_cpu(settings)
-    if on_cpu:
-        cpu_patches.check_flags(extra)
-        check_cpu_model(config)
-    check_supported(config, settings)
-    model = starting_model(config, folder)
-    return command_flags(config, settings, folder.resolve(), model, cpu=on_cpu, extra=extra)
 
 
 def _place(config: Config) -> str:
@@ -153,40 +124,43 @@ def _place(config: Config) -> str:
     return f"On this machine it would run on {device} and play in {str(dtype).removeprefix('torch.')}{threads}."
 
 
-def game_plans(config: Config, chat: ChatFormat) -> list[GamePlan]:
-    """Every game of the run, by an episode of each that the demonstrator plays."""
-    found, iterations = [], config.training.iterations
-    starts = [0, *(step["iteration"] for step in config.curriculum)]
-    for start, end in pairwise([*starts, max(iterations, starts[-1])]):
-        games = games_at(config, start)
-        every = sum(game.weight for game in games)
-        for game in games:
-            shown = game.config
-            if len(games) > 1 and not config.warm_start.epochs:  # nothing imitates, so a thought need not fit them all
-                shown = replace(shown, demonstrations=replace(shown.demonstrations, thought="none"))
-            episode = scripted_episode(shown, chat).trajectory
-            share = max(0, min(end, iterations) - start) * game.weight / every
-            found.append(GamePlan(game.config, share, *_unsampled(episode), len(episode.ids)))
-    return found
-
-
-def _duration(config: Config, settings: OpenRLHF | None, folder: Path, games: Sequence[GamePlan]) -> str:
+def _measured(config: Config, folder: Path) -> Iterator[str]:
+    """The time that is left of a run that has begun, by its own iterations."""
     metrics = folder / "metrics.jsonl"
     seconds = [line["seconds"] for line in read_json_lines(metrics) if "seconds" in line] if metrics.is_file() else []
-    shape = model_shape(config) if config.model else None
-    if settings:
-        device, devices = "cpu" if _on_cpu(settings) else _gpu(), devices_needed(config, settings)
-        devices = 1 if device == "cpu" else gpus_of_models(config, settings)["actor"] if settings.colocate else devices
-    else:
-        device, devices = "a GPU with the local trainer", 1
-        with suppress(ValueError):
-            device = "cpu" if device_and_dtype(config)[0] == "cpu" else device
-    return duration(config, device, devices, shape.parameters if shape else None, games, seconds)
+    if seconds:
+        left, one = max(0, config.training.iterations - len(seconds)), median(seconds)
+        yield (
+            f"Its {len(seconds)} iterations took {one:.3g} s each in the median: the {left} that are left would take "
+            f"{left * one / 60:.0f} min."
+        )
 
 
-def _gpu() -> str:
-    """The first GPU's name; H100, which the estimate then names, where the run is read on a machine without one."""
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "H100"
+def _overlong(config: Config, chat: ChatFormat) -> list[str]:
+    """Warnings of replies that may not fit into an episode, judged by a scripted one of each game."""
+    found: list[str] = []
+    starts = [0, *(step["iteration"] for step in config.curriculum)]
+    games = [game.config for start in starts for game in games_at(config, start)]
+    for game in games:
+        shown, turns = game, game.turns
+        if len(games) > 1 and not config.warm_start.epochs:  # nothing imitates, so a thought need not fit them all
+            shown = replace(shown, demonstrations=replace(shown.demonstrations, thought="none"))
+        prompt, between = _unsampled(scripted_episode(shown, chat).trajectory)
+        replies = turns.max_turns if turns.history < 0 else min(turns.max_turns, turns.history + 1)
+        if config.program.command or not turns.keep_thinking:  # what a prompt keeps of earlier replies is not known
+            replies = 1
+        most, limit = turns.max_tokens_per_episode, turns.max_tokens_per_turn
+        others = prompt + (replies - 1) * between
+        needed, fits = others + replies * limit, max(0, most - others) // replies
+        if needed > most:
+            lower = f", or lower turns.max_tokens_per_turn to {fits}" if fits else ""
+            of = f" of {game.game}" if len(games) > 1 else ""
+            found.append(
+                f"Replies{of} may not fit: {replies} of at most {limit:,} tokens and {others:,} of prompt and messages "
+                f"are {needed:,}, but turns.max_tokens_per_episode={most}, so an episode of long replies is cut. Raise "
+                f"it to {needed}{lower}."
+            )
+    return [*dict.fromkeys(found)]
 
 
 def _unsampled(episode: Trajectory) -> tuple[int, int]:
@@ -196,52 +170,33 @@ def _unsampled(episode: Trajectory) -> tuple[int, int]:
     return first, others // (turns - 1) if turns > 1 and not episode.contexts else 0
 
 
-def _on_cpu(settings: OpenRLHF) -> bool:
-    """As the run would decide, but CUDA that is asked for need not be here."""
-    return settings.accelerator != "cuda" and cpu_patches.needed(settings.accelerator)
-
-
-def _wrapped(command: Sequence[str], extra: Sequence[str]) -> str:
+def _wrapped(command: Sequence[str]) -> str:
     """The command line, a flag a line."""
-    lines: list[str] = []
-    for word in command:
-        if word.startswith("--"):
-            lines.append(word)
-        else:
-            lines[-1] += f" {shlex.quote(word)}"
-    text = " \\\n  ".join([f"python -m {MODULE}", *lines])
-    passed = f"Passed on as given: {shlex.join(extra)}\n" if extra else ""
+    text = "".join((" \\\n  " if word.startswith("--") else " ") + shlex.quote(word) for word in command).strip()
     return (
-        f"{text}\n\n{passed}ragen-agent starts it with its own trainer, executor and weight check in OpenRLHF's places "
+        f"{text}\n\nragen-agent starts it with its own trainer, executor and weight check in OpenRLHF's places "
         "(ragen_agent.openrlhf.driver); by itself this line would train without them."
     )
 
 
-def _memory(console: Console, config: Config, settings: OpenRLHF, recipe: Recipe | None, *, on_cpu: bool) -> None:
-    shape = model_shape(config)
-    gib = available_memory() if on_cpu else (recipe.gpu_gib if recipe else 0.0) or GPU_GIB
-    _title(console, "Memory of this machine, estimated" if on_cpu else f"Memory of a GPU of {gib:g} GiB, estimated")
-    if shape is None:
-        _say(
-            console,
-            f"Unknown: {config.model} is neither a folder with a config.json nor a known name, such as "
-            "Qwen2.5-7B-Instruct, Qwen3-8B or Llama-3.2-3B.",
-        )
+def _memory(console: Console, config: Config, settings: OpenRLHF, gpu_gib: float) -> None:
+    """Table of the estimate, for GPUs of this size; for 0, for this machine."""
+    gib = gpu_gib or available_memory()
+    _title(console, f"Memory of a GPU of {gib:g} GiB, estimated" if gpu_gib else "Memory of this machine, estimated")
+    found = estimate(config, settings, gpu_gib)
+    if found is None:
+        _say(console, f"Unknown: {config.model} is neither a model of a recipe nor a folder with a config.json.")
         return
-    found = cpu_memory_parts(config, settings, shape) if on_cpu else memory_parts(config, settings, shape, gib)
     table = Table(show_edge=False)
-    for column in ("memory" if on_cpu else "GPU", "what", "when", "GiB", "arithmetic"):
+    for column in ("GPU" if gpu_gib else "memory", "what", "when", "GiB"):
         table.add_column(column, justify="right" if column == "GiB" else "left", overflow="fold")
-    for part in found:
-        table.add_row(part.place, part.name, part.when, f"{part.gib:.2f}", part.arithmetic)
+    for part in found.parts:
+        table.add_row(part.place, part.name, part.when, f"{part.gib:.2f}")
     console.print(table)
-    most, when = peak_memory(found)
-    if on_cpu:
-        verdict = "it fits" if most < gib else "it may not fit: end other programs, or lower openrlhf.micro_batch"
-        _say(console, f"The run needs at most about {most:.1f} of the {gib:.1f} GiB that are free, {when}: {verdict}.")
-        return
-    verdict = "it fits" if most < gib else "it does not fit: lower openrlhf.micro_batch or openrlhf.vllm_memory"
-    _say(console, f"The fullest GPU needs about {most:.1f} of {gib:g} GiB, while {when}: {verdict}.")
+    most, when = found.peak
+    verdict = "it fits" if most < gib else "it may not fit: lower openrlhf.micro_batch or openrlhf.vllm_memory"
+    what, of = ("The fullest GPU", f"{gib:g} GiB") if gpu_gib else ("The run", f"the {gib:.1f} GiB that are free")
+    _say(console, f"{what} needs about {most:.1f} of {of}, while {when}: {verdict}.")
 
 
 def tokenizer_of(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
@@ -254,7 +209,7 @@ def tokenizer_of(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
 
 
 def _has_tokenizer(config: Config) -> bool:
-    """Whether the model's folder is to be read, and not its ``config.json`` alone."""
+    """True if the model's folder is to be read, and not its ``config.json`` alone."""
     folder = Path(config.model)
     alone = not any(folder.glob("tokenizer*.json")) and model_shape(config) is not None
     return bool(config.model) and folder.is_dir() and not alone
@@ -263,13 +218,11 @@ def _has_tokenizer(config: Config) -> bool:
 def _vision(config: Config, tokenizer: PreTrainedTokenizerBase) -> Vision | None:
     """How the model reads pictures; None for one that reads text only."""
     if _has_tokenizer(config):
-        from ragen_agent.inference.vision import Vision
-
         return Vision.from_folder(load_shape(Path(config.model))[0], Path(config.model))
     if not is_visual(config):
         return None
     vision, shape = small_vision(config.small_model, tokenizer), model_shape(config)
-    return replace(vision, processor=shape.vision.processor) if shape and shape.vision else vision
+    return replace(vision, processor=shape.processor) if shape and shape.processor else vision
 
 
 def _title(console: Console, text: str) -> None:
