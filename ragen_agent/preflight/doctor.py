@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from glob import iglob
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
@@ -54,7 +54,6 @@ INSTALL = "make test-openrlhf (for a CPU), or on GPUs pip install 'openrlhf[vllm
 PORTS = {6379: "Ray's head", 8265: "Ray's dashboard", 10001: "Ray's client server"}
 SHARED_MEMORY = 8  # GiB without which NCCL fails between the GPUs of a node
 IMPORT_TIMEOUT = 180  # seconds
-LEVELS = 32  # whose boards are cut into tokens
 REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 
 
@@ -353,30 +352,6 @@ def _round_trip(look: Look) -> str:
     return f"{len(texts)} texts are the same after encoding and decoding"
 
 
-def _boards(look: Look) -> str | None:
-    """Tokens of the boards, each cell with its own or not: of the settings' games, or of every game on a grid."""
-    from ragen_agent.tasks.tasks import all_settings, make_env
-    from ragen_agent.tokens.board_tokens import board_tokens
-    from ragen_gym.envs.turn import TurnEnv, make_turn
-
-    if not look.pretrained:
-        return None
-    envs: list[Any] = [make_turn(name) for name, spec in TABLE.items() if spec.game_class.layout == "grid"]
-    if look.config is not None:
-        envs = [make_env(game, None) for game in all_settings(look.config) if game.turns.observation != "image"]
-    found = {
-        env.game.name: board_tokens(look.loaded[1], env, range(LEVELS)) for env in envs if isinstance(env, TurnEnv)
-    }
-    said = "; ".join(
-        f"{game} ({each.text_format}): cells per token {each.cells_per_token:.1f}, spellings per symbol "
-        f"{each.most_spellings}"
-        for game, each in found.items()
-    )
-    if any(each.cells_per_token != 1 for each in found.values()):
-        raise doubt(f"cells share tokens, so the model cannot see them one by one. {said}")
-    return said or None
-
-
 def _template(look: Look) -> str:
     """Prefix property of the chat template: a conversation's ids begin those of the longer conversation."""
     from ragen_agent.tokens.chat import ChatFormat
@@ -439,11 +414,5 @@ CHECKS = (
     ),
     Check("attention heads", _heads, "use another model or a GPU", distributed=True, after="model"),
     Check("tokenizer round trip", _round_trip, "use a byte-level tokenizer (Qwen, Llama 3)", after="model"),
-    Check(
-        "boards",
-        _boards,
-        "train with --env-option text_format=spaced or coord; ragen-agent tokens shows the boards cut into tokens",
-        after="model",
-    ),
     Check("chat template", _template, "use another template; a run with this one would not start", after="model"),
 )
