@@ -108,7 +108,7 @@ def planned_command(config: Config, settings: OpenRLHF, folder: Path, extra: Seq
     _check_plan(config, settings, extra, on_cpu)
     model = starting_model(config, folder)
     flags = command_flags(config, settings, folder.resolve(), model, cpu=on_cpu, extra=extra)
-    return ["python", "-m", MODULE, *flags], on_cpu
+    return ["python", "-P", "-m", MODULE, *flags], on_cpu
 
 
 def _check_plan(config: Config, settings: OpenRLHF, extra: Sequence[str], on_cpu: bool) -> None:

@@ -199,7 +199,7 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", note)
     monkeypatch.setattr(ray, "is_initialized", begin)
-    monkeypatch.setattr(sys, "argv", planned_command(config, settings, tmp_path / "run", ["--ds.overlap_comm"])[0][2:])
+    monkeypatch.setattr(sys, "argv", planned_command(config, settings, tmp_path / "run", ["--ds.overlap_comm"])[0][3:])
     with pytest.raises(Parsed):
         runpy.run_module(MODULE, run_name="__main__")
     parsed = vars(seen[-1])

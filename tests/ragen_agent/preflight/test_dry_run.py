@@ -143,7 +143,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(
     for part in (
         "seed = 7",
         "[openrlhf]",
-        "python -m openrlhf.cli.train_ppo_ray",
+        "python -P -m openrlhf.cli.train_ppo_ray",
         "--rollout.batch_size 8",
         "--train.seed 7",
         "--ds.overlap_comm",

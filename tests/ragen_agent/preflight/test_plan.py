@@ -14,7 +14,7 @@ from ragen_agent.preflight.plan import BatchPlan, describe, rows_of_step
 
 
 def check(config: dict[str, Any], settings: dict[str, Any] | None = None) -> None:
-    check_supported(with_settings(Config(), config), with_settings(OpenRLHF(), settings or {}))
+    check_supported(with_settings(Config(), config), with_settings(OpenRLHF(), settings or {}, "openrlhf."))
 
 
 def updates(settings: dict[str, Any]) -> int:
@@ -130,7 +130,7 @@ def test_the_default_run_is_possible_and_counts_its_updates_after_the_filter() -
 def test_a_step_has_no_more_rows_than_an_iteration_keeps() -> None:
     def rows(training: dict[str, Any], settings: dict[str, Any] | None = None) -> int:
         config = with_settings(Config(), {"training": {"groups": 8, "group_size": 8, "minibatch": 64, **training}})
-        return rows_of_step(config, with_settings(OpenRLHF(), settings or {}))
+        return rows_of_step(config, with_settings(OpenRLHF(), settings or {}, "openrlhf."))
 
     assert rows({"keep": 0.5}) == 32
     assert rows({"keep": 0.5, "minibatch": 16}) == 16
@@ -170,9 +170,9 @@ def test_adapters_must_be_ones_that_openrlhf_takes() -> None:
     [
         ({"accelerator": "tpu"}, "openrlhf.accelerator is 'tpu'; choose one of auto, cuda, cpu"),
         ({"failure_budget": 1.5}, "openrlhf.failure_budget is 1.5; it must be from 0 to 1"),
-        ({"correction": [0.0, 2.0]}, "unknown setting 'correction'"),
+        ({"correction": [0.0, 2.0]}, "unknown setting 'openrlhf.correction'"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        with_settings(OpenRLHF(), settings)
+        with_settings(OpenRLHF(), settings, "openrlhf.")
