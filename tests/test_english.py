@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("ragen_gym", "ragen_agent", "benchmarks")
-QUESTION = re.compile(r"(What|How|Whether|Who|Where)\b")
+QUESTION = re.compile(r"(What|How|Whether|Who|Where|Which|When)\b")
 
 
 def _documented(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -109,7 +109,7 @@ def score_signs(runs: Iterable[RecordedRun]) -> list[SignScore]:
 
 
 def _together(seen: Mapping[str, int], signs: Sequence[str], count: int) -> int | None:
-    """When the last of so many of the signs was first seen; "entropy" stands for its fall or its jump."""
+    """Iteration at which the last of several signs was first seen; "entropy" stands for its fall or its jump."""
     whens = sorted(
         min(found)
         for sign in signs

@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FilterRule:
-    """Which groups of episodes are trained on."""
+    """Rule that chooses the groups of episodes to train on."""
 
     doc: str  # what is kept
     function: (

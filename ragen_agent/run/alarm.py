@@ -1,4 +1,4 @@
-"""When a run goes wrong: signs of the Echo Trap.
+"""Alarms of a run that goes wrong: signs of the Echo Trap.
 
 RAGEN (arXiv 2504.20073, section on the Echo Trap) describes how multi-turn training collapses onto a few replies: the
 return std within groups falls first, the entropy falls or jumps, the gradient norm spikes, and the success

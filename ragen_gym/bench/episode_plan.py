@@ -87,7 +87,7 @@ def prompt_hash(split: Split) -> str:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Which episodes of a suite are played, and how."""
+    """The episodes of a suite to play, and the options of a turn."""
 
     splits: tuple[str, ...] = ()  # names of splits; empty for all of them
     rollouts: int = 1  # episodes of each instance

@@ -46,7 +46,7 @@ _MOST_PULLS = 2**31 - 1
 
 
 class Action(IntEnum):
-    """Which of the two arms, in the order in which the board names them."""
+    """The two arms, in the order in which the board names them."""
 
     FIRST = 0
     SECOND = 1

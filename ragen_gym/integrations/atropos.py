@@ -20,7 +20,7 @@ _EMPTY = ("advantages", "ref_logprobs", "overrides", "images")
 
 
 class GameEnvConfig(BaseEnvConfig):  # type: ignore[misc, unused-ignore]
-    """Which game, with which options of it and of a turn; ``max_token_length`` bounds an episode.
+    """A game, its options and those of a turn; ``max_token_length`` bounds an episode.
 
     Levels are counted from ``first_seed``, so that several processes play other levels only if each has another one.
     """

@@ -14,7 +14,7 @@ __all__ = ["GameConfig", "GameEnv", "GameTask", "GameTaskset", "environment"]
 
 
 class GameConfig(vf.TasksetConfig):
-    """Which levels, under ``--env.taskset.*``: the arguments of ``Rollout``, and the seed of the first task."""
+    """Levels, under ``--env.taskset.*``: the arguments of ``Rollout``, and the seed of the first task."""
 
     game: str = "FrozenLake"
     split: str | None = "train"

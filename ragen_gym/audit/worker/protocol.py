@@ -129,7 +129,7 @@ class AuditedEnv:
         return []
 
     def mask(self, info: Mapping[str, Any]) -> list[bool] | None:
-        """Which of ``actions()`` the environment says are worth taking."""
+        """Mask of ``actions()`` that the environment reports as worth taking; None if it reports none."""
         return None
 
     def state(self) -> Any:
