@@ -18,7 +18,7 @@ takes a file instead with --set openrlhf.prompts=FILE.
 
 examples:
   ragen-agent data --game Sokoban --out prompts.jsonl
-  ragen-agent data --game Sokoban --mix Sokoban=2,FrozenLake=1 --iterations 50 --out prompts.jsonl
+  ragen-agent data --game Sokoban --set training.iterations=50 --out prompts.jsonl
   ragen-agent data --recipe qwen2.5-0.5b-sokoban --seed 1 --out prompts.jsonl
   ragen-agent data --config run/config.toml --out prompts.jsonl --json"""
 
@@ -30,11 +30,6 @@ def add(commands: Any) -> None:
     parser = commands.add_parser("data", help="write the levels that a distributed run plays", description=ABOUT)
     parser.set_defaults(run=_run, model=None)
     parser.add_argument("--recipe", metavar="NAME", help="settings by name; see ragen-agent train --list-recipes")
-    parser.add_argument(
-        "--mix", metavar="GAME=WEIGHT,...", help="several games, drawn by weight; options in [[games]] of --config"
-    )
-    parser.add_argument("--iterations", type=int, metavar="N", help="iterations of the run (default: the settings')")
-    parser.add_argument("--groups", type=int, metavar="N", help="prompts of an iteration (default: the settings')")
     parser.add_argument("--seed", type=int, metavar="N", help="of the levels (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
@@ -47,10 +42,7 @@ def _run(options: argparse.Namespace) -> int:
     from ragen_gym.core.storage import check_parent
 
     check_not_distributed(options)
-    flags = {**given(options, "seed"), "training": given(options, "iterations", "groups")}
-    if options.mix:
-        flags["games"] = _games(options.mix)
-    config = configure(options, flags)
+    config = configure(options, given(options, "seed"))
     check_parent(options.out)
     if options.out.exists():
         raise ValueError(f"--out {options.out} exists; choose another name, or remove it.")
@@ -69,20 +61,3 @@ def _run(options: argparse.Namespace) -> int:
             f"{config.training.iterations} iterations ({shares}); seed {config.seed}."
         )
     return 0
-
-
-def _games(mix: str) -> list[dict[str, Any]]:
-    """Tables for ``Config.games``; raises a ValueError for what is no GAME=WEIGHT."""
-    from ragen_gym.games.registry import full_name
-
-    games: list[dict[str, Any]] = []
-    for part in mix.split(","):
-        name, equals, weight = part.partition("=")
-        try:
-            number = float(weight)
-        except ValueError:
-            number = 0.0
-        if not equals or not number > 0:
-            raise ValueError(f"--mix {part!r} is no game and weight; give them such as Sokoban=2,FrozenLake=1.")
-        games.append({"game": full_name(name.strip()), "weight": number})
-    return games

@@ -29,7 +29,7 @@ def check_config(config: Config) -> None:
 
 
 def _check_games(config: Config) -> None:
-    kinds = {"game": str, "weight": (int, float), "env_options": dict, "turns": dict, "thought": str}
+    kinds: dict[str, Any] = {"game": str, "weight": (int, float), "env_options": dict, "turns": dict, "thought": str}
     for row in config.games:
         if "game" not in row or not all(isinstance(value, kinds.get(name, ())) for name, value in row.items()):
             raise ValueError(

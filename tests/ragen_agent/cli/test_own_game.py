@@ -64,8 +64,8 @@ def test_the_default_folder_of_its_run_has_a_name_that_every_system_takes(folder
 def test_demonstrations_and_mixtures_take_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert agent_cli.main(["sft", "data", "--game", NAME, "--episodes", "8", "--out", "demos.jsonl"]) == 0
     forget()
-    words = ["data", "--mix", f"{NAME}=1,FrozenLake=1", "--out", "rows.jsonl", *settings(*SETTINGS[:2])]
-    assert agent_cli.main(words) == 0
+    words = ["data", "--set", f'games=[{{"game":"{NAME}"}},{{"game":"FrozenLake"}}]', "--out", "rows.jsonl"]
+    assert agent_cli.main([*words, *settings(*SETTINGS[:2])]) == 0
     assert "lights_out:LightsOut" in (folder / "rows.jsonl").read_text(encoding="utf-8")
     forget()
     train = ["sft", "train", "--data", "demos.jsonl", "--out", "tuned", "--epochs", "1"]

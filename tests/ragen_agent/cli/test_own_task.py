@@ -162,8 +162,8 @@ def test_no_function_is_called_that_only_a_file_names(folder: Path, capsys: pyte
 
 
 def test_mixtures_and_dry_runs_take_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["data", "--mix", f"{NAME}=1,FrozenLake=1", "--out", "rows.jsonl", *settings(*SETTINGS[:2])]
-    assert agent_cli.main(words) == 0
+    words = ["data", "--set", f'games=[{{"game":"{NAME}"}},{{"game":"FrozenLake"}}]', "--out", "rows.jsonl"]
+    assert agent_cli.main([*words, *settings(*SETTINGS[:2])]) == 0
     assert NAME in (folder / "rows.jsonl").read_text(encoding="utf-8")
     assert agent_cli.main(["train", "--game", NAME, "--dry-run"]) == 0
     assert "Numbers:" in capsys.readouterr().out

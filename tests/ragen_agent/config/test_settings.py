@@ -204,9 +204,7 @@ def test_a_setting_without_effect_is_refused(unread: dict[str, Any], choice: str
 
 def test_a_setting_that_loses_its_effect_is_named() -> None:
     adapted = with_settings(Config(), {"lora": {"rank": 4, "alpha": 8.0}})
-    with pytest.raises(
-        ValueError, match=r"^lora\.alpha is 8\.0, which has no effect without lora\.rank"
-    ):
+    with pytest.raises(ValueError, match=r"^lora\.alpha is 8\.0, which has no effect without lora\.rank"):
         with_settings(adapted, {"lora": {"rank": 0}})
 
 
