@@ -71,11 +71,11 @@ def _run(name: str, build: Callable[[], Parser], words: list[str]) -> int:
 
 def _check_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
     """Ends the program where flags are unknown, with the nearest setting where one looks like a setting's."""
-    for before, word in pairwise(("", *unknown)):
-        if word.startswith("--") and "." in word:
-            from ragen_agent.config.io import check_name
+    from ragen_agent.config.io import catalog, check_name
 
-            name = word.removeprefix("--").partition("=")[0]
+    for before, word in pairwise(("", *unknown)):
+        name = word.removeprefix("--").partition("=")[0]
+        if word.startswith("--") and ("." in name or name in catalog()):
             check_name(name)
             raise ValueError(f"{word} is not a flag: give --set {name}=VALUE.")
         if "=" in word and not word.startswith("-") and not before.startswith("-"):

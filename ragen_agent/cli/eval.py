@@ -58,7 +58,6 @@ def add(commands: Any) -> None:
         help=f"whose levels: {', '.join(SPLITS)} (default: the run's, or test; of a bandit train)",
     )
     evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default: the run's, or 256)")
-    evaluate.add_argument("--temperature", type=float, metavar="T", help="of sampling (default: the run's, or 0.5)")
     evaluate.add_argument(
         "--out",
         type=Path,
@@ -78,7 +77,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         _check_writable(options.json)
     display = Display()
     display.say(f"measuring {options.model}")
-    flags = {**given(options, "device", "threads"), "evaluation": given(options, "split", "levels", "temperature")}
+    flags = {**given(options, "device"), "evaluation": given(options, "split", "levels")}
     folder, state, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
         run, trained = RunFolder.reopen(folder)

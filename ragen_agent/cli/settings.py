@@ -114,12 +114,6 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="cpu, cuda, cuda:N, or auto (default): a GPU for a pretrained model where there is one",
     )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="CPU threads (default: free cores for a pretrained model, else 1; more only help where cores are idle)",
-    )
 
 
 def configure(

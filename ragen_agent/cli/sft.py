@@ -31,16 +31,16 @@ examples:
 DATA = """\
 Writes demonstrations on levels of the training split, one conversation a line: messages, game, env options, budgets,
 level, seeds and success. The demonstrator knows the best moves, replies with as many as a reply may hold and says in
-its thought what each of them does; --quality, --noise and --moves make it worse, --thought changes what it thinks. The
-same settings give the same file. If it is interrupted, the same command goes on.
+its thought what each of them does; the settings [demonstrations] make it worse, or change what it thinks. The same
+settings give the same file. If it is interrupted, the same command goes on.
 
 With --config RUN/config.toml they are the demonstrations that the run's own warm start was shown. For a pretrained
 model give --model: its messages state the limit of tokens, as they will in ragen-agent train --model.
 
 examples:
   ragen-agent sft data --game FrozenLake --set env_options.size=4 --episodes 4000 --out demos.jsonl
-  ragen-agent sft data --game Sokoban --quality 0.8 --noise 0.1 --seed 1 --out worse.jsonl
-  ragen-agent sft data --game Bandit --thought choose --noise 1 --out undecided.jsonl"""
+  ragen-agent sft data --game Sokoban --set demonstrations.quality=0.8 --seed 1 --out worse.jsonl
+  ragen-agent sft data --game Bandit --set demonstrations.thought=choose --out undecided.jsonl"""
 
 TRAIN = """\
 Trains a model on the conversations of a file; the loss is on exactly the tokens that the assistant wrote, the end
@@ -88,16 +88,6 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_data)
     parser.add_argument("--model", metavar="DIR", help="the model to be trained on them (default: the small model)")
     parser.add_argument("--episodes", type=int, metavar="N", help="how many (default: the game's settings)")
-    parser.add_argument(
-        "--quality", type=float, metavar="Q", help="share of replies that follow the oracle (default 1)"
-    )
-    parser.add_argument(
-        "--noise", type=float, metavar="P", help="probability that a move is drawn at random (default 0)"
-    )
-    parser.add_argument(
-        "--moves", type=float, nargs="+", metavar="P", help="weights of replies of 1, 2, ... moves (default: the most)"
-    )
-    parser.add_argument("--thought", metavar="NAME", help="plan (default), relative, direction, choose or none")
     parser.add_argument("--seed", type=int, metavar="N", help="of levels and random moves (default 0)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file of JSON lines")
     add_settings(parser)
@@ -162,11 +152,10 @@ def _demonstrators(options: argparse.Namespace) -> Config:
     from ragen_agent.config.presets import read_settings_file
     from ragen_agent.sft.demonstrations import faultless
 
-    names = {"episodes": "episodes", "quality": "quality", "noise": "mistakes", "moves": "moves", "thought": "thought"}
-    asked = {names[name]: value for name, value in given(options, *names).items()}
-    config = configure(options, {**given(options, "model", "seed"), "demonstrations": asked})
+    flags = {**given(options, "model", "seed"), "demonstrations": given(options, "episodes")}
+    config = configure(options, flags)
     file = read_settings_file(options.config).get("demonstrations", {}) if options.config is not None else {}
-    chosen = {*asked, *file, *settings_of(options).get("demonstrations", {})}
+    chosen = {*file, *settings_of(options).get("demonstrations", {})}
     plain = replace(faultless(config), thought="plan")
     default = {name: getattr(plain, name) for name in ("moves", "mistakes", "quality", "thought") if name not in chosen}
     return replace(config, demonstrations=replace(config.demonstrations, **default))

@@ -18,9 +18,8 @@ from ragen_agent.cli.settings import (
     settings_of,
 )
 from ragen_agent.config import Config, Settings, with_settings
-from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.config.settings import pretrained
-from ragen_gym.core.command_line import OnOff, stops_at_sigterm
+from ragen_gym.core.command_line import stops_at_sigterm
 
 if TYPE_CHECKING:
     from ragen_agent.config.trainers import OpenRLHF
@@ -62,13 +61,6 @@ def add(commands: Any) -> None:
         help="start from this Hugging Face causal LM instead of the small model, without a warm start: a folder, "
         "owner/name or owner/name@revision on the Hub, or a name of ragen-agent model --list",
     )
-    train.add_argument(
-        "--algo",
-        choices=[*ADVANTAGE_RULES],
-        metavar="NAME",
-        help="how returns become advantages: grpo (default), ppo, ...: see ragen-agent settings training.algo",
-    )
-    train.add_argument("--starpo-s", action=OnOff, default=None, help="StarPO-S (default) or vanilla StarPO")
     train.add_argument(
         "--iterations", type=int, metavar="N", help="iterations of reinforcement (default: the game's or the recipe's)"
     )
@@ -249,9 +241,7 @@ def _list_recipes() -> int:
 
 
 def _flags(options: argparse.Namespace) -> Settings:
-    settings = given(options, "model", "seed", "device", "threads")
-    settings["training"] = given(options, "algo", "starpo_s", "iterations")
-    return settings
+    return {**given(options, "model", "seed", "device"), "training": given(options, "iterations")}
 
 
 def _usable(config: Config) -> Policy:

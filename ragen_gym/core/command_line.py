@@ -18,7 +18,6 @@ from ragen_gym.core.validation import did_you_mean
 
 __all__ = [
     "DeferredInterrupt",
-    "OnOff",
     "Parser",
     "completion_script",
     "error_line",
@@ -103,20 +102,6 @@ class _Store(argparse._StoreAction):
             raise argparse.ArgumentError(self, f"given as {old} and as {values}: give one of them")
         self._given = namespace
         super().__call__(parser, namespace, values, option_string)
-
-
-class OnOff(argparse.BooleanOptionalAction):
-    """A flag and its ``--no-`` form; giving both is an error."""
-
-    _given: argparse.Namespace | None = None  # what it was last stored in
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Stores the value; raises an ArgumentError if the other form was given too."""
-        old = getattr(namespace, self.dest)
-        super().__call__(parser, namespace, values, option_string)
-        if self._given is namespace and old != getattr(namespace, self.dest):
-            raise argparse.ArgumentError(self, "both are given: give one of them")
-        self._given = namespace
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

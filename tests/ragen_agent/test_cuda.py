@@ -172,7 +172,7 @@ def test_sft_train_writes_a_model_that_the_cpu_reads(lora: int, folder: Path, tm
     from ragen_agent.sft.fine_tune import begin, fine_tune
 
     data, out = tmp_path / "demos.jsonl", tmp_path / "sft"
-    words = ["--game", "FrozenLake", "--episodes", "96", "--thought", "direction"]
+    words = ["--game", "FrozenLake", "--episodes", "96", "--set", "demonstrations.thought=direction"]
     assert main(["sft", "data", *words, "--out", str(data)]) == 0
     settings = FineTuning(
         data=str(data), model=str(folder), batch=16, learning_rate=3e-3, device="cuda", lora=Lora(rank=lora)

@@ -163,7 +163,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--threads", "3"], "it would run on cpu and play in float32; threads: 3."),
+        (["--set", "threads=3"], "it would run on cpu and play in float32; threads: 3."),
         (["--device", "cuda:97"], "it would not start: device 'cuda:97' cannot be used"),
     ],
 )

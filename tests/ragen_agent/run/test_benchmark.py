@@ -210,7 +210,7 @@ def test_bench_reads_the_results_of_eval(
         assert gym_main(["bench", *words]) == 0, capsys.readouterr().err
     assert main(["eval", str(run), "--out", first]) == 0, "there already"
     assert len(Path(first, "episodes.jsonl").read_text().splitlines()) == 10
-    assert main(["eval", str(run), "--out", first, "--temperature", "0.1"]) == 2
+    assert main(["eval", str(run), "--out", first, "--set", "evaluation.temperature=0.1"]) == 2
     assert first in capsys.readouterr().err
 
 

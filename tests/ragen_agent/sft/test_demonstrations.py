@@ -159,9 +159,10 @@ def test_the_command_has_a_faultless_demonstrator_unless_told_otherwise(
     best = json.loads(capsys.readouterr().out)
     assert (best["episodes"], best["successes"]) == (30, 30)
     assert lines_of(tmp_path / "best.jsonl")[0]["demonstrator"]["thought"] == "plan"
-    assert main([*base, "--quality", "0", "--out", str(tmp_path / "worst.jsonl")]) == 0
+    assert main([*base, "--set", "demonstrations.quality=0", "--out", str(tmp_path / "worst.jsonl")]) == 0
     assert json.loads(capsys.readouterr().out)["successes"] < 20
-    options = ["--moves", "1", "--noise", "0.1", "--thought", "none", "--model", "elsewhere/model"]
+    how = '{"moves": [1], "mistakes": 0.1, "thought": "none"}'
+    options = ["--set", f"demonstrations={how}", "--model", "elsewhere/model"]
     assert main([*base, *options, "--out", str(tmp_path / "other.jsonl")]) == 0
     first = lines_of(tmp_path / "other.jsonl")[0]
     assert first["demonstrator"] == {"moves": [1.0], "mistakes": 0.1, "quality": 1.0, "thought": "none"}
@@ -200,8 +201,8 @@ def test_the_demonstrator_of_a_text_task_is_faultless_too(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--quality", "2"], "demonstrations.quality is 2.0; it must be from 0 to 1"),
-        (["--thought", "deep"], "choose one of none, direction, choose, plan"),
+        (["--set", "demonstrations.quality=2"], "demonstrations.quality is 2; it must be from 0 to 1"),
+        (["--set", "demonstrations.thought=deep"], "choose one of none, direction, choose, plan"),
         (["--set", "turns.history=0"], "a conversation shows every turn"),
         (["--set", "env_options.sise=4"], "Did you mean size"),
     ],

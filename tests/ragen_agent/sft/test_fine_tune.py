@@ -41,8 +41,8 @@ SMALL = {"game": "Bandit", "small_model": {"hidden": 32, "layers": 1, "feed_forw
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sft") / "demos.jsonl"
-    words = ["sft", "data", "--game", "Bandit", "--episodes", "96", "--thought", "choose", "--out", str(path)]
-    assert main(words) == 0
+    words = ["sft", "data", "--game", "Bandit", "--episodes", "96", "--out", str(path)]
+    assert main([*words, "--set", "demonstrations.thought=choose"]) == 0
     return path
 
 
