@@ -236,9 +236,9 @@ def _adapter(config: Config, runs: int) -> dict[str, float]:
         outside = []
         for attempt in range(runs + 1):
             levels = group(range(attempt * training.groups, (attempt + 1) * training.groups), training.group_size)
-            begun, inside = time.perf_counter(), agent.engine.stats.seconds
+            begun, inside = time.perf_counter(), agent.engine.seconds
             play(agent.engine, processes, levels, temperature=training.temperature, seed=attempt)
-            outside.append(time.perf_counter() - begun - (agent.engine.stats.seconds - inside))
+            outside.append(time.perf_counter() - begun - (agent.engine.seconds - inside))
     found = {"adapter_s": statistics.median(outside[1:]), "iteration_s": iteration}
     found["share"] = found["adapter_s"] / iteration
     print(
