@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from ragen_agent.inference.packed import PackedModel, Segment
 from ragen_agent.inference.sampling import Sampler
-from ragen_agent.inference.torch_engine import EngineStats
 from ragen_gym.core.seeding import GOLDEN, uniforms
 
 __all__ = ["ContinuousEngine", "ContinuousStats", "Request"]
@@ -67,14 +66,16 @@ class Request:
 
 
 @dataclass
-class ContinuousStats(EngineStats):
-    """Counts of a ``ContinuousEngine``; ``read`` excludes tokens that were already in a slot.
+class ContinuousStats:
+    """Counts of a ``ContinuousEngine``.
 
     Attributes:
+        read: prompt tokens read; excludes tokens that were already in a slot.
         reused: prompt tokens already in a slot, of the same conversation or another.
         passes: forward passes.
     """
 
+    read: int = 0
     reused: int = 0
     passes: int = 0
 
@@ -151,7 +152,6 @@ class ContinuousEngine:
         ended = self._too_long()
         if busy := [slot for slot in self.slots if slot.request is not None]:
             ended += self._pass(busy)
-        self.stats.seconds += time.monotonic() - began
         return ended
 
     def drop(self) -> list[Request]:
@@ -258,7 +258,6 @@ class ContinuousEngine:
                 slot.request, slot.pending = None, []
             else:
                 slot.pending = [token]
-        self.stats.sampled += len(tokens)
         return ended
 
 

@@ -22,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import Cache, PreTrainedModel
 
 from ragen_agent.inference.attention import attend, attention_windows, cache_argument, use_attention
-from ragen_agent.inference.prepacking import PrepackedLinears
+from ragen_agent.inference.weights import PrepackedLinears
 
 __all__ = ["PackedModel", "Segment"]
 

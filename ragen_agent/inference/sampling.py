@@ -23,7 +23,7 @@ from transformers import (
 
 from ragen_agent.inference.vision import vision_of
 
-__all__ = ["SUPPRESSED", "Sampler", "draw", "draw_at", "draw_scored", "keep_likeliest", "suppression"]
+__all__ = ["SUPPRESSED", "Sampler", "draw", "draw_at", "keep_likeliest", "suppression"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Sampler:
     def __init__(self, model: PreTrainedModel, top_p: float, top_k: int, stop_ids: Sequence[int]) -> None:
         self.top_p, self.top_k = top_p, top_k
         self.processors: list[LogitsProcessor] = []
-        self.suppressed = self.suppressed_first = None
+        self.bias, self.suppressed_first = suppression(model), None
         config = model.generation_config
         if config is None:
             return
@@ -114,8 +114,6 @@ class Sampler:
             self.processors.append(NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
         if config.bad_words_ids:
             self.processors.append(NoBadWordsLogitsProcessor(config.bad_words_ids, list(stop_ids) or None))
-        if config.suppress_tokens:
-            self.suppressed = torch.tensor(config.suppress_tokens, device=model.device)
         if config.begin_suppress_tokens:
             self.suppressed_first = torch.tensor(config.begin_suppress_tokens, device=model.device)
         ignored = [name for name, none in IGNORED.items() if getattr(config, name, None) not in (None, none)]
@@ -142,15 +140,13 @@ class Sampler:
         Returns:
             int64 (rows,) on the CPU.
         """
-        size = max(1, (LOGITS_AT_ONCE if logits.is_cpu else LOGITS_ON_GPU) // logits.shape[1])
-        if len(logits) > size:
-            parts = [slice(first, first + size) for first in range(0, len(logits), size)]
+        parts = _parts(logits)
+        if len(parts) > 1:
             return torch.cat([self(logits[p], histories[p], begins[p], temperatures[p], numbers[p]) for p in parts])
         logits = logits.to(torch.float32, copy=True)
         if self.processors:
             logits = torch.cat([self._processed(history, logits[i, None]) for i, history in enumerate(histories)])
-        if self.suppressed is not None:
-            logits[:, self.suppressed] = -torch.inf
+        logits.add_(self.bias)
         if self.suppressed_first is not None:
             for row in (row for row, begin in enumerate(begins) if begin):
                 logits[row, self.suppressed_first] = -torch.inf
@@ -160,7 +156,8 @@ class Sampler:
         if len(warm):
             scaled = logits if len(warm) == len(logits) else logits[warm]
             scaled.div_(temperatures[warm, None])
-            chosen[warm] = draw(keep_likeliest(scaled, self.top_p, self.top_k), numbers[warm])
+            each = torch.arange(len(warm), device=logits.device)
+            chosen[warm], _ = draw(keep_likeliest(scaled, self.top_p, self.top_k), each, numbers[warm])
         return chosen.cpu()
 
     @property
@@ -199,20 +196,7 @@ def _ranked(logits: Tensor, log_total: Tensor, count: int) -> tuple[Tensor, Tens
     return ranked, (ranked - log_total).double().exp().cumsum(-1)
 
 
-def draw(logits: Tensor, numbers: Tensor) -> Tensor:
-    """An id for each row by inversion.
-
-    Args:
-        logits: float32 (rows, vocabulary), -inf at excluded ids.
-        numbers: float64 (rows,) in [0, 1).
-
-    Returns:
-        int64 (rows,).
-    """
-    return draw_scored(logits, torch.arange(len(logits), device=logits.device), numbers)[0]
-
-
-def draw_scored(logits: Tensor, of_draw: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, of_draw: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Ids drawn by inversion, several per row of logits if rows share a prefix, and their log-probs.
 
     Args:
@@ -268,11 +252,16 @@ def draw_at(
             ids = torch.where(over, log_probs.argmax(-1), ids)
         return ids.cpu(), log_probs.gather(1, ids[:, None]).squeeze(1).cpu()
     ids, scores = torch.zeros_like(of_draw), torch.zeros(len(of_draw), device=logits.device)
-    size = max(1, (LOGITS_AT_ONCE if logits.is_cpu else LOGITS_ON_GPU) // logits.shape[1])
-    for first in range(0, len(logits), size):
-        draws = torch.nonzero((of_draw >= first) & (of_draw < first + size)).squeeze(1)
+    for part in _parts(logits):
+        draws = torch.nonzero((of_draw >= part.start) & (of_draw < part.stop)).squeeze(1)
         if len(draws):
-            scaled = logits[first : first + size].to(torch.float32, copy=True)
+            scaled = logits[part].to(torch.float32, copy=True)
             scaled.add_(bias).div_(temperature)
-            ids[draws], scores[draws] = draw_scored(scaled, of_draw[draws] - first, numbers[draws].double())
+            ids[draws], scores[draws] = draw(scaled, of_draw[draws] - part.start, numbers[draws].double())
     return ids.cpu(), scores.cpu()
+
+
+def _parts(logits: Tensor) -> list[slice]:
+    """Rows of logits that are processed at a time."""
+    size = max(1, (LOGITS_AT_ONCE if logits.is_cpu else LOGITS_ON_GPU) // logits.shape[1])
+    return [slice(first, first + size) for first in range(0, len(logits), size)]

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,15 +28,14 @@ from transformers import PreTrainedModel
 from ragen_agent.inference import RowImages, Sampled
 from ragen_agent.inference.attention import attention_windows, cache_argument, decode_attention
 from ragen_agent.inference.kv_cache import SharedPrefixes, SlotCache, padded_columns
-from ragen_agent.inference.prepacking import PrepackedLinears
 from ragen_agent.inference.sampling import draw_at, suppression
 from ragen_agent.inference.vision import ImageTable, vision_of
+from ragen_agent.inference.weights import PrepackedLinears
 from ragen_gym.core.seeding import GOLDEN, Stream, episode_key, mix, stream_key, uniforms
 
 __all__ = [
     "CACHED_TOKENS",
     "PADDING",
-    "EngineStats",
     "TorchEngine",
     "TorchSession",
 ]
@@ -61,15 +59,6 @@ SHARED_AT_LEAST = 256
 """Minimum tokens saved for a common prefix of new prompts to be read once in a pass of its own."""
 
 
-@dataclass
-class EngineStats:
-    """Counts since an engine's creation: tokens sampled, tokens read, seconds spent on both."""
-
-    sampled: int = 0
-    read: int = 0
-    seconds: float = 0.0
-
-
 class TorchEngine:
     """Samples from ``model`` in place, always with its current weights, so a trainer need not update the engine.
 
@@ -80,6 +69,9 @@ class TorchEngine:
         cached_tokens: maximum tokens in a session's cache, all rows together.
         straggler_share: once at most this share of the rows is still sampling, and has sampled ``STRAGGLER_TOKENS``
             more tokens, finished replies are returned first.
+
+    Attributes:
+        seconds: spent in all sessions' calls.
 
     Raises:
         ValueError: a model with layer state other than keys and values.
@@ -97,7 +89,7 @@ class TorchEngine:
         self.stop_ids = tuple(sorted(stop_ids))
         self.cached_tokens = cached_tokens
         self.straggler_share = straggler_share
-        self.stats = EngineStats()
+        self.seconds = 0.0
         self.spare: SlotCache | None = None  # a closed session's cache, for the next one
         self.bias = suppression(model, vocabulary_size)
         self.stops = np.isin(np.arange(len(self.bias)), self.stop_ids)
@@ -177,7 +169,7 @@ class TorchSession:
         self.keys = np.concatenate([self.keys, np.array(new, np.uint64)])
         self.drawn = np.concatenate([self.drawn, np.zeros(len(prompts), np.uint64)])
         self.reached = np.concatenate([self.reached, np.zeros(len(prompts), np.int64)])
-        self.engine.stats.seconds += time.perf_counter() - started
+        self.engine.seconds += time.perf_counter() - started
 
     @torch.inference_mode()
     def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
@@ -185,14 +177,13 @@ class TorchSession:
         rows = len(self.pending)
         if len(limits) != rows or not rows or min(limits) < 1:
             raise ValueError(f"{rows} rows need {rows} limits of at least 1, not {list(limits)}.")
-        stats, started = self.engine.stats, time.perf_counter()
+        started = time.perf_counter()
         with decode_attention(self.engine.model), self.engine.linears.in_use():
             replies, unfinished = self._sample(self._read(), np.asarray(limits))
-        stats.sampled += sum(len(new.ids) for new in replies)
         self.pending = [[new.ids[-1]] for new in replies]  # sampled last and not read yet: read with the next ids
         whole = [Sampled(b.ids + n.ids, b.log_probs + n.log_probs) for b, n in zip(self.partial, replies, strict=True)]
         self.partial = [reply if on else Sampled([], []) for reply, on in zip(whole, unfinished, strict=True)]
-        stats.seconds += time.perf_counter() - started
+        self.engine.seconds += time.perf_counter() - started
         return [None if on else reply for reply, on in zip(whole, unfinished, strict=True)]
 
     @torch.inference_mode()
@@ -205,7 +196,7 @@ class TorchSession:
         self.keys, self.drawn = self.keys[list(rows)], self.drawn[list(rows)]
         self.reached = self.reached[list(rows)]
         self.cache.move(*self.prefixes.keep(rows))
-        self.engine.stats.seconds += time.perf_counter() - started
+        self.engine.seconds += time.perf_counter() - started
 
     def close(self) -> None:
         """See ``GenerationSession.close``; on a CPU the next session reuses the cache, which is slow to allocate."""
@@ -274,7 +265,6 @@ class TorchSession:
             logits.append(self._last(parts, positions, columns, np.zeros(last - first, np.int64)))
         prefixes.length += waiting
         self.reached += waiting if self.images is None else [self.images.length(ids) for ids in pending]
-        self.engine.stats.read += int(waiting.sum())
         return torch.cat(logits)
 
     def _read_shared(self, prompts: Sequence[tuple[int, ...]], first: int) -> int:

@@ -135,7 +135,7 @@ def test_the_clock_starts_with_the_requests_own_generation(model: Path) -> None:
 def test_a_reply_is_there_when_its_own_row_has_ended(model: Path) -> None:
     """A short conversation's reply does not wait for the longest of its batch."""
     agent = agent_of(model, 0.02, max_tokens=2000, timeout=600)
-    agent.engine.sampler.suppressed = None
+    agent.engine.sampler.bias.zero_()
 
     async def one(seed: int) -> tuple[Answer, int]:
         return await ask(agent, seed), len(agent.engine.running)
@@ -270,7 +270,7 @@ def test_closing_ends_what_is_being_made(model: Path) -> None:
 
     async def play() -> list[Any]:
         waiting = [asyncio.create_task(ask(agent, seed)) for seed in range(4)]
-        while not agent.engine.stats.sampled:
+        while not agent.engine.stats.passes:
             await asyncio.sleep(0.01)
         await agent.close()
         ends = await asyncio.gather(*waiting, return_exceptions=True)

@@ -20,14 +20,13 @@ from ragen_agent.inference.sampling import (
     Sampler,
     draw,
     draw_at,
-    draw_scored,
     keep_likeliest,
 )
 
 
-def small_model() -> LlamaForCausalLM:
+def small_model(vocabulary: int = 50) -> LlamaForCausalLM:
     sizes: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes))
 
 
 @pytest.mark.parametrize("width", [5, 256, 3000])
@@ -61,7 +60,7 @@ def test_drawing_inverts_the_sums(width: int, seed: int, number: float) -> None:
     logits = torch.from_numpy(random.normal(0, 3, (3, width)).astype(np.float32))
     logits[torch.from_numpy(random.random((3, width)) < 0.3)] = -torch.inf
     logits[:, random.integers(width)] = 0.0  # one at least
-    drawn = draw(logits.clone(), torch.full((3,), number, dtype=torch.float64))
+    drawn, _ = draw(logits, torch.arange(3), torch.full((3,), number, dtype=torch.float64))
     for row, token in zip(logits, drawn.tolist(), strict=True):
         sums = np.cumsum(row.double().softmax(-1).numpy())
         before, after = (sums[token - 1] if token else 0.0), sums[token]
@@ -74,7 +73,7 @@ def test_the_ends_of_the_unit_interval(number: float) -> None:
     logits = torch.full((1, 700), -torch.inf)
     logits[0, [300, 301, 513]] = 0.0
     expected = 300 if number == 0 else 513
-    assert draw(logits, torch.tensor([number], dtype=torch.float64)).tolist() == [expected]
+    assert draw(logits, torch.tensor([0]), torch.tensor([number], dtype=torch.float64))[0].tolist() == [expected]
 
 
 @pytest.mark.parametrize("width", [700, 5000])  # one sum, and sums over blocks
@@ -101,7 +100,7 @@ def test_rows_of_all_temperatures_together() -> None:
 
 
 def test_a_row_among_many_of_a_large_vocabulary_draws_as_it_would_alone() -> None:
-    sampler = Sampler(small_model(), 0.9, 50, [])
+    sampler = Sampler(small_model(LARGE_VOCABULARY), 0.9, 50, [])
     rows = 2 * LOGITS_AT_ONCE // LARGE_VOCABULARY + 3  # more than are taken at a time
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(rows, LARGE_VOCABULARY, generator=generator)
@@ -117,7 +116,7 @@ def test_a_row_among_many_of_a_large_vocabulary_draws_as_it_would_alone() -> Non
 
 def test_no_rows_draw_nothing() -> None:
     nothing = torch.zeros(0)
-    assert Sampler(small_model(), 0.9, 50, [])(torch.zeros(0, 8), (), [], nothing, nothing).shape == (0,)
+    assert Sampler(small_model(), 0.9, 50, [])(torch.zeros(0, 50), (), [], nothing, nothing).shape == (0,)
 
 
 def test_what_a_generation_config_asks_for_in_vain_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -151,6 +150,6 @@ def test_rows_that_share_logits_draw_as_each_would_alone() -> None:
     logits = 3 * torch.randn(3, 700, generator=generator)
     of_draw = torch.tensor([2, 0, 0, 2, 1])
     numbers = torch.rand(5, generator=generator, dtype=torch.float64)
-    ids, log_probs = draw_scored(logits, of_draw, numbers)
-    assert torch.equal(ids, draw(logits[of_draw], numbers))
+    ids, log_probs = draw(logits, of_draw, numbers)
+    assert torch.equal(ids, draw(logits[of_draw], torch.arange(5), numbers)[0])
     torch.testing.assert_close(log_probs, logits.log_softmax(-1)[of_draw, ids])

@@ -291,13 +291,10 @@ def test_learned_positions_are_read_up_to_the_last() -> None:
         assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
 
 
-def test_tokens_and_seconds_are_counted(agent: Policy) -> None:
-    before = replace(agent.engine.stats)
-    played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, seed=0)
-    stats = agent.engine.stats
-    assert stats.sampled - before.sampled == sum(int(t.sampled.sum()) for t in played)
-    assert stats.read - before.read >= sum(int((~t.sampled).sum()) for t in played)
-    assert stats.seconds > before.seconds
+def test_seconds_are_counted(agent: Policy) -> None:
+    before = agent.engine.seconds
+    agent.play(agent.processes("train", 1), group([1], 1), 1.0, seed=0)
+    assert agent.engine.seconds > before
 
 
 def test_a_row_whose_logits_are_no_numbers_spoils_no_later_row(agent: Policy) -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from ragen_agent.inference import prepacking
-from ragen_agent.inference.prepacking import PrepackedLinears
+from ragen_agent.inference import weights
+from ragen_agent.inference.weights import PrepackedLinears
 from ragen_gym.core.cpu import bfloat16_units
 
 SHAPES = [(40,), (1, 40), (3, 5, 40), (200, 40)]
@@ -56,7 +56,7 @@ def test_an_error_within_leaves_the_layers_as_they_were() -> None:
 def test_other_models_are_left_alone(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = layers()
     if why == "no units":
-        monkeypatch.setattr(prepacking, "bfloat16_units", lambda: "")
+        monkeypatch.setattr(weights, "bfloat16_units", lambda: "")
     else:
         model.float()
     with PrepackedLinears(model).in_use():
