@@ -101,7 +101,7 @@ class LocalBackend:
         return measured, [found[: len(played.ids)][played.sampled].tolist() for found, played in rows]
 
     def figures(self, rollouts: Rollouts, record: Mapping[str, Any], waited: float) -> dict[str, Any]:
-        """None: all are the loop's."""
+        """As the protocol says: none."""
         return {}
 
     def save(self, state: LoopState) -> None:
@@ -115,15 +115,15 @@ class LocalBackend:
         state, self._state = self._state, None
         if state is None:
             return LoopState()
-        self.spent = state["spent"]
         try:
+            self.spent = state["spent"]
             for name, module in self._modules.items():
                 load_trained(module, state[name])
             for name, optimiser in self._optimisers.items():
                 restore_optimiser(optimiser, state[name])
+            return LoopState(state["iteration"], state["stagnant"], state["replay"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise ValueError(f"{self.folder.path / 'state.pt'} does not fit the run's settings: {error}") from error
-        return LoopState(state["iteration"], state["stagnant"], state["replay"])
 
     def merge(self) -> str | None:
         """After the last iteration: writes down the adapter, if there is one, and makes it part of the weights.

@@ -1,7 +1,8 @@
 """The policy's step in OpenRLHF's actor, with the loss of ``ragen_agent.update.loss``.
 
 OpenRLHF's trainer of the actor cuts an iteration into steps and micro-batches; the terms of the loss, their divisors
-and the figures of a step are ours, in place of its ``training_step``.
+and the figures of a step are ours, in place of its ``training_step``. Unlike in the local backend, losses that compare
+tokens (Clip-Cov, KL-Cov) compare the rows of one micro-batch, and the entropy reported is a mean over M_loss.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ragen_agent import algo
 from ragen_agent.config import Config, Training
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_SHARE, EPISODE_TOKENS
-from ragen_agent.update.loss import Divisors, Targets, figure_names, loss_terms
+from ragen_agent.update.loss import Divisors, Targets, loss_terms
 
 __all__ = ["count_episodes", "gradient_norms", "install", "install_critic"]
 
@@ -71,9 +72,11 @@ def _training_step(trainer: Any, config: Config, experience: Any, kl: float, ste
     """As OpenRLHF's ``training_step``: one micro-batch forward and backward, and a step where it is a step's last."""
     trainer.actor.train()
     terms, figures = _terms(trainer, config, experience, count)
-    trainer.strategy.backward(torch.stack(list(terms.values())).sum(), trainer.actor, trainer.actor_optim)
+    counted = [term for name, term in terms.items() if name != "entropy" or config.training.entropy_bonus]
+    trainer.strategy.backward(torch.stack(counted).sum(), trainer.actor, trainer.actor_optim)
     trainer.strategy.optimizer_step(trainer.actor_optim, trainer.actor, trainer.actor_scheduler, name="actor")
-    metrics = {name: figure.detach() for name, figure in figures.items()}
+    # OpenRLHF adds up the processes' figures one by one, so all need the same ones in the same order.
+    metrics = {name: figures[name].detach() for name in _figure_names(config.training)}
     weights: dict[str, str | None] = dict.fromkeys(metrics, "token")
     if config.training.kl_place == "loss":  # a part of the minibatch's, not a mean over these rows
         weights["kl"] = "sample"
@@ -104,7 +107,7 @@ def _terms(trainer: Any, config: Config, experience: Any, count: float) -> tuple
     )
     if not bool(mask.any()):  # padding, or masked rows, alone: no loss, but a gradient of 0, for which others wait
         nothing = torch.where(mask, log_probs, 0.0).sum()
-        return {"policy": nothing}, dict.fromkeys(figure_names(training, _corrects(training)), nothing)
+        return {"policy": nothing}, dict.fromkeys(_figure_names(training), nothing)
     tokens = float(mask.sum())
     return loss_terms(
         log_probs.float(),
@@ -142,6 +145,12 @@ def _pictures(experience: Any) -> dict[str, Any]:
     """The arguments with the rows' pictures, where there are any."""
     given = experience.mm_train_inputs
     return merge_mm_train_inputs(given, experience.sequences.device) if given else {}
+
+
+def _figure_names(training: Training) -> list[str]:
+    """The figures of a micro-batch; a KL term in the reward is measured where that is computed."""
+    names = ["entropy", "clip_fraction", "approx_kl"] + ["kl"] * (training.kl_place == "loss")
+    return names + ["corrected"] * _corrects(training) + ["entropy_deviation"] * bool(training.entropy_smoothing)
 
 
 def _corrects(training: Training) -> bool:

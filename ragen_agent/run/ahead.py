@@ -64,10 +64,17 @@ class PlayAhead(Generic[T]):
         """Returns when nothing is being played."""
         wait(self._begun.values())
 
-    def close(self) -> None:
-        """Plays nothing further, and returns when nothing is being played; what was played ahead is dropped."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+    def close(self, wait: bool = True) -> None:
+        """Plays nothing further and drops what was played ahead; if asked, waits for what is being played."""
+        self._thread.shutdown(wait=wait, cancel_futures=True)
         self._begun.clear()
+
+    def __enter__(self) -> PlayAhead[T]:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        """Closes; after an error without waiting."""
+        self.close(wait=error is None)
 
     def _timed(self, iteration: int) -> Played[T]:
         began = time.monotonic()

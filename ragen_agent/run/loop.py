@@ -1,7 +1,7 @@
 """The training loop of StarPO and StarPO-S (RAGEN, arXiv 2504.20073, section 3), of every backend.
 
 ``Loop.run`` is the loop and ``Loop._iterate`` one iteration: rollouts, refill, scores, filter, advantages, diagnostics,
-update, record, alarm. A backend plays, updates and keeps its state (``Backend``); everything else is here, once.
+update, validation, alarm, record. A backend plays, updates and keeps its state (``Backend``); everything else is here.
 
 With a staleness of s the engines play iteration n + s while the models train on iteration n
 (``ragen_agent.run.ahead``): its episodes come from the weights after n updates.
@@ -38,8 +38,8 @@ class Rollouts:
     games: list[str]  # of each group
     noise_seeds: list[int]  # of each episode: with it and the level's seed it can be played again
     families: set[int]  # of the levels, see ``ragen_gym.games.game.Game.family``
-    own_seconds: list[float] = field(default_factory=list)  # of each episode, without the answers of other processes
-    updates: list[int] = field(default_factory=list)  # that reached the weights which played each episode, if counted
+    own_seconds: list[float] = field(default_factory=list)  # of each episode, without the time of a remote engine
+    updates: list[int] = field(default_factory=list)  # that the engine had received when it played each episode
 
     def __add__(self, other: Rollouts) -> Rollouts:
         """Both rounds."""
@@ -84,7 +84,7 @@ class Backend(Protocol):
         ...
 
     def figures(self, rollouts: Rollouts, record: Mapping[str, Any], waited: float) -> dict[str, Any]:
-        """Figures of this backend alone, of an iteration after its update; ``waited`` seconds for its rollouts."""
+        """Further figures of an iteration, after its update; training waited ``waited`` seconds for the rollouts."""
         ...
 
     def save(self, state: LoopState) -> None:
@@ -126,7 +126,7 @@ class Loop:
         self.replay = ReplayBuffer(self.settings.replay)
         self.ahead = PlayAhead(self.play, self.settings.iterations, staleness)
         self.iteration = 0
-        self._seen = set[int]()  # families of the levels played since the last save
+        self._seen = set[int]()  # families of the levels played so far
 
     def restore(self) -> None:
         """Goes on from the last saved iteration, if there is one."""
@@ -158,21 +158,21 @@ class Loop:
             KeyboardInterrupt: the loop was interrupted.
         """
         begun, last = self.iteration, self.settings.iterations
-        while self.iteration < last and not self.stop_reason:
-            record, episodes = self._iterate()
-            self.iteration += 1
-            record |= evaluate(self.iteration)
-            append_json_lines(self.folder.metrics, [record])
-            append_json_lines(self.folder.episodes, episodes)
-            show(record)
-            stop = interrupted()
-            if stop or self.stop_reason or self.iteration == last or self.iteration % self.settings.save_every == 0:
-                self.folder.add_seen(self._seen)
-                self.backend.save(LoopState(self.iteration, self.history.stagnant, self.replay.state()))
-                saved()
-            if stop:
-                raise KeyboardInterrupt
-        self.ahead.close()
+        with self.ahead:
+            while self.iteration < last and not self.stop_reason:
+                record, episodes = self._iterate()
+                self.iteration += 1
+                record |= evaluate(self.iteration)
+                append_json_lines(self.folder.metrics, [record])
+                append_json_lines(self.folder.episodes, episodes)
+                show(record)
+                stop = interrupted()
+                if stop or self.stop_reason or self.iteration == last or self.iteration % self.settings.save_every == 0:
+                    self.folder.add_seen(self._seen)
+                    self.backend.save(LoopState(self.iteration, self.history.stagnant, self.replay.state()))
+                    saved()
+                if stop:
+                    raise KeyboardInterrupt
         if self.stop_reason and self.iteration > begun:
             self.say(self.stop_reason)
 
@@ -224,8 +224,10 @@ class Loop:
         """Steps on the kept episodes and those of the replay buffer; see ``Backend.update``."""
         rows = iteration.rows
         episodes = self.replay.joined(KeptEpisodes.of(iteration, rows))
-        replayed = {"replayed": len(episodes.trajectories) - len(rows)} if self.settings.replay else {}
-        if not rows:
-            return {"train_tokens": 0, "updates": 0, "empty_updates": 1, **replayed}, []
-        measured, advantages = self.backend.update(iteration, episodes)
-        return {**measured, **replayed}, advantages
+        measured: dict[str, Any] = {"train_tokens": 0, "updates": 0, "empty_updates": 1}
+        advantages: list[list[float]] = []
+        if rows:
+            measured, advantages = self.backend.update(iteration, episodes)
+        if self.settings.replay:
+            measured["replayed"] = len(episodes.trajectories) - len(rows) if rows else 0
+        return measured, advantages

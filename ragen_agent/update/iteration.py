@@ -1,8 +1,7 @@
-"""One iteration of training, the same in both trainers: scores, filter and record.
+"""One iteration's episodes: scores, filter, advantages and record.
 
-A trainer plays episodes and makes an ``Iteration`` of them. It updates the policy on ``Iteration.rows`` with
-``Iteration.groups.advantages``, records ``Iteration.figures`` and ``Iteration.episode_records``, and adds the record to
-the run's ``early_stopping.History``, which raises alarms and decides on early stopping.
+``ragen_agent.run.loop`` makes an ``Iteration`` of the episodes played. The policy is updated on ``Iteration.rows`` with
+``Iteration.groups.advantages``; ``Iteration.figures`` and ``Iteration.episode_records`` are written down.
 """
 
 from __future__ import annotations
@@ -249,9 +248,9 @@ class Iteration:
     ) -> Iteration:
         """Scores and filters episodes.
 
-        ``seed`` seeds a random filter. ``limit`` is ``turns.max_tokens_per_turn``, needed by overlong shaping;
-        ``past_entropies`` are those of the run so far. With
-        ``Training.refills`` there may be more groups than ``Training.groups``: see ``undecided``.
+        ``seed`` seeds a random filter. ``limit`` is ``turns.max_tokens_per_turn``, needed by overlong shaping, and
+        ``past_entropies`` the ``entropy_sampled`` of the iterations before. With ``Training.refills`` there may be more
+        groups than ``Training.groups``: see ``undecided``.
         """
         counts: dict[str, float] = {}
         learned, chosen = rewarded(played, settings.format_reward), None

@@ -11,7 +11,7 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import POLICY_LOSSES
 
-__all__ = ["Divisors", "Targets", "figure_names", "loss_terms"]
+__all__ = ["Divisors", "Targets", "loss_terms"]
 
 Targets = dict[str, Tensor]
 """What a step reads next to its batch, each (rows, width): ``old``, the log-probs that the ratio compares with;
@@ -32,12 +32,6 @@ class Divisors(NamedTuple):
     def of(cls, sampled: Tensor, mask: Tensor, settings: Training) -> Divisors:
         """Of a whole minibatch; bool (rows, width) each."""
         return cls(int(sampled.sum()), int(mask.sum()), algo.loss_count(mask, settings.aggregation))
-
-
-def figure_names(settings: Training, corrected: bool) -> list[str]:
-    """The names of the figures that ``loss_terms`` returns; ``corrected`` if the rollouts are corrected for."""
-    names = ["entropy", "clip_fraction", "approx_kl"] + ["kl"] * (settings.kl_estimate != "none")
-    return names + ["corrected"] * corrected + ["entropy_deviation"] * bool(settings.entropy_smoothing)
 
 
 def loss_terms(

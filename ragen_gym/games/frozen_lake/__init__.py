@@ -59,7 +59,8 @@ class FrozenLake(GridGame):
     ## Arguments
     height, width: rows and columns, 2 to 64 cells a side; ``size`` sets both.
     frozen_prob: probability that a cell is ice and not a hole, in [0, 1].
-    success_rate: probability of the intended direction, in [0, 1]; 1 makes the lake deterministic.
+    success_rate: probability of the intended direction, in [0, 1]; 1 makes the lake deterministic. The slip
+        probability, to each side, is half of the rest.
     min_path: the least number of moves on a shortest path from start to goal.
     random_start: False puts the start in the upper left corner and the goal in the lower right one.
     """

@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Path:
     messages = [{"role": role, "content": text} for role in ("system", "user", "assistant")]
     episode: dict[str, Any] = {"phase": f"now{ESCAPES}", "messages": messages, "failure": None, "success": True}
     episode |= {"turn_rewards": [1.0], "turn_ends": [3], "iteration": 0, "level_id": ESCAPES, "seed": None}
-    episode |= {"ids": [0, 1, 2, 3], "sampled": [0, 0, 0, 1], "log_probs": [0.0] * 4, "turn_facts": []}
+    episode |= {"ids": [0, 1, 2, 3], "sampled": [0, 0, 0, 1], "log_probs": [0.0] * 4, "turn_infos": []}
     episode |= {"terminated": True, "truncated": False}
     folder.episodes.write_text(json.dumps(episode) + "\n", encoding="utf-8")
     folder.metrics.write_text('{"iteration": 0, "success": 0.5, "seconds": 1.0}\n', encoding="utf-8")

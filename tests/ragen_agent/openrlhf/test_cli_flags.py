@@ -70,6 +70,8 @@ def test_flags_of_openrlhf_need_its_backend(capsys: pytest.CaptureFixture[str]) 
         (["--train.seed", "3"], r"--train.seed is decided by .* use the setting seed"),
         (["--actor.adam.lr=1e-5"], r"use the setting training.learning_rate"),
         (["--actor.eps_clip", "0.3"], r"training.clip_low and training.clip_high say"),
+        (["--actor.eps_clip_low_high", "0.1", "0.3"], r"training.clip_low and training.clip_high say"),
+        (["--algo.kl.target", "6"], r"training.kl is the weight of the divergence"),
         (["--train.batch", "64"], r"short for --train.batch_size"),
         (["--ckpt.path", "/x"], r"it is the run's folder"),
         (["--algo.dynamic_filtering_enable"], r"the filter is ours"),

@@ -233,6 +233,51 @@ def same(ours: Tensor, theirs: Tensor, new: Tensor) -> None:
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 2.0])
+@pytest.mark.parametrize("correction", ["none", "token"])
+@pytest.mark.parametrize("place", ["", "reward", "loss"])
+def test_every_micro_batch_has_the_same_figures_in_the_same_order(
+    place: str, correction: str, smoothing: float
+) -> None:
+    """The processes add them up one by one, and one of them may have padding alone."""
+    kl = {"kl_kind": "k3", "kl_place": place, "starpo_s": False} if place else {}
+    training = {"correction": correction, "entropy_smoothing": smoothing, "entropy_bonus": smoothing / 4, **kl}
+    config = with_settings(Config(), {"training": training})
+    x, losses = example(), list[Tensor]()
+    trainer = SimpleNamespace(
+        actor=Scripted(x["new"], torch.ones(2, 5)),
+        generator=None,
+        actor_optim=None,
+        actor_scheduler=None,
+        strategy=SimpleNamespace(
+            ring_attn_group=None,
+            backward=lambda loss, *_: losses.append(loss),
+            optimizer_step=lambda *_, **__: None,
+            get_grad_norm=lambda _: 0.0,
+        ),
+    )
+    trainer.actor.train()
+    found = []
+    for mask in (x["mask"], torch.zeros_like(x["mask"])):
+        rows = Experience(
+            sequences=torch.zeros(2, 6, dtype=torch.long),
+            attention_mask=torch.ones(2, 6),
+            action_mask=mask,
+            action_log_probs=x["old"],
+            base_action_log_probs=x["old"] - 0.5,
+            rollout_log_probs=x["rollout"],
+            advantages=x["advantages"],
+            info={EPISODE_TOKENS: torch.tensor([5.0, 3.0])},
+        )
+        found.append(loss._training_step(trainer, config, rows, 0.1, 0, 8.0))
+    names, weights = [[*step["metrics"]] for step in found], [step["weights"] for step in found]
+    assert names[0] == names[1]
+    assert weights[0] == weights[1]
+    assert ("kl" in names[0]) == (place == "loss")
+    assert float(losses[1]) == 0.0
+    assert losses[1].requires_grad
+
+
 class Weighed(nn.Module):
     """A model of one weight: its log-probs, or its values, and the entropy that they have."""
 

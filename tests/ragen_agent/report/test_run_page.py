@@ -112,7 +112,7 @@ def test_filters(sheet: Sheet, runs: dict[str, Path]) -> None:
     assert sheet.filter("All") == len(played)
     assert sheet.filter("Solved") == sum(bool(e["success"]) for e in played)
     assert sheet.filter("Failed") == sum(not e["success"] for e in played)
-    assert sheet.filter("Malformed") == sum(any(f["problem"] for f in e["turn_facts"]) for e in played)
+    assert sheet.filter("Malformed") == sum(any(f["problem"] for f in e["turn_infos"]) for e in played)
     assert sheet.filter("Trained on") == sum(bool(e.get("kept")) for e in played)
     assert sheet.filter("Largest advantage") == sum("advantages" in e for e in played) > 2
     sheet.filter("All")
@@ -143,13 +143,13 @@ def test_tokens_are_coloured_by_what_they_were_worth(sheet: Sheet, runs: dict[st
 def test_steps_show_the_boards(chromium: Any, lake: Path, runs: dict[str, Path]) -> None:
     sheet = open_page(chromium, lake.as_uri())
     after = [e for e in records(runs, "lake") if e["phase"] == "after"]
-    place, episode = max(enumerate(after), key=lambda pair: sum(f["played"] for f in pair[1]["turn_facts"]))
+    place, episode = max(enumerate(after), key=lambda pair: sum(f["played"] for f in pair[1]["turn_infos"]))
     sheet.open(f"lake.after.0.{place + 1}")
     sheet.press()
     board = sheet.page.locator(".rv-grid")
     first = board.get_attribute("aria-label").partition(":\n")[2]
     assert first in episode["messages"][1]["content"]
-    moves = sum(facts["played"] for facts in episode["turn_facts"])
+    moves = sum(facts["played"] for facts in episode["turn_infos"])
     seen = [first]
     for _ in range(int(sheet.page.locator(".rv-controls input").get_attribute("max"))):
         sheet.page.keyboard.press("ArrowRight")

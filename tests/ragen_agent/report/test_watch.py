@@ -282,7 +282,7 @@ def _until(terminal: int, wanted: str | None) -> str:
         ("episodes.jsonl", {"turn_rewards": ["1"]}),
         ("episodes.jsonl", {"iteration": "1"}),
         ("episodes.jsonl", {"advantages": [[1.0]]}),
-        ("episodes.jsonl", {"turn_facts": [1]}),
+        ("episodes.jsonl", {"turn_infos": [1]}),
     ],
 )
 def test_a_value_of_another_type_is_named_by_its_file(

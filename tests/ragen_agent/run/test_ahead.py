@@ -50,12 +50,17 @@ def test_an_error_is_raised_where_its_iteration_is_taken() -> None:
             raise OSError("lost")
         return iteration
 
-    ahead = PlayAhead(play, 3, 1)
-    assert ahead.take(0).found == 0
-    ahead.wait()
+    ahead = PlayAhead(play, 9, 3)
+
+    def run() -> None:
+        with ahead:
+            assert ahead.take(0).found == 0
+            ahead.wait()
+            ahead.take(1)
+
     with pytest.raises(OSError, match="lost"):
-        ahead.take(1)
-    ahead.close()
+        run()
+    assert not ahead._begun, "and nothing further is played"
 
 
 def test_a_run_that_stops_plays_no_further_iteration() -> None:

@@ -424,7 +424,7 @@ GOOD: dict[str, Any] = {
     "level_id": "x",
     "seed": None,
     "messages": [],
-    "turn_facts": [],
+    "turn_infos": [],
 }
 
 

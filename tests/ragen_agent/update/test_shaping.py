@@ -137,8 +137,8 @@ def test_what_is_unknown_has_no_potential_and_a_failure_none_at_all() -> None:
 
 
 def test_values_are_recorded_only_where_they_are_asked_for() -> None:
-    assert "value" not in episode((1.0,), (None,)).to_dict()["turn_facts"][0]
-    assert episode((1.0,), (0.5,)).to_dict()["turn_facts"][0]["value"] == 0.5
+    assert "value" not in episode((1.0,), (None,)).to_dict()["turn_infos"][0]
+    assert episode((1.0,), (0.5,)).to_dict()["turn_infos"][0]["value"] == 0.5
 
 
 def test_an_environment_that_does_not_say_what_its_states_are_worth() -> None:

@@ -154,7 +154,7 @@ def test_rollouts_say_where_their_turns_begin(game: str) -> None:
     assert len({t.turn_infos[0].state for t in played}) == 1, "the members of a group begin in one state"
     assert all(turn.state for t in played for turn in t.turn_infos)
     assert [t.ids.tolist() for t in played] == [t.ids.tolist() for t in plain]
-    assert all("state" not in turn for t in plain for turn in t.to_dict()["turn_facts"])
+    assert all("state" not in turn for t in plain for turn in t.to_dict()["turn_infos"])
     assert all(turn.state is None for t in of("state", "validation") for turn in t.turn_infos)
     restored = Trajectory.from_dict(played[0].to_dict())
     assert restored.turn_infos == played[0].turn_infos
