@@ -207,12 +207,11 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
     assert parsed["rollout.batch_size"] == training.groups
     assert parsed["rollout.n_samples_per_prompt"] == training.group_size
     assert parsed["train.batch_size"] == rows_of_step(config, settings)
-    assert parsed["actor.entropy_coef"] == 0.001
     assert parsed["ds.overlap_comm"] is True
     assert parsed["ds.lora.rank"] == config.lora.rank
 
 
-SAID = ("optimal", "train_ppo_ray", "not run here", "25,600 episodes", "1600 levels of the split train", "is ready")
+SAID = ("optimal", "train_ppo_ray", "not run here", "25,600 episodes", "is ready")
 PAGE = Path(__file__).parents[3] / "renders" / "guides" / "from_laptop_to_cluster.md"
 
 
@@ -239,7 +238,6 @@ def test_the_commands_of_the_page_run(
         assert code == 0, (line, said[-1])
     assert [part in text.out for part, text in zip(SAID, said, strict=True)] == [True] * len(SAID)
     assert RunFolder(tmp_path / "runs" / "laptop").checkpoint.is_dir()
-    assert len((tmp_path / "prompts.jsonl").read_text().splitlines()) == 200 * 8
 
 
 def test_the_page_has_a_row_for_each_recipe() -> None:
