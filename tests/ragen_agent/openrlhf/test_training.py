@@ -82,8 +82,7 @@ def test_grpo_with_starpo_s(grpo: tuple[RunFolder, dict[str, Any]], warm: Path) 
 
 
 def shown(tensorboard: Path) -> set[str]:
-    (file,) = tensorboard.rglob("events.out.tfevents.*")
-    events = import_module("tensorboard.backend.event_processing.event_accumulator").EventAccumulator(str(file))
+    events = import_module("tensorboard.backend.event_processing.event_accumulator").EventAccumulator(str(tensorboard))
     events.Reload()
     return set(events.Tags()["scalars"])
 
