@@ -142,7 +142,7 @@ def test_steps_show_the_boards_of_the_replay(sheet: Sheet, report: Report) -> No
     split = next(split for split in SMOKE.splits if split.name == "new_vocab")
     replay = Replayer(split).replay(record)
     boards = [replay.board, *(move.board for turn in replay.turns for move in turn.moves)]
-    sheet.page.goto(f"{report.path.as_uri()}#episode={record.key[:10]}")
+    sheet.page.goto(f"{report.path.as_uri()}#episode={record.key}-0")
     expect(sheet.page.locator(".rv-head h3")).to_contain_text("new_vocab")
     seen = []
     sheet.press()
@@ -212,7 +212,7 @@ def test_two_agents_side_by_side(sheet: Sheet) -> None:
 
 def test_nothing_that_a_reply_says_runs(sheet: Sheet, report: Report) -> None:
     record = next(r for r in report.runs[1].records if (r.split, r.index) == ("sokoban", 0))
-    sheet.page.goto(f"{report.path.as_uri()}#episode={record.key[:10]}")
+    sheet.page.goto(f"{report.path.as_uri()}#episode={record.key}-1")
     expect(sheet.page.locator(".rv-head h3")).to_contain_text("nasty")
     sheet.page.locator(".rv-thinking summary").first.click()
     shown = sheet.page.locator(".rv-thinking > div").first.inner_text()
