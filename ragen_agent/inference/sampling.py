@@ -222,7 +222,8 @@ def draw(logits: Tensor, of_draw: Tensor, numbers: Tensor) -> tuple[Tensor, Tens
     before = torch.where(block > 0, sums.gather(1, (block - 1).clamp(min=0)), 0.0)
     inside = weights[of_draw, block[:, 0]]
     within = torch.searchsorted(inside.double().cumsum(-1), points - before, right=True)
-    within = torch.where(within < BLOCK, within, inside.argmax(-1, keepdim=True))
+    last = BLOCK - 1 - (inside > 0).flip(-1).int().argmax(-1, keepdim=True)  # where a block's sum was rounded up
+    within = torch.where(within < BLOCK, within, last)
     ids = (block * BLOCK + within)[:, 0]
     if over.any():
         ids = torch.where(over[:, 0], logits.argmax(-1)[of_draw], ids)
