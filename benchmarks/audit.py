@@ -236,7 +236,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"findings: {severities['error']} errors, {severities['warning']} warnings, {severities['note']} notes. The "
         f"evidence of each was run again by itself in a fresh interpreter: {len(found) - len(failed)} of {len(found)} "
         f"reproduced, with up to {_ATTEMPTS} attempts where threads race or seeds do not repeat, since these "
-        f"differ each time. {len(alarms)} of these are false alarms all the same, and marked so. A question "
+        f"differ each time. Known false alarms, marked so: {len(alarms)}. A question "
         "that was not asked again keeps its last answer.",
         "",
         f"The sources: {_REVISIONS}",
