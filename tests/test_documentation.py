@@ -42,7 +42,7 @@ def test_commands_run_in_their_order(page: Path, tmp_path: Path) -> None:
 LINKED = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *(ROOT / "renders").rglob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "benchmarks").rglob("*.md"),
 ]
 
@@ -91,7 +91,7 @@ def figures(text: str, form: str) -> set[tuple[float, ...]]:
 
 def test_the_figures_in_sentences_are_those_of_the_pages_that_commands_write() -> None:
     by_hand = [ROOT / "README.md", ROOT / "benchmarks" / "findings.md"]
-    generated = {*(ROOT / "benchmarks").rglob("*.md"), ROOT / "renders" / "README.md"} - {*by_hand}
+    generated = {*(ROOT / "benchmarks").rglob("*.md"), ROOT / "docs" / "environments" / "README.md"} - {*by_hand}
     written = " ".join(page.read_text(encoding="utf-8") for page in sorted(generated))
     known = figures(written, rf"({NUMBER})\D{{1,12}}({NUMBER})(?: to |, )({NUMBER})")
     form = rf"({NUMBER})[^\d()]*\(({NUMBER}) to ({NUMBER})\b"

@@ -115,7 +115,7 @@ TRIALS = {
     **{
         page.stem: Trial(tuple(installs(page)), pages=(page,))
         for page in PAGES
-        if blocks(page, "python") and page.parent.name != "games"
+        if blocks(page, "python") and page.parent.name != "environments"
     },
 }
 

@@ -91,43 +91,6 @@ _SHARED = (
     "`render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
 )
 
-#: Of the index: file under ``guides``, title, and what it is about.
-_GUIDES = (
-    ("three_grains.md", "One game at three grains", "a move, a model's reply, a token; batches"),
-    ("command_line.md", "The command line", "`ragen-gym` and `ragen-agent`, a line for each command"),
-    ("your_own_game.md", "Add your own game", "one class, registered under an id, checked by `check_game`"),
-    (
-        "text_tasks.md",
-        "Text tasks",
-        "messages and replies without a board: any `gymnasium.Env[str, str]`, trained and measured",
-    ),
-    ("benchmark_an_agent.md", "Benchmark an agent", "any model, program or policy on frozen levels, and its report"),
-    (
-        "keep_your_agent_in_ci.md",
-        "Keep your agent in CI",
-        "a workflow that fails where a new version of an agent is worse",
-    ),
-    (
-        "turns_with_pictures.md",
-        "Turns with pictures",
-        "boards that an agent sees, and exact scores of what it says of them",
-    ),
-    ("serve.md", "Play over HTTP", "the server, its JSON requests, and Gymnasium clients"),
-    (
-        "with_other_libraries.md",
-        "Use it with other libraries",
-        "CleanRL-style loops, trainers and hubs for language models",
-    ),
-    ("stable_baselines3.md", "Train with Stable-Baselines3", "masks, a fast `VecEnv`, the test split, videos"),
-    (
-        "your_own_agent.md",
-        "Train your own agent program",
-        "an OpenAI-compatible endpoint in front of the trainer's engine",
-    ),
-    ("from_laptop_to_cluster.md", "From a laptop to a cluster", "the same configuration on Ray, vLLM and DeepSpeed"),
-)
-
-
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the two commands."""
     what = "write a picture of a level, or a GIF of an episode"
@@ -150,10 +113,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "write a page with pictures for every game",
         _gallery,
         _GALLERY_EXAMPLES,
-        "Write a page, a picture and a GIF for every game into DIR/games, and an index of all.",
+        "Write a page, a picture and a GIF for every game into DIR, and an index of all.",
     )
     parser.add_argument("ids", nargs="*", metavar="ID", help="only these games (default: all)")
-    parser.add_argument("--out", default="renders", metavar="DIR", help="folder (default: renders)")
+    parser.add_argument("--out", default="docs/environments", metavar="DIR", help="folder (default: docs/environments)")
 
 
 def _render(arguments: argparse.Namespace) -> int:
@@ -361,18 +324,17 @@ def _conversation(spec: GameSpec, seed: int) -> list[str]:
 
 
 def write_gallery(folder: Path, specs: Sequence[GameSpec]) -> Iterator[Path]:
-    """Write the pages and pictures of ``specs`` into ``folder/games``, and the index if they are all there are.
+    """Write the pages and pictures of ``specs`` into ``folder``, and the index if they are all there are.
 
     Yields the path of each file written.
     """
-    games = folder / "games"
-    games.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     rates = {}
     for spec in specs:
         for name, data in pictures(spec).items():
-            yield _write(games / name, data)
+            yield _write(folder / name, data)
         rates[spec.name] = measured(spec)
-        yield _write(games / f"{spec.name}.md", page(spec, showcase_seed(spec, {}), rates[spec.name], LEVELS).encode())
+        yield _write(folder / f"{spec.name}.md", page(spec, showcase_seed(spec, {}), rates[spec.name], LEVELS).encode())
     if list(specs) == list(TABLE.values()):
         yield _write(folder / "README.md", index_page(rates).encode())
 
@@ -413,26 +375,21 @@ def measured(spec: GameSpec) -> dict[str, dict[str, Rate]]:
 
 
 def index_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
-    """The index: every id with its picture and how random and optimal play do, and the guides."""
+    """The index: every id with its picture, and the success of random and of optimal play."""
     lines = [
-        "# Games and guides",
+        "# Environments",
         "",
-        "## Games",
-        "",
-        "Each picture is an episode of the oracle; each name links to the game's page in `games/`. Success is that of "
-        "random play (moves drawn uniformly)",
+        "Each picture is an episode of the oracle; each name links to the game's page. Success is that of random play "
+        "(moves drawn uniformly)",
         f"and of optimal play on {LEVELS} levels, with 95 % Wilson intervals. `ragen-gym gallery` writes these pages.",
         "",
         "| | game | random play | optimal play |",
         "|---|---|---|---|",
     ]
     for spec in TABLE.values():
-        rate, path = rates[spec.name][""], f"games/{spec.name}"
-        shown = f'<a href="{path}.md"><img src="{path}.gif" width="200" alt="{spec.name}"></a>'
-        lines.append(f"| {shown} | [`{spec.id}`]({path}.md)<br>{spec.summary} | {rate['random']} | {rate['optimal']} |")
-    lines += ["", "## Guides", "", "Written by hand, in `guides/`; their examples are run by the tests.", ""]
-    lines += ["| guide | about |", "|---|---|"]
-    lines += [f"| [{title}](guides/{file}) | {about} |" for file, title, about in _GUIDES]
+        rate, name = rates[spec.name][""], spec.name
+        shown = f"[![{name}]({name}.gif)]({name}.md)"
+        lines.append(f"| {shown} | [`{spec.id}`]({name}.md)<br>{spec.summary} | {rate['random']} | {rate['optimal']} |")
     return "\n".join([*lines, ""])
 
 

@@ -21,7 +21,7 @@ from tests.pages import script_of
 from tests.ragen_agent.cli.test_own_task import FEW, check_run_code, settings
 from tests.ragen_gym.serve.test_command import started
 
-GUIDE = Path(__file__).parents[3] / "renders" / "guides" / "your_own_game.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "your_own_game.md"
 NAME = "lights_out:LightsOut"
 SETTINGS = (*FEW, "turns.max_tokens_per_turn=20")
 

@@ -150,7 +150,7 @@ def test_what_no_episode_can_be_played_with_ends_the_run(executor: AgentExecutor
 
 
 def test_a_program_plays_against_the_engine(agent: Policy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    script_of(ROOT / "renders" / "guides" / "your_own_agent.md", "python", tmp_path)
+    script_of(ROOT / "docs" / "guides" / "your_own_agent.md", "python", tmp_path)
     command = shlex.join([sys.executable, str(tmp_path / "my_agent.py")])
     config = with_settings(CONFIG, {"program": {"command": command, "workers": 2}})
     run = RunContext(config, OpenRLHF(), "/nowhere", (1, 2), len(agent.tokenizer))

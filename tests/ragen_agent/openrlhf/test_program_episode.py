@@ -21,7 +21,7 @@ from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.threads import in_thread
 from tests.pages import ROOT, script_of
 
-GUIDE = ROOT / "renders" / "guides" / "your_own_agent.md"
+GUIDE = ROOT / "docs" / "guides" / "your_own_agent.md"
 CONFIG = with_settings(
     Config(),
     {

@@ -212,7 +212,7 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
 
 
 SAID = ("optimal", "train_ppo_ray", "not run here", "25,600 episodes", "is ready")
-PAGE = Path(__file__).parents[3] / "renders" / "guides" / "from_laptop_to_cluster.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "from_laptop_to_cluster.md"
 
 
 def test_the_files_of_the_page_are_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -202,7 +202,7 @@ def test_a_mixture_that_a_program_plays_online_k_and_selective_masks(tmp_path: P
 
     The guide's program plays the episodes, as it stands.
     """
-    script_of(ROOT / "renders" / "guides" / "your_own_agent.md", "python", tmp_path)
+    script_of(ROOT / "docs" / "guides" / "your_own_agent.md", "python", tmp_path)
     training = {
         **{"algo": "ppo", "credit": "turn", "updates": 2, "iterations": 2, "groups": 4, "save_every": 2},
         **{"kl_kind": "k3", "kl_place": "loss", "advantage_tokens": "answer", "loss_tokens": "answer", "reweight": 1.0},

@@ -38,7 +38,7 @@ from ragen_agent.tokens.trajectory import Trajectory
 from tests.pages import ROOT, script_of
 from tests.ragen_agent.displays import quiet
 
-GUIDE = ROOT / "renders" / "guides" / "your_own_agent.md"
+GUIDE = ROOT / "docs" / "guides" / "your_own_agent.md"
 SMALL = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
     "env_options": {"size": 4},

@@ -650,7 +650,7 @@ def test_agents_are_of_one_of_two_protocols() -> None:
 
 policies = test_agents_sb3.policies  # the fixture
 
-PAGE = Path(__file__).parents[3] / "renders" / "guides" / "benchmark_an_agent.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "benchmark_an_agent.md"
 
 
 def test_every_command_of_the_page_plays(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[3] / "renders" / "guides" / "serve.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "serve.md"
 
 
 def free_port() -> int:
