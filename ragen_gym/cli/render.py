@@ -91,6 +91,7 @@ _SHARED = (
     "`render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
 )
 
+
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the two commands."""
     what = "write a picture of a level, or a GIF of an episode"

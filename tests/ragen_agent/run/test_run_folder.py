@@ -148,3 +148,13 @@ def test_a_run_notes_what_it_went_on_with(tmp_path: Path, monkeypatch: pytest.Mo
     assert folder.read_versions() == [first[0], newer]
     (tmp_path / "run" / "versions.json").unlink()
     assert folder.read_versions() == [], "a run that was made without it"
+
+
+def test_an_iteration_with_an_alarm_is_read_and_another_kind_of_alarm_is_not(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    row = '{"iteration": 1, "spread": 0.1, "alarm": %s}\n'
+    folder.metrics.write_text(row % '["spread_fall", "entropy_fall"]', encoding="utf-8")
+    assert folder.read_metrics() == [{"iteration": 1, "spread": 0.1, "alarm": ["spread_fall", "entropy_fall"]}]
+    folder.metrics.write_text(2 * (row % "[3]"), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"line 1, .* alarm is \[3\], not a list of signs"):
+        folder.read_metrics()
