@@ -261,12 +261,12 @@ def _metrics(line: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ValueError(f"it holds {shown(record)}")
     record = {name: value for name, value in record.items() if value is not None}
-    signs = record.get("alarm", [])
-    if not (isinstance(signs, list) and all(isinstance(sign, str) for sign in signs)):
-        raise ValueError(f"alarm is {shown(signs)}, not a list of signs")
     for name in _TABLES & record.keys():
         _check_numbers(record[name], name)
-    _check_numbers({name: value for name, value in record.items() if name not in (*_TABLES, "alarm")}, "figures")
+    alarm = record.get("alarm", [])
+    if not isinstance(alarm, list) or not all(isinstance(name, str) for name in alarm):
+        raise ValueError(f"alarm is {shown(alarm)}, not a list of signs")
+    _check_numbers({name: value for name, value in record.items() if name not in {*_TABLES, "alarm"}}, "figures")
     return record
 
 
