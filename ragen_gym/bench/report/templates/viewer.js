@@ -20,6 +20,7 @@ class Viewer {
     this.refilter();
     addEventListener("hashchange", () => this.openAddress());
     document.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("pointerdown", (event) => { this.used = host.contains(event.target); });
     if (!this.openAddress() && this.shown.length) this.openFirst(data.opening ?? {});
   }
 
@@ -157,12 +158,13 @@ class Viewer {
     does();
   }
 
-  /* The viewer handles keys while it has the focus, or nothing has and it fills the middle of the window. */
+  /* The viewer handles keys while it has the focus, or nothing has and it was clicked last or fills the middle of the
+     window. */
   handles(target) {
     if (target.closest?.("select, textarea, input:not([type=range])")) return false;
     if (this.host.contains(target)) return true;
     const {top, bottom} = this.host.getBoundingClientRect();
-    return target === document.body && top < innerHeight / 2 && bottom > innerHeight / 2;
+    return target === document.body && (this.used || (top < innerHeight / 2 && bottom > innerHeight / 2));
   }
 }
 
