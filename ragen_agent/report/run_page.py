@@ -25,6 +25,7 @@ from ragen_agent.update.metrics import SMOOTHING, cost_line
 from ragen_gym import __version__
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS
+from ragen_gym.bench.report.tables import number
 
 __all__ = ["page"]
 
@@ -72,9 +73,11 @@ def page(
     groups = group_by_settings(runs)
     drawn = panels(groups, weight)
     index, archive, total = _viewer(runs, megabytes, progress)
+    opening, why = _opening(archive.headings)
+    note = f"{_note(len(archive.headings), total, megabytes)} {why}"
     return render_page(
         "run.html",
-        EpisodeViewer(index, archive.blocks, _note(len(archive.headings), total, megabytes)),
+        EpisodeViewer(index | {"opening": opening}, archive.blocks, note),
         folder=TEMPLATES,
         styles=["curves.css"],
         scripts=["curves.js"],
@@ -226,11 +229,28 @@ def _start(noted: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _opening(headings: Sequence[dict[str, Any]]) -> tuple[dict[str, str], str]:
+    """The episode that the viewer opens on, as ``viewer.js`` takes it, and a sentence on it.
+
+    Among the episodes with the largest advantage, one whose pivot is known, or else the longest.
+    """
+    if not headings:
+        return {}, ""
+    chosen = max(headings, key=lambda each: (round(each["order"]["advantage"], 3), each["pivot"], each["length"]))
+    largest = chosen["order"]["advantage"]
+    if largest:
+        why = f"It opens on {chosen['title']}, which has the largest advantage in size, {number(largest)}."
+    else:
+        why = f"It opens on {chosen['title']}, {chosen['fields']['phase']}."
+    return {"episode": chosen["id"]}, why
+
+
 def _note(shown: int, total: int, megabytes: float) -> str:
     colours = "Tokens are coloured by their advantage or their log-prob."
     if shown == total:
         return f"All {total:,} recorded episodes. {colours}"
     return (
         f"{shown:,} of {total:,} recorded episodes, of every phase and of all parts of the training, "
-        f"so that they take less than {megabytes:g} MB (--megabytes). The numbers above are of all episodes. {colours}"
+        f"so that they take less than {megabytes:g} MB (--megabytes). The report's numbers are of all episodes. "
+        f"{colours}"
     )

@@ -56,9 +56,11 @@ def page(
     replayers = {split.name: Replayer(split, valued=True) for split in suite.splits}
     archive = _archive(runs, replayers, megabytes, progress)
     total = sum(len(run.records) for run in runs)
+    opening, why = _opening(archive.headings)
+    note = f"{_note(len(archive.headings), total, megabytes)} {why}"
     return render_page(
         "report.html",
-        EpisodeViewer(_index(runs, archive), archive.blocks, _note(len(archive.headings), total, megabytes)),
+        EpisodeViewer(_index(runs, archive) | {"opening": opening}, archive.blocks, note),
         kind="Benchmark report",
         title=suite.name,
         lede=suite.about,
@@ -164,12 +166,35 @@ def _index(runs: Sequence[BenchResults], archive: Archive) -> dict[str, Any]:
     }
 
 
+def _opening(headings: Sequence[dict[str, Any]]) -> tuple[dict[str, str], str]:
+    """The episode that the viewer opens on, as ``templates/viewer.js`` takes it, and a sentence on it.
+
+    A lost game whose pivot is known, beside another agent's success on the same level where there is one; the longest
+    of these.
+    """
+    solvers = {each["pair"]: each["fields"]["agent"] for each in reversed(headings) if each["tags"][0] == "solved"}
+
+    def key(heading: dict[str, Any]) -> tuple[bool, bool, bool, int]:
+        lost = heading["tags"][0] == "failed"
+        return lost, lost and heading["pair"] in solvers, heading["pivot"], heading["length"]
+
+    if not headings:
+        return {}, ""
+    chosen = max(headings, key=key)
+    lost, paired, *_ = key(chosen)
+    agent, title = chosen["fields"]["agent"], chosen["title"]
+    opening = {"episode": chosen["id"], "compare": solvers[chosen["pair"]] if paired else ""}
+    if paired:
+        return opening, f"It opens on {title}, which {opening['compare']} solves and {agent} does not."
+    return opening, f"It opens on {title}, which {agent} {'does not solve' if lost else 'solves'}."
+
+
 def _note(shown: int, total: int, megabytes: float) -> str:
     if shown == total:
         return f"All {total:,} episodes, replayed from their records."
     return (
         f"{shown:,} of {total:,} episodes, replayed from their records: those of the first instances of every split, "
-        f"so that they take less than {megabytes:g} MB (--megabytes). The numbers above are of all episodes."
+        f"so that they take less than {megabytes:g} MB (--megabytes). The report's numbers are of all episodes."
     )
 
 

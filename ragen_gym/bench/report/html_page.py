@@ -3,9 +3,9 @@
 A page is one HTML file that needs no network: styles, scripts and episodes are inside it, and its content security
 policy lets nothing else run, whatever a reply says. To make one:
 
-1. Write a template that extends ``base.html`` and fills its block ``sections`` (above the viewer) and, if need be,
-   ``details`` (below it). ``plots.html`` holds macros for plots between random and optimal play, ``plots`` the numbers
-   that they take.
+1. Write a template that extends ``base.html`` and fills its block ``sections``, which follows findings and viewer; the
+   contents bar lists every ``<h2 id=...>``. ``plots.html`` holds macros for plots between random and optimal play,
+   ``plots`` the numbers that they take.
 2. Make an ``Entry`` of each episode, in the form that ``templates/viewer.js`` documents;
    ``ragen_gym.bench.report.viewer_data`` makes it of an ``EpisodeRecord``. ``pack`` them into an ``Archive``.
 3. Call ``render_page`` with an ``EpisodeViewer``, and write the text to a file.
@@ -17,6 +17,7 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -51,7 +52,8 @@ class Entry:
 class Archive:
     """The episodes of a page, compressed in blocks that are opened one at a time."""
 
-    #: of the episodes that fitted, each with the ``block`` it is in and its place ``at`` there
+    #: of the episodes that fitted, each with the ``block`` it is in, its place ``at`` there, its ``length`` in frames,
+    #: and ``pivot``, which is true if the viewer marks where it was lost
     headings: list[dict[str, Any]]
     blocks: list[str]  # lists of details as ``packed`` text
 
@@ -91,6 +93,7 @@ def render_page(
     style, script = _source(_STYLES, folder, styles), _source(_SCRIPTS, folder, scripts) if viewer else ""
     loader = jinja2.FileSystemLoader([folder, _TEMPLATES])
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["headings"] = _headings
     blocks = {f"episodes-{place}": text for place, text in enumerate(viewer.blocks)} if viewer else {}
     values = {**(data or {}), "episodes-index": viewer.index} if viewer else {}
     embedded = {name: packed(value) for name, value in values.items()}
@@ -105,6 +108,11 @@ def render_page(
         embedded={name: Markup(content) for name, content in (embedded | blocks).items()},
     )
     return text.encode("utf-8", "replace").decode()
+
+
+def _headings(html: str) -> list[tuple[str, Markup]]:
+    """Id and title of every section, for the contents bar."""
+    return [(name, Markup(title)) for name, title in re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', html)]
 
 
 def is_page(path: Path) -> bool:
@@ -133,7 +141,11 @@ def pack(groups: Iterable[list[Entry]], megabytes: float) -> Archive:
         return True
 
     for group in groups:
-        waiting += [(entry.heading, _json(entry.details())) for entry in group]
+        for entry in group:
+            details = entry.details()
+            pivot = any("pivot" in turn for turn in details.get("turns", ()))
+            marks = {"length": len(details.get("frames", ())), "pivot": pivot}
+            waiting.append((entry.heading | marks, _json(details)))
         if sum(len(details) for _, details in waiting) > _BLOCK and not close():
             return Archive(headings, blocks)
     if waiting:

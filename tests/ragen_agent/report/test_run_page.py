@@ -140,6 +140,19 @@ def test_tokens_are_coloured_by_what_they_were_worth(sheet: Sheet, runs: dict[st
     assert sheet.page.locator(".rv-reply select, .rv-scale").last.inner_text().find("log-prob") >= 0, "the choice stays"
 
 
+def test_it_opens_on_the_largest_advantage_coloured_by_it(sheet: Sheet, runs: dict[str, Path]) -> None:
+    played = records(runs, "seed0", "seed1", "vanilla", "broken")
+    largest = max(abs(a) for e in played for a in e.get("advantages", ()))
+    assert sheet.page.locator(".rv-reply select").first.input_value() == "advantage"
+    shares = sheet.page.locator(".rv-tokens span").evaluate_all("nodes => nodes.map(n => n.style.cssText)")
+    assert any("55%" in text for text in shares), "the colour is full"
+    note = sheet.page.locator(".viewer .note").inner_text()
+    assert re.search(rf"the largest advantage in size, {largest:.2f}\.$", note)
+    headings = sheet.page.locator("h2").all_inner_texts()
+    assert headings[:3] == ["Findings", "Replay", "Curves"]
+    assert headings[-1] == "Terms"
+
+
 def test_steps_show_the_boards(chromium: Any, lake: Path, runs: dict[str, Path]) -> None:
     sheet = open_page(chromium, lake.as_uri())
     after = [e for e in records(runs, "lake") if e["phase"] == "after"]

@@ -35,6 +35,7 @@ from tests.ragen_gym.bench.imperfect_agent import ImperfectAgent
 
 pytestmark = pytest.mark.slow  # two runs of a suite, and a real browser
 
+SMALL = {"width": 1280, "height": 500}  # the viewer is below the first screen
 SMOKE = load_suite("smoke")
 EVIL = "</script><img src=x onerror=\"window.hacked=1\"><b onclick='x'>&amp; \ud800"
 
@@ -99,7 +100,7 @@ def count(report: Report, wanted: Any) -> int:
 
 def test_it_opens_from_a_file_and_asks_for_nothing_else(sheet: Sheet, report: Report) -> None:
     assert [address for address in sheet.asked if not address.startswith("data:")] == [report.path.as_uri()]
-    text = sheet.page.inner_text("main")
+    text = str(sheet.page.text_content("main"))  # the folded findings as well
     for summary in report.summaries:
         split = summary["splits"]["sokoban"]  # two rollouts a level
         assert f"{100 * split['success']['rate']:.1f} %" in text
@@ -174,7 +175,40 @@ def test_space_plays_to_the_end(sheet: Sheet) -> None:
     assert sheet.page.get_by_label("Play (space)").count() == 1
 
 
-def test_episodes_have_links_and_keys(sheet: Sheet, chromium: Any) -> None:
+def first_episode(report: Report) -> str:
+    """The id of the first episode in the list."""
+    record = next(r for r in report.runs[0].records if (r.split, r.index, r.rollout) == ("sokoban", 0, 0))
+    return f"{record.key}-0"
+
+
+def test_it_opens_on_a_lost_game_beside_a_success_on_the_same_level(sheet: Sheet) -> None:
+    assert sheet.page.locator(".rv-head .rv-mark").evaluate_all("nodes => nodes.map(node => node.ariaLabel)") == [
+        "failed",
+        "solved",
+    ]
+    level, other = (text.rpartition(" · ")[0] for text in sheet.page.locator(".rv-head h3").all_inner_texts())
+    assert level == other
+    assert f"It opens on {level}, which" in sheet.page.inner_text(".viewer .note")
+    assert sheet.page.locator(".rv-pane").first.locator(".rv-pivot").count() == 1
+    assert "#" not in sheet.page.url
+    assert sheet.caption == "The start", "readers who want no motion start it themselves"
+
+
+def test_the_opening_episode_plays_once_it_is_in_sight(chromium: Any, report: Report) -> None:
+    moving = open_page(chromium, report.path.as_uri(), reduced_motion="no-preference", viewport=SMALL)
+    moving.page.wait_for_timeout(1200)
+    assert moving.caption == "The start"
+    moving.page.locator(".rv-controls").scroll_into_view_if_needed()
+    moving.page.locator("#viewer").evaluate("node => node.scrollIntoView()")
+    last = moving.page.locator(".rv-controls input").get_attribute("max")
+    expect(moving.page.locator(".rv-place")).to_have_text(f"{last} / {last}", timeout=15_000)
+    assert "#" not in moving.page.url, "only what a reader chose is in the address"
+    moving.close()
+
+
+def test_episodes_have_links_and_keys(sheet: Sheet, report: Report, chromium: Any) -> None:
+    sheet.open(first_episode(report))
+    expect(sheet.page.locator(".rv-pane")).to_have_count(1)
     first = sheet.title
     sheet.press("j", "j", "ArrowRight", "ArrowRight")
     third, caption, address = sheet.title, sheet.caption, sheet.page.url
@@ -194,7 +228,9 @@ def test_runs_without_a_common_instance_are_not_said_to_be_alike() -> None:
     assert context(SMOKE, [], [apart])["findings"] == ["No instance has a scored episode of both one and other."]
 
 
-def test_two_agents_side_by_side(sheet: Sheet) -> None:
+def test_two_agents_side_by_side(sheet: Sheet, report: Report) -> None:
+    sheet.open(first_episode(report))
+    expect(sheet.page.locator(".rv-pane")).to_have_count(1)
     sheet.page.locator("select[data-field=compare]").select_option("<i>nasty</i>")
     sheet.page.wait_for_selector(".rv-panes.two")
     titles = sheet.page.locator(".rv-head h3").all_inner_texts()
@@ -265,18 +301,24 @@ def test_on_a_phone_the_comparison_is_read_without_scrolling(chromium: Any, repo
     phone.close()
 
 
-def test_terms_come_before_the_tables_and_success_first(sheet: Sheet) -> None:
+def test_the_replay_follows_the_findings_and_terms_come_last(sheet: Sheet) -> None:
     headings = sheet.page.locator("h2").all_inner_texts()
     assert headings == [
         "Findings",
+        "Replay",
         "Success by split",
-        "Terms",
         "Scores",
         "Numbers",
         "Where games are lost",
         "Agent against agent",
-        "Episodes",
+        "Terms",
     ]
+    bar = sheet.page.locator("nav.contents a")
+    assert bar.all_inner_texts() == headings
+    bar.last.click()
+    assert sheet.page.evaluate("document.querySelector(location.hash).getBoundingClientRect().top") >= 0
+    viewer = sheet.page.locator("#viewer").evaluate("node => node.getBoundingClientRect().top + scrollY")
+    assert viewer < 900
     terms = sheet.page.locator("dt").all_inner_texts()
     assert {"success", "random, optimal", "excluded", "bounds", "verified"} < set(terms)
 
@@ -298,7 +340,8 @@ def test_every_rate_says_of_how_many_episodes_it_is(sheet: Sheet, report: Report
 
 
 def test_the_board_leaves_no_wide_empty_column(chromium: Any, report: Report) -> None:
-    wide = open_page(chromium, report.path.as_uri(), viewport={"width": 1280, "height": 1000})
+    address = f"{report.path.as_uri()}#episode={first_episode(report)}"
+    wide = open_page(chromium, address, viewport={"width": 1280, "height": 1000})
     column, board = (wide.page.locator(name).first.bounding_box() for name in (".rv-seen", ".rv-board svg"))
     assert column["height"] - board["height"] < 180
     assert column["width"] - board["width"] < 60
@@ -339,7 +382,9 @@ def test_curves_of_difficulty(chromium: Any, ladder: Path) -> None:
     assert curves.page.locator(".curve .point").count() == 3
     assert curves.page.locator(".curve text").all_text_contents() == ["0 %", "50 %", "100 %", "easy", "medium", "hard"]
     assert curves.page.locator(".rv-arms .pulled").count() == 0
-    curves.press("ArrowRight")
+    curves.filter("Solved")
+    curves.page.wait_for_selector(".rv-head .rv-mark.good")
+    curves.press("End")
     assert curves.page.locator(".rv-arms .pulled").count() == 1
     curves.close()
 

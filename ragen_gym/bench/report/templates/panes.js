@@ -88,10 +88,10 @@ class Controls {
     if (step === steps - 1) this.stop();
   }
 
-  toggle() {
+  toggle({quiet = false} = {}) {
     if (this.timer) return this.stop();
     if (this.viewer.step === this.viewer.steps - 1) this.viewer.go(0, {glide: false});
-    this.timer = setInterval(() => this.viewer.go(this.viewer.step + 1), 550);
+    this.timer = setInterval(() => this.viewer.go(this.viewer.step + 1, {quiet}), 550);
     this.drawPlay();
   }
 

@@ -14,7 +14,7 @@ function block(number) {
 (async () => {
   const host = document.getElementById("viewer");
   if (!("DecompressionStream" in window)) {
-    host.replaceChildren(el("p", {class: "rv-empty"}, "This browser is too old for the viewer, which needs DecompressionStream. All numbers are in the tables above."));
+    host.replaceChildren(el("p", {class: "rv-empty"}, "This browser is too old for the viewer, which needs DecompressionStream. All numbers are in the tables below."));
     return;
   }
   const data = await unpack("episodes-index");

@@ -5,6 +5,7 @@
      systems: {name: text}                 system messages, which many episodes share
      fields: [{field, label}, …]           what episodes are chosen by in menus
      filters: [{label, tag?, order?}, …]   buttons; those with the tag, the largest of that order first
+     opening: {episode: id, compare?: value}   what is shown and played first; without it the first of the list
      compare_by: field                     episodes of one `pair` that differ in this field can be shown side by side
      episodes: [{id, title, note?, tags: [text], fields: {field: text}, pair?, order?: {name: number}, …}, …]
    An episode also holds, at once or as what load(episode) resolves to:
@@ -19,7 +20,22 @@ class Viewer {
     this.refilter();
     addEventListener("hashchange", () => this.openAddress());
     document.addEventListener("keydown", (event) => this.key(event));
-    if (!this.openAddress() && this.shown.length) this.open(this.shown[0], {quiet: true});
+    document.addEventListener("pointerdown", (event) => { this.used = host.contains(event.target); });
+    if (!this.openAddress() && this.shown.length) this.openFirst(data.opening ?? {});
+  }
+
+  /* Play the opening episode as soon as the controls are in sight, unless the reader wants no motion or was quicker. */
+  async openFirst({episode, compare = ""}) {
+    this.compareMenu.value = this.compared = compare;
+    const first = this.shown.find((e) => e.id === episode) ?? this.shown[0];
+    await this.open(first, {quiet: true});
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    const sight = new IntersectionObserver(([entry]) => {
+      if (!entry.isIntersecting) return;
+      sight.disconnect();
+      if (this.current === first && this.step === 0 && !this.controls.timer) this.controls.toggle({quiet: true});
+    }, {rootMargin: "0px 0px -30% 0px"});
+    sight.observe(this.controls.node);
   }
 
   build() {
@@ -142,12 +158,13 @@ class Viewer {
     does();
   }
 
-  /* The viewer handles keys while it has the focus, or nothing has and it fills the middle of the window. */
+  /* The viewer handles keys while it has the focus, or nothing has and it was clicked last or fills the middle of the
+     window. */
   handles(target) {
     if (target.closest?.("select, textarea, input:not([type=range])")) return false;
     if (this.host.contains(target)) return true;
     const {top, bottom} = this.host.getBoundingClientRect();
-    return target === document.body && top < innerHeight / 2 && bottom > innerHeight / 2;
+    return target === document.body && (this.used || (top < innerHeight / 2 && bottom > innerHeight / 2));
   }
 }
 
