@@ -87,7 +87,7 @@ def drift(
 
 
 def gradients(choice: Choice, q: float, size: int, estimator: str) -> tuple[Numbers, Numbers, Numbers]:
-    """Each outcome of a group: probability, mean of A_i d log pi_i / d theta, and return std; arguments of ``drift``."""
+    """Each outcome of a group: probability, mean of A_i d log pi_i / d theta, return std; arguments as in ``drift``."""
     categories = [(0.0, value, (1 - q) * chance) for value, chance in choice.safe]
     categories += [(1.0, value, q * chance) for value, chance in choice.risky]
     counts = np.array(list(_compositions(size, len(categories))))
