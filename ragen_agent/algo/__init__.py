@@ -21,6 +21,7 @@ arguments.
 | TIS, IcePop | any | ``policy_loss(..., weights=mismatch_weights(...)[0])`` |
 | EPO | any | ``policy_loss`` and the bonus ``entropy - beta * entropy_deviation(...)`` |
 | RAGEN-2's filter | any | of groups that ``keep_groups(group_variance(returns), "top_p", 0.9)`` leaves |
+| RAGEN-2's released runs | any | the same with ``keep_groups(group_std(returns), "softmax_top_p", 0.9)`` |
 """
 
 from ragen_agent.algo.advantages import (

@@ -3,9 +3,9 @@
 RAGEN (arXiv 2504.20073), section on StarPO-S: the uncertainty of a level is U(s0) = Std of the returns of its
 episodes, and each iteration keeps the share p (25 %) of the levels whose uncertainty is largest. RAGEN-2 (arXiv
 2604.06268) filters by the variance. It keeps the groups that hold a share of the total variance (top-p), or those
-groups whose variance reaches a fraction of the largest (min-p); its control keeps the smallest. A group with equal
-returns teaches nothing: its advantages are all zero. Other numbers of an episode, such as entropy or length, work as
-well.
+groups whose variance reaches a fraction of the largest (min-p); its control keeps the smallest. Its released runs take
+top-p over a softmax of the stds, which keeps most groups. A group with equal returns teaches nothing: its advantages
+are all zero. Other numbers of an episode, such as entropy or length, work as well.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ __all__ = [
     "keep_min_p",
     "keep_random",
     "keep_random_spread",
+    "keep_softmax_top_p",
     "keep_top",
     "keep_top_p",
     "uncertainty_weights",
@@ -173,6 +174,22 @@ def keep_top_p(uncertainty: Tensor, mass: float = 0.9) -> Tensor:
     # A group is needed while the groups before it have not reached the goal; the small share keeps rounding from adding
     # one group more.
     return _mask(uncertainty, order[before < mass * ranked.sum() * (1 - 1e-9)])
+
+
+def keep_softmax_top_p(uncertainty: Tensor, mass: float = 0.9) -> Tensor:
+    """The fewest groups whose softmax probabilities, from the largest, sum to ``mass`` or more.
+
+    The filter of RAGEN-2's released runs (``top_p_prob_mode=softmax``, ``include_zero=True``), which pass stds. Returns
+    of at most 1 have similar exponentials, so it keeps most groups: of eight equal ones all eight at 0.9. Unlike
+    ``keep_top_p`` it keeps groups without uncertainty where the mass needs them.
+
+    ``mass`` is in (0, 1]; ties go to the smaller index; errors as in ``keep_top``.
+    """
+    _check_share("mass", mass)
+    order = _ranked(uncertainty)
+    ranked = torch.softmax(uncertainty[order].double(), dim=0)
+    before = ranked.cumsum(0) - ranked
+    return _mask(uncertainty, order[before < mass * (1 - 1e-9)])
 
 
 def keep_min_p(uncertainty: Tensor, part: float = 0.5) -> Tensor:

@@ -90,6 +90,7 @@ def _train(options: argparse.Namespace) -> int:
         return _list_recipes()
     from ragen_agent.run.console import Display, run_code_flag
     from ragen_agent.run.run_folder import RunFolder
+    from ragen_agent.tasks.tasks import risk_notice
 
     display = Display()
     if options.resume is not None:
@@ -114,6 +115,8 @@ def _train(options: argparse.Namespace) -> int:
         settings = _distributed(options, config, folder)
     doing = "training on" if options.resume is None else "going on with"
     display.say(f"{doing} {config.game} by {config.training.algo}, seed {config.seed}, in {folder.path}")
+    if notice := risk_notice(config):
+        display.say(notice)
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
         from ragen_agent.local.run import train
         from ragen_agent.openrlhf.launch import check_run, train_distributed

@@ -56,6 +56,12 @@ class AdvantageRule:
     across: str = ""  # what an episode is compared with: "group" or "batch"; empty: nothing
     function: str = ""  # module:name of f(returns, algo.advantages.Peers) -> Tensor, where episodes are compared
     critic: bool = False  # whether a critic estimates the advantages
+    divides: bool = False  # whether it divides by the std of what an episode is compared with
+
+    @property
+    def divides_by_group_std(self) -> bool:
+        """True if each group is divided by its own std, so that groups with a small one weigh more."""
+        return self.divides and self.compares_groups
 
     @property
     def compares_groups(self) -> bool:
@@ -123,6 +129,10 @@ FILTER_RULES: dict[str, FilterRule] = {
         "the fewest groups that hold this share of the sum of return stds (RAGEN-2: 0.9, of variances)",
         f"{_FILTERS}keep_top_p",
     ),
+    "softmax_top_p": FilterRule(
+        "the fewest groups that hold this share of a softmax of the return stds, most of them (RAGEN-2's runs: 0.9)",
+        f"{_FILTERS}keep_softmax_top_p",
+    ),
     "min_p": FilterRule("the groups with at least this part of the largest return std", f"{_FILTERS}keep_min_p"),
     "reverse": FilterRule(
         "the share of the groups with the smallest return std above 0", f"{_FILTERS}keep_bottom", fixed_share=True
@@ -146,7 +156,10 @@ _ADVANTAGES = "ragen_agent.algo.advantages:"
 
 ADVANTAGE_RULES: dict[str, AdvantageRule] = {
     "grpo": AdvantageRule(
-        "(R - mean) / std of the group (DeepSeekMath, arXiv 2402.03300, section 4.1)", "group", f"{_ADVANTAGES}mean_std"
+        "(R - mean) / std of the group (DeepSeekMath, arXiv 2402.03300, section 4.1)",
+        "group",
+        f"{_ADVANTAGES}mean_std",
+        divides=True,
     ),
     "ppo": AdvantageRule("generalised advantage estimation with a critic (arXiv 1707.06347, 1506.02438)", critic=True),
     # Dividing by the std favours groups that are nearly decided.
@@ -158,12 +171,15 @@ ADVANTAGE_RULES: dict[str, AdvantageRule] = {
         "as grpo, clamped to [-1, 3] (RAGEN's code, reward normalisation asym_clip)",
         "group",
         f"{_ADVANTAGES}asymmetric_clip",
+        divides=True,
     ),
     # An unbiased baseline for each episode.
     "rloo": AdvantageRule(
         "R - mean of the rest of the group (arXiv 2402.14740, section 2.2)", "group", f"{_ADVANTAGES}leave_one_out"
     ),
-    "brpo": AdvantageRule("(R - mean) / std of the batch (RAGEN's BRPO)", "batch", f"{_ADVANTAGES}mean_std"),
+    "brpo": AdvantageRule(
+        "(R - mean) / std of the batch (RAGEN's BRPO)", "batch", f"{_ADVANTAGES}mean_std", divides=True
+    ),
     "arpo": AdvantageRule("the return itself (RAGEN's ARPO)"),
     "reinforce": AdvantageRule("R - mean of the batch (Williams 1992)", "batch", f"{_ADVANTAGES}less_mean"),
 }

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_agent.config import Config, Turns, with_settings
-from ragen_agent.config.algorithms import CREDITS, GROUPINGS
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, FILTER_RULES, GROUPINGS
 from ragen_agent.config.settings import pretrained
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv, make_reply_env
@@ -32,6 +32,7 @@ __all__ = [
     "make_game_env",
     "measured_settings",
     "records_states",
+    "risk_notice",
 ]
 
 
@@ -158,6 +159,31 @@ def check_demonstrations(config: Config) -> None:
             f"{game.game} has no optimal_reply(), so there are no demonstrations to imitate: give the task one, or "
             "start from a model that writes replies already (--model NAME, or --set warm_start.epochs=0)."
         )
+
+
+def risk_notice(config: Config) -> str:
+    """A warning if the advantages are divided by each group's std and a game's returns are risky; else empty.
+
+    See ``ragen_gym.games.game.Game.risky_returns``. A filter that prefers groups with a large return std favours the
+    risky way to play.
+
+    Raises:
+        ValueError: see ``make_env``.
+    """
+    algo = config.training.algo
+    if not ADVANTAGE_RULES[algo].divides_by_group_std:
+        return ""
+    envs = [(each.game, make_env(each, None)) for each in all_settings(config)]
+    risky = dict.fromkeys(name for name, env in envs if isinstance(env, TurnEnv) and env.game.risky_returns)
+    if not risky:
+        return ""
+    others = ", ".join(name for name, rule in ADVANTAGE_RULES.items() if not rule.divides)
+    ranked = FILTER_RULES[config.training.filter_rule].ranks_groups
+    return (
+        f"Warning: {', '.join(risky)} pays by chance, and training.algo={algo} divides by the std of each group's "
+        "returns. That can teach the way to play that earns less on average. Use one of "
+        f"{others}{', with training.filter=none: a filter by return std can mislead too' if ranked else ''}."
+    )
 
 
 def records_states(config: Config, split: str | None) -> bool:

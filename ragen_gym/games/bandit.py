@@ -201,6 +201,11 @@ class Bandit(Game):
         return 2
 
     @property
+    def risky_returns(self) -> bool:
+        """True if the high arm pays by chance, unless all an episode can earn is 0 or one other sum."""
+        return 0 < self.high_prob < 1 and (self.pulls > 1 or self.low not in (0, self.high))
+
+    @property
     def has_splits(self) -> bool:
         """Unless the names are one's own: the splits are lists of names."""
         return self.names is None or isinstance(self.names, str)

@@ -225,6 +225,15 @@ class Game(ABC):
         return True
 
     @property
+    def risky_returns(self) -> bool:
+        """True if one way to play earns different returns by chance, and returns take more than two values.
+
+        Dividing by the std of a group's returns may then teach the way that earns less on average. Where chance only
+        decides between 0 and 1 it cannot.
+        """
+        return False
+
+    @property
     def has_splits(self) -> bool:
         """True if levels can be drawn from one split."""
         return True

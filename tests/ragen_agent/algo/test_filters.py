@@ -100,6 +100,21 @@ def test_top_p_by_hand() -> None:
     assert filters.keep_top_p(torch.zeros(0)).tolist() == []
 
 
+def test_softmax_top_p_by_hand() -> None:
+    """The exponentials are 4, 3, 2 and 1 of 10: two groups hold 0.7, three hold 0.9, and more needs the last."""
+    spread = torch.tensor([math.log(2), math.log(4), 0.0, math.log(3)], dtype=torch.float64)
+    assert places(filters.keep_softmax_top_p(spread, 0.4)) == [1]
+    assert places(filters.keep_softmax_top_p(spread, 0.7)) == [1, 3]
+    assert places(filters.keep_softmax_top_p(spread, 0.71)) == [0, 1, 3]
+    assert places(filters.keep_softmax_top_p(spread, 0.9)) == [0, 1, 3]
+    assert places(filters.keep_softmax_top_p(spread, 0.91)) == [0, 1, 2, 3], "a group without spread too"
+    assert places(filters.keep_softmax_top_p(torch.full((8,), 0.3), 0.9)) == [*range(8)], "seven hold 0.875"
+    two_decided = torch.tensor([0.5, 0.4, 0.5, 0.0, 0.3, 0.5, 0.0, 0.4])
+    assert places(filters.keep_softmax_top_p(two_decided, 0.9)) == [0, 1, 2, 3, 4, 5, 7]
+    assert places(filters.keep_top_p(two_decided, 0.9)) == [0, 1, 2, 4, 5, 7]
+    assert filters.keep_softmax_top_p(torch.zeros(0)).tolist() == []
+
+
 def test_min_p_and_reverse_by_hand() -> None:
     spread = torch.tensor([1.0, 4.0, 0.0, 2.0, 3.0])
     assert places(filters.keep_min_p(spread, 0.5)) == [1, 3, 4]
@@ -121,12 +136,19 @@ def test_rules_reference(spread: list[float], amount: float) -> None:
             break
         reached += value
         top_p.append(-place)
+    mass, held, softmax = math.fsum(map(math.exp, spread)), 0.0, []
+    for value, place in sorted(((s, -i) for i, s in enumerate(spread)), reverse=True):
+        if held >= amount * mass * (1 - 1e-6):
+            break
+        held += math.exp(value)
+        softmax.append(-place)
     number = max(1, math.floor(amount * len(spread) + 1e-9))
     upwards = sorted((s, i) for i, s in enumerate(spread) if s)
     expected = {
         "none": range(len(spread)),
         "top": [-i for _, i in ranked[:number]],
         "top_p": top_p,
+        "softmax_top_p": softmax,
         "min_p": [-i for s, i in ranked if s >= amount * max(spread) * (1 - 1e-7)],
         "reverse": [i for _, i in upwards[:number]],
     }
@@ -181,7 +203,13 @@ def test_format_rewards_of_both_papers() -> None:
 def test_bad_input_is_told() -> None:
     with pytest.raises(ValueError, match="as \\(groups, group size\\)"):
         algo.group_std(torch.ones(3))
-    for keep in (filters.keep_top, filters.keep_bottom, filters.keep_top_p, filters.keep_min_p):
+    for keep in (
+        filters.keep_top,
+        filters.keep_bottom,
+        filters.keep_top_p,
+        filters.keep_softmax_top_p,
+        filters.keep_min_p,
+    ):
         for share in (0.0, 1.5, math.nan):
             with pytest.raises(ValueError, match="must be above 0 and at most 1"):
                 keep(torch.ones(3), share)

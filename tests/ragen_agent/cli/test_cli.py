@@ -36,7 +36,9 @@ TINY = [
 def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert main(["train", *TINY, "--out", str(out)]) == 0
-    assert "optimal" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "optimal" in said
+    assert said.count("training.algo=grpo divides by the std of each group's returns") == 1
     summary = json.loads((out / "summary.json").read_text())
     rows = {"before", "after", "random", "optimal", "demonstrator", "more_imitation", "clean_warm_start"}
     assert rows < set(summary)

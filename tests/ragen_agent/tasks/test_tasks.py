@@ -13,6 +13,7 @@ from ragen_agent.tasks.tasks import (
     draw_games,
     level_seeds,
     make_env,
+    risk_notice,
 )
 
 
@@ -46,3 +47,31 @@ def test_the_levels_that_are_played_first_are_drawn_as_ever(seed: int) -> None:
     rng = np.random.default_rng(derive_seed(seed, SeedStream.GAMES, 3))
     assert draw_games(games, seed, 3, 64).tolist() == rng.choice(2, size=64, p=[0.25, 0.75]).tolist()
     assert draw_games(games, seed, 3, 64).tolist() != draw_games(games, seed, 3, 64, refill=1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        ({"game": "Bandit"}, "with training.filter=none"),
+        ({"game": "Bandit", "training": {"filter": "none"}}, "Use one of ppo, dr_grpo, rloo, arpo, reinforce."),
+        ({"game": "BanditRev", "training": {"algo": "asymmetric_clip"}}, "training.algo=asymmetric_clip divides"),
+        ({"game": "Bandit", "training": {"algo": "dr_grpo"}}, ""),
+        ({"game": "Bandit", "training": {"algo": "brpo"}}, ""),  # one std for all groups changes none against another
+        ({"game": "Bandit", "env_options": {"high_prob": 1.0}}, ""),
+        ({"game": "Bandit", "env_options": {"low": 0.0}}, ""),
+        (
+            {"game": "Bandit", "env_options": {"low": 0.0, "pulls": 2}, "turns": {"max_turns": 2}},
+            "Warning: Bandit pays",
+        ),
+        ({"game": "FrozenLake", "env_options": {"success_rate": 0.5}}, ""),  # returns of 0 and 1 alone
+        ({"game": "Sokoban"}, ""),
+        ({"game": "ragen_gym.tasks:Countdown"}, ""),
+        ({"games": [{"game": "Sokoban"}, {"game": "Bandit"}]}, "Warning: Bandit pays by chance"),
+    ],
+)
+def test_risky_returns_are_warned_of_where_groups_are_divided_by_their_std(
+    settings: dict[str, object], warned: str
+) -> None:
+    notice = risk_notice(with_settings(Config(), settings))
+    assert bool(notice) is bool(warned)
+    assert warned in notice

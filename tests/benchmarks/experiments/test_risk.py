@@ -1,0 +1,97 @@
+"""The exact drift against hand-made formulas and a simulation through the functions that training uses."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.experiments.risk import (
+    ESTIMATORS,
+    GROUPS,
+    KEEP,
+    WORLDS,
+    Choice,
+    bandit,
+    bernoulli,
+    drift,
+    gradients,
+)
+from ragen_agent import algo
+
+
+@pytest.mark.parametrize("q", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("chance", [0.1, 0.25, 0.7])
+def test_pairs_by_hand(q: float, chance: float) -> None:
+    """In a pair GRPO's advantages are -+1 / sqrt(2), whatever the difference, so it counts which arm pays more often.
+
+    Only pairs of one pull each count, of probability 2 q (1 - q): half of A_risky, which is 1 / sqrt(2) after a win.
+    Dr. GRPO's are half the difference, RLOO's and the critic's in expectation the difference.
+    """
+    choice, even = bandit(chance), q * (1 - q)
+    assert drift(choice, q, 2, "GRPO") == pytest.approx(even * (2 * chance - 1) / sqrt(2), abs=1e-5)
+    assert drift(choice, q, 2, "Dr. GRPO") == pytest.approx(even * (chance - 0.15) / 2)
+    assert drift(choice, q, 2, "RLOO") == pytest.approx(even * (chance - 0.15))
+
+
+@pytest.mark.parametrize("size", [3, 8])
+def test_without_division_the_drift_is_the_true_gradient_times_a_constant(size: int) -> None:
+    """d/dtheta of the expected return is q (1 - q) (mean risky - mean safe)."""
+    for choice in WORLDS.values():
+        safe, risky = choice.means
+        true = 0.3 * 0.7 * (risky - safe)
+        assert drift(choice, 0.3, size, "critic") == pytest.approx(true, abs=1e-12)
+        assert drift(choice, 0.3, size, "RLOO") == pytest.approx(true, abs=1e-12)
+        assert drift(choice, 0.3, size, "Dr. GRPO") == pytest.approx(true * (size - 1) / size, abs=1e-12)
+
+
+def test_outcomes_are_a_distribution() -> None:
+    chances, _, std = gradients(bernoulli(0.6, 0.4), 0.3, 8, "GRPO")
+    assert chances.sum() == pytest.approx(1)
+    wins = 0.3 * 0.4 + 0.7 * 0.6
+    assert chances[std == 0].sum() == pytest.approx(wins**8 + (1 - wins) ** 8)
+
+
+def _simulated(choice: Choice, q: float, size: int, rule: str, filtered: bool, batches: int) -> tuple[float, float]:
+    """Mean and standard error of the drift of sampled batches, by the advantages and the filter of training."""
+    draw = np.random.default_rng(7)
+    shape = (batches, GROUPS, size)
+    risky = draw.random(shape) < q
+    ways = [np.array(way) for way in (choice.safe, choice.risky)]
+    safe_pay, risky_pay = (draw.choice(way[:, 0], size=shape, p=way[:, 1]) for way in ways)
+    returns = torch.tensor(np.where(risky, risky_pay, safe_pay))
+    score = torch.tensor(risky - q)
+    found = []
+    for batch, scores in zip(returns, score, strict=True):
+        kept = algo.keep_groups(algo.group_std(batch), "top" if filtered else "none", KEEP)
+        gradient = algo.normalised(batch, rule) * scores
+        found.append(float(gradient[kept].mean()) if bool(kept.any()) else 0.0)
+    return float(np.mean(found)), float(np.std(found) / sqrt(batches))
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("name", ["GRPO", "Dr. GRPO"])
+@pytest.mark.parametrize(("world", "q"), [("better", 0.3), ("worse", 0.5), ("equal", 0.1)])
+def test_sums_equal_a_simulation(world: str, q: float, name: str, filtered: bool) -> None:
+    mean, error = _simulated(WORLDS[world], q, 8, ESTIMATORS[name], filtered, 2000)
+    assert error < 0.01
+    assert drift(WORLDS[world], q, 8, name, filtered=filtered) == pytest.approx(mean, abs=4.5 * error)
+
+
+def test_a_small_batch_of_equal_groups_is_filtered_exactly() -> None:
+    """Two groups, one kept: with pairs that differ or not, the kept one is any that differs."""
+    choice, q = Choice(((0.0, 1.0),), ((1.0, 1.0),)), 0.3  # a pair differs with probability 2 q (1 - q)
+    some = 1 - (1 - 2 * q * (1 - q)) ** 2
+    assert drift(choice, q, 2, "Dr. GRPO", filtered=True, groups=2) == pytest.approx(some * 0.25)
+
+
+def test_an_independent_simulation_agrees() -> None:
+    """Of 200,000 groups, written apart from this module."""
+    shares = (0.1, 0.3, 0.5, 0.7, 0.9)
+    eight = [drift(WORLDS["better"], q, 8, "GRPO") for q in shares]
+    assert eight == pytest.approx([-0.081, -0.099, -0.062, -0.031, -0.01], abs=0.001)
+    sixteen = [drift(WORLDS["better"], q, 16, "GRPO") for q in shares]
+    assert [value > 0 for value in sixteen] == [False, False, True, True, True]
+    assert drift(WORLDS["worse"], 0.5, 8, "Dr. GRPO", filtered=True) > 0 > drift(WORLDS["worse"], 0.5, 8, "Dr. GRPO")
