@@ -181,6 +181,7 @@ def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: i
             "Episode end",
             _prose(text.get("Episode End", "").split("Truncated by the horizon.")[0].strip() + f" {horizon}"),
         ),
+        _section("Blind script", _prose(text.get("Blind Script", ""))),
         _section("Arguments", _table(("name", "default", "meaning"), _options(spec)), _SHARED),
         _section("Difficulty", *_difficulty(spec, rates, levels)),
         _section("An episode", *_conversation(spec, seed)),
