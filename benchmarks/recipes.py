@@ -1,10 +1,10 @@
 """The recipes that need no GPU, trained over several seeds: ``python -m benchmarks.recipes``.
 
-Each run is ``ragen-agent train --recipe NAME --seed N`` (without a recipe for ``default``), in a folder of its own: one
-that is whole is read, one that was interrupted goes on. Written are ``recipes.json`` and ``recipes.md``, after each run
-and of all that is there; a run that ``recipes.json`` has and this machine does not is not trained again, unless its
-entry is removed there. Stopped (Ctrl-C) after the reinforcement was measured, a run is written with what there is, and
-the same command goes on.
+Each run is ``ragen-agent train --recipe NAME --seed N --compare`` (without a recipe for ``default``), in a folder of
+its own: one that is whole is read, one that was interrupted goes on. Written are ``recipes.json`` and ``recipes.md``,
+after each run and of all that is there; a run that ``recipes.json`` has and this machine does not is not trained again,
+unless its entry is removed there. Stopped (Ctrl-C) after the reinforcement was measured, a run is written with what
+there is, and the same command goes on.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ SHORT = {  # the columns of the overview
 PAGE = """\
 # Recipes
 
-Written by `python -m benchmarks.recipes`: `ragen-agent train`, without a recipe and with `--recipe NAME`. Each run
-imitates scripted demonstrations and goes on by reinforcement (StarPO-S); what reinforcement is worth is its distance
-from more imitation of the same demonstrations at the same cost. Success in %, a column for each seed; in the last
-column the mean over seeds, with Student's 95 % interval where seeds differ, which few seeds make wide. Minutes are by
-the clock, whatever else ran on the machine, whose number stands in the row above them. Until November 2026
-SmolLM2 was trained with the frequencies of its rotary positions rounded to bfloat16.
+Written by `python -m benchmarks.recipes`: `ragen-agent train --compare`, without a recipe and with `--recipe NAME`.
+Each run imitates scripted demonstrations and goes on by reinforcement (StarPO-S); what reinforcement is worth is its
+distance from more imitation of the same demonstrations at the same cost. Success in %, a column for each seed; in the
+last column the mean over seeds, with Student's 95 % interval where seeds differ, which few seeds make wide. Minutes are
+by the clock, whatever else ran on the machine, whose number stands in the row above them. Until November 2026 SmolLM2
+was trained with the frequencies of its rotary positions rounded to bfloat16.
 
 {overview}
 
@@ -69,7 +69,7 @@ imitation of 800 demonstrations end at 21.5 % (random replies 20.7), another 100
 Those four figures were written down by hand; the commands were
 
 ```sh
-HOW="--recipe smollm2-135m-sokoban --set evaluation.imitation=false"
+HOW="--recipe smollm2-135m-sokoban"
 SFT="--set demonstrations.episodes=800 --set warm_start.epochs=1 --set training.iterations=0"
 ragen-agent train $HOW $SFT --out runs/sokoban-100
 ragen-agent train $HOW $SFT --model runs/sokoban-100/warm --seed 1 --out runs/sokoban-200
@@ -116,7 +116,7 @@ def train(folder: Path, *arguments: str, rows: Iterable[str] = ROWS) -> dict[str
     if set(rows) - set(_summary(folder)):
         resume = (folder / "config.toml").exists()
         how = ["--resume", str(folder)] if resume else [*arguments, "--out", str(folder)]
-        run(child_python("-m", "ragen_agent.cli", "train", *how))
+        run(child_python("-m", "ragen_agent.cli", "train", *how, "--compare"))
     return _summary(folder)
 
 

@@ -29,7 +29,7 @@ from tests.pages import PAGES, ROOT, blocks, installs, run_blocks, run_commands
 
 BUILD = ROOT / "build" / "wheel"
 PIP = ["--disable-pip-version-check", "-qq"]
-TINY = "--set demonstrations.episodes=64 --set evaluation.levels=8 --set evaluation.imitation=false"
+TINY = "--set demonstrations.episodes=64 --set evaluation.levels=8"
 PRETRAINED = "--iterations 1 --set training.group_size=2 --set training.groups=2"
 
 

@@ -171,7 +171,8 @@ def _settings(config: Config) -> dict[str, Any]:
 
 
 def _same(recorded: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """True if the settings are equal; one that came later counts as recorded with its default."""
+    """True if the decisive settings are equal; one that came later counts as recorded with its default."""
+    recorded = {name: value for name, value in recorded.items() if name == "seed" or name not in IRRELEVANT}
     return recorded == {name: value for name, value in wanted.items() if name in recorded} and all(
         _DEFAULTS.get(name) == value for name, value in wanted.items() if name not in recorded
     )

@@ -17,9 +17,10 @@ from ragen_agent.cli.settings import (
     given,
     settings_of,
 )
-from ragen_agent.config import Config, Settings, with_settings
+from ragen_agent.config import Config, Settings, to_toml, with_settings
 from ragen_agent.config.settings import pretrained
 from ragen_gym.core.command_line import stops_at_sigterm
+from ragen_gym.core.storage import write_atomic
 
 if TYPE_CHECKING:
     from ragen_agent.config.trainers import OpenRLHF
@@ -33,19 +34,19 @@ UNREAD = {
     "device": "use openrlhf.accelerator",
     "dtype": "OpenRLHF plays in bfloat16, and its own flag says what it trains in, after --: --ds.param_dtype",
     "evaluation.batch": "vLLM plays as many episodes at a time as fit into openrlhf.vllm_memory",
+    "evaluation.imitation": "train with --backend local, which trains the models to compare with",
 }
 
 TRAIN = """\
 Warm-starts a small language model on demonstrations, trains it further by reinforcement learning (StarPO-S, arXiv
-2504.20073), and compares it, on fixed levels of one split, with its start, random play, optimal play, the
-demonstrator, and more imitation of the same demonstrations at the same cost. Training draws from the split train
-alone; the default run is evaluated on test, levels that it never saw. The bandits are evaluated on train, whose names
-the small model has read.
+2504.20073), and compares it, on fixed levels of one split, with its start, random play, optimal play and the
+demonstrator; with --compare also with more imitation of the same demonstrations at the same cost. Training draws from
+the split train alone; the default run is evaluated on test, levels that it never saw. The bandits are evaluated on
+train, whose names the small model has read.
 
 The demonstrations are imperfect on purpose. In the default run, FrozenLake without slipping and with two turns an
 episode, the demonstrator knows the way but mostly plays one move a turn and so runs out of turns: that several moves
-fit into one reply, and which, is left to reinforcement learning. It takes 8.5 minutes to the result on one idle CPU
-core, 14 to 16 with the comparisons, without a GPU or a network.
+fit into one reply, and which, is left to reinforcement learning. It needs one CPU core, no GPU and no network.
 
 Ctrl-C finishes the step or iteration and saves it; --resume goes on from there. Pressed again, it stops at once, as
 it always does with --backend openrlhf, where --resume goes on from the last iteration that was saved."""
@@ -77,6 +78,12 @@ def add(commands: Any) -> None:
         action="store_true",
         help="print the settings, the command of OpenRLHF, the arithmetic and a scripted episode, and stop",
     )
+    train.add_argument(
+        "--compare",
+        action="store_true",
+        help="after the result, also train what it is worth comparing with: further imitation at the cost of the "
+        "reinforcement, and imitation of an optimal demonstrator (evaluation.imitation); with --resume, of that run",
+    )
     train.add_argument("--seed", type=int, metavar="N", help="seed of everything random (default 0)")
     train.add_argument("--out", type=Path, metavar="DIR", help="new folder for the run (default runs/GAME-ALGO-seedN)")
     train.add_argument(
@@ -94,7 +101,7 @@ def _train(options: argparse.Namespace) -> int:
 
     display = Display()
     if options.resume is not None:
-        own = ("run", "run_code", "resume", "extra", "backend", "dry_run", "list_recipes")
+        own = ("run", "run_code", "resume", "extra", "backend", "compare", "dry_run", "list_recipes")
         others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
         if others:
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
@@ -102,9 +109,12 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError(f"--resume goes on with the run's own settings: leave out {flags}.{longer}")
         folder, config = RunFolder.reopen(options.resume)
         check_consent(options.resume, options.run_code, config)
+        config = with_settings(config, _flags(options))
         if options.dry_run:
             return _dry_run(options, config, folder)
         settings = _distributed(options, config, folder)
+        if options.compare:
+            write_atomic(folder.path / "config.toml", to_toml(config))
     else:
         without: Settings = {} if options.model is None else {"warm_start": {"epochs": 0}}
         config = configure(options, _flags(options), assumed=without, fetch=not options.dry_run)
@@ -166,6 +176,7 @@ def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder)
                 "leave --backend out."
             )
         if settings is not None:
+            _check_read(options, config)
             kept = kept_flags(folder.path) if not options.extra else []
             more = [f"passes the flags {' '.join(kept)} to OpenRLHF (openrlhf.json)"] if kept else []
             check_consent(options.resume, options.run_code, settings, more=more)
@@ -206,11 +217,6 @@ def _check_read(options: argparse.Namespace, config: Config) -> None:
         table, _, key = name.rpartition(".")
         if key in (asked.get(table, {}) if table else asked) and (table or not prepared):
             raise ValueError(f"{name} has no effect with --backend openrlhf: leave it out. Instead {instead}.")
-    if asked.get("evaluation", {}).get("imitation"):  # the default: a file holds it without anybody's having asked
-        raise ValueError(
-            "evaluation.imitation=true has no effect with --backend openrlhf, which trains no model for comparison: "
-            "leave it out, or train with --backend local."
-        )
 
 
 def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> int:
@@ -244,7 +250,8 @@ def _list_recipes() -> int:
 
 
 def _flags(options: argparse.Namespace) -> Settings:
-    return {**given(options, "model", "seed", "device"), "training": given(options, "iterations")}
+    compared: Settings = {"evaluation": {"imitation": True}} if options.compare else {}
+    return {**given(options, "model", "seed", "device"), "training": given(options, "iterations"), **compared}
 
 
 def _usable(config: Config) -> Policy:

@@ -228,9 +228,9 @@ class Evaluation(Table):
     temperature: float = setting(0.5, "of sampling", above=0, high=10)
     batch: int = setting(256, "episodes at a time", low=1, unit="episodes")
     imitation: bool = setting(
-        True,
-        "end a local run with a warm start with two baselines trained without reward: further imitation at the cost "
-        "of the reinforcement learning, and imitation of an optimal demonstrator",
+        False,
+        "after its result, a local run with a warm start also trains two baselines without reward: further imitation "
+        "at the cost of the reinforcement learning, and imitation of an optimal demonstrator",
     )
 
 

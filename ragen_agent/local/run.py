@@ -1,10 +1,10 @@
-"""A training run from top to bottom: warm start, reinforcement, and the comparisons that say what it was worth.
+"""A training run from top to bottom: warm start, reinforcement, its gain, and comparisons with imitation on request.
 
 Phases, each skipped by ``resume`` when its result is there: make the model, imitate the demonstrations, measure
-(before), reinforce, measure (after), imitate the same demonstrations further at the cost of the reinforcement
-(more_imitation), imitate a faultless demonstrator at the cost of the warm start (clean_warm_start). Every random
-choice is seeded by the run's seed, the phase and the iteration, and the state is saved at whole iterations: on a CPU
-a resumed run equals an unbroken one bit for bit.
+(before), reinforce, measure (after), and show the gain. With ``evaluation.imitation``: imitate the same demonstrations
+further at the cost of the reinforcement (more_imitation), and imitate an optimal demonstrator at the cost of the warm
+start (clean_warm_start). Every random choice is seeded by the run's seed, the phase and the iteration, and the state is
+saved at whole iterations: on a CPU a resumed run equals an unbroken one bit for bit.
 
 **What "the same cost" means.** The cost is counted in tokens, so that it is the same on every machine. One unit is one
 token that goes forward and backward, where a prefix that rows of a step share counts once, as it is computed once. A
@@ -28,7 +28,6 @@ from ragen_agent.models.parameters import load_policy
 from ragen_agent.models.resources import gpu_use, peak_memory_gib, place_of, release_freed_memory
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.evaluation import (
-    baseline_notices,
     baselines,
     evaluated_levels,
     play_fixed,
@@ -38,7 +37,7 @@ from ragen_agent.run.evaluation import (
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import IMITATION, RunFolder, resumable
 from ragen_agent.run.tracking import check_installed, track
-from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate, faultless, generate_demonstrations
+from ragen_agent.sft.demonstrations import demonstrated_families, faultless, generate_demonstrations, measure_baselines
 from ragen_agent.sft.trainer import imitate, warm_start
 from ragen_agent.tasks.tasks import measured_settings
 from ragen_agent.tokens.token_mdp import TokenMDP
@@ -72,9 +71,9 @@ def train(config: Config, folder: RunFolder, display: Display, policy: Policy | 
             run.measure_games("after")
             if not run.over:
                 run.summary.setdefault("trained_s", time.monotonic() - run.begun)
-            if config.evaluation.imitation:
-                run.compare_imitation()
-            return run.finish()
+            run.finish()
+            run.compare_imitation()
+            return run.summary
         except KeyboardInterrupt:
             run.keep()
             raise
@@ -186,20 +185,17 @@ class TrainingRun:
 
     def baselines(self) -> None:
         """Random and optimal play on the same levels, and the demonstrator if there is one."""
-        if "optimal" not in self.summary:
-            for row, rate in baselines(self.env, self.instances).items():
-                self._note(row, rate.to_dict())
-            for notice in baseline_notices(self.env, self.instances):
-                self.display.say(notice)
-        if "demonstrator" not in self.summary and self.config.warm_start.epochs:
-            self._note(
-                "demonstrator", demonstrator_rate(self.config.demonstrations, self.env, self.instances).to_dict()
-            )
+        measure_baselines(self.config, self.env, self.instances, self.summary, self.display)
+        self.write_summary()
 
     def compare_imitation(self) -> None:
-        """The two models that never saw a reward: more imitation, and a clean warm start."""
+        """Two models trained without reward, if they are asked for: more imitation, and a clean warm start."""
         warm = self.config.warm_start
         if not warm.epochs:
+            return
+        if not self.config.evaluation.imitation:
+            command = f"ragen-agent train --resume {self.folder.path} --compare{run_code_flag(self.config)}"
+            self.display.say(f"Compare it with imitation at the same cost: {command}")
             return
         if "more_imitation" not in self.summary:
             policy, spent = Policy.build(self.config, self.folder.warm), int(self.summary["spent_tokens"])
@@ -213,6 +209,7 @@ class TrainingRun:
             imitate(self.config, policy, rows, "clean warm start", self.display, epochs=warm.epochs, run=self.folder)
             self.measure("clean_warm_start", policy)
             self.folder.drop_state(IMITATION)
+        self.display.rates(self.config, self.summary)
 
     def keep(self) -> None:
         """After an interruption: the checkpoint of the last saved iteration, if reinforcement had begun."""
@@ -224,7 +221,7 @@ class TrainingRun:
             self._save_checkpoint()
         self.write_summary()
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> None:
         """Draws the curve, prints the table."""
         metrics = read_json_lines(self.folder.metrics)
         plot_curve(metrics, self.summary, self.folder.path / "curve.png", self.config)
@@ -232,7 +229,6 @@ class TrainingRun:
         self.display.report(self.config, self.summary, self.folder)
         if line := cost_line(metrics):
             self.display.say(line)
-        return self.summary
 
     @cached_property
     def _processes(self) -> list[TokenMDP]:

@@ -45,16 +45,15 @@ from ragen_agent.preflight.memory import CPU_CACHE, available_memory, check_cpu_
 from ragen_agent.preflight.plan import devices_needed, gpus_of_models
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.early_stopping import History
-from ragen_agent.run.evaluation import baseline_notices, baselines, evaluated_levels
+from ragen_agent.run.evaluation import evaluated_levels
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder, resumable
 from ragen_agent.run.tracking import Tracker, track
-from ragen_agent.sft.demonstrations import demonstrated_families, demonstrator_rate
+from ragen_agent.sft.demonstrations import demonstrated_families, measure_baselines
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tasks.tasks import all_settings
 from ragen_agent.tokens.chat import ChatFormat
 from ragen_gym.core.child_python import child_environment, child_python
-from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
 from ragen_gym.games.registry import own_module
@@ -148,7 +147,9 @@ def train_distributed(
             write_rows(folder.path / "prompts.jsonl", train_rows(config))
         model = _model(config, folder, display)
         _check_no_code(model)
-        _measure_baselines(config, folder, display)
+        summary = folder.read_summary()
+        measure_baselines(config, *evaluated_levels(config), summary, display)
+        folder.write_summary(summary)
         path = folder.path.resolve()
         context = RunContext(config, settings, str(path), *_suppressed_ids(model), str(model))
         _check_sees(config, model, context)
@@ -253,23 +254,6 @@ def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
     if (model / "generation_config.json").is_file():
         suppressed = GenerationConfig.from_pretrained(model).suppress_tokens or ()
     return tuple(sorted({*suppressed, *reserved_ids(config), *range(known, width)})), width
-
-
-def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> None:
-    """Random and optimal play on the fixed levels, and the demonstrator's if there was a warm start."""
-    summary = folder.read_summary()
-    env, instances = evaluated_levels(config)
-    rates: dict[str, Rate] = {}
-    if "optimal" not in summary:
-        rates |= baselines(env, instances)
-        for notice in baseline_notices(env, instances):
-            display.say(notice)
-    if config.warm_start.epochs and "demonstrator" not in summary:
-        rates["demonstrator"] = demonstrator_rate(config.demonstrations, env, instances)
-    for name, rate in rates.items():
-        summary[name] = rate.to_dict()
-        display.rate(name, rate.to_dict())
-    folder.write_summary(summary)
 
 
 def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:

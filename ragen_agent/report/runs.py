@@ -34,7 +34,10 @@ __all__ = [
 ]
 
 #: Settings that do not change what is learned.
-IRRELEVANT = ("seed", "threads", "device", "diagnostics.tensorboard", "diagnostics.wandb", "diagnostics.alarm")
+IRRELEVANT = (
+    *("seed", "threads", "device", "evaluation.imitation"),
+    *("diagnostics.tensorboard", "diagnostics.wandb", "diagnostics.alarm"),
+)
 NAMED = 3  # settings that the name of a group may hold
 
 

@@ -139,9 +139,7 @@ def _phase(config: Config | None, summary: Mapping[str, Any], done: int, warm: b
         return WAITING
     if "after" in summary:
         compares = not distributed and config.evaluation.imitation and config.warm_start.epochs
-        # An experiment's run says so itself: it ends without the comparison unless its arm asks for it.
-        over = summary.get("finished") or not compares or "clean_warm_start" in summary
-        return FINISHED if over else "imitation, for comparison"
+        return FINISHED if not compares or "clean_warm_start" in summary else "imitation, for comparison"
     if done >= config.training.iterations:
         return "measuring"
     if done or "optimal" in summary:

@@ -98,11 +98,14 @@ class Display:
         if name in ROWS:
             self.say(f"{_row_name(name)}: {Rate.from_dict(value)}")
 
+    def rates(self, config: Config, summary: Mapping[str, Any]) -> None:
+        """Prints a table of the measured rates for each game."""
+        for game, rates in {config.game: summary, **summary.get("games", {})}.items():
+            self.console.print(rates_table(game, config.evaluation, rates))
+
     def report(self, config: Config, summary: Mapping[str, Any], folder: RunFolder) -> None:
         """Prints the table, a success and a failure, and the places of the files."""
-        evaluation = config.evaluation
-        for game, rates in {config.game: summary, **summary.get("games", {})}.items():
-            self.console.print(rates_table(game, evaluation, rates))
+        self.rates(config, summary)
         if config.warm_start.epochs:
             most = 1 if task_of(config.game) else config.turns.max_actions_per_turn
             self.say(_demonstrator_faults(config.demonstrations, most))
@@ -118,7 +121,7 @@ class Display:
             memory += f", {summary['gpu_memory_gib']:.1f} GiB of the GPU's ({summary['gpu']})"
         self.say(
             f"\nIn {folder.path}: summary.json, curve.png, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
-            f"\nMeasure again: ragen-agent eval {folder.path} --split {evaluation.split}{run_code_flag(config)}"
+            f"\nMeasure again: ragen-agent eval {folder.path} --split {config.evaluation.split}{run_code_flag(config)}"
             f"\nTook {summary['wall_s']:.0f} s{memory}."
         )
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from ragen_agent.config import Config, Demonstrations
 from ragen_agent.run.console import Display
-from ragen_agent.run.evaluation import scripted_rate
+from ragen_agent.run.evaluation import baseline_notices, baselines, scripted_rate
 from ragen_agent.run.policy import Policy
 from ragen_agent.tasks.demo_thoughts import thinking
 from ragen_agent.tasks.tasks import SeedStream, all_settings, derive_seed, draw_games, games_at, make_env
@@ -171,6 +171,22 @@ def demonstrator_rate(how: Demonstrations, env: ReplyEnv, instances: list[Instan
     """The success rate of the demonstrator on fixed levels."""
     seed = derive_seed(0, SeedStream.DEMONSTRATOR_RATE)
     return scripted_rate(env, instances, lambda env, rng: scripted_reply(env, how, rng), seed)
+
+
+def measure_baselines(
+    config: Config, env: ReplyEnv, instances: list[Instance], summary: dict[str, Any], display: Display
+) -> None:
+    """Adds to a run's summary, and shows, the baselines and the demonstrator's rate, if it has none yet."""
+    rates: dict[str, Rate] = {}
+    if "optimal" not in summary:
+        rates = baselines(env, instances)
+        for notice in baseline_notices(env, instances):
+            display.say(notice)
+    if config.warm_start.epochs and "demonstrator" not in summary:
+        rates["demonstrator"] = demonstrator_rate(config.demonstrations, env, instances)
+    for name, rate in rates.items():
+        summary[name] = rate.to_dict()
+        display.rate(name, summary[name])
 
 
 def partial_file(path: Path) -> Path:

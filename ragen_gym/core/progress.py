@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -48,6 +49,7 @@ class ProgressBar:
     ) -> None:
         self.what, self.total, self.done, self.info = what, total, done, ""
         self._prefix, self._seconds, self._shown = prefix, seconds, time.monotonic()
+        self._begun, self._first = self._shown, done
         self._bar = _rich_bar(console, transient)
         self._console = console
 
@@ -80,6 +82,8 @@ class ProgressBar:
             self._bar.update(self._task, completed=done, total=self.total, info=info)
         else:
             more = f", {info}" if info else ""
+            left = (now - self._begun) * (self.total - done) / max(1, done - self._first)
+            more += f", {timedelta(seconds=round(left))} left" if self._first < done < self.total else ""
             self.say(f"{self._prefix}{done:,} of {self.total:,} {self.what}{more}")
 
     def say(self, text: str) -> None:

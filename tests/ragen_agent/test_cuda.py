@@ -202,6 +202,7 @@ def test_a_run_is_interrupted_resumed_and_measured(settings: dict[str, Any], tmp
     if "lora" in settings:
         pytest.importorskip("peft", reason="LoRA needs the extra sft")
     every = {"diagnostics": {"information_every": 1, "entropy_every": 1, "gradients_every": 1}}
+    every["evaluation"] = {"imitation": True}
     config = configure({"device": "cuda", "training": {"save_every": 1}}, every, settings)
     run = RunFolder.create(tmp_path / "run", config)
     with pytest.raises(KeyboardInterrupt):
@@ -223,7 +224,7 @@ def test_a_run_whose_programs_play(tmp_path: Path) -> None:
 
     script_of(GUIDE, "python", tmp_path)
     program = {"command": command(tmp_path), "workers": 2}
-    config = configure({"device": "cuda", "program": program, "evaluation": {"levels": 4, "imitation": False}})
+    config = configure({"device": "cuda", "program": program, "evaluation": {"levels": 4}})
     run = RunFolder.create(tmp_path / "run", config)
     train(config, run, quiet())
     assert [record["failed"] for record in read_json_lines(run.metrics)] == [0, 0, 0]

@@ -36,12 +36,19 @@ TINY = [
 def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert main(["train", *TINY, "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert "optimal" in said
-    assert said.count("training.algo=grpo divides by the std of each group's returns") == 1
+    printed = capsys.readouterr().out
+    assert "optimal" in printed
+    assert printed.count("training.algo=grpo divides by the std of each group's returns") == 1
     summary = json.loads((out / "summary.json").read_text())
-    rows = {"before", "after", "random", "optimal", "demonstrator", "more_imitation", "clean_warm_start"}
+    rows, compared = {"before", "after", "random", "optimal", "demonstrator"}, {"more_imitation", "clean_warm_start"}
     assert rows < set(summary)
+    assert not compared & set(summary)
+    command = printed.partition("Compare it with imitation at the same cost: ragen-agent ")[2].split()
+    assert main(command) == 0
+    with_comparisons = json.loads((out / "summary.json").read_text())
+    assert {row: with_comparisons[row] for row in rows} == {row: summary[row] for row in rows}
+    assert compared < set(with_comparisons)
+    assert RunFolder.reopen(out)[1].evaluation.imitation, "an interrupted comparison goes on by --resume alone"
     assert summary["wall_s"] > 0
     assert {"config.toml", "metrics.jsonl", "episodes.jsonl", "curve.png", "checkpoint"} <= {
         p.name for p in out.iterdir()
@@ -105,8 +112,8 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["train", "--backend", "openrlhf", "--set", "openrlhf=3"], "openrlhf is 3; it must be a table"),
         (["train", "--backend", "openrlhf", "--set", "evaluation.batch=8"], "evaluation.batch has no effect with"),
         (
-            ["train", "--backend", "openrlhf", "--set", "evaluation.imitation=true"],
-            "evaluation.imitation=true has no effect with",
+            ["train", "--backend", "openrlhf", "--compare"],
+            "evaluation.imitation has no effect with",
         ),
         (["eval", "x", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed"),
         (["tokens", "--set", "openrlhf.micro_batch=4"], "distributed trainer alone: leave it out."),
@@ -465,7 +472,7 @@ def test_a_finished_run_is_trained_further_as_the_message_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shape = ["small_model.hidden=32", "small_model.layers=1", "training.groups=2", "training.group_size=2"]
-    shape += ["demonstrations.episodes=64", "evaluation.levels=2", "evaluation.imitation=false"]
+    shape += ["demonstrations.episodes=64", "evaluation.levels=2"]
     words = ["--game", "Bandit", "--iterations", "2", *(word for name in shape for word in ("--set", name))]
     assert main(["train", *words, "--out", "run"]) == 0
     capsys.readouterr()

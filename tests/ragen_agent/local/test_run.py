@@ -51,7 +51,7 @@ TINY = {
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
     "demonstrations": {"episodes": 96},
     "training": {"iterations": 4, "groups": 4, "group_size": 4, "minibatch": 8},
-    "evaluation": {"levels": 12},
+    "evaluation": {"levels": 12, "imitation": True},
 }
 
 

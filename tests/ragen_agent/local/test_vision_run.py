@@ -42,7 +42,7 @@ TINY: dict[str, Any] = {
         "filter": "none",
     },
     "diagnostics": {"information_every": 1, "information_samples": 2, "information_prompts": 2, "entropy_every": 1},
-    "evaluation": {"levels": 4},
+    "evaluation": {"levels": 4, "imitation": True},
 }
 CONFIG = with_settings(Config(), merged(GAME_DEFAULTS["FrozenLake"], TINY))
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ragen_agent.cli import main
-from ragen_agent.config import Config
+from ragen_agent.config import Config, with_settings
 from ragen_agent.report.watch import (
     BLOCKS,
     FINISHED,
@@ -186,12 +186,12 @@ def test_every_state_of_a_young_run(runs: dict[str, Path], tmp_path: Path) -> No
     assert "9 s left" in picture(path)
 
 
-def test_a_run_of_an_experiment_ends_without_the_comparison_with_imitation(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", Config())
+def test_a_run_goes_on_after_its_result_if_it_is_to_be_compared(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", with_settings(Config(), {"evaluation": {"imitation": True}}))
     rate = {"rate": 0.5, "low": 0.4, "high": 0.6, "n": 10}
-    folder.write_summary({"after": rate})
+    folder.write_summary({"after": rate, "more_imitation": rate})
     assert RunTail(folder.path).read().phase == "imitation, for comparison"
-    folder.write_summary({"after": rate, "finished": True})
+    folder.write_summary({"after": rate, "more_imitation": rate, "clean_warm_start": rate})
     assert RunTail(folder.path).read().phase == FINISHED
 
 

@@ -167,7 +167,7 @@ def test_an_engine_that_breaks_fails_its_episodes(tmp_path: Path, monkeypatch: p
 
 
 RUN = merged(SMALL, {"game": "FrozenLake", "env_options": {"size": 3}, "turns": {"max_turns": 2}})
-RUN = merged(RUN, {"training": {"iterations": 1, "groups": 2, "group_size": 2}, "evaluation": {"imitation": False}})
+RUN = merged(RUN, {"training": {"iterations": 1, "groups": 2, "group_size": 2}})
 
 
 @pytest.fixture(scope="module")
