@@ -39,10 +39,10 @@ UNREAD = {
 
 TRAIN = """\
 Warm-starts a small language model on demonstrations, trains it further by reinforcement learning (StarPO-S, arXiv
-2504.20073), and compares it, on fixed levels of one split, with its start, random play, optimal play and the
-demonstrator; with --compare also with more imitation of the same demonstrations at the same cost. Training draws from
-the split train alone; the default run is evaluated on test, levels that it never saw. The bandits are evaluated on
-train, whose names the small model has read.
+2504.20073), and compares it, on fixed levels of one split, with its start, random play, a blind script, optimal play
+and the demonstrator; with --compare also with more imitation of the same demonstrations at the same cost. Training
+draws from the split train alone; the default run is evaluated on test, levels that it never saw. The bandits are
+evaluated on train, whose names the small model has read.
 
 The demonstrations are imperfect on purpose. In the default run, FrozenLake without slipping and with two turns an
 episode, the demonstrator knows the way but mostly plays one move a turn and so runs out of turns: that several moves
@@ -101,15 +101,7 @@ def _train(options: argparse.Namespace) -> int:
 
     display = Display()
     if options.resume is not None:
-        own = ("run", "run_code", "resume", "extra", "backend", "compare", "dry_run", "list_recipes")
-        others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
-        if others:
-            flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
-            longer = _longer(options.resume, options.iterations) if options.iterations is not None else ""
-            raise ValueError(f"--resume goes on with the run's own settings: leave out {flags}.{longer}")
-        folder, config = RunFolder.reopen(options.resume)
-        check_consent(options.resume, options.run_code, config)
-        config = with_settings(config, _flags(options))
+        folder, config = _reopened(options)
         if options.dry_run:
             return _dry_run(options, config, folder)
         settings = _distributed(options, config, folder)
@@ -151,6 +143,21 @@ def _train(options: argparse.Namespace) -> int:
         print(f"\nragen-agent: stopped; everything so far is kept. Go on with: {again}", file=sys.stderr)
         return 130
     return 0
+
+
+def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:
+    """The folder of ``--resume`` and its settings."""
+    from ragen_agent.run.run_folder import RunFolder
+
+    own = ("run", "run_code", "resume", "extra", "backend", "compare", "dry_run", "list_recipes")
+    others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
+    if others:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        longer = _longer(options.resume, options.iterations) if options.iterations is not None else ""
+        raise ValueError(f"--resume goes on with the run's own settings: leave out {flags}.{longer}")
+    folder, config = RunFolder.reopen(options.resume)
+    check_consent(options.resume, options.run_code, config)
+    return folder, with_settings(config, _flags(options))
 
 
 def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder) -> OpenRLHF | None:

@@ -184,7 +184,7 @@ class TrainingRun:
             self.folder.write_summary(self.summary)
 
     def baselines(self) -> None:
-        """Random and optimal play on the same levels, and the demonstrator if there is one."""
+        """Random, blind and optimal play on the same levels, and the demonstrator if there is one."""
         measure_baselines(self.config, self.env, self.instances, self.summary, self.display)
         self.write_summary()
 
