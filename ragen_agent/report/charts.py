@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ragen_agent.report.runs import RecordedRun, SeedGroup
 from ragen_agent.run.alarm import sign_label
 from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
+from ragen_gym.bench.report.plots import COLOURS, end_labels, multiples
 
 __all__ = ["MAIN", "SAME", "SIGNS", "Scale", "SeedCurve", "axis", "is_number", "panels", "seed_curves", "tick_labels"]
 
@@ -136,6 +137,8 @@ def seed_curves(groups: Sequence[SeedGroup], name: str, weight: float) -> dict[i
 def panels(groups: Sequence[SeedGroup], weight: float) -> list[dict[str, Any]]:
     """All panels in the order of ``MAIN``, then the other figures by name, each as the page's template draws it.
 
+    Where there are more groups than colours, a figure has several panels, with the same axes.
+
     Args:
         groups: of a report.
         weight: with which each value enters the moving average, above 0 to 1.
@@ -144,8 +147,13 @@ def panels(groups: Sequence[SeedGroup], weight: float) -> list[dict[str, Any]]:
     made = []
     for name in _names(groups):
         found = seed_curves(groups, name, weight)
-        if found:
-            made.append(_panel(groups, name, found, last))
+        if not found:
+            continue
+        scale = axis(name, [values for curve in found.values() for _, values in curve.raw])
+        for place, drawn in enumerate(multiples(groups)):
+            here = {group.colour: found[group.colour] for group in drawn if group.colour in found}
+            if here:
+                made.append(_panel(drawn, name, here, last, scale, place, len(groups) > 1))
     return made
 
 
@@ -182,8 +190,18 @@ def _seed_curve(runs: Iterable[RecordedRun], name: str, weight: float) -> SeedCu
     return SeedCurve(at, np.nanmean(table, axis=0), np.nanmin(table, axis=0), np.nanmax(table, axis=0), raw)
 
 
-def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve], last: int) -> dict[str, Any]:
-    scale, ticks = axis(name, [values for curve in found.values() for _, values in curve.raw])
+def _panel(
+    groups: Sequence[SeedGroup],
+    name: str,
+    found: Mapping[int, SeedCurve],
+    last: int,
+    axes: tuple[Scale, list[float]],
+    place: int,
+    labelled: bool,
+) -> dict[str, Any]:
+    """The panel of these groups, the ``place``-th of the figure, with a label at the end of each line if wanted."""
+    scale, ticks = axes
+    large = name == "success"
 
     def places(iterations: Floats) -> Floats:
         return 1000 * (iterations - 1) / max(1, last - 1)
@@ -194,7 +212,7 @@ def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve
         several = len(curve.raw) > 1
         lines.append(
             {
-                "colour": colour,
+                "colour": colour % COLOURS,
                 "raw": [_path(places(at), scale.height(values)) for at, values in curve.raw],
                 "mean": _path(x, scale.height(curve.mean)),
                 "band": _ring(x, scale.height(curve.low), scale.height(curve.high)) if several else "",
@@ -207,9 +225,16 @@ def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve
         if group.colour in found
     )
     title = metric_label(name)
+    lines_end = [
+        (group.colour % COLOURS, group.name, float(scale.height(found[group.colour].mean[-1])))
+        for group in groups
+        if group.colour in found
+    ]
     return {
-        "name": name,
+        "name": f"{name}-{place + 1}" if place else name,
         "title": title,
+        "large": large,
+        "labels": end_labels(lines_end, 58 if large else 95, 0, 1000) if labelled else [],
         "main": name in MAIN,
         "lines": lines,
         "ticks": [
@@ -224,7 +249,7 @@ def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve
         "readout": {
             "last": last,
             "places": {
-                str(colour): [
+                str(colour % COLOURS): [
                     [int(i), format_metric(name, value)] for i, value in zip(curve.at, curve.mean, strict=True)
                 ]
                 for colour, curve in found.items()
@@ -247,7 +272,8 @@ def _bounds(groups: Sequence[SeedGroup], scale: Scale) -> list[dict[str, Any]]:
             whose = "" if alike else f", {group.name}"
             words = f"{name}{whose}: {format_metric('success', rate)}"
             height = round(float(scale.height(rate)), 1)
-            lines.append({"kind": kind, "y": height, "said": words, "colour": None if alike else group.colour})
+            colour = None if alike else group.colour % COLOURS
+            lines.append({"kind": kind, "y": height, "said": words, "colour": colour})
     return lines
 
 
@@ -256,7 +282,7 @@ def _marks(groups: Sequence[SeedGroup], name: str, places: Any) -> list[dict[str
     return [
         {
             "x": round(float(places(np.array([sign.iteration + 1.0]))[0]), 1),
-            "colour": group.colour,
+            "colour": group.colour % COLOURS,
             "said": f"{run.name}: {sign_label(sign.name)} after iteration {sign.iteration + 1}",
         }
         for group in groups

@@ -58,7 +58,8 @@ def lanes(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     if len(groups) == 1:
         found = {
             part.name: [
-                _lane(part, row, row.replace("_", " "), part.colour if row == "after" else "x") for row in SHOWN
+                _lane(part, row, row.replace("_", " "), part.colour % COLOURS if row == "after" else "x")
+                for row in SHOWN
             ]
             for part in parts
         }
@@ -104,7 +105,7 @@ def rates_table(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
         named = f"seed{_s(seeds)} {', '.join(map(str, sorted(seeds)))}"
         about = f"{levels}, temperature {config.evaluation.temperature:g}; {named}"
         if rows:
-            made.append({"name": group.name, "colour": group.colour, "about": about, "rows": rows})
+            made.append({"name": group.name, "colour": group.colour % COLOURS, "about": about, "rows": rows})
     return made
 
 

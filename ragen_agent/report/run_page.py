@@ -199,7 +199,7 @@ def _made_with(group: SeedGroup, run: RecordedRun) -> dict[str, Any]:
         how.append(f"{seconds / 60:.1f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds")
     return {
         "name": run.name,
-        "colour": group.colour,
+        "colour": group.colour % COLOURS,
         "how": ", ".join(how),
         "cost": cost_line(run.metrics) if all("seconds" in record for record in run.metrics) else "",
         "starts": [_start(noted) for noted in run.folder.read_versions()],

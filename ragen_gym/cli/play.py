@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from itertools import zip_longest
 from typing import Any, TextIO
 
 from ragen_gym.cli.command import add_command, add_seed, wrapped
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment
 from ragen_gym.core.console import raw_stdout
-from ragen_gym.core.text import EDGE, Vocabulary
+from ragen_gym.core.text import EDGE, Vocabulary, without_controls
 from ragen_gym.envs.policies import action_budget, reply_for
 from ragen_gym.envs.reply import SEPARATOR
 from ragen_gym.envs.step import StepEnv
@@ -22,13 +25,14 @@ from ragen_gym.games.game import Board, Game
 from ragen_gym.games.registry import GameSpec
 from ragen_gym.render.recorder import key_names, what_happened
 
-__all__ = ["add", "can_read_keys", "colourful", "painted", "play_moves", "play_turns", "read_lines", "single_keys"]
+__all__ = ["add", "colourful", "painted", "side_by_side", "single_keys"]
 
 _HINT, _NEXT, _QUIT = ("?", "hint"), ("n", "next"), ("q", "quit")
 
 _EXAMPLES = f"""\
-While playing: the keys or the names of the actions (several with {SEPARATOR} between them), ? for the oracle's
-advice, n for the next level, q to quit.
+In a terminal the board is redrawn in place, and a key plays: an arrow, or the letter or number that is shown. Typed
+or piped words are the names or keys of the actions, several with {SEPARATOR} between them. ? shows the oracle's advice,
+n plays the next level, q quits. With --turn the message stands beside your last reply.
 
 examples:
   ragen-gym play FrozenLake
@@ -53,6 +57,8 @@ _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"
 _ARROWS |= {key.replace("[", "O"): word for key, word in _ARROWS.items()}
 
 _END = "\x04"  # Ctrl-D
+_CLEAR = "\x1b[H\x1b[2J"
+_GO_ON = "n plays the next level, q quits."
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -91,6 +97,21 @@ def can_read_keys(stream: TextIO) -> bool:
     except ImportError:
         return False
     return stream.isatty()
+
+
+def can_redraw() -> bool:
+    """True if a person sits at a terminal that can be drawn on: keyboard and screen, and not a dumb one."""
+    return can_read_keys(sys.stdin) and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+@contextmanager
+def redrawn_screen(cursor: bool) -> Iterator[None]:
+    """The terminal's second screen, with or without a cursor; the first one comes back after, as it was."""
+    print("\x1b[?1049h" + "\x1b[?25l" * (not cursor), end="", file=raw_stdout(), flush=True)
+    try:
+        yield
+    finally:
+        print("\x1b[?25h\x1b[?1049l", end="", file=raw_stdout(), flush=True)
 
 
 @contextmanager
@@ -179,6 +200,11 @@ class HumanPlay:
         return None
 
     @property
+    def level_line(self) -> str:
+        """Level and its budget."""
+        return f"\nLevel {self.env.level.id}, {self.budget} action{'s' * (self.budget > 1)} to play"
+
+    @property
     def actions(self) -> list[str]:
         """The actions, each after its key."""
         return [f"{key} {name}" for key, name in zip(self.keys, self.env.action_names, strict=True)]
@@ -193,103 +219,164 @@ def _play(arguments: argparse.Namespace) -> int:
     spec, chosen = chosen_environment(arguments)
     if arguments.no_think and not arguments.turn:
         raise ValueError("--no-think is for replies: add --turn, or leave it out.")
-    if arguments.turn:
-        env = make_turn(spec.name, think=not arguments.no_think, **chosen)
-        return play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "))
-    played = HumanPlay(spec, chosen, arguments.seed)
-    if not can_read_keys(sys.stdin):
-        return play_moves(played, read_lines(sys.stdin, "> "))
-    with single_keys(sys.stdin) as keys:
-        return play_moves(played, keys)
-
-
-def _summary(ended: Sequence[bool]) -> str:
-    """How the levels ended."""
-    return f"{sum(ended)} of {len(ended)} levels solved." if ended else "No level was played to its end."
-
-
-def play_moves(played: HumanPlay, words: Iterator[str]) -> int:
-    """Play level after level with the words or keys of a player, until there are no more or one says to quit."""
-    print(f"{wrapped(played.env.game.description)}\n{played.menu}")
-    _show(played)
-    for line in words:
-        for word in (part.strip().lower() for part in line.split(SEPARATOR)):
-            if word in _QUIT:
-                print(_summary(played.ended))
-                return 0
-            if word in _NEXT:
-                played.next_level()
-                _show(played)
-            elif word and played.over:
-                print("This level is over: n plays the next one, q quits.")
-            elif word in _HINT:
-                print(played.advice())
-            elif word:
-                _move(played, word)
-    print(_summary(played.ended))
+    redraws = can_redraw()
+    with redrawn_screen(cursor=arguments.turn) if redraws else nullcontext():
+        if arguments.turn:
+            env = make_turn(spec.name, think=not arguments.no_think, **chosen)
+            ended = play_turns(env, arguments.seed, read_lines(sys.stdin, "\nreply> "), redraws)
+        else:
+            played = HumanPlay(spec, chosen, arguments.seed)
+            with (
+                single_keys(sys.stdin)
+                if can_read_keys(sys.stdin)
+                else nullcontext(read_lines(sys.stdin, "> ")) as words
+            ):
+                ended = play_moves(played, words, redraws)
+    print(f"{sum(ended)} of {len(ended)} levels solved." if ended else "No level was played to its end.")
     return 0
 
 
-def _move(played: HumanPlay, word: str) -> None:
+def play_moves(played: HumanPlay, words: Iterator[str], redraws: bool = False) -> Sequence[bool]:
+    """Play level after level with the words or keys of a player, until there are no more or one says to quit.
+
+    Args:
+        played: at the start of its first level.
+        words: of the player.
+        redraws: draw every change over the one before, instead of below it.
+
+    Returns:
+        Success of each level that was played to its end.
+    """
+    about = wrapped(played.env.game.description)
+    if not redraws:
+        print(f"{about}\n{played.menu}")
+    said, changed = played.level_line, True
+    each = _words(words)
+    while True:
+        _show_moves(played, about, said, changed, redraws)
+        word = next(each, _QUIT[0])
+        if word in _QUIT:
+            return played.ended
+        said, changed = _answer(played, word)
+
+
+def _words(lines: Iterator[str]) -> Iterator[str]:
+    """The words of all lines, in small letters, without empty ones."""
+    for line in lines:
+        yield from filter(None, (part.strip().lower() for part in line.split(SEPARATOR)))
+
+
+def _answer(played: HumanPlay, word: str) -> tuple[str, bool]:
+    """Carry out a player's word; what to say to it, and True if the board is to be shown again."""
+    if word in _NEXT:
+        played.next_level()
+        return played.level_line, True
+    if played.over:
+        return f"This level is over: {_GO_ON}", False
+    if word in _HINT:
+        return played.advice(), False
     action = played.action_of(word)
     if action is None:
-        print(f"{word!r} is not an action. {played.menu}")
+        return f"{word!r} is not an action. {played.menu}", False
+    said = played.play(action)
+    return f"\n{said} {_GO_ON}" if played.over else f"\n{said}", bool(played.env.game.own_vocabulary.symbols)
+
+
+def _show_moves(played: HumanPlay, about: str, said: str, changed: bool, redraws: bool) -> None:
+    if not redraws:
+        print(said)
+        if changed:
+            print(_board(played.env), file=raw_stdout(), flush=True)
         return
-    print("\n" + played.play(action))
-    if played.env.game.own_vocabulary.symbols:
-        print(_board(played), file=raw_stdout())
-    if played.over:
-        print("n plays the next level, q quits.")
+    print(_CLEAR, end="", file=raw_stdout())
+    print(f"{about}\n")
+    print(_board(played.env), file=raw_stdout())
+    print(f"\n{wrapped(said.removesuffix(played.menu).strip())}\n\n{played.menu}")
+    if played.action_of("up") is not None:
+        print("The arrow keys play as well.")
+    sys.stdout.flush()
 
 
-def _show(played: HumanPlay) -> None:
-    env = played.env
-    print(f"\nLevel {env.level.id}, {played.budget} action{'s' * (played.budget > 1)} to play")
-    print(_board(played), file=raw_stdout(), flush=True)
-
-
-def _board(played: HumanPlay) -> str:
-    env = played.env
+def _board(env: StepEnv) -> str:
     if not colourful(sys.stdout) or env.text_format != "grid":
         return env.text
     return painted(env.game, env.state[0], env.vocabulary, env.text)
 
 
-def play_turns(env: TurnEnv, seed: int, lines: Iterator[str]) -> int:
-    """Play level after level with whole replies, each one line, until there are no more or one says to quit."""
+def play_turns(env: TurnEnv, seed: int, lines: Iterator[str], redraws: bool = False) -> Sequence[bool]:
+    """Play level after level with whole replies, each one line, until there are no more or one says to quit.
+
+    With ``redraws``, the message stands beside the last reply and what became of it, and replaces the one before.
+
+    Returns:
+        Success of each level that was played to its end.
+    """
     ended: list[bool] = []
     env.reset(seed=seed)
-    print(
-        f"{env.instructions}\n\n{env.message_text}\n(? shows the oracle's move, n plays the next level, q quits.)",
-        flush=True,
-    )
+    help_line = "(? shows the oracle's move, n plays the next level, q quits.)"
+    _show_turn(env, f"{env.instructions}\n\n{help_line}\n", redraws)
     for line in lines:
         word = line.strip().lower()
         if word in _QUIT:
             break
         if word in _NEXT:
             env.reset()
-            print(env.message_text, flush=True)
+            _show_turn(env, "", redraws)
         elif word and env.over:
-            print("This level is over: n plays the next one, q quits.")
+            print(f"This level is over: {_GO_ON}")
         elif word in _HINT:
             print(f"The oracle plays {env.action_names[env.oracle_action()]}.")
         elif word:
-            ended += _take(env, line)
-    print(_summary(ended))
-    return 0
+            success, said = _take(env, line)
+            ended += success
+            _show_turn(env, f"> {line}\n\n{said}" if redraws else f"\n{said}", redraws)
+    return ended
 
 
-def _take(env: TurnEnv, line: str) -> list[bool]:
-    """Take one reply; whether the level ended in success, in a list that is empty while it goes on."""
-    _, _, terminated, truncated, info = env.step(line)
-    reply = info["reply"]
+def _take(env: TurnEnv, line: str) -> tuple[list[bool], str]:
+    """Take one reply; success in a list that is empty while the level goes on, and what became of the reply."""
+    _, reward, terminated, truncated, info = env.step(line)
+    reply, over = info["reply"], terminated or truncated
     played = ", ".join(env.action_names[action] for action in info["actions"]) or "nothing"
-    print(f"\nPlayed: {played}." + (f" Problem: {reply.problem.value}." if reply.problem else ""))
-    if reply.problem and not (terminated or truncated):
-        print(f"For example: {reply_for(env, [0], 'I try this one.')}")
-    print(env.message_text, flush=True)
-    if not (terminated or truncated):
-        return []
-    print("Success! " * info["success"] + "n plays the next level, q quits.")
-    return [bool(info["success"])]
+    said = [f"Played: {played}. Reward {reward:g}." + (f" Problem: {reply.problem.value}." if reply.problem else "")]
+    if reply.problem and not over:
+        said.append(f"For example: {reply_for(env, [0], 'I try this one.')}")
+    if over:
+        said.append("Success! " * info["success"] + _GO_ON)
+    return [bool(info["success"])] * over, "\n".join(said)
+
+
+def _show_turn(env: TurnEnv, said: str, redraws: bool) -> None:
+    """Message to reply to, with what is said to the reply before: above it, or beside it on a screen of its own."""
+    if not redraws:
+        print(f"{said}\n{env.message_text}", flush=True)
+        return
+    message = without_controls(env.message_text)
+    if env.env.text:
+        message = message.replace(env.env.text, _board(env.env), 1)
+    columns = shutil.get_terminal_size().columns
+    print(_CLEAR + side_by_side(message, without_controls(said), columns), file=raw_stdout(), flush=True)
+
+
+def side_by_side(left: str, right: str, columns: int) -> str:
+    """Two texts beside each other, wrapped to at most half of the columns each; colours take no room."""
+    half = (columns - 3) // 2
+    texts = [_fitted(text, half) for text in (left, right)]
+    width = max((_room(line) for line in texts[0]), default=0)
+    return "\n".join(
+        f"{first}{' ' * (width - _room(first))} \N{BOX DRAWINGS LIGHT VERTICAL} {second}".rstrip()
+        for first, second in zip_longest(*texts, fillvalue="")
+    )
+
+
+def _fitted(text: str, width: int) -> list[str]:
+    return [
+        piece
+        for line in text.split("\n")
+        for piece in ([line] if _room(line) <= width or "\x1b" in line else textwrap.wrap(line, width) or [""])
+    ]
+
+
+def _room(line: str) -> int:
+    """Columns that a line takes."""
+    return len(re.sub(r"\x1b\[[0-9;]*m", "", line))

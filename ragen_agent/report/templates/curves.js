@@ -21,7 +21,7 @@
       chart.cursor.setAttribute("x1", x);
       chart.cursor.setAttribute("x2", x);
       chart.readout.replaceChildren(`iteration ${at}`, ...values.filter(([, [place]]) => place === at).flatMap(([colour, [, said]]) =>
-        [" ", el("span", {class: `dot a${colour % 8}`}), el("b", {}, said)]));
+        [" ", el("span", {class: `dot a${colour}`}), el("b", {}, said)]));
     }
   }
 

@@ -3,25 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any
+from itertools import pairwise, takewhile
+from math import ceil
+from typing import Any, TypeVar
 
 from ragen_gym.bench.report.tables import success
 from ragen_gym.core.stats import percent
 
-__all__ = ["COLOURS", "bound_marks", "bound_rate", "bounding_split", "ladders", "lane", "strips"]
+__all__ = [
+    "COLOURS",
+    "bound_marks",
+    "bound_rate",
+    "bounding_split",
+    "end_labels",
+    "ladders",
+    "lane",
+    "multiples",
+    "strips",
+]
 
-#: Colours of the page's style for agents, which repeat after these.
-COLOURS = 8
+#: Colours of the page's style for agents and runs; a chart draws at most this many lines.
+COLOURS = 6
+#: Characters of a label at the end of a line.
+LABEL = 14
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 13.0, 100.0, 5.0, 86.0
+_LABELLED = 66.0  # right end of a chart whose lines have labels
 
 Summary = Mapping[str, Any]
+Item = TypeVar("Item")
+
+
+def multiples(items: Sequence[Item]) -> list[Sequence[Item]]:
+    """The items in as few charts as hold at most ``COLOURS`` each, about as many in one as in another."""
+    size = ceil(len(items) / max(1, ceil(len(items) / COLOURS)))
+    return [items[first : first + size] for first in range(0, len(items), size)]
+
+
+def end_labels(lines: Sequence[tuple[int, str, float]], gap: float, top: float, bottom: float) -> list[dict[str, Any]]:
+    """Labels beside the ends of lines, at least ``gap`` apart, without the words that all names begin with.
+
+    Args:
+        lines: colour, name and height of the end of each, heights growing downwards.
+        gap: between two labels.
+        top: least height of a label.
+        bottom: largest height of a label, unless there are too many for the space.
+    """
+    order = sorted(lines, key=lambda line: line[2])
+    words = zip(*(name.split() for _, name, _ in lines), strict=False)
+    shared = sum(1 for _ in takewhile(lambda each: len({*each}) == 1, words))
+    heights: list[float] = []
+    for _, _, height in order:
+        heights.append(max(height, heights[-1] + gap if heights else top))
+    limit = bottom
+    for place in reversed(range(len(heights))):
+        heights[place] = min(heights[place], limit)
+        limit = heights[place] - gap
+    return [
+        {
+            "colour": colour,
+            "y": round(height, 2),
+            "name": name,
+            "text": _short(" ".join(name.split()[shared:]) or name),
+        }
+        for (colour, name, _), height in zip(order, heights, strict=True)
+    ]
 
 
 def strips(summaries: Sequence[Summary], names: Sequence[str]) -> list[dict[str, Any]]:
     """For each split a lane an agent, and one with what others published."""
     return [_split(name, [(place, s) for place, s in enumerate(summaries) if name in s["splits"]]) for name in names]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LABEL else text[: LABEL - 1].rstrip(" ,") + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def lane(
@@ -89,20 +144,28 @@ def ladders(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
         for name, split in summary["splits"].items():
             if split.get("ladder") and name not in rungs.setdefault(split["ladder"], []):
                 rungs[split["ladder"]].append(name)
-    return [_ladder(ladder, names, summaries) for ladder, names in rungs.items() if len(names) > 1]
+    return [
+        _ladder(ladder, names, summaries, drawn)
+        for ladder, names in rungs.items()
+        if len(names) > 1
+        for drawn in multiples([*enumerate(summaries)])
+    ]
 
 
-def _ladder(ladder: str, names: Sequence[str], summaries: Sequence[Summary]) -> dict[str, Any]:
-    step = (_RIGHT - _LEFT) / len(names)
+def _ladder(
+    ladder: str, names: Sequence[str], summaries: Sequence[Summary], drawn: Sequence[tuple[int, Summary]]
+) -> dict[str, Any]:
+    right = _LABELLED if len(summaries) > 1 else _RIGHT
+    step = (right - _LEFT) / len(names)
     at = {name: round(_LEFT + step * (place + 0.5), 2) for place, name in enumerate(names)}
     bounds = []
     for kind in ("random", "optimal"):
         rates = [(x, bound_rate(kind, name, summaries)) for name, x in at.items()]
         bounds.append({"kind": kind, "segments": _segments([(x, _height(r)) for x, r in rates if r is not None])})
     series: list[dict[str, Any]] = []
-    for place, summary in enumerate(summaries):
+    for lane_number, (place, summary) in enumerate(drawn):
         # Next to each other, so that one agent's interval does not hide another's.
-        aside = (place - (len(summaries) - 1) / 2) * min(2.5, step / 3 / len(summaries))
+        aside = (lane_number - (len(drawn) - 1) / 2) * min(2.5, step / 3 / len(drawn))
         points: list[tuple[Any, ...]] = []
         for name, x in at.items():
             solved = success(summary["splits"][name]) if name in summary["splits"] else None
@@ -111,7 +174,8 @@ def _ladder(ladder: str, names: Sequence[str], summaries: Sequence[Summary]) -> 
                 heights = [_height(solved[end]) for end in ("rate", "low", "high")]
                 points.append((round(x + aside, 2), *heights, said))
         line = _segments([(x, y) for x, y, *_ in points])
-        series.append({"colour": place % COLOURS, "points": points, "segments": line})
+        series.append({"colour": place % COLOURS, "name": summary["agent"], "points": points, "segments": line})
+    ends = [(one["colour"], one["name"], one["points"][-1][1]) for one in series if one["points"]]
     described = "; ".join(said for one in series for *_, said in one["points"])
     return {
         "name": ladder,
@@ -120,6 +184,8 @@ def _ladder(ladder: str, names: Sequence[str], summaries: Sequence[Summary]) -> 
         "rungs": [(x, name.removeprefix(ladder).strip("_") or name) for name, x in at.items()],
         "bounds": bounds,
         "series": series,
+        "right": right,
+        "labels": end_labels(ends, 7.5, _TOP, _BOTTOM) if len(summaries) > 1 else [],
     }
 
 

@@ -18,6 +18,7 @@ from ragen_agent.report.rates import lanes, rates_table, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, group_by_settings
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.update.metrics import format_metric, smooth
+from ragen_gym.bench.report.plots import COLOURS, end_labels
 
 SIZES = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
 
@@ -135,6 +136,33 @@ def test_a_line_lies_where_its_values_do() -> None:
     assert [bound["said"] for bound in panel["bounds"]] == ["random replies: 10 %", "optimal play: 100 %"]
     assert panel["lines"][0]["band"] == ""
     assert panel["readout"]["places"] == {"0": [[1, "0 %"], [2, "50 %"], [3, "100 %"]]}
+
+
+def test_a_chart_has_at_most_six_lines_each_with_its_name() -> None:
+    runs = [
+        made(f"run{k}", series([0.0, 0.1 * k, 0.1 * k], "success"), training={"learning_rate": (k + 1) * 1e-4})
+        for k in range(8)
+    ]
+    first, second = panels(group_by_settings(runs), 1.0)
+    assert [panel["name"] for panel in (first, second)] == ["success", "success-2"]
+    assert first["ticks"] == second["ticks"]
+    for panel in (first, second):
+        assert len(panel["lines"]) == 4
+        assert len({line["colour"] for line in panel["lines"]}) == 4
+        heights = [label["y"] for label in panel["labels"]]
+        assert all(later - earlier >= 58 for earlier, later in pairwise(heights))
+    assert [label["text"] for label in first["labels"]] == ["0.0004", "0.0003", "0.0002", "0.0001"]
+    assert {line["colour"] for line in [*first["lines"], *second["lines"]]} == set(range(COLOURS))
+    (alone,) = panels(group_by_settings(runs[:1]), 1.0)
+    assert alone["labels"] == []
+
+
+def test_labels_stay_in_the_chart_and_apart() -> None:
+    lines = [(k, f"agent {k} with a long name", height) for k, height in enumerate([99.0, 98.0, 99.5, 2.0])]
+    labels = end_labels(lines, 10, 0, 100)
+    assert [label["y"] for label in labels] == [2.0, 80.0, 90.0, 100.0]
+    assert [label["colour"] for label in labels] == [3, 1, 0, 2]
+    assert labels[0]["text"] == "3 with a long\N{HORIZONTAL ELLIPSIS}"
 
 
 def collapsing() -> list[dict[str, Any]]:

@@ -8,10 +8,11 @@ import json
 import os
 import pty
 import re
+import select
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 
 from ragen_gym.cli import build_parser, main
 from ragen_gym.cli.episodes import conversation, picture_episode, showcase_seed, turn_options
-from ragen_gym.cli.play import colourful, painted, single_keys
+from ragen_gym.cli.play import colourful, painted, side_by_side, single_keys
 from ragen_gym.core.levels import read_levels
 from ragen_gym.core.progress import ProgressBar
 from ragen_gym.envs.step import StepEnv
@@ -278,6 +279,69 @@ def test_keys_are_read_one_by_one_and_the_terminal_is_put_back() -> None:
             assert termios.tcgetattr(stream.fileno()) != before
         assert termios.tcgetattr(stream.fileno()) == before
     os.close(keyboard)
+
+
+def terminal_session(*words: str, typed: Sequence[tuple[str, bytes]]) -> str:
+    """All that a command writes to a terminal of 90 columns; each input is typed once the text before it was seen."""
+    keyboard, terminal = pty.openpty()
+    variables = {**os.environ, "TERM": "xterm", "COLUMNS": "90", "LINES": "40", "NO_COLOR": ""}
+    command = [sys.executable, "-m", "ragen_gym.cli", *words]
+    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=variables)
+    os.close(terminal)
+    seen = ""
+    for awaited, keys in [*typed, ("\0", b"")]:  # to the end
+        at = len(seen)
+        while awaited not in seen[at:]:
+            assert select.select([keyboard], [], [], 60)[0], f"no {awaited!r} after {seen[at:]!r}"
+            try:
+                seen += os.read(keyboard, 4096).decode()
+            except OSError:  # the command has ended
+                break
+        if keys:
+            os.write(keyboard, keys)
+    assert process.wait(60) == 0
+    os.close(keyboard)
+    return seen.replace("\r\n", "\n")
+
+
+def test_play_redraws_the_board_and_takes_arrow_keys() -> None:
+    env = StepEnv("FrozenLake", success_rate=1.0)
+    env.reset(seed=1)
+    boards = [env.text]
+    for name in ("Right", "Up"):
+        env.step(env.action_names.index(name))
+        boards.append(env.text)
+    assert len({*boards}) == 3
+    arrows = [("arrow keys", b"\x1b[C"), ("action 1 of 10", b"\x1bOA"), ("action 2 of 10", b"z"), ("'z' is not", b"q")]
+    seen = terminal_session("play", "FrozenLake", "--option", "success_rate=1", "--seed", "1", typed=arrows)
+    assert seen.startswith("\x1b[?1049h"), "a screen of its own"
+    *_, left = seen.partition("\x1b[?1049l")
+    assert left == "No level was played to its end.\n", "the first screen shows only how it ended"
+    frames = seen.split("\x1b[H\x1b[2J")[1:]
+    plain = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]| ", "", frame) for frame in frames]
+    assert [next(board for board in boards if board in frame) for frame in plain] == [*boards, boards[-1]]
+    assert all(frame.count("Play:") == 1 for frame in frames)
+
+
+def test_a_turn_shows_the_board_beside_the_reply() -> None:
+    reply = "<think>I go on.</think><answer>Right</answer>"
+    typed = [("reply> ", f"{reply}\n".encode()), ("Played: Right.", b"q\n")]
+    seen = terminal_session("play", "FrozenLake", "--turn", "--option", "success_rate=1", "--seed", "1", typed=typed)
+    rows = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.split("\x1b[H\x1b[2J")[2]).split("\n")
+    left, right = zip(*(row.split(" \N{BOX DRAWINGS LIGHT VERTICAL}") for row in rows if "\u2502" in row), strict=True)
+    env = StepEnv("FrozenLake", success_rate=1.0)
+    env.reset(seed=1)
+    env.step(env.action_names.index("Right"))
+    assert env.text in "\n".join(left).replace(" ", "")
+    assert reply in " ".join("".join(right).split()).replace("</think> <", "</think><")
+    assert "Played: Right. Reward 0." in " ".join(right)
+    assert max(map(len, rows)) <= 90
+
+
+def test_texts_beside_each_other() -> None:
+    assert side_by_side("\x1b[1mab\x1b[0m\nc", "one two three four", 23) == (
+        "\x1b[1mab\x1b[0m │ one two\nc  │ three four"
+    )
 
 
 def test_colours_stand_back_where_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
