@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SKILLS = sorted((ROOT / "skills").glob("*/SKILL.md"))
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -43,7 +44,7 @@ def run_blocks(page: Path, language: str, folder: Path, *flags: str, python: str
 
 def commands(page: Path) -> list[str]:
     """The page's commands of both programs, in their order."""
-    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    lines = [line.strip() for block in blocks(page, "sh") for line in block.splitlines()]
     return [line.partition("#")[0].strip() for line in lines if line.startswith(("ragen-gym ", "ragen-agent "))]
 
 

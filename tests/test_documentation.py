@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ragen_gym
-from tests.pages import PAGES, ROOT, blocks, commands, run_blocks, run_commands
+from tests.pages import PAGES, ROOT, SKILLS, blocks, commands, run_blocks, run_commands
 
 
 @pytest.mark.slow
@@ -34,14 +34,19 @@ def test_examples_with_a_library_run_where_it_is_installed(page: Path, library: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in [*PAGES, *SKILLS] if commands(page)], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_commands_run_in_their_order(page: Path, tmp_path: Path) -> None:
     run_commands(page, tmp_path)
 
 
 LINKED = [
     ROOT / "README.md",
+    ROOT / "AGENTS.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *SKILLS,
     *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "benchmarks").rglob("*.md"),
 ]
@@ -54,6 +59,26 @@ def test_links_and_pictures_are_there(page: Path) -> None:
     for target in targets:
         path, _, _ = target.partition("#")
         assert target.startswith("http") or (page.parent / path).exists(), target
+
+
+@pytest.mark.parametrize("page", SKILLS, ids=lambda page: page.parent.name)
+def test_a_skill_says_its_name_and_its_use(page: Path) -> None:
+    head = re.match(r"---\nname: (\S+)\ndescription: (.+)\n---\n", page.read_text(encoding="utf-8"))
+    assert head
+    assert head[1] == page.parent.name
+    assert "Use it" in head[2]
+    assert f"skills/{head[1]}/SKILL.md" in (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+
+
+def test_the_map_of_the_house_names_what_is_there() -> None:
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    named = [
+        path
+        for path in re.findall(r"`((?:ragen_gym|ragen_agent|benchmarks|tests)/[^`\s]*)`", text)
+        if "NAME" not in path
+    ]
+    assert len(named) > 10
+    assert not [path for path in named if not (ROOT / path).exists()]
 
 
 def test_the_citation_is_of_this_version() -> None:
