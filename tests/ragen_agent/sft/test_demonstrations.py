@@ -20,6 +20,7 @@ from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_set
 from ragen_agent.config.presets import GAME_DEFAULTS, read_recipe
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.run.console import Display
+from ragen_agent.run.evaluation import baseline_notices, evaluated_levels
 from ragen_agent.run.policy import Policy
 from ragen_agent.sft import demonstrations
 from ragen_agent.sft.demonstrations import (
@@ -29,6 +30,7 @@ from ragen_agent.sft.demonstrations import (
     families_of,
     faultless,
     generate_demonstrations,
+    measure_baselines,
     partial_file,
     read_conversations,
     trajectories_of,
@@ -339,3 +341,17 @@ def test_what_a_prompt_begins_is_not_sampled(think: bool) -> None:
     assert f"{opening}{decode(row.ids[row.sampled])}" == f"{row.messages[2]['content']}<|im_end|>"
     assert [turn.problem for turn in row.turn_infos] == [""]
     assert all(t.failure is None for t in agent.play(agent.processes("test", 2), group([1, 2], 1), 1.0, 0))
+
+
+def test_baselines_are_measured_once_and_few_levels_are_named() -> None:
+    config = with_settings(Config(), {"game": "Bandit", "evaluation": {"levels": 100}, "warm_start": {"epochs": 0}})
+    console, summary = Console(file=io.StringIO(), width=400), dict[str, Any]()
+    env, instances = evaluated_levels(config)
+    measure_baselines(config, env, instances, summary, Display(console))
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    (notice,) = baseline_notices(env, instances)
+    assert notice in printed
+    assert {"random", "blind", "optimal"} == set(summary)
+    measure_baselines(config, env, instances, summary, Display(console))
+    assert console.file.getvalue() == printed
