@@ -31,7 +31,7 @@ fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-all test-portable test-newest test-wheel test-openrlhf test-integrations audit-upstreams docs lint types format constraints clean
+.PHONY: help train test test-all test-portable test-newest test-wheel test-openrlhf test-integrations audit-upstreams docs docs-serve lint types format constraints clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -93,11 +93,12 @@ audit-upstreams: $(VENV)/.test.installed ## Audit the environments of other libr
 	@echo 'audit-upstreams: installing the libraries into build/audit and auditing them into benchmarks/audit.md'
 	@$(BIN)/python -m benchmarks.audit --install build/audit $(ARGS)
 
-docs: $(VENV)/.docs.installed ## Write the API reference and the settings' JSON schema into build/docs
-	@echo 'docs: writing the API reference with pdoc, and checking its links'
-	@rm -rf build/docs
-	@$(BIN)/python -W ignore renders/api_reference.py build/docs
-	@$(BIN)/ragen-agent settings --schema > build/docs/settings.schema.json
+docs: $(VENV)/.docs.installed ## Build the documentation's site into build/docs, and check its links
+	@echo 'docs: building the site with MkDocs; open build/docs/index.html'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(VENV)/.docs.installed ## Show the site, and build it anew whenever a page changes
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 lint: $(VENV)/.dev.installed ## Check style and formatting, changing nothing
 	@echo 'lint: checking style and formatting with ruff'
@@ -124,7 +125,7 @@ constraints: ## Write constraints.txt again, with the newest versions that fit t
 	@echo 'constraints: resolving every extra afresh in build/constraints (torch and transformers keep their pins)'
 	@$(FIND_PYTHON); rm -rf build/constraints && "$$python" -m venv build/constraints
 	@grep -E '^(torch|transformers)==' constraints.txt > build/constraints/kept.txt
-	@build/constraints/bin/python -m pip $(QUIET) install -c build/constraints/kept.txt -e '.[test,dev,tasks]'
+	@build/constraints/bin/python -m pip $(QUIET) install -c build/constraints/kept.txt -e '.[test,dev,tasks,docs]'
 	@{ sed -n '1,2p' constraints.txt; \
 	   build/constraints/bin/python -m pip $(QUIET) freeze --all --exclude pip --exclude-editable \
 	   | sed 's/+.*//' | LC_ALL=C sort -f; } > build/constraints/new.txt

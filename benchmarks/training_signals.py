@@ -1,0 +1,121 @@
+"""Signals of three training runs, one that learns, one that is stuck, one that collapses: a picture of the docs.
+
+    python -m benchmarks.training_signals    # some minutes; --draw uses the signals on disk
+
+The runs are those of recorded experiments, played again with the KL from the initial model and the mutual information
+of reasoning and prompt, which those records do not hold. Written are ``training_signals.json`` and, for the page
+``docs/concepts/training_signals.md``, its picture; the page's table is printed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+from rich.console import Console
+
+from benchmarks import machine, page_parser
+from benchmarks.experiments.plan import plan
+from benchmarks.experiments.plots import COLOURS
+from benchmarks.experiments.runner import run_all
+from benchmarks.experiments.spec import read
+from ragen_agent.report.runs import load_run
+from ragen_agent.update.metrics import is_share, metric_label, smooth
+from ragen_gym.core.storage import atomic_path, write_atomic
+
+__all__ = ["PICTURE", "RUNS", "draw", "main", "play", "table"]
+
+#: By the name that the page gives it: the experiment, its arm, and the seed.
+RUNS = {
+    "learning": ("echo-trap", "vanilla", 2),
+    "stuck": ("rewards", "state reward", 1),
+    "collapsing": ("echo-trap", "hot vanilla", 4),
+}
+SIGNALS = ("success", "return", "spread", "entropy", "grad_norm", "kl", "mutual_information", "invalid_rate")
+PICTURE = Path(__file__).parents[1] / "docs" / "concepts" / "training_signals.png"
+COLUMNS, DIGITS = 4, 5
+ENDS = 5  # iterations, of which the table has the mean
+
+
+def play(folder: Path, console: Console) -> dict[str, dict[str, Any]]:
+    """Play the runs in ``folder``; their signals by iteration, and the success of random and of optimal play."""
+    found = {}
+    for name, (experiment, arm, seed) in RUNS.items():
+        wanted = {"diagnostics": {"information_every": 1}}
+        planned = plan(read(experiment), folder / experiment, seed + 1, only=[arm], overrides=wanted)[-1]
+        if failures := run_all([planned], 1, console):
+            raise RuntimeError(f"{name}: {failures}")
+        run = load_run(planned.folder)
+        found[name] = {
+            "run": f"{experiment}, {arm}, seed {seed}",
+            **{line: run.summary[line]["rate"] for line in ("random", "optimal")},
+            "signals": {
+                signal: [None if row.get(signal) is None else round(row[signal], DIGITS) for row in run.metrics]
+                for signal in SIGNALS
+                if any(row.get(signal) is not None for row in run.metrics)
+            },
+        }
+    return found
+
+
+def draw(runs: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """A panel for each signal, a line for each run: the values, faint, and their moving average."""
+    rows = -(-len(SIGNALS) // COLUMNS)
+    figure = Figure(figsize=(3.1 * COLUMNS, 2.5 * rows + 0.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    for panel, signal in zip(figure.subplots(rows, COLUMNS).ravel(), SIGNALS, strict=True):
+        for colour, (name, run) in zip(COLOURS, runs.items(), strict=False):
+            points = [(i, value) for i, value in enumerate(run["signals"].get(signal, ())) if value is not None]
+            if points:
+                iterations, values = zip(*points, strict=True)
+                panel.plot(iterations, values, color=colour, alpha=0.25, linewidth=0.8)
+                panel.plot(iterations, smooth(values), color=colour, linewidth=1.8, label=name)
+        panel.set_title(metric_label(signal), fontsize=9)
+        panel.set_xlabel("iteration", fontsize=8)
+        panel.tick_params(labelsize=8)
+        panel.grid(alpha=0.25)
+        if is_share(signal):
+            panel.set_ylim(-0.02, None)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+        picture = Image.open(temporary).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        picture.save(temporary, format="png", optimize=True)
+
+
+def table(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """The means of each signal's first and last iterations, a column for each run, in Markdown."""
+    lines = [f"| first {ENDS} → last {ENDS} iterations | {' | '.join(runs)} |", "|---" * (1 + len(runs)) + "|"]
+    for signal in SIGNALS:
+        cells = []
+        for run in runs.values():
+            values = [value for value in run["signals"].get(signal, ()) if value is not None]
+            ends = [f"{fmean(part):.2f}" for part in (values[:ENDS], values[-ENDS:]) if part]
+            cells.append(" → ".join(ends) or "not measured")
+        lines.append(f"| {metric_label(signal)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Play the runs that are missing in ``runs/training_signals``, and write their signals and the picture."""
+    parser = page_parser("training_signals", __doc__)
+    parser.add_argument("--draw", action="store_true", help="draw the signals on disk; play nothing")
+    options = parser.parse_args(arguments)
+    kept = options.out / "training_signals.json"
+    if not options.draw:
+        played = {"machine": machine("torch", "numpy"), "runs": play(Path("runs/training_signals"), Console())}
+        write_atomic(kept, json.dumps(played) + "\n")
+    runs = json.loads(kept.read_text(encoding="utf-8"))["runs"]
+    draw(runs, PICTURE)
+    print(table(runs))
+
+
+if __name__ == "__main__":
+    main()
