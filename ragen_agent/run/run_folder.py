@@ -263,7 +263,10 @@ def _metrics(line: bytes) -> dict[str, Any]:
     record = {name: value for name, value in record.items() if value is not None}
     for name in _TABLES & record.keys():
         _check_numbers(record[name], name)
-    _check_numbers({name: value for name, value in record.items() if name not in _TABLES}, "figures")
+    alarm = record.get("alarm", [])
+    if not isinstance(alarm, list) or not all(isinstance(name, str) for name in alarm):
+        raise ValueError(f"alarm is {shown(alarm)}, not a list of signs")
+    _check_numbers({name: value for name, value in record.items() if name not in {*_TABLES, "alarm"}}, "figures")
     return record
 
 
