@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from benchmarks.experiments.alarm_evaluation import OUTCOMES, SignScore, collapse_start, outcome, score_signs
@@ -57,7 +58,7 @@ def write_page(
     runs = complete_runs(planned, out)
     write_records(planned, runs, experiment.curves, out)
     findings = [compare(runs, comparison) for comparison in experiment.comparisons]
-    pictures: list[str] = []
+    computed, pictures = resolve_name(experiment.computed)(out) if experiment.computed else ([], [])
     if runs:
         if experiment.curves:
             draw_curves(experiment, runs, out / "curves.png")
@@ -69,7 +70,8 @@ def write_page(
     for left in out.glob("*.png"):  # of a measure that the table no longer asks for
         if left.name not in pictures:
             left.unlink()
-    text = _page(experiment, runs, findings, failures, len(planned), pictures, note=QUICK if quick else "")
+    measured = [name for name in pictures if f"]({name})" not in "".join(computed)]
+    text = _page(experiment, runs, findings, failures, len(planned), measured, computed, note=QUICK if quick else "")
     write_atomic(out / f"{experiment.name}.md", text)
     undecided = {arm for f in findings if not is_decided(f) for arm in (f.comparison.first, f.comparison.second)}
     return {
@@ -98,9 +100,13 @@ def _page(
     failures: Mapping[str, str],
     wanted: int,
     pictures: Sequence[str],
+    computed: Sequence[str],
     note: str,
 ) -> str:
-    """The page in Markdown, of the complete runs out of the ``wanted``; ``pictures`` are files next to the page."""
+    """The page in Markdown, of the complete runs out of the ``wanted``.
+
+    ``pictures`` are files next to the page, ``computed`` the lines of ``Experiment.computed``.
+    """
     there = sum(len(seeds) for seeds in runs.values())
     whole = f"{there} of {wanted} runs are complete: the conclusions may change."
     if there == wanted:
@@ -111,7 +117,7 @@ def _page(
     lines = [f"# {experiment.title}", ""]
     if note:
         lines += [f"> {note}", ""]
-    lines += [f"**Question.** {experiment.question}", "", "## What was decided", ""]
+    lines += [f"**Question.** {experiment.question}", "", *computed, "## What was decided", ""]
     sentences = conclusion(findings) if experiment.sweep is None else count_claims(findings)
     lines += [f"- {sentence}" for sentence in sentences] or ["- Nothing was compared."]
     lines += [f"- {whole}", ""]

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb, prod
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,19 @@ import torch
 from ragen_agent import algo
 from ragen_agent.config.algorithms import FILTER_RULES
 
-__all__ = ["CRITIC", "ESTIMATORS", "GROUPS", "KEEP", "WORLDS", "Choice", "bandit", "bernoulli", "drift", "gradients"]
+__all__ = [
+    "CRITIC",
+    "ESTIMATORS",
+    "GROUPS",
+    "KEEP",
+    "WORLDS",
+    "Choice",
+    "bandit",
+    "bernoulli",
+    "drift",
+    "gradients",
+    "worth",
+]
 
 GROUPS, KEEP = 8, 0.5
 """Groups of a batch, and the share that the filter keeps, as in the table ``risk``."""
@@ -88,32 +101,58 @@ def drift(
 
 def gradients(choice: Choice, q: float, size: int, estimator: str) -> tuple[Numbers, Numbers, Numbers]:
     """Each outcome of a group: probability, mean of A_i d log pi_i / d theta, return std; arguments as in ``drift``."""
-    categories = [(0.0, value, (1 - q) * chance) for value, chance in choice.safe]
-    categories += [(1.0, value, q * chance) for value, chance in choice.risky]
-    counts = np.array(list(_compositions(size, len(categories))))
-    log_chances = np.log([max(chance, 1e-300) for _, _, chance in categories])
-    chances = _arrangements(size, len(categories)) * np.exp(counts @ log_chances)
-    members = np.array([np.repeat(np.arange(len(categories)), row) for row in counts])
-    risky, returns = (np.array([row[column] for row in categories])[members] for column in (0, 1))
-    earned = torch.tensor(returns)
+    outcomes = _outcomes(*(tuple(value for value, _ in way) for way in (choice.safe, choice.risky)), size)
+    ways = [(1 - q) * chance for _, chance in choice.safe] + [q * chance for _, chance in choice.risky]
+    chances = _arrangements(size, len(ways)) * np.prod(np.array(ways) ** outcomes.counts, axis=1)
     if estimator == CRITIC:
         safe_mean, risky_mean = choice.means
-        advantages = _critic(earned, q * risky_mean + (1 - q) * safe_mean)
+        advantages = _critic(outcomes.returns, q * risky_mean + (1 - q) * safe_mean)
     else:
-        advantages = algo.normalised(earned, ESTIMATORS[estimator])
-    gradient = (advantages.numpy() * (risky - q)).mean(axis=1)
-    return chances, gradient, algo.group_std(earned).numpy()
+        advantages = algo.normalised(outcomes.returns, ESTIMATORS[estimator])
+    gradient = (advantages.numpy() * (outcomes.risky - q)).mean(axis=1)
+    return chances, gradient, outcomes.std
+
+
+def worth(choice: Choice, q: float, size: int, estimator: str) -> dict[float, float]:
+    """h(r): the mean advantage of an episode with return r, over the others of its group; arguments as in ``drift``."""
+    outcomes = _outcomes(*(tuple(value for value, _ in way) for way in (choice.safe, choice.risky)), size)
+    chances, _, _ = gradients(choice, q, size, estimator)
+    advantages = algo.normalised(outcomes.returns, ESTIMATORS[estimator]).numpy()
+    found = {}
+    for value in sorted({value for way in (choice.safe, choice.risky) for value, _ in way}):
+        having = outcomes.returns.numpy() == value
+        found[value] = float(chances @ (advantages * having).sum(axis=1) / (chances @ having.sum(axis=1)))
+    return found
+
+
+class _Outcomes(NamedTuple):
+    """The different outcomes of a group, one a row."""
+
+    counts: npt.NDArray[np.int64]  # (rows, ways and returns): episodes of each
+    risky: Numbers  # (rows, group size): 1 for the risky way
+    returns: torch.Tensor  # float64 (rows, group size)
+    std: Numbers  # (rows,)
+
+
+@lru_cache
+def _outcomes(safe: tuple[float, ...], risky: tuple[float, ...], size: int) -> _Outcomes:
+    kinds = np.array([(0.0, value) for value in safe] + [(1.0, value) for value in risky])
+    counts = np.array(list(_compositions(size, len(kinds))))
+    members = kinds[np.array([np.repeat(np.arange(len(kinds)), row) for row in counts])]
+    returns = torch.tensor(members[:, :, 1])
+    return _Outcomes(counts, members[:, :, 0], returns, algo.group_std(returns).numpy())
 
 
 def _critic(returns: torch.Tensor, value: float) -> torch.Tensor:
     """Advantages of episodes of one token by a critic that knows their value."""
-    rows = returns.reshape(-1, 1)
+    different, places = returns.unique(return_inverse=True)
+    rows = different.reshape(-1, 1)
     ends, rewards = [[0]] * len(rows), rows.tolist()
     values, mask = torch.full_like(rows, value), torch.ones_like(rows, dtype=torch.bool)
     advantages, _ = algo.critic_advantages(
         ends, rewards, values, torch.zeros_like(rows), mask, "trajectory", gamma=1.0, gamma_turn=1.0, lam=1.0
     )
-    return advantages.reshape(returns.shape)
+    return advantages[:, 0][places]
 
 
 def _kept(chances: Numbers, std: Numbers, groups: int) -> Numbers:
@@ -126,14 +165,14 @@ def _kept(chances: Numbers, std: Numbers, groups: int) -> Numbers:
     most = FILTER_RULES["top"].planned_groups(groups, KEEP)
     weights = np.zeros_like(chances)
     rounded = np.round(std, 9)
+    others = np.array(list(_compositions(groups - 1, 4)))
+    higher, equal, lower = others[:, 0], others[:, 1], others[:, 2]
+    in_batch = np.clip((most - higher) / (equal + 1), 0, 1) / np.minimum(most, 1 + higher + equal + lower)
     for level in np.unique(rounded[rounded > 0]):
         shares = [chances[rounded > level].sum(), chances[rounded == level].sum()]
         shares += [chances[(rounded < level) & (rounded > 0)].sum(), chances[rounded == 0].sum()]
-        others = np.array(list(_compositions(groups - 1, 4)))
         probability = _arrangements(groups - 1, 4) * np.prod(np.array(shares) ** others, axis=1)
-        higher, equal, lower = others[:, 0], others[:, 1], others[:, 2]
-        kept = np.clip((most - higher) / (equal + 1), 0, 1) / np.minimum(most, 1 + higher + equal + lower)
-        weights[rounded == level] = groups * float((probability * kept).sum())
+        weights[rounded == level] = groups * float((probability * in_batch).sum())
     return weights
 
 

@@ -9,7 +9,7 @@ the same fixed levels, and on the same in every arm; the k-th last of every run 
 
 title, question, claim, source, evidence, limits    text, for the page
 curves, columns                                     figures by iteration (``METRICS``); measures of a run (``MEASURES``)
-looks, evaluations                                  see ``Experiment``
+looks, evaluations, computed                        see ``Experiment``
 margin                                              of all comparisons, in points; see ``Comparison``
 [settings]                                          over the game's defaults, or a recipe's, for all arms
 [[arms]] name, about, settings, ...                 over those; see ``Arm``
@@ -247,6 +247,8 @@ class Experiment:
     #: How many policies are evaluated: those after each of the last iterations.
     evaluations: int = Field(default=1, ge=1, le=MOST_EVALUATIONS)
     sweep: Sweep | None = None  #: what the arms are a grid of
+    #: module:name of f(folder) -> (lines, names of pictures): a computed part of the page, before its measurements
+    computed: str = ""
 
     def without_misleading(self, runs: Mapping[str, Mapping[int, RecordedRun]]) -> list[RecordedRun]:
         """The runs, by arm and seed, whose fall would be a collapse; see ``Arm.misleading``."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.experiments.plan import plan
 from benchmarks.experiments.risk import (
     ESTIMATORS,
     GROUPS,
@@ -19,7 +21,10 @@ from benchmarks.experiments.risk import (
     drift,
     gradients,
 )
+from benchmarks.experiments.risk_page import break_even, direction, lakes, section
+from benchmarks.experiments.spec import read
 from ragen_agent import algo
+from ragen_gym.games.registry import find
 
 
 @pytest.mark.parametrize("q", [0.1, 0.5, 0.8])
@@ -95,3 +100,55 @@ def test_an_independent_simulation_agrees() -> None:
     sixteen = [drift(WORLDS["better"], q, 16, "GRPO") for q in shares]
     assert [value > 0 for value in sixteen] == [False, False, True, True, True]
     assert drift(WORLDS["worse"], 0.5, 8, "Dr. GRPO", filtered=True) > 0 > drift(WORLDS["worse"], 0.5, 8, "Dr. GRPO")
+
+
+def test_directions_by_name() -> None:
+    """Dr. GRPO has none where the arms pay the same; GRPO in groups of 8 points to the safe arm throughout."""
+    assert direction(WORLDS["better"], 8, "GRPO", False) == [(0.05, "safe")]
+    assert direction(WORLDS["better"], 8, "Dr. GRPO", False) == [(0.05, "risky")]
+    assert direction(WORLDS["equal"], 8, "RLOO", False) == [(0.05, "none")]
+    assert [way for _, way in direction(WORLDS["worse"], 8, "Dr. GRPO", True)] == ["safe", "risky"]
+
+
+def test_in_pairs_grpo_moves_to_the_risky_arm_where_it_wins_more_often_than_not() -> None:
+    assert break_even(2) in (0.5, 0.51)  # at a half the two are alike but for epsilon
+    assert 0.15 < break_even(16) < break_even(8) < 0.5
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_returns_of_0_and_1_never_mislead(name: str, filtered: bool) -> None:
+    for safe, risky in [(0.9, 0.2), (0.2, 0.9), (0.05, 0.1), (1.0, 0.99), (0.0, 0.01)]:
+        for q in (0.05, 0.5, 0.95):
+            assert drift(bernoulli(safe, risky), q, 5, name, filtered=filtered) * (risky - safe) > 0
+    assert drift(bernoulli(0.4, 0.4), 0.3, 5, name, filtered=filtered) == pytest.approx(0, abs=1e-12)
+
+
+def test_lakes_are_pairs_of_different_chances() -> None:
+    pairs = [*lakes()]
+    assert len(pairs) > 100
+    assert all(0 <= a <= 1 and 0 <= b <= 1 and a != b for a, b in pairs)
+
+
+@pytest.mark.slow
+def test_the_computed_part_of_the_page(tmp_path: Path) -> None:
+    lines, pictures = section(tmp_path)
+    text = " ".join(lines)
+    assert "GRPO points to the safe arm at all 19 values of q from 0.05 to 0.95." in text
+    assert "100 % (better), 0 % (worse), 0 % (equal)" in text
+    assert "with these GRPO has 0 wrong signs" in text
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+
+
+def test_the_trained_worlds_are_the_computed_ones(tmp_path: Path) -> None:
+    """Their arms pay as the sums assume, but for the world "equal", where success must count one arm."""
+    for run in plan(read("risk"), tmp_path, 1):
+        world, training = run.arm.name.partition(",")[0], run.config.training
+        game = find(run.config.game).game_class(**run.config.env_options)
+        low, high, chance, pulls, _ = game.params
+        slack = 0.0011 if world == "equal" else 1e-12
+        assert (low, high, pulls) == (0.15, 1.0, 1)
+        assert bandit(chance).means[1] == pytest.approx(WORLDS[world].means[1], abs=slack)
+        assert (training.groups, training.keep) == (GROUPS, KEEP)
+        assert training.groups * training.group_size <= training.minibatch, "one step an iteration"
+        assert (training.kl_estimate, training.entropy_bonus) == ("none", 0.0)
