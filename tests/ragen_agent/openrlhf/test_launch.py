@@ -23,7 +23,6 @@ from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.run import run_folder
 from ragen_agent.run.console import Display
 from ragen_agent.run.early_stopping import History
-from ragen_agent.run.evaluation import baseline_notices, evaluated_levels
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines
 
@@ -176,16 +175,6 @@ def test_signs_of_collapse_are_shown_as_they_are_recorded(tmp_path: Path) -> Non
     assert console.file.getvalue().count("Echo Trap alarm after iteration 4: invalid rise (1 against 0)") == 1
     assert console.file.getvalue().count("Echo Trap alarm") == 1
     assert len(history.records) == 5
-
-
-def test_few_levels_are_named_as_by_the_local_trainer(tmp_path: Path) -> None:
-    config = with_settings(Config(), {"game": "Bandit", "evaluation": {"levels": 100}, "warm_start": {"epochs": 0}})
-    folder, console = RunFolder.create(tmp_path / "run", config), Console(file=StringIO(), width=400)
-    launch._measure_baselines(config, folder, Display(console))
-    assert isinstance(console.file, StringIO)
-    (notice,) = baseline_notices(*evaluated_levels(config))
-    assert notice in console.file.getvalue()
-    assert {"random", "optimal"} == set(folder.read_summary())
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "preprocessor_config.json"])

@@ -20,6 +20,7 @@ from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_set
 from ragen_agent.config.presets import GAME_DEFAULTS, read_recipe
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.run.console import Display
+from ragen_agent.run.evaluation import baseline_notices, evaluated_levels
 from ragen_agent.run.policy import Policy
 from ragen_agent.sft import demonstrations
 from ragen_agent.sft.demonstrations import (
@@ -339,3 +340,16 @@ def test_what_a_prompt_begins_is_not_sampled(think: bool) -> None:
     assert f"{opening}{decode(row.ids[row.sampled])}" == f"{row.messages[2]['content']}<|im_end|>"
     assert [turn.problem for turn in row.turn_infos] == [""]
     assert all(t.failure is None for t in agent.play(agent.processes("test", 2), group([1, 2], 1), 1.0, 0))
+
+
+def test_baselines_are_measured_once_and_few_levels_are_named() -> None:
+    config = with_settings(Config(), {"game": "Bandit", "evaluation": {"levels": 100}, "warm_start": {"epochs": 0}})
+    summary: dict[str, Any] = {}
+    for notices in (1, 0):
+        out = io.StringIO()
+        display = Display(Console(file=out, width=400))
+        demonstrations.measure_baselines(config, *evaluated_levels(config), summary, display)
+        (notice,) = baseline_notices(*evaluated_levels(config))
+        assert out.getvalue().count(notice) == notices
+        assert {"random", "optimal"} <= set(summary)
+        assert "demonstrator" not in summary
