@@ -34,6 +34,7 @@ from ragen_agent.run.evaluation import (
     rate_of_played,
     validation_settings,
 )
+from ragen_agent.run.model_card import write_model_card
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import IMITATION, RunFolder, resumable
 from ragen_agent.run.tracking import check_installed, track
@@ -209,6 +210,8 @@ class TrainingRun:
             imitate(self.config, policy, rows, "clean warm start", self.display, epochs=warm.epochs, run=self.folder)
             self.measure("clean_warm_start", policy)
             self.folder.drop_state(IMITATION)
+        self.write_summary()
+        write_model_card(self.config, self.summary, self.folder)
         self.display.rates(self.config, self.summary)
 
     def keep(self) -> None:
@@ -226,6 +229,7 @@ class TrainingRun:
         metrics = read_json_lines(self.folder.metrics)
         plot_curve(metrics, self.summary, self.folder.path / "curve.png", self.config)
         self.write_summary()
+        write_model_card(self.config, self.summary, self.folder)
         self.display.report(self.config, self.summary, self.folder)
         if line := cost_line(metrics):
             self.display.say(line)

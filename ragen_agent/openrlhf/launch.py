@@ -46,6 +46,7 @@ from ragen_agent.preflight.plan import devices_needed, gpus_of_models
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.early_stopping import History
 from ragen_agent.run.evaluation import evaluated_levels
+from ragen_agent.run.model_card import write_model_card
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder, resumable
 from ragen_agent.run.tracking import Tracker, track
@@ -181,6 +182,7 @@ def train_distributed(
         for name in ("before", "after"):
             display.rate(name, summary.get(name))
         plot_curve(read_json_lines(folder.metrics), summary, folder.path / "curve.png", config)
+        write_model_card(config, summary, folder)
         display.report(config, summary, folder)
         return summary
 

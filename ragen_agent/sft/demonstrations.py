@@ -52,6 +52,7 @@ __all__ = [
     "families_of",
     "faultless",
     "generate_demonstrations",
+    "measure_baselines",
     "partial_file",
     "read_conversations",
     "scripted_reply",

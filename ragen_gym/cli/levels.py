@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar, wrapped
+from ragen_gym.cli.dataset_card import dataset_card
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
 from ragen_gym.core.levels import Level, text_of_levels
 from ragen_gym.core.progress import track
@@ -57,7 +59,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     export.add_argument("-n", type=int, default=100, metavar="N", help="how many (default: 100)")
     add_seed(export, "the levels")
     export.add_argument("--out", required=True, metavar="FILE", help="a file that ends in .txt or .jsonl")
-    export.add_argument("--force", action="store_true", help="replace the file if there is one")
+    export.add_argument("--card", metavar="FILE", help="also write a dataset card, such as README.md")
+    export.add_argument("--force", action="store_true", help="replace the files if they are there")
     about = "Optimal success, return and plan of the boards of a file."
     solve = add_command(commands, "solve", "solve the boards of a file", _solve, _SOLVE_EXAMPLES, about)
     add_environment_options(solve, rules_only=True)
@@ -174,16 +177,33 @@ def _plan(env: StepEnv, solution: Solution, left: int) -> tuple[str, ...]:
 def _export(arguments: argparse.Namespace) -> int:
     spec, chosen = chosen_environment(arguments)
     out = Path(arguments.out)
-    check_free(out, arguments.force)
+    for path in filter(None, (arguments.out, arguments.card)):
+        check_free(Path(path), arguments.force)
     env = StepEnv(spec.name, **chosen)
     file_bytes(out.suffix, [])  # a form that cannot be written is an error before the work
     levels = distinct_levels(env, arguments.n, arguments.seed)
     solving = track(levels, len(levels), "levels solved", prefix="ragen-gym: ")
-    data = file_bytes(out.suffix, [record_of(env, level, None) for level in solving])
+    records = [record_of(env, level, None) for level in solving]
+    card = ""
+    if arguments.card:
+        card = dataset_card(env, levels, records, out.name, arguments.seed, _command(arguments, out))
     check_free(out, arguments.force)
-    write_atomic(out, data)
+    write_atomic(out, file_bytes(out.suffix, records))
+    if arguments.card:
+        write_atomic(arguments.card, card)
     print(f"{out}: {len(levels)} distinct levels of {spec.id}, split {env.split or 'any'}")
     return 0
+
+
+def _command(arguments: argparse.Namespace, out: Path) -> str:
+    """The command that writes the same levels, with names of files alone."""
+    words = ["ragen-gym", "levels", "export", arguments.id]
+    words += [word for option in arguments.options for word in ("--option", option)]
+    file = Path(arguments.levels).name if arguments.levels else None
+    for flag, value in (("--preset", arguments.preset), ("--split", arguments.split), ("--levels", file)):
+        words += [flag, value] if value else []
+    words += ["--skip-invalid"] if arguments.skip_invalid else []
+    return shlex.join([*words, "-n", str(arguments.n), "--seed", str(arguments.seed), "--out", out.name])
 
 
 def _solve(arguments: argparse.Namespace) -> int:

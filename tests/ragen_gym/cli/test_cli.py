@@ -413,6 +413,37 @@ def test_exported_levels_are_distinct_and_of_their_split_in_every_form(
     assert "Success in 10 episodes" in out
 
 
+def test_a_dataset_card_holds_the_rates_of_the_exported_levels(run: Run, tmp_path: Path) -> None:
+    file, card = tmp_path / "lakes.jsonl", tmp_path / "README.md"
+    words = ["levels", "export", "FrozenLake", "--option", "size=5", "--split", "test", "-n", 30, "--seed", 7]
+    card.write_text("mine", encoding="utf-8")
+    code, _, errors = run(*words, "--out", file, "--card", card)
+    assert (code, card.read_text(encoding="utf-8"), file.exists()) == (2, "mine", False), errors
+    assert run(*words, "--out", file, "--card", card, "--force")[0] == 0
+    text = card.read_text(encoding="utf-8")
+    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    optimal = 100 * sum(record["optimal_success"] for record in records) / 30
+    assert f"| optimal play | {optimal:.1f} | exact | 30 |" in text
+    share = re.search(r"\| random moves \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| 30 \|", text)
+    assert share
+    low, high = float(share[2]), float(share[3])
+    assert low <= float(share[1]) <= high
+    assert low < optimal
+    assert all(f"`{name}`" in text for name in records[0])
+    assert text.startswith("---\nlicense: mit\n")
+    command = re.search(r"`ragen-gym (levels export .*)`", text)
+    assert command
+    again = [tmp_path / "again" / word if word == "lakes.jsonl" else word for word in command[1].split()]
+    (tmp_path / "again").mkdir()
+    assert run(*again)[0] == 0
+    assert (tmp_path / "again" / "lakes.jsonl").read_bytes() == file.read_bytes()
+    boards = tmp_path / "boards.txt"
+    assert run(*words, "--out", boards)[0] == 0
+    words = ["levels", "export", "FrozenLake", "--levels", boards, "-n", 5, "--out", file, "--card", card, "--force"]
+    assert run(*words)[0] == 0
+    assert "license: mit" not in card.read_text(encoding="utf-8"), "levels of a file are not ours"
+
+
 def test_an_export_that_finds_no_room_or_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     program = """
 import os, resource, signal, sys
