@@ -1,0 +1,132 @@
+"""The programs of ``examples/``, each run with small arguments."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ragen_agent.config import Training
+from ragen_agent.local.policy_update import Learner
+from ragen_agent.local.policy_update import update as trainer_update
+from ragen_agent.update.iteration import Iteration
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+
+
+def load(name: str) -> ModuleType:
+    """An example as a module; its main part does not run."""
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclasses look up their annotations
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(name: str, *arguments: str, cwd: Path) -> str:
+    """The output of an example, run in ``cwd``; its warnings are its own."""
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def gradients(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None])
+
+
+def test_the_first_update_from_scratch_has_the_gradients_of_the_trainer() -> None:
+    example = load("starpo_from_scratch")
+    settings = example.Settings(groups=6, group_size=4)
+    policy = example.Policy(settings.seed)
+    played = example.rollouts(policy, policy.processes("train", 24), 0, settings)
+    # Random weights earn the same everywhere, so the rewards of the turns are drawn.
+    rng = np.random.default_rng(0)
+    played = [replace(t, turn_rewards=tuple(rng.integers(2, size=len(t.turn_rewards)).tolist())) for t in played]
+
+    def optimiser() -> torch.optim.Optimizer:
+        return torch.optim.SGD(policy.model.parameters(), lr=0.0)
+
+    example.update(policy, optimiser(), played, 0, settings)
+    found = gradients(policy.model)
+
+    shared = ("groups", "group_size", "keep", "minibatch", "clip_low", "clip_high", "entropy_bonus")
+    training = Training(**{name: getattr(settings, name) for name in (*shared, "max_grad_norm", "temperature")})
+    iteration = Iteration.score_and_filter(0, played, ["FrozenLake"] * settings.groups, training, seed=0)
+    learner = Learner(policy.model, optimiser(), policy.engine.bias)
+    learner.observe(iteration)
+    rows = [iteration.learned[row] for row in iteration.rows]
+    assert len(rows) == 12
+    advantages = iteration.groups.advantages.flatten()[iteration.rows]
+    trainer_update(learner, rows, advantages, training, seed=0)
+    expected = gradients(policy.model)
+
+    assert float(expected.norm()) > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_defaults_from_scratch_are_those_of_the_trainer_on_this_game() -> None:
+    from ragen_agent.config.presets import default_settings
+
+    settings = load("starpo_from_scratch").Settings()
+    usual = Training(**default_settings("FrozenLake")["training"])
+    names = ("groups", "group_size", "keep", "minibatch", "learning_rate", "clip_low", "entropy_bonus", "temperature")
+    for name in names:
+        assert getattr(settings, name) == getattr(usual, name), name
+    assert settings.clip_high == usual.upper_clip
+
+
+def test_starpo_from_scratch_runs(tmp_path: Path) -> None:
+    printed = run("starpo_from_scratch", "--demonstrations", "64", "--iterations", "1", "--levels", "8", cwd=tmp_path)
+    assert "iteration   1" in printed
+    assert {"random", "optimal", "imitation", "StarPO-S"} <= set(re.findall(r"^ +(\S+) ", printed, re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_is_short(path: Path) -> None:
+    most = 300 if path.stem == "starpo_from_scratch" else 120
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= most
+
+
+def test_play_prints_both_grains(tmp_path: Path) -> None:
+    printed = run("play", "--episodes", "5", cwd=tmp_path)
+    assert printed.count("solved\n") == 2
+    assert "[assistant]\n<think>The oracle knows the way.</think><answer>" in printed
+
+
+def test_sb3_ppo_trains_and_films(tmp_path: Path) -> None:
+    pytest.importorskip("sb3_contrib")
+    printed = run("sb3_ppo", "--steps", "2048", "--episodes", "8", cwd=tmp_path)
+    assert re.search(r"success on 8 test levels: [\d.]+% before, [\d.]+% after training", printed)
+    assert (tmp_path / "sokoban.zip").stat().st_size > 0
+    assert (tmp_path / "videos" / "rl-video-episode-0.mp4").stat().st_size > 0
+
+
+def test_cleanrl_style_learns(tmp_path: Path) -> None:
+    printed = run("cleanrl_style", "--updates", "40", "--episodes", "256", cwd=tmp_path)
+    rates = [float(rate) for rate in re.findall(r"solved ([\d.]+)%", printed)]
+    assert len(rates) == 4
+    assert rates[-1] > rates[0] + 10
+
+
+def test_own_game_passes_its_checks(tmp_path: Path) -> None:
+    printed = run("own_game", cwd=tmp_path)
+    assert printed.endswith("...\n...\n...\nreward 1.0\n")
+
+
+def test_own_task_passes_its_checks(tmp_path: Path) -> None:
+    printed = run("own_task", cwd=tmp_path)
+    assert "optimal replies 100% of 100 test problems" in printed
