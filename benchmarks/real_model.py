@@ -39,8 +39,8 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tokens.rollout import sample
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.storage import write_atomic
+from ragen_gym.core.threads import bfloat16_units
 
 __all__ = ["BANDIT", "PARTS", "main"]
 

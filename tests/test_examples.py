@@ -10,7 +10,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest

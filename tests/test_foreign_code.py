@@ -111,7 +111,7 @@ def test_each_helper_that_the_commands_start(dirty: Path) -> None:
     from ragen_agent.preflight.doctor import imported
     from ragen_gym.audit.sandbox import AuditSettings, audit
     from ragen_gym.cli import main
-    from ragen_gym.testing.processes import run_in_another_process
+    from ragen_gym.core.child_python import run_in_another_process
 
     assert imported("import gymnasium; print(gymnasium.__version__)")
     with pytest.raises(ValueError, match="pip could not bring the package"):

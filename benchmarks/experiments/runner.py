@@ -30,7 +30,7 @@ from ragen_agent.config import Config, read_toml, to_toml, with_settings
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.run.console import Display
 from ragen_agent.run.run_folder import RunFolder
-from ragen_gym.core.progress import ProgressBar
+from ragen_gym.core.console import ProgressBar
 from ragen_gym.core.seen import SEEN_FILE
 from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import atomic_folder, read_json_lines

@@ -33,11 +33,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, refuse_pictures
-from ragen_gym.core.cpu import bfloat16_units
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.load_errors import check_no_kernels, load_problem
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
+from ragen_gym.core.threads import bfloat16_units
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.messages import IMAGE, map_images, plain_text
 from ragen_gym.envs.reply import open_thinking, whole_reply

@@ -78,8 +78,7 @@ def add(commands: Any) -> None:
 def _report(options: argparse.Namespace) -> int:
     from ragen_agent.report.rates import sentences
     from ragen_agent.report.runs import differing_settings, group_by_settings, load_runs
-    from ragen_gym.core.console import rich_console
-    from ragen_gym.core.progress import ProgressBar
+    from ragen_gym.core.console import ProgressBar, rich_console
     from ragen_gym.core.storage import check_free, write_atomic
 
     instead = "--json" if options.json else "--tensorboard" if options.tensorboard else ""

@@ -18,8 +18,8 @@ from ragen_agent.config.algorithms import (
     POLICY_LOSSES,
     TOKEN_PARTS,
 )
+from ragen_agent.config.config_checks import check_training
 from ragen_agent.config.table import Table
-from ragen_agent.config.training_checks import check_training
 from ragen_gym.core.settings import setting
 
 __all__ = ["Training"]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ragen_gym.core.cpu import bfloat16_units
+from ragen_gym.core.threads import bfloat16_units
 
 __all__ = ["PrepackedLinears", "move"]
 

@@ -1,4 +1,4 @@
-"""Resources of a run: threads, memory, a GPU; the CPU's features are in ``ragen_gym.core.cpu``."""
+"""Resources of a run: threads, memory, a GPU; the CPU's features are in ``ragen_gym.core.threads``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
-from ragen_gym.core.cpu import free_cores
+from ragen_gym.core.threads import free_cores
 
 __all__ = ["cpu_threads", "gpu_use", "peak_memory_gib", "place_of", "release_freed_memory"]
 

@@ -43,8 +43,8 @@ from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
 from ragen_agent.openrlhf.supported import check_supported
 from ragen_agent.preflight.memory import CPU_CACHE, available_memory, check_cpu_model, estimate
 from ragen_agent.preflight.plan import devices_needed, gpus_of_models
+from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
-from ragen_agent.run.early_stopping import History
 from ragen_agent.run.evaluation import evaluated_levels
 from ragen_agent.run.model_card import write_model_card
 from ragen_agent.run.policy import Policy

@@ -29,7 +29,7 @@ from ragen_agent.inference import torchvision_ops
 from ragen_agent.preflight.memory import GIB, available_memory, check_cpu_model, estimate
 from ragen_agent.preflight.plan import devices_needed
 from ragen_gym.core.child_python import child_python
-from ragen_gym.core.cpu import bfloat16_units, free_cores
+from ragen_gym.core.threads import bfloat16_units, free_cores
 from ragen_gym.games.registry import TABLE
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import all_settings
 from ragen_agent.update.metrics import METRICS
-from ragen_gym.core.console import rich_console
-from ragen_gym.core.progress import SECONDS_A_LINE, ProgressBar
+from ragen_gym.core.console import SECONDS_A_LINE, ProgressBar, rich_console
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import atomic_path, read_json_lines
 from ragen_gym.envs.messages import plain_text

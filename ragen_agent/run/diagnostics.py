@@ -20,7 +20,7 @@ from torch import Tensor
 from ragen_agent.config import Config, Diagnostics
 from ragen_agent.config.algorithms import GROUPINGS
 from ragen_agent.inference.vision import ImageTable
-from ragen_agent.run.early_stopping import History
+from ragen_agent.run.alarm import History
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.metrics import reasoning_spans

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from ragen_agent.config import Config
 from ragen_agent.run.ahead import PlayAhead
+from ragen_agent.run.alarm import History
 from ragen_agent.run.diagnostics import MeasuredPolicy, Monitor
-from ragen_agent.run.early_stopping import History
 from ragen_agent.run.evaluation import without_failed
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import SeedStream, derive_seed

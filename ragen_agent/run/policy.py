@@ -29,7 +29,7 @@ from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.rollout import Instance, play
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_gym.core.cpu import bfloat16_units
+from ragen_gym.core.threads import bfloat16_units
 
 __all__ = ["Policy", "device_and_dtype"]
 

@@ -31,9 +31,11 @@ from numpy.typing import NDArray
 
 from ragen_agent.inference import ImageSpan
 from ragen_agent.tokens.chat_template import Content, Render, TemplateText, open_template
-from ragen_agent.tokens.message_encoding import MessageEncoder, decode, encode
-from ragen_agent.tokens.template_tokens import (
+from ragen_agent.tokens.message_encoding import (
+    MessageEncoder,
     control_tokens,
+    decode,
+    encode,
     end_of_reply,
     generation_ends,
     picture_text,

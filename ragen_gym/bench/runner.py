@@ -27,8 +27,8 @@ from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_repli
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder, code_versions
 from ragen_gym.bench.suites import Split, Suite
+from ragen_gym.core.console import ProgressBar
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure, describe_error, shown_safely
-from ragen_gym.core.progress import ProgressBar
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import locked_folder
 from ragen_gym.core.text import without_controls

@@ -12,8 +12,7 @@ from contextvars import ContextVar
 from typing import Any, TextIO
 
 from ragen_gym.core.command_line import wrap
-from ragen_gym.core.console import json_text
-from ragen_gym.core.progress import ProgressBar
+from ragen_gym.core.console import ProgressBar, json_text
 from ragen_gym.core.validation import joined, json_or_text
 
 __all__ = [

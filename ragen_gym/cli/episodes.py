@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ragen_gym.core.console import track
 from ragen_gym.core.levels import fnv
-from ragen_gym.core.progress import track
 from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.policies import (
     PlayedEpisode,

@@ -15,8 +15,8 @@ from typing import Any, cast
 from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar, wrapped
 from ragen_gym.cli.dataset_card import dataset_card
 from ragen_gym.cli.env_options import add_environment_options, chosen_environment, environment_flags
+from ragen_gym.core.console import track
 from ragen_gym.core.levels import Level, text_of_levels
-from ragen_gym.core.progress import track
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.envs.policies import action_budget

@@ -1,17 +1,20 @@
-"""Terminal output without the control characters of foreign texts, which a terminal would obey."""
+"""Terminal output without the control characters of foreign texts, and the progress bar on stderr."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import Any, TextIO, cast
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TextIO, TypeVar, cast
 
 from ragen_gym.core.text import without_controls
 
-__all__ = ["json_text", "plain_output", "raw_stdout", "rich_console"]
+__all__ = ["SECONDS_A_LINE", "ProgressBar", "json_text", "plain_output", "raw_stdout", "rich_console", "track"]
 
 #: All but tabs and newlines: C0, C1, line separators, and marks that change the writing direction.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -80,3 +83,111 @@ def plain_output() -> Iterator[None]:
     out, errors = _PlainText(sys.stdout, bars=False), _PlainText(sys.stderr, bars=True)
     with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, errors)):
         yield
+
+
+T = TypeVar("T")
+
+_SECONDS_A_FRAME = 0.1
+#: Seconds between two lines without a terminal.
+SECONDS_A_LINE = 15.0
+
+
+class ProgressBar:
+    """Progress of one task; a context manager.
+
+    Without a terminal or rich, a line is written at most every ``seconds`` seconds.
+
+    Args:
+        what: the things counted, in the plural.
+        total: their number.
+        done: number done before.
+        prefix: start of a plain line.
+        seconds: between two plain lines.
+        console: a rich console to draw on; standard error if None.
+        transient: True to remove the bar at the end.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        *,
+        done: int = 0,
+        prefix: str = "",
+        seconds: float = SECONDS_A_LINE,
+        console: Any = None,
+        transient: bool = False,
+    ) -> None:
+        self.what, self.total, self.done, self.info = what, total, done, ""
+        self._prefix, self._seconds, self._shown = prefix, seconds, time.monotonic()
+        self._begun, self._first = self._shown, done
+        self._bar = _rich_bar(console, transient)
+        self._console = console
+
+    def __enter__(self) -> ProgressBar:
+        if self._bar is not None:
+            self._task = self._bar.add_task(self.what, total=self.total, completed=self.done, info="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, total=self.total, info=self.info)
+            self._bar.stop()
+
+    def advance(self, steps: int = 1, info: str = "") -> None:
+        """Count ``steps`` more as done; ``info`` is shown next to the bar."""
+        self.update(self.done + steps, info)
+
+    def update(self, done: int, info: str = "", total: int | None = None) -> None:
+        """Set the number done; ``total`` replaces the total."""
+        self.done, self.info = done, info
+        self.total = self.total if total is None else total
+        now = time.monotonic()
+        if now - self._shown < (_SECONDS_A_FRAME if self._bar is not None else self._seconds):
+            return
+        self._shown = now
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=self.total, info=info)
+        else:
+            more = f", {info}" if info else ""
+            left = (now - self._begun) * (self.total - done) / max(1, done - self._first)
+            more += f", {timedelta(seconds=round(left))} left" if self._first < done < self.total else ""
+            self.say(f"{self._prefix}{done:,} of {self.total:,} {self.what}{more}")
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        elif self._console is not None:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(without_controls(text), file=sys.stderr, flush=True)
+
+
+def track(items: Iterable[T], total: int, what: str, *, prefix: str = "") -> Iterator[T]:
+    """Yield the items under a ``ProgressBar`` that disappears at the end."""
+    with ProgressBar(what, total, prefix=prefix, transient=True) as bar:
+        for item in items:
+            yield item
+            bar.advance()
+
+
+def _rich_bar(console: Any, transient: bool) -> Any:
+    """A rich progress display, or None without a terminal or rich."""
+    if not (console.is_terminal if console is not None else sys.stderr.isatty()):
+        return None
+    try:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        return None
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[info]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console or rich_console(stderr=True), transient=transient)

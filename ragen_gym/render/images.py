@@ -15,8 +15,7 @@ from ragen_gym.core.seeding import uniforms
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.games.game import Board, Boards, Game
 from ragen_gym.render.bandit import lines_of
-from ragen_gym.render.canvas import Canvas, Pixels
-from ragen_gym.render.font import ADVANCE, missing
+from ragen_gym.render.canvas import ADVANCE, Canvas, Pixels, missing
 from ragen_gym.render.frames import Tiles, board_codes, remembered
 from ragen_gym.render.tile_sets import draw_number, tile_drawer
 

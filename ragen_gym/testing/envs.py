@@ -20,13 +20,13 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 
+from ragen_gym.core.child_python import run_in_another_process
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, find
 from ragen_gym.testing.games import require
-from ragen_gym.testing.processes import run_in_another_process
 
 __all__ = ["Env", "check_env", "in_another_process", "make", "record", "replay", "some_actions"]
 

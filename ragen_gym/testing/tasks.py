@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from ragen_gym.core.child_python import run_in_another_process
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.policies import play_turns
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.testing.games import require
-from ragen_gym.testing.processes import run_in_another_process
 
 __all__ = ["check_task"]
 

@@ -20,7 +20,7 @@ SOURCES = sorted({*ROOT.rglob("*.py")} - LOOKS)
 PRIVATE = {"Generator", "default_rng", "SeedSequence", "PCG64"}
 #: Where a clock may be read: what times, shows or serves, and never decides what happens in a game; when a kernel is
 #: compiled (``_jit.py``), and how many levels are made at once (``episode_stream.py``).
-CLOCKED = {"atropos.py", "sb3.py", "bench", "cli", "inference", "progress.py", "render", "serve", "_jit.py"}
+CLOCKED = {"atropos.py", "sb3.py", "bench", "cli", "console.py", "inference", "render", "serve", "_jit.py"}
 CLOCKED |= {"episode_stream.py"}
 
 IMPURE_MODULES = {"random", "secrets", "uuid"}

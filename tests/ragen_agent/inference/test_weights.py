@@ -8,7 +8,7 @@ from torch import nn
 
 from ragen_agent.inference import weights
 from ragen_agent.inference.weights import PrepackedLinears
-from ragen_gym.core.cpu import bfloat16_units
+from ragen_gym.core.threads import bfloat16_units
 
 SHAPES = [(40,), (1, 40), (3, 5, 40), (200, 40)]
 

@@ -23,8 +23,8 @@ from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.preflight.plan import describe
 from ragen_agent.report.watch import FINISHED, RunTail
+from ragen_agent.run.alarm import STAGNANT_ITERATIONS
 from ragen_agent.run.console import ROWS, Display, measured_on, rates_table
-from ragen_agent.run.early_stopping import STAGNANT_ITERATIONS
 from ragen_agent.run.evaluation import (
     baseline_notices,
     fixed_instances,

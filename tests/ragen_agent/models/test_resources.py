@@ -16,8 +16,8 @@ import torch
 from ragen_agent.config import Config
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.run.policy import device_and_dtype
-from ragen_gym.core import cpu
-from ragen_gym.core.cpu import bfloat16_units, free_cores
+from ragen_gym.core import threads
+from ragen_gym.core.threads import bfloat16_units, free_cores
 
 LARGE = replace(Config(), model="elsewhere")
 
@@ -29,8 +29,8 @@ def describe(monkeypatch: pytest.MonkeyPatch, folder: Path, *cores: tuple[int, i
         for number, (package, core) in enumerate(cores)
     )
     (folder / "cpuinfo").write_text(text + "\n")
-    monkeypatch.setattr(cpu, "CPUINFO", folder / "cpuinfo")
-    monkeypatch.setattr(cpu, "QUOTA", folder / "cpu.max")
+    monkeypatch.setattr(threads, "CPUINFO", folder / "cpuinfo")
+    monkeypatch.setattr(threads, "QUOTA", folder / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(len(cores))), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)

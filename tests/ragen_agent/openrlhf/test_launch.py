@@ -21,8 +21,8 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import cpu_patches, launch
 from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.run import run_folder
+from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display
-from ragen_agent.run.early_stopping import History
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines
 

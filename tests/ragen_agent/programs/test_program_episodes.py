@@ -26,9 +26,8 @@ from ragen_agent.inference import Sampled
 from ragen_agent.local.run import train
 from ragen_agent.programs.conversation import Conversation
 from ragen_agent.programs.endpoint import Endpoint, RequestError
-from ragen_agent.programs.process import ProgramProcess
 from ragen_agent.programs.rollout import _Rollout, play_programs
-from ragen_agent.programs.worker import Worker
+from ragen_agent.programs.worker import ProgramProcess, Worker
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.chat import ChatFormat

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ragen_agent.config import Stops
-from ragen_agent.run.early_stopping import STAGNANT_ITERATIONS, History, return_std_stop, validation_stop
+from ragen_agent.run.alarm import STAGNANT_ITERATIONS, History, return_std_stop, validation_stop
 
 
 def test_return_std_stop_by_hand() -> None:

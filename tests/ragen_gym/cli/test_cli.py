@@ -22,8 +22,8 @@ import pytest
 from ragen_gym.cli import build_parser, main
 from ragen_gym.cli.episodes import conversation, picture_episode, showcase_seed, turn_options
 from ragen_gym.cli.play import colourful, painted, side_by_side, single_keys
+from ragen_gym.core.console import ProgressBar
 from ragen_gym.core.levels import read_levels
-from ragen_gym.core.progress import ProgressBar
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, GameSpec
 

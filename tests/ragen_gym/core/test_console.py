@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from ragen_gym.cli import main
-from ragen_gym.core.console import plain_output, rich_console
-from ragen_gym.core.progress import ProgressBar
+from ragen_gym.core.console import ProgressBar, plain_output, rich_console
 
 ESCAPES = "\x1b]0;taken\x07\x9b31m\u202etxt"
 CONTROLS = set("\x1b\x07\x9b\u202e")

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ragen_gym.core.progress import ProgressBar, track
+from ragen_gym.core.console import ProgressBar, track
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr("ragen_gym.core.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ragen_gym.core.console.time.monotonic", lambda: now[0])
     return now
 
 

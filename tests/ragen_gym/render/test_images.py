@@ -24,7 +24,7 @@ from ragen_gym.games.bandit import Bandit
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.games.sokoban import Sokoban
-from ragen_gym.render.font import glyphs, missing
+from ragen_gym.render.canvas import glyphs, missing
 from ragen_gym.render.images import BoardImages, photographed
 from ragen_gym.render.png import decode_png, encode_png
 from ragen_gym.render.tile_sets import shape_names
