@@ -185,7 +185,7 @@ def test_few_levels_are_named_as_by_the_local_trainer(tmp_path: Path) -> None:
     assert isinstance(console.file, StringIO)
     (notice,) = baseline_notices(*evaluated_levels(config))
     assert notice in console.file.getvalue()
-    assert {"random", "optimal"} == set(folder.read_summary())
+    assert {"random", "blind", "optimal"} == set(folder.read_summary())
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "preprocessor_config.json"])
