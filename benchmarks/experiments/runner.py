@@ -233,7 +233,7 @@ def _prepare(planned: PlannedRun) -> None:
     summary = json.loads((warm / "summary.json").read_text(encoding="utf-8"))
     with atomic_folder(planned.folder) as folder:
         shutil.copytree(warm / "warm", folder / "warm", copy_function=os.link)  # weights are never changed in place
-        shared = {name: value for name, value in summary.items() if name in SHARED}
+        shared = {name: value for name, value in summary.items() if name in (*SHARED, "blind")}  # which a game may lack
         (folder / "summary.json").write_text(json.dumps(shared, indent=2) + "\n", encoding="utf-8")
         shutil.copyfile(warm / "episodes.jsonl", folder / "episodes.jsonl")
         shutil.copyfile(warm / SEEN_FILE, folder / SEEN_FILE)

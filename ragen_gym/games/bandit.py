@@ -162,6 +162,9 @@ class Bandit(Game):
         "medium": {"high_prob": 0.25},
         "hard": {"high_prob": 0.18},
     }
+    foreign_options: ClassVar[dict[str, str]] = {
+        "beyond_blind": "without meaning: the blind script believes the names, so it wins every level or none"
+    }
     mistakes: ClassVar[dict[str, str]] = {"fatal": "pulls the arm that pays less"}
     example_board = "Sam\nBen"  # names of no level, so that the example favours neither arm
     example_moves = ("Ben",)
@@ -279,7 +282,7 @@ class Bandit(Game):
         """The arms' names: a bandit has no symbols to choose."""
         if isinstance(choice, Vocabulary) and choice != self.own_vocabulary:
             raise ValueError(f"{self.name}: arms are written by name; leave out vocabulary {choice.name!r}.")
-        return super().vocabulary(None if choice == self.own_vocabulary else choice)
+        return super().vocabulary(None if isinstance(choice, Vocabulary) else choice)
 
     def conserved(self, board: Board) -> tuple[int, ...]:
         """The arms."""

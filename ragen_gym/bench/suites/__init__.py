@@ -188,6 +188,7 @@ SUITES: dict[str, Path] = {
         "ragen-v1",
         "generalization",
         "difficulty",
+        "beyond-blind",
         "ragen-2",
         "spa",
         "echo",

@@ -66,12 +66,15 @@ class FrozenLake(GridGame):
         probability, to each side, is half of the rest.
     min_path: the least number of moves on a shortest path from start to goal.
     random_start: False puts the start in the upper left corner and the goal in the lower right one.
+    beyond_blind: True draws levels that the blind script loses: its chance of the goal within 4 (height + width) moves
+        is below half of the best chance. Without slip it walks into a hole there.
     """
 
     frozen_prob: float = 0.8
     success_rate: float = 1 / 3
     min_path: int = 1
     random_start: bool = True
+    beyond_blind: bool = False
     size: InitVar[int | None] = None
 
     name = "FrozenLake"
@@ -143,8 +146,9 @@ class FrozenLake(GridGame):
         for chance in ("frozen_prob", "success_rate"):
             check_number("FrozenLake", chance, getattr(self, chance), 0, 1)
         check_number("FrozenLake", "min_path", self.min_path, 1, self.height * self.width - 1, whole=True)
-        if not isinstance(self.random_start, bool):
-            raise ValueError(f"FrozenLake: random_start={shown(self.random_start)} must be True or False.")
+        for option in ("random_start", "beyond_blind"):
+            if not isinstance(getattr(self, option), bool):
+                raise ValueError(f"FrozenLake: {option}={shown(getattr(self, option))} must be True or False.")
 
     @cached_property
     def params(self) -> tuple[array[int], float, float]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ragen_gym.core.seeding import GOLDEN
 from ragen_gym.games._jit import Kernel, kernel, level_by_level
+from ragen_gym.games.frozen_lake.rules import blind
 from ragen_gym.games.kernels import SplitKey, in_split, mix
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from ragen_gym.games.game import Boards
 
 __all__ = ["MAX_TRIES", "fill_arrays", "fill_bitboards", "generate", "player_cells"]
+
+#: Destinations of the moves, chance of the intended direction, and moves; see ``beyond_blind``.
+Beyond = tuple[np.ndarray, float, int]
 
 #: Draws per level before the generator gives up.
 MAX_TRIES = 20_000
@@ -120,6 +124,48 @@ def _find_paths(lakes: np.ndarray, held: int, not_first: np.uint64, not_last: np
         moves[k] = moves[k] if (reached[k] >> goal[k]) & _1 else _0
 
 
+blind_move = kernel(blind)
+
+
+@kernel
+def beyond_blind(board: np.ndarray, moves: np.ndarray, straight: float, steps: int) -> bool:
+    """True if the blind script's chance of the goal within ``steps`` moves is below half of the best one.
+
+    Args:
+        board: uint8 (cells,).
+        moves: ``rules.destinations`` of its size.
+        straight: chance of the intended direction.
+        steps: moves.
+    """
+    cells, aside = board.shape[0], (1.0 - straight) / 2
+    script, best = np.zeros(cells), np.zeros(cells)
+    chosen, start, here = np.zeros(cells, np.int64), 0, np.zeros(1, np.int32)
+    for cell in range(cells):
+        here[0] = cell
+        if board[cell] == 0 or board[cell] == 3:
+            chosen[cell] = blind_move(board, here, (moves,))
+        if board[cell] == 2:
+            script[cell] = best[cell] = 1.0
+        if board[cell] == 3:
+            start = cell
+    for _ in range(steps):
+        before, best_before = script.copy(), best.copy()
+        for cell in range(cells):
+            if board[cell] != 0 and board[cell] != 3:
+                continue
+            best[cell] = 0.0
+            for action in range(4):
+                place = 12 * cell + 3 * action
+                to, left, right = moves[place], moves[place + 1], moves[place + 2]
+                chance = straight * best_before[to] + aside * (best_before[left] + best_before[right])
+                best[cell] = max(best[cell], chance)
+                if action == chosen[cell]:
+                    script[cell] = straight * before[to] + aside * (before[left] + before[right])
+        if (best == best_before).all() and (script == before).all():
+            break  # all further moves change nothing
+    return bool(script[start] < best[start] / 2)
+
+
 @kernel
 def _layout(height: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.uint64]:
     """What places the cells, in row order, on a board.
@@ -152,9 +198,10 @@ def fill_bitboards(
     random_start: bool,
     split: SplitKey,
     tries: int,
+    beyond: Beyond,
 ) -> int:
     """``fill_arrays`` for boards of up to 64 cells: the same lakes, faster."""
-    height, width = size
+    (height, width), (moves, straight, steps) = size, beyond
     cell_of, edge, byte_of, first = _layout(height, width)
     lakes = np.empty((_ROWS, _GROUP), np.uint64)
     rows, drawn = np.empty(_GROUP, np.int64), np.empty(_GROUP, np.int64)
@@ -175,6 +222,7 @@ def fill_bitboards(
                     board[byte] = edge[byte] | np.uint8((water >> np.uint64(cell_of[byte])) & _1)
                 board[byte_of[lakes[_START, k]]], board[byte_of[lakes[_GOAL, k]]] = 3, 2
                 good = in_split(board, split, height, width)
+                good = good and (steps == 0 or beyond_blind(board, moves, straight, steps))
             if not good:  # it stays in the group, for another draw
                 if drawn[k] + 1 == tries:
                     return int(rows[k])
@@ -241,6 +289,7 @@ def fill_arrays(
     random_start: bool,
     split: SplitKey,
     tries: int,
+    beyond: Beyond,
 ) -> int:
     """Write one lake a row; the index of the first row that could not be written in ``tries`` draws, or -1.
 
@@ -253,8 +302,9 @@ def fill_arrays(
         random_start: whether start and goal are drawn, or the first cell and the last.
         split: ``ragen_gym.games.grid.GridGame.split_key``.
         tries: draws for each lake.
+        beyond: the last arguments of ``beyond_blind``; 0 steps take any lake.
     """
-    height, width = size
+    (height, width), (moves, straight, steps) = size, beyond
     queues = np.empty(boards.shape[1], np.int32), np.empty(boards.shape[1], np.int32)
     lake = np.zeros((_ROWS, 1), np.uint64)
     for i in range(keys.shape[0]):
@@ -262,7 +312,9 @@ def fill_arrays(
         for _ in range(tries):
             if _draw(lake, boards[i], width + 1, chance, random_start, queues) < min_path:
                 continue
-            if in_split(boards[i], split, height, width):
+            if in_split(boards[i], split, height, width) and (
+                steps == 0 or beyond_blind(boards[i], moves, straight, steps)
+            ):
                 found = True
                 break
         if not found:
@@ -282,6 +334,7 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
         ValueError: no lake that meets the options was found in ``MAX_TRIES`` draws.
     """
     boards = np.empty((len(keys), game.cells), np.uint8)
+    moves, straight, _ = game.params
     failed = _fill_of(game)(
         keys,
         boards,
@@ -291,12 +344,13 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
         game.random_start,
         game.split_key(split),
         MAX_TRIES,
+        (np.asarray(moves), straight, 4 * (game.height + game.width) * game.beyond_blind),
     )
     if failed >= 0:
         raise ValueError(
             f"FrozenLake: no level in {MAX_TRIES} draws has a path of min_path={game.min_path} moves or more "
             f"with height={game.height}, width={game.width}, frozen_prob={game.frozen_prob}, "
-            f"random_start={game.random_start}, "
+            f"random_start={game.random_start}, beyond_blind={game.beyond_blind}, "
             f"split={split!r}; ask for a shorter path, more ice or a larger board."
         )
     return boards

@@ -86,6 +86,7 @@ class Sokoban(GridGame):
     walk_steps: steps of ``"reverse_walk"``, from 1 to 100,000.
     min_moves, max_moves: bounds on the moves of a move-optimal solution, from 1 to 100,000; None is no bound.
     min_pushes, max_pushes: bounds on the pushes of a push-optimal solution, from 1 to 100,000; None is no bound.
+    beyond_blind: True draws levels that the blind script never solves, however many moves it has.
 
     ## Version History
     v0: first release.
@@ -102,6 +103,7 @@ class Sokoban(GridGame):
     max_moves: int | None = None
     min_pushes: int | None = None
     max_pushes: int | None = None
+    beyond_blind: bool = False
     size: InitVar[int | None] = None
 
     name = "Sokoban"
@@ -169,6 +171,8 @@ class Sokoban(GridGame):
         check_number("Sokoban", "wall_prob", self.wall_prob, 0, 1, none=True)
         if self.wall_prob == 1:
             raise ValueError("Sokoban: wall_prob=1 leaves no floor: set it below 1.")
+        if not isinstance(self.beyond_blind, bool):
+            raise ValueError(f"Sokoban: beyond_blind={shown(self.beyond_blind)} must be True or False.")
         for kind in ("moves", "pushes"):
             low_high = getattr(self, f"min_{kind}"), getattr(self, f"max_{kind}")
             for end, value in zip(("min", "max"), low_high, strict=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ragen_gym.games.sokoban.rules import Tile, step
 from ragen_gym.games.sokoban.solve import NotSolvedError, Plan, find_plan
 
@@ -33,9 +35,10 @@ def blind(board: Board, state: Sequence[int], params: Any) -> int:
     return plan.actions[0]
 
 
-def solves_blindly(game: Sokoban, board: Board, state: Sequence[int]) -> bool:
+def solves_blindly(game: Sokoban, board: Board) -> bool:
     """True if the script solves a level, with any number of moves."""
-    now, numbers, params = bytearray(board), [int(number) for number in state], game.params
+    now, params = bytearray(board), game.params
+    numbers = game.starts(np.frombuffer(bytes(board), np.uint8)[None])[0].tolist()
     met = set[bytes]()
     while bytes(now) not in met:  # at a wall it stays, and would again
         met.add(bytes(now))

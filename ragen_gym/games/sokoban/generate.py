@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ragen_gym.games._jit import kernel, level_by_level
 from ragen_gym.games.kernels import SplitKey, below, in_split, next_word
+from ragen_gym.games.sokoban.blind import solves_blindly
 from ragen_gym.games.sokoban.reverse_play import MAX_EXPLORED, SMALLEST_TABLE, explore, stroll, walk_back
 from ragen_gym.games.sokoban.search import PAID, SOLVED, Memory, make_memory, search
 
@@ -258,6 +259,9 @@ def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> 
             drawn = drawn[fits]
         for price, low, high in limits:
             drawn = drawn[_in_bounds(boards, drawn, looked, game.width + 1, price, low, high, solver)]
+        if game.beyond_blind:
+            blindly = [solves_blindly(game, bytes(boards[i])) for i in drawn]
+            drawn = drawn[~np.array(blindly, bool)]
         if len(drawn) == len(wanted):
             return boards
         wanted = np.setdiff1d(wanted, drawn, assume_unique=True)
@@ -299,6 +303,7 @@ def _complaint(game: Sokoban, split: str | None) -> str:
     options = ("height", "width", "boxes", "generator", "wall_prob", play)
     limits = ("min_moves", "max_moves", "min_pushes", "max_pushes")
     asked = [f"{name}={getattr(game, name)!r}" for name in (*options, *limits) if getattr(game, name) is not None]
+    asked += ["beyond_blind=True"] * game.beyond_blind
     return (
         f"Sokoban: no level in {MAX_TRIES} draws, or in {MAX_STATES} states looked at, meets {', '.join(asked)}, "
         f"split={split!r}; ask for fewer boxes, a larger board, wider bounds, a deeper search or a longer walk."

@@ -41,7 +41,8 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "optimal" in printed
     assert printed.count("training.algo=grpo divides by the std of each group's returns") == 1
     summary = json.loads((out / "summary.json").read_text())
-    rows, compared = {"before", "after", "random", "optimal", "demonstrator"}, {"more_imitation", "clean_warm_start"}
+    rows = {"before", "after", "random", "blind", "optimal", "demonstrator"}
+    compared = {"more_imitation", "clean_warm_start"}
     assert rows < set(summary)
     assert not compared & set(summary)
     command = printed.partition("Compare it with imitation at the same cost: ragen-agent ")[2].split()
@@ -64,6 +65,7 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     rates = json.loads((tmp_path / "rates.json").read_text())["splits"]["Bandit"]
     assert rates["success"] == summary["after"]
     assert rates["optimal_expected"] == summary["optimal"]["rate"]
+    assert rates["blind"] == summary["blind"]
     assert (rates["seen"], rates["levels"]) == (8, 8)
     assert "8 of 8 levels were seen in training" in capsys.readouterr().out
     assert main(["eval", str(out / "checkpoint"), "--game", "Bandit", "--split", "test", "--levels", "8"]) == 0
@@ -290,6 +292,7 @@ def test_eval_measures_every_game_of_a_mixture(
     for found, trained in ((measured["Bandit"], summary), (measured["FrozenLake"], summary["games"]["FrozenLake"])):
         assert found["success"] == trained["after"]
         assert found["optimal_expected"] == pytest.approx(trained["optimal"]["rate"])
+        assert found["blind"]["rate"] == pytest.approx(trained["blind"]["rate"])
     assert main(["eval", str(out), "--game", "FrozenLake", "--json", str(rates)]) == 0
     assert [*json.loads(rates.read_text())["splits"]] == ["FrozenLake"]
     assert titles[0] not in capsys.readouterr().out

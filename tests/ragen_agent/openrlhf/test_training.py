@@ -71,12 +71,12 @@ def test_grpo_with_starpo_s(grpo: tuple[RunFolder, dict[str, Any]], warm: Path) 
     assert [record["iteration"] for record in records] == list(range(ITERATIONS))
     check_learning(records)
     assert moved(warm, folder.checkpoint) > 0.01
-    assert {"before", "after", "random", "optimal"} <= set(summary)
+    assert {"before", "after", "random", "blind", "optimal"} <= set(summary)
     assert [i for i, record in enumerate(records, 1) if "eval_success" in record] == [10]
     assert records[9]["eval_random"] == summary["random"]["rate"] < records[9]["eval_optimal"] == 1.0
     names = {"entropy", "entropy_sampled", "reply_tokens", "invalid_rate", "effective_rate", "spread", "kept_share"}
     assert all(names <= set(record) for record in records)
-    evaluated = {"eval_success", "eval_random", "eval_optimal"}
+    evaluated = {"eval_success", "eval_random", "eval_blind", "eval_optimal"}
     assert shown(folder.path / "tensorboard") >= names | evaluated | {"vllm_kl", "grad_norm", "failed"}
     assert all(abs(record["learning_rate"] - 1e-3) < 1e-9 for record in records)
 
@@ -221,6 +221,6 @@ def test_a_mixture_that_a_program_plays_online_k_and_selective_masks(tmp_path: P
     assert max(record["vllm_gap"] for record in records) < 0.02
     assert sum(record["failed"] for record in records) == 0
     assert set(summary["games"]) == {"Bandit"}
-    assert set(summary["games"]["Bandit"]) == {"random", "optimal", "before", "after"}
+    assert set(summary["games"]["Bandit"]) == {"random", "blind", "optimal", "before", "after"}
     levels = {(e["seed"], e["noise_seed"]) for e in read_json_lines(folder.episodes) if e["phase"] == "before"}
     assert len(levels) == 8

@@ -27,6 +27,7 @@ HASHES = {
     "ragen-v1": "735014860742cc33",
     "generalization": "005a8e46ed9950a4",
     "difficulty": "4ea067d90a7c81e7",
+    "beyond-blind": "d65ee2c5bb4a110c",
     "ragen-2": "ea4b6af1c4945779",
     "spa": "7c1a10a9214f8b6b",
     "echo": "0479ff05e1244597",
@@ -36,7 +37,7 @@ HASHES = {
     "smoke": "a1ba5507de8a1a37",
 }
 #: The suites in which no two levels of a split are of one family, but for the two orders of a pair of arms.
-FAMILIES = ("generalization", "difficulty", "visual-generalization")
+FAMILIES = ("generalization", "difficulty", "beyond-blind", "visual-generalization")
 every_suite = pytest.mark.parametrize("name", SUITES)
 SPLITS = [(name, split) for name in SUITES for split in load_suite(name).splits]
 every_split = pytest.mark.parametrize(("name", "split"), SPLITS, ids=[f"{name}/{split.name}" for name, split in SPLITS])
@@ -52,6 +53,13 @@ def test_a_suite_is_frozen_byte_by_byte(name: str, tmp_path: Path) -> None:
     for path, row in recipes(SUITES[name]).items():
         write_frozen(tmp_path / path.name, frozen_levels(row))
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path
+
+
+def test_the_blind_script_loses_what_lies_beyond_it() -> None:
+    rates = {split.name: baseline(split).means for split in load_suite("beyond-blind").splits}
+    slippery = rates.pop("frozen_lake_slippery")
+    assert [(rate["blind"], rate["optimal"]) for rate in rates.values()] == [(0, 1)] * 3
+    assert (slippery["blind"] or 0) < 0.6 * (slippery["optimal"] or 0), "within 10 moves, and below half within 32"
 
 
 def test_levels_of_a_game_are_not_frozen_as_json(tmp_path: Path) -> None:

@@ -47,17 +47,25 @@ def test_characters_are_looked_up(cells: list[int]) -> None:
     random_start=st.booleans(),
     split=st.sampled_from([None, *SPLITS]),
     count=st.sampled_from([1, 50, 64, 150]),
+    steps=st.sampled_from([0, 0, 30]),
     seed=st.integers(0, 2**32),
 )
 def test_lakes_are_the_same_whether_drawn_as_bits_or_as_arrays(
-    size: tuple[int, int], chance: float, min_path: int, random_start: bool, split: str | None, count: int, seed: int
+    size: tuple[int, int],
+    chance: float,
+    min_path: int,
+    random_start: bool,
+    split: str | None,
+    count: int,
+    steps: int,
+    seed: int,
 ) -> None:
     game, keys = FrozenLake(height=size[0], width=size[1]), episode_keys(seed, 0, count)
-    drawn = []
+    drawn, beyond = [], (np.asarray(game.params[0]), 0.8, steps)
     for fill in (fill_bitboards, fill_arrays):
         boards = np.zeros((count, game.cells), np.uint8)
         threshold = np.uint64(round(chance * 2**32))
-        failed = fill(keys, boards, size, threshold, min_path, random_start, game.split_key(split), 20)
+        failed = fill(keys, boards, size, threshold, min_path, random_start, game.split_key(split), 20, beyond)
         drawn.append((failed, boards[: failed if failed >= 0 else count].tolist()))
     assert drawn[0] == drawn[1]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import cache
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -64,9 +67,10 @@ def sorts(text: str, moves: int) -> bool:
     last_row, last_column = max(walls)
     border = {(r, c) for r, c in walls if r in (0, last_row) or c in (0, last_column)}
     for _ in range(moves):
-        player, boxes = pushed(player, boxes, first_move(player, boxes, targets, border), walls)
-        if boxes <= targets:
-            return True
+        now = pushed(player, boxes, first_move(player, boxes, targets, border), walls)
+        if now[1] <= targets or now == (player, boxes):
+            return now[1] <= targets
+        player, boxes = now
     return False
 
 
@@ -156,3 +160,82 @@ def test_a_game_without_a_script_says_how_to_add_one(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(type(env.game), "blind", Game.blind)
     with pytest.raises(ValueError, match=r"FrozenLake has no blind script: give its class `blind = staticmethod"):
         blind_policy(env, 10)
+
+
+# Levels beyond the blind script
+
+
+def chances(text: str, moves: int) -> tuple[float, float]:
+    """(The script's chance of the goal, the best one) on a lake that slips to each side with chance 1/3."""
+    rows, directions = text.split("\n"), [(0, -1), (1, 0), (0, 1), (-1, 0)]
+    (goal,), (start,) = cells_of(text, "G"), cells_of(text, "P")
+
+    @cache
+    def value(cell: Cell, left: int, script: bool) -> float:
+        if rows[cell[0]][cell[1]] == "O" or cell == goal or left == 0:
+            return float(cell == goal)
+        down, right = goal[0] - cell[0], goal[1] - cell[1]
+        ahead = (1 if down > 0 else 3) if down else (2 if right > 0 else 0)
+        found = []
+        for action in (ahead,) if script else range(4):
+            ends = []
+            for way in (action - 1, action, action + 1):
+                row, column = cell[0] + directions[way % 4][0], cell[1] + directions[way % 4][1]
+                inside = 0 <= row < len(rows) and 0 <= column < len(rows[0])
+                ends.append(value((row, column) if inside else cell, left - 1, script))
+            found.append(sum(ends) / 3)
+        return max(found)
+
+    return value(start, moves, True), value(start, moves, False)
+
+
+def test_slippery_lakes_beyond_the_script() -> None:
+    lost = set[bool]()
+    for seed in range(100):
+        for beyond in (False, True):
+            script, best = chances(StepEnv("FrozenLake", split="test", beyond_blind=beyond).reset(seed=seed)[0], 32)
+            lost.add(script < best / 2)
+            assert not beyond or script < best / 2
+    assert lost == {False, True}
+
+
+def test_lakes_without_slip_beyond_the_script() -> None:
+    env = gymnasium.make("ragen/FrozenLake-v0", success_rate=1, split="test", beyond_blind=True)
+    for seed in range(200):
+        text, _ = env.reset(seed=seed)
+        assert not crosses(text, 100)
+
+
+@pytest.mark.parametrize("boxes", [1, 2])
+def test_boards_beyond_the_script(boxes: int) -> None:
+    env = gymnasium.make("ragen/Sokoban-v0", boxes=boxes, split="test", beyond_blind=True)
+    for seed in range(30):
+        text, _ = env.reset(seed=seed)
+        assert not sorts(text, 30)
+
+
+@pytest.mark.parametrize("name", ["FrozenLake", "Sokoban", "LargeSokoban"])
+def test_a_level_that_the_script_loses_stays(name: str) -> None:
+    options: dict[str, Any] = {"success_rate": 1} if name == "FrozenLake" else {}
+    env, hard = StepEnv(name, **options), StepEnv(name, **options, beyond_blind=True)
+    kept = 0
+    for seed in range(200):
+        first = env.reset(seed=seed)[0]
+        if not play_episode(env, blind_policy, 1000).success:
+            assert hard.reset(seed=seed)[0] == first
+            kept += 1
+    assert 0 < kept < 150
+
+
+@pytest.mark.parametrize("name", ["Bandit", "BanditRev"])
+def test_bandits_have_no_such_levels(name: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"has no option 'beyond_blind'.* Here beyond_blind is without meaning: the blind"
+    ):
+        gymnasium.make(f"ragen/{name}-v0", beyond_blind=True)
+
+
+@pytest.mark.parametrize("name", ["FrozenLake", "Sokoban"])
+def test_the_option_is_true_or_false(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}: beyond_blind=1 must be True or False"):
+        StepEnv(name, beyond_blind=1)
