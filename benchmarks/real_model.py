@@ -70,15 +70,15 @@ With the games, chat and bookkeeping of a rollout the engine samples {play:,.0f}
 ## An iteration, next to TRL's `GRPOTrainer`
 
 Bandit of one turn, 64 episodes in groups of 8, all kept, at most {limit} tokens a reply; the same levels, messages and
-rewards. TRL {trl_version}'s weights and AdamW are {dtype} throughout, its gradient checkpointing is off; the local trainer
-keeps its sums in float32.
+rewards. TRL {trl_version}'s weights and AdamW are {dtype} throughout, its gradient checkpointing is off; the local
+trainer keeps its sums in float32.
 
 | | seconds | sampled tokens | where |
 |---|---|---|---|
 {iterations}
 
-The local trainer's iteration is {iteration_ratio:.1f} times as fast on this task and machine. It computes each distinct prefix once; how
-much of the ratio that explains is not measured, nor are games of several turns or GPUs.
+The local trainer's iteration is {iteration_ratio:.1f} times as fast on this task and machine. It computes each
+distinct prefix once; how much of the ratio that explains is not measured, nor are games of several turns or GPUs.
 """
 
 BANDIT: Settings = {
