@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 EVAL = """\
-Plays fixed levels of one split and prints the success rate next to random and optimal play on the same levels, with
-95 % Wilson intervals, and the share of malformed replies with the commonest problem. No level of validation and test
-makes one problem with a training level; where the run kept a record of the levels it was trained on (seen.npy), how
-many of these are among them is said next to the rates. Takes a run's folder, or the folder of any Hugging Face causal
-LM whose tokenizer has a chat template. Of a mixture every game is measured by itself. With --game a run's model plays
-that game alone, whether or not it was trained on it: by the game's own options and the run's turns, thinking and
-limits of tokens.
+Plays fixed levels of one split and prints the success rate beside random play, a blind script and optimal play on the
+same levels, with 95 % Wilson intervals, and the share of malformed replies with the commonest problem. The blind
+script goes for the goal and ignores what is in the way. No level of validation and test makes one problem with a
+training level; where the run kept a record of the levels it was trained on (seen.npy), how many of these are among
+them is said next to the rates. Takes a run's folder, or the folder of any Hugging Face causal LM whose tokenizer has
+a chat template. Of a mixture every game is measured by itself. With --game a run's model plays that game alone,
+whether or not it was trained on it: by the game's own options and the run's turns, thinking and limits of tokens.
 
 The episodes are kept in a folder of results, which `ragen-gym bench` scores, compares, verifies and shows. The exit
 code is 1 if episodes failed for reasons of infrastructure."""
@@ -151,14 +151,14 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
 def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: Display) -> None:
     """Prints the table of each game, its malformed replies, and how to see them."""
     from ragen_agent.run.console import rates_table, run_code_flag
-    from ragen_gym.bench.report.tables import success
+    from ragen_gym.bench.report.tables import at_most_blind, success
     from ragen_gym.core.stats import percent
     from ragen_gym.envs.reply import Problem, explain_problem
 
     for config in games:
         split = summary["splits"][config.game]
         counts = {"failed": split["excluded"], "overflowed": split["failures"].get("context_overflow", 0)}
-        rates = {row: split[row] for row in ("random", "optimal") if row in split}
+        rates = {row: split[row] for row in ("random", "blind", "optimal") if row in split}
         display.console.print(
             rates_table(config.game, config.evaluation, {"model": {**success(split), **counts}, **rates})
         )
@@ -178,6 +178,8 @@ def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: 
             display.say(
                 f"{split['seen']} of {split['levels']} levels were seen in training, themselves or one of their family."
             )
+    for said in at_most_blind(summary):
+        display.say(said)
     suite = f" --suite {folder / 'suite'}" if run_code_flag(games[0]) else ""
     display.say(f"Results for ragen-gym bench score, compare and verify: {folder}")
     display.say(f"Every reply on a page: ragen-gym bench report {folder}{suite}")

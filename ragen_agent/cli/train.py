@@ -37,8 +37,8 @@ UNREAD = {
 
 TRAIN = """\
 Warm-starts a small language model on demonstrations, trains it further by reinforcement learning (StarPO-S, arXiv
-2504.20073), and compares it, on fixed levels of one split, with its start, random play, optimal play, the
-demonstrator, and more imitation of the same demonstrations at the same cost. Training draws from the split train
+2504.20073), and compares it, on fixed levels of one split, with its start, random play, a blind script, optimal play,
+the demonstrator, and more imitation of the same demonstrations at the same cost. Training draws from the split train
 alone; the default run is evaluated on test, levels that it never saw. The bandits are evaluated on train, whose names
 the small model has read.
 

@@ -185,7 +185,7 @@ class TrainingRun:
             self.folder.write_summary(self.summary)
 
     def baselines(self) -> None:
-        """Random and optimal play on the same levels, and the demonstrator if there is one."""
+        """Random, blind and optimal play on the same levels, and the demonstrator if there is one."""
         if "optimal" not in self.summary:
             for row, rate in baselines(self.env, self.instances).items():
                 self._note(row, rate.to_dict())

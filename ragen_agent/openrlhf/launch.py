@@ -256,7 +256,7 @@ def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
 
 
 def _measure_baselines(config: Config, folder: RunFolder, display: Display) -> None:
-    """Random and optimal play on the fixed levels, and the demonstrator's if there was a warm start."""
+    """Random, blind and optimal play on the fixed levels, and the demonstrator's if there was a warm start."""
     summary = folder.read_summary()
     env, instances = evaluated_levels(config)
     rates: dict[str, Rate] = {}

@@ -4,8 +4,8 @@ vLLM plays, DeepSpeed's actors train, and the weights are sent to vLLM after eac
 iteration of which every part was saved, and is written last, so a run that is killed at any moment goes on from there.
 
 A line of ``metrics.jsonl`` also holds here: ``vllm_kl``, ``vllm_gap`` and ``mismatch_kl`` (see
-``experience.LogProbDifference``), ``critic_grad_norm``, ``eval_success``, ``eval_random`` and ``eval_optimal`` where
-the fixed levels were played, and the seconds of each part.
+``experience.LogProbDifference``), ``critic_grad_norm``, ``eval_success``, ``eval_random``, ``eval_blind`` and
+``eval_optimal`` where the fixed levels were played, and the seconds of each part.
 ``seconds_own`` are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an
 episode, in the mean, what is not vLLM's answer (an upper bound: episodes wait for each other).
 
@@ -63,7 +63,11 @@ STATUS_KEYS = {
     "critic_grad_norm": "critic_grad_norm",
 }
 
-LINES = ("random", "optimal")  # what a rate is read against; the launcher has measured those of the run's own game
+LINES = (
+    "random",
+    "blind",
+    "optimal",
+)  # what a rate is read against; the launcher has measured those of the run's own game
 MODELS_WORK = ("entropy", "gradients", "information", "validation")  # diagnostics that are not this project's code
 
 

@@ -234,9 +234,9 @@ def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve
 
 
 def _bounds(groups: Sequence[SeedGroup], scale: Scale) -> list[dict[str, Any]]:
-    """Lines of random replies and optimal play; in a group's colour where they are not the same everywhere."""
+    """Lines of random replies, the blind script and optimal play; in a group's colour where they differ."""
     lines = []
-    for kind, name in (("random", "random replies"), ("optimal", "optimal play")):
+    for kind, name in (("random", "random replies"), ("blind", "blind script"), ("optimal", "optimal play")):
         rates = {
             (group.colour, round(rate["rate"], 4)): (group, rate["rate"])
             for group in groups

@@ -130,12 +130,17 @@ def _of_group(group: SeedGroup, whose: str) -> list[str]:
     before, after = group.rates("before"), group.rates("after")
     ends = group_rate(before), group_rate(after)
     random, optimal = (group_rate(group.rates(row)) for row in BOUNDS)
+    blind = group_rate(group.rates("blind"))
     if ends[0] and ends[1]:
         between = ""
         if random and optimal:
-            between = f"; random replies {percent(random.value)}, optimal play {percent(optimal.value)}"
+            script = f"the blind script {percent(blind.value)}, " if blind else ""
+            between = f"; random replies {percent(random.value)}, {script}optimal play {percent(optimal.value)}"
         went = f"success went from {percent(ends[0].value)} to {percent(ends[1].value)} by reinforcement{between}."
         said.append(f"{_begin(whose, went)} {_gain(after, before, 'the gain')}")
+    if ends[1] and blind and optimal and ends[1].low <= blind.value < optimal.value:
+        shows = "success after it is not significantly above the blind script, so it does not show planning."
+        said.append(_begin(whose, shows))
     if after and (more := group.rates("more_imitation")):
         reaches = f"more imitation at the same cost reaches {percent(fmean(r['rate'] for r in more.values()))}."
         said.append(f"{_begin(whose, reaches)} {_gain(after, more, 'what reinforcement adds to it')}")

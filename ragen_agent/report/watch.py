@@ -43,7 +43,7 @@ TAIL = 1 << 16  # bytes from the end of a file that are looked at for its last l
 
 
 FIGURES = (*MAIN, "tokens_per_s")
-RATES = ("random", "before", "after", "more_imitation", "optimal")
+RATES = ("random", "blind", "before", "after", "more_imitation", "optimal")
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDE = 110  # columns from which the episode is shown next to the figures

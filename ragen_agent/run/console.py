@@ -34,6 +34,7 @@ ROWS = {
     "before": "the policy before reinforcement",
     "after": "the policy after reinforcement",
     "random": "random replies: moves drawn uniformly",
+    "blind": "a script that goes for the goal and ignores what is in the way",
     "optimal": "the oracle",
     "demonstrator": "what the policy imitated before reinforcement",
     "more_imitation": "before + more imitation, at the cost of the reinforcement",
@@ -49,7 +50,7 @@ COUNTED = {
 }
 
 #: Rates drawn as lines in the curve, and their colours.
-LINES = {"optimal": "tab:green", "demonstrator": "tab:purple", "random": "tab:gray"}
+LINES = {"optimal": "tab:green", "demonstrator": "tab:purple", "blind": "tab:orange", "random": "tab:gray"}
 
 #: Seconds between two lines without a terminal, by phase: each iteration of reinforcement has one, a short phase none.
 SECONDS = {"reinforcement": 0.0, "evaluation": 2.0}
@@ -159,7 +160,7 @@ def episode_counts(failed: int, overflowed: int) -> str:
 
 
 def _row_name(row: str) -> str:
-    return "random replies" if row == "random" else row.replace("_", " ")
+    return {"random": "random replies", "blind": "blind script"}.get(row, row.replace("_", " "))
 
 
 def _demonstrator_faults(how: Demonstrations, most: int) -> str:

@@ -1,4 +1,4 @@
-"""Success on fixed levels, with 95 % intervals: of a model, random replies, optimal play and a demonstrator.
+"""Success on fixed levels, with 95 % intervals: a model, random replies, a blind script, optimal play, a demonstrator.
 
 All play the same levels under the same budgets of turns and actions, one episode a level.
 """
@@ -19,7 +19,7 @@ from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.stats import Rate, wilson
-from ragen_gym.envs.policies import play_turns, random_reply
+from ragen_gym.envs.policies import blind_value, play_turns, random_reply
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
@@ -27,6 +27,7 @@ from ragen_gym.envs.turn import TurnEnv
 __all__ = [
     "baseline_notices",
     "baselines",
+    "blind_rate",
     "evaluated_levels",
     "fixed_instances",
     "optimal_rate",
@@ -124,14 +125,32 @@ def optimal_rate(env: ReplyEnv, instances: list[Instance]) -> Rate:
     return wilson(float(sum(chances)), len(chances))
 
 
-def baselines(env: ReplyEnv, instances: list[Instance]) -> dict[str, Rate]:
-    """Random replies (``random``) and ``optimal`` play; the same numbers for every run and model.
+def blind_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
+    """The exact chance of success of the game's blind script within the budget of actions, averaged over the levels.
 
-    Of a text task only those that it can tell; ``baseline_notices`` says which are left out.
+    Like the oracle it looks after every action.
+
+    Raises:
+        ValueError: the game has no blind script.
+    """
+    chances = []
+    for instance in instances:
+        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        chances.append(blind_value(env.env, env.actions_left)[0])
+    return wilson(float(sum(chances)), len(chances))
+
+
+def baselines(env: ReplyEnv, instances: list[Instance]) -> dict[str, Rate]:
+    """Random replies (``random``), the ``blind`` script and ``optimal`` play: the same numbers for every run and model.
+
+    Of a game without a blind script not that one; of a text task only those that it can tell, and
+    ``baseline_notices`` says which are left out.
     """
     rates = {}
     if env.has_random_replies:
         rates["random"] = scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES))
+    if isinstance(env, TurnEnv) and env.has_blind:
+        rates["blind"] = blind_rate(env, instances)
     if env.has_oracle:
         rates["optimal"] = optimal_rate(env, instances)
     return rates

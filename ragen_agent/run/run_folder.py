@@ -49,7 +49,7 @@ __all__ = ["IMITATION", "PACKAGES", "RunFolder", "families_met", "git_state", "r
 VERSIONS = "versions.json"
 
 #: The rates of a summary, and the tables among the figures of an iteration.
-_RATES = {"before", "after", "random", "optimal", "demonstrator", "more_imitation", "clean_warm_start"}
+_RATES = {"before", "after", "random", "blind", "optimal", "demonstrator", "more_imitation", "clean_warm_start"}
 _TABLES = {"failures", "diagnostics_s"}
 STATE, IMITATION = "state.pt", "imitation.pt"
 NAMED = 6  # maximum folders named in a message

@@ -1,4 +1,4 @@
-"""Random and optimal play of the instances of a split: the scale on which a score is read."""
+"""Random, blind and optimal play of the instances of a split: the scale on which a score is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.core.stats import wilson
 from ragen_gym.envs.episode_stream import stacked
-from ragen_gym.envs.policies import PlayedEpisode, oracle_policy, play_episode
+from ragen_gym.envs.policies import PlayedEpisode, blind_value, oracle_policy, play_episode
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games._jit import compiled_with
@@ -80,7 +80,7 @@ def random_kernel(game_rule: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Expected results of random and optimal play on each instance of a split, four arrays (instances,).
+    """Expected results of random, blind and optimal play on each instance of a split, arrays (instances,).
 
     Of a text task: what its random replies reach, and its optimal replies in one episode; None where it has none.
     """
@@ -89,14 +89,25 @@ class Baseline:
     random_return: Floats | None  # mean sum of their rewards
     optimal_success: Floats | None  # exact chance of success of optimal play
     optimal_return: Floats | None  # the highest expected sum of rewards, exact
+    blind_success: Floats | None = None  # exact chance of success of the game's blind script; None without one
+    blind_return: Floats | None = None  # expected sum of its rewards, exact
     random_rollouts: int = RANDOM_ROLLOUTS  # episodes of each instance
 
     @property
     def means(self) -> dict[str, float | None]:
-        """Means over the instances: ``random`` and ``optimal`` success, ``random_return`` and ``optimal_return``."""
-        of = self.random_success, self.optimal_success, self.random_return, self.optimal_return
-        means = [None if values is None else float(values.mean()) for values in of]
-        return dict(zip(("random", "optimal", "random_return", "optimal_return"), means, strict=True))
+        """Means over the instances: success by player (``random``, ``blind``, ``optimal``), and ``random_return`` etc.
+
+        None where it is unknown.
+        """
+        of = {
+            "random": self.random_success,
+            "blind": self.blind_success,
+            "optimal": self.optimal_success,
+            "random_return": self.random_return,
+            "blind_return": self.blind_return,
+            "optimal_return": self.optimal_return,
+        }
+        return {name: None if values is None else float(values.mean()) for name, values in of.items()}
 
     @property
     def rates(self) -> dict[str, Any]:
@@ -111,7 +122,7 @@ class Baseline:
 
 
 def baseline(split: Split) -> Baseline:
-    """Random and optimal play of each instance; computed once in a process.
+    """Random, blind and optimal play of each instance; computed once in a process.
 
     Raises:
         ragen_gym.games.sokoban.solve.NotSolvedError: a board is too hard for the oracle.
@@ -122,7 +133,7 @@ def baseline(split: Split) -> Baseline:
         _BASELINES[key] = (
             _task_baseline(split, env)
             if isinstance(env, TaskEnv)
-            else Baseline(*_random_play(split, env), *_optimal_play(split, env))
+            else Baseline(*_random_play(split, env), *_optimal_play(split, env), *_blind_play(split, env))
         )
     return _BASELINES[key]
 
@@ -181,7 +192,7 @@ def _task_baseline(split: Split, env: TaskEnv) -> Baseline:
     rng = np.random.default_rng(0)
     random = means(lambda: env.random_reply(rng), TASK_ROLLOUTS) if env.has_random_replies else (None, None)
     optimal = means(env.optimal_reply, 1) if env.has_oracle else (None, None)
-    return Baseline(random[0], random[1], optimal[0], optimal[1], TASK_ROLLOUTS)
+    return Baseline(random[0], random[1], optimal[0], optimal[1], random_rollouts=TASK_ROLLOUTS)
 
 
 def _optimal_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats]:
@@ -192,6 +203,18 @@ def _optimal_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats]:
         env.reset(options={"level": level})
         here, solution = env.state, env.solution()
         known[level] = solution.success(*here, actions), solution.expected_return(*here, actions)
+    success, total = np.array([known[level] for level in split.boards]).T
+    return success, total
+
+
+def _blind_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats] | tuple[None, None]:
+    """Exact (success, return) of the blind script on each instance."""
+    if not turns.has_blind:
+        return None, None
+    known: dict[Level, tuple[float, float]] = {}
+    for level in dict.fromkeys(split.boards):
+        turns.env.reset(options={"level": level})
+        known[level] = blind_value(turns.env, turns.action_budget)
     success, total = np.array([known[level] for level in split.boards]).T
     return success, total
 

@@ -170,13 +170,19 @@ def plan_episodes(suite: Suite, identity: dict[str, Any], options: RunOptions) -
 
 
 def check_replies(agent: ReplyAgent | StepAgent, splits: Iterable[Split]) -> None:
-    """Check that an agent can answer where splits play text tasks.
+    """Check that an agent can play the splits: text tasks ask for replies, a blind script is the game's own.
 
     Raises:
-        ValueError: it only chooses moves, or the task does not know the replies that it gives.
+        ValueError: the game has no blind script, the agent only chooses moves, or the task does not know the replies
+            that it gives.
     """
     for split in splits:
         env = split.make_env()
+        if isinstance(env, TurnEnv) and not getattr(env, getattr(agent, "game_needs", ""), True):
+            raise ValueError(
+                f"the split {split.name!r} plays {split.env}, which has no blind script "
+                "(ragen_gym.games.game.Game.blind). Choose another agent, or other splits."
+            )
         if not isinstance(env, TaskEnv) or hasattr(agent, "reply"):
             continue
         task = f"the split {split.name!r} plays the text task {split.env}"

@@ -1,4 +1,4 @@
-"""The score of a run: success between random and optimal play of the same levels.
+"""The score of a run: success beside random, blind and optimal play of the same levels.
 
 ``score`` gives plain JSON, which a run keeps as ``summary.json``::
 
@@ -22,6 +22,8 @@ A split's entry holds, of the episodes that count (one that failed for reasons o
 - ``clustered``: {rate, low, high, n}, the same as a mean over instances (avg@k), with an interval clustered by the
   family of the level. Where ``n`` of ``success`` exceeds ``families``, this is the interval to read.
 - ``random``: {rate, low, high, n}, uniformly random moves on the instances played.
+- ``blind``: {rate, low, high, n}, the exact chance of success of the game's blind script (``Game.blind``), the mean
+  over the instances played; left out where the game has none. A score that it reaches shows no planning.
 - ``optimal``: {rate, low, high, n}, the oracle on the same instances and rollouts, with the same transition noise.
 - ``optimal_expected``: the oracle's exact chance of success, the mean over the instances played; of a text task, the
   success of its optimal replies in one episode of each.
@@ -29,10 +31,12 @@ A split's entry holds, of the episodes that count (one that failed for reasons o
   agent saw the transition noise to come, or the oracle is wrong.
 - ``normalised``: {value, low, high}, ``success`` on the scale from ``random`` (0) to ``optimal`` (1); None where
   optimal play is no better than random play.
+- ``above_blind``: {value, low, high}, ``success`` on the scale from ``blind`` (0) to ``optimal`` (1); None where there
+  is no blind script, or optimal play is no better.
 - ``differs_from_random``, ``sentence``: whether ``random`` lies outside the interval to read, and the same in words.
 - ``detectable``: the smallest difference to another agent that these levels can show; see ``detectable_difference``.
-- ``return``, ``random_return``, ``optimal_return``: the mean sum of rewards: the agent's {mean, low, high, n}, that
-  of random play, and the highest that can be expected.
+- ``return``, ``random_return``, ``blind_return``, ``optimal_return``: the mean sum of rewards: the agent's {mean, low,
+  high, n}, the means of random play and of the blind script, and the highest that can be expected.
 - ``regret``: {mean, low, high, n}, ``optimal_return`` less the agent's, instance by instance.
 - ``steps_over_optimal``: {mean, n}, moves beyond a shortest solution in the episodes that succeeded; None in a game of
   chance and in a text task, and where none succeeded.
@@ -63,6 +67,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ragen_gym.bench.baselines import Baseline, baseline, oracle_episodes
 from ragen_gym.bench.records import EpisodeRecord, InstanceCounts, count_by_instance, group_by_split
@@ -217,12 +222,16 @@ def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
         scored["lacks"] = env.missing_rates
     if random is not None:
         scored["random"] = random.to_dict("rate")
+    blind = None if expected.blind_success is None else _mean_chance(expected.blind_success[counts.indices])
+    if blind is not None:
+        scored["blind"] = blind.to_dict("rate")
     if optimal is not None and expected.optimal_success is not None:
         scored["optimal"] = optimal.to_dict("rate")
         scored["optimal_expected"] = float(expected.optimal_success[counts.indices].mean())
         chance = float(np.average(expected.optimal_success[counts.indices], weights=counts.rollouts))
         scored["optimal_as_good"] = binomial_tail(successes, n, chance)
     scored["normalised"] = _normalised(success, random.value, optimal.value) if random and optimal else None
+    scored["above_blind"] = _normalised(success, blind.value, optimal.value) if blind and optimal else None
     if random is not None:
         read = clustered if n > len(set(counts.families)) else success
         scored["differs_from_random"], scored["sentence"] = against_random(read, random.value)
@@ -238,6 +247,10 @@ def _random(expected: Baseline, counts: InstanceCounts) -> Estimate | None:
     return wilson(successes, rollouts * len(counts.indices))
 
 
+def _mean_chance(chances: npt.NDArray[np.float64]) -> Estimate:
+    return wilson(float(chances.sum()), len(chances))
+
+
 def _optimal(suite: Suite, split: Split, counts: InstanceCounts) -> Estimate | None:
     solved = 0
     for record in counts.episodes:
@@ -248,11 +261,12 @@ def _optimal(suite: Suite, split: Split, counts: InstanceCounts) -> Estimate | N
     return wilson(solved, len(counts.episodes))
 
 
-def _normalised(success: Estimate, random: float, optimal: float) -> dict[str, float] | None:
-    if optimal <= random:
+def _normalised(success: Estimate, zero: float, optimal: float) -> dict[str, float] | None:
+    """Success on the scale from the rate ``zero`` (0) to optimal play (1)."""
+    if optimal <= zero:
         return None
     ends = ("value", success.value), ("low", success.low), ("high", success.high)
-    return {name: (rate - random) / (optimal - random) for name, rate in ends}
+    return {name: (rate - zero) / (optimal - zero) for name, rate in ends}
 
 
 def _rewards(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, Any]:
@@ -260,6 +274,8 @@ def _rewards(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
     rewards: dict[str, Any] = {"return": clustered_mean(counts.returns, counts.families).to_dict("mean")}
     if expected.random_return is not None:
         rewards["random_return"] = float(expected.random_return[counts.indices].mean())
+    if expected.blind_return is not None:
+        rewards["blind_return"] = float(expected.blind_return[counts.indices].mean())
     if expected.optimal_return is not None:
         best = expected.optimal_return[counts.indices]
         rewards["optimal_return"] = float(best.mean())
@@ -342,11 +358,13 @@ def _overall(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means over splits, each as heavy as the next, and sums of what they took."""
     rates = [split["success"]["rate"] for split in splits if split["success"]["rate"] is not None]
     normalised = [split["normalised"]["value"] for split in splits if split.get("normalised")]
+    above_blind = [split["above_blind"]["value"] for split in splits if split.get("above_blind")]
     costs = [split["cost"] for split in splits if split["cost"] is not None]
     tokens = [split["tokens"] for split in splits if split["tokens"] is not None]
     return {
         "success": _mean(rates),
         "normalised": _mean(normalised),
+        "above_blind": _mean(above_blind),
         "episodes": sum(split["success"]["n"] for split in splits),
         **_sums(splits),
         "seconds": sum(split["seconds"]["total"] for split in splits),

@@ -22,9 +22,9 @@ __all__ = ["SEEN_HELP", "add", "score_lines"]
 _SUITES_EXAMPLES = """\
 examples:
   ragen-gym bench suites                      every suite
-  ragen-gym bench suites ragen-v1             its splits, with random and optimal success
+  ragen-gym bench suites ragen-v1             its splits, with random, blind and optimal success
   ragen-gym bench suites my-suite/ --json     a suite of your own: a folder with a suite.toml
-  ragen-gym bench suites --published          what others report, next to random and optimal play of their protocols
+  ragen-gym bench suites --published          what others report, with the same of their protocols
 """
 
 _SCORE_EXAMPLES = """\
@@ -60,8 +60,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     suites.add_argument(
         "--published",
         action="store_true",
-        help="the success that others report, next to random and optimal play of the same protocol; of SUITE, or the "
-        "main results of all",
+        help="the success that others report, beside random, blind and optimal play of the same protocol; of SUITE, "
+        "or the main results of all",
     )
     freeze = add_command(
         commands, "freeze", "write the files of levels of a suite of your own, as its table says", _freeze
@@ -121,9 +121,9 @@ def _suites(arguments: argparse.Namespace) -> int:
         print_json({**_about_suite(suite), "splits": splits})
         return 0
     print(f"{_headline(suite)}\n{wrapped(suite.about, '  ')}\n")
-    rows = [("split", "env", "instances", "levels", "random", "optimal", "")]
+    rows = [("split", "env", "instances", "levels", "random", "blind", "optimal", "")]
     for split in splits:
-        bounds = ("" if split[player] is None else percent(split[player]) for player in ("random", "optimal"))
+        bounds = ("" if split[player] is None else percent(split[player]) for player in ("random", "blind", "optimal"))
         levels = f"{split['levels']} ({split['families']})"
         rows.append((split["name"], split["env"], str(split["instances"]), levels, *bounds, split["about"]))
     print("\n".join(table_lines(rows)))
@@ -163,11 +163,11 @@ def _published(arguments: argparse.Namespace) -> int:
         rows = [rate.to_dict() for rate in rates]
         print_json({"rates": rows, "differs": {name: [*said] for name, said in differs.items()}, "missing": missing})
         return 0
-    table: list[tuple[str, ...]] = [("suite", "split", "who", "published", "95 %", "random", "optimal", "")]
+    table: list[tuple[str, ...]] = [("suite", "split", "who", "published", "95 %", "random", "blind", "optimal", "")]
     for rate in rates:
         splits = rate.published.splits
         where = splits[0] if len(splits) == 1 else f"{splits[0]} to {splits[-1]}"
-        cells = (percent(share) for share in (rate.random, rate.optimal))
+        cells = (percent(share) for share in (rate.random, rate.blind, rate.optimal))
         published = percent(rate.published.success)
         table.append(
             (rate.suite, where, rate.published.who, published, interval(rate.interval.to_dict()), *cells, rate.verdict)

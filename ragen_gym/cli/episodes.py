@@ -13,6 +13,7 @@ from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.policies import (
     PlayedEpisode,
     action_budget,
+    blind_policy,
     generator_draw,
     oracle_policy,
     plan_moves,
@@ -38,15 +39,16 @@ __all__ = [
     "turn_options",
 ]
 
-PLAYERS = ("oracle", "random")
+PLAYERS = ("oracle", "blind", "random")
 
 _SEEDS_TRIED = 50
 
 
 def success_rates(spec: GameSpec, chosen: dict[str, Any], levels: int, seed: int = 0) -> dict[str, Rate]:
-    """Success of random play (moves drawn uniformly) and of optimal play, on the first ``levels`` episodes of ``seed``.
+    """Success of random play (moves drawn uniformly), of the game's blind script and of optimal play.
 
-    Both meet the same levels and the same transition noise, within the ``action_budget`` of the id.
+    They play the first ``levels`` episodes of ``seed``; a game without a blind script has no such rate. All meet the
+    same levels and the same transition noise, within the ``action_budget`` of the id.
 
     Args:
         spec: the environment.
@@ -57,7 +59,9 @@ def success_rates(spec: GameSpec, chosen: dict[str, Any], levels: int, seed: int
     if levels < 1:
         raise ValueError(f"cannot measure on {levels} levels: give 1 or more.")
     env = StepEnv(spec.name, **chosen)
-    policies = {"random": random_policy(generator_draw(np.random.default_rng(seed))), "optimal": oracle_policy}
+    policies = {"random": random_policy(generator_draw(np.random.default_rng(seed)))}
+    policies |= {"blind": blind_policy} if env.game.blind else {}
+    policies["optimal"] = oracle_policy
     rates = {}
     for name, policy in policies.items():
         successes = 0
@@ -86,7 +90,7 @@ def picture_episode(
         spec: the environment.
         chosen: arguments of ``StepEnv``.
         seed: seed of the level, the noise, and the random moves.
-        player: ``"oracle"`` or ``"random"``.
+        player: ``"oracle"``, ``"blind"`` or ``"random"``.
         tile_size: side of a tile in pixels; None draws nothing.
 
     Raises:
@@ -107,7 +111,7 @@ def picture_episode(
             pictures.append(env.render())
 
     look()
-    policy = oracle_policy if player == "oracle" else random_policy(draw)
+    policy = {"oracle": oracle_policy, "blind": blind_policy, "random": random_policy(draw)}[player]
     episode = play_episode(env, policy, action_budget(env), look)
     return PicturedEpisode(episode, len(boards), tuple(pictures))
 

@@ -29,10 +29,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "info",
-        "what a game is: spaces, actions, rewards, options, random and optimal success",
+        "what a game is: spaces, actions, rewards, options, success of random, blind and optimal play",
         _info,
         _EXAMPLES,
-        "What a game is, and how well random and optimal play do on its levels.",
+        "What a game is, and how well random play, a blind script and optimal play do on its levels.",
     )
     add_environment_options(parser)
     parser.add_argument(

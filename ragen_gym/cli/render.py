@@ -67,7 +67,7 @@ examples:
   ragen-gym gallery FrozenLake Sokoban --out lakes-and-boxes
 """
 
-#: Levels on which random and optimal play are measured.
+#: Levels on which random, blind and optimal play are measured.
 LEVELS = 256
 
 _SIDE = 288  # pixels of the longer side of a picture
@@ -194,7 +194,7 @@ def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: i
     Args:
         spec: the id.
         seed: seed of the episode that the pictures and the conversation show.
-        rates: random and optimal success of the id (under ``""``) and of its presets.
+        rates: success by player of the id (under ``""``) and of its presets.
         levels: number of levels that the rates were measured on.
     """
     env = StepEnv(spec.name)
@@ -217,6 +217,7 @@ def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: i
             "Episode end",
             _prose(text.get("Episode End", "").split("Truncated by the horizon.")[0].strip() + f" {horizon}"),
         ),
+        _section("Blind script", _prose(text.get("Blind Script", ""))),
         _section("Arguments", _table(("name", "default", "meaning"), _options(spec)), _SHARED),
         _section("Difficulty", *_difficulty(spec, rates, levels)),
         _section("An episode", *_conversation(spec, seed)),
@@ -333,13 +334,13 @@ def _difficulty(spec: GameSpec, rates: dict[str, dict[str, Rate]], levels: int) 
         (
             f"`{name}`" if name else "(default)",
             ", ".join(f"`{option}={describe(value)}`" for option, value in options.items()),
-            str(rates[name]["random"]),
-            str(rates[name]["optimal"]),
+            *map(str, rates[name].values()),
         )
         for name, options in presets.items()
     ]
+    script = "of the blind script, " * ("blind" in rates[""])
     note = (
-        f"Success of random play (moves drawn uniformly) and of optimal play on {levels} levels, "
+        f"Success of random play (moves drawn uniformly), {script}and of optimal play on {levels} levels, "
         "with 95 % Wilson intervals."
     )
     names = ", ".join(f'"{name}"' for name in spec.game_class.presets)
@@ -349,7 +350,7 @@ def _difficulty(spec: GameSpec, rates: dict[str, dict[str, Rate]], levels: int) 
         f'envs = [gymnasium.make("{spec.id}", preset=preset, split="train") for preset in presets]\n'
         "env = ragen_gym.Curriculum(envs)\n```"
     )
-    parts = [note, _table(("preset", "options", "random play", "optimal play"), rows)]
+    parts = [note, _table(("preset", "options", *(f"{player} play" for player in rates[""])), rows)]
     return [*parts, curriculum] if len(spec.game_class.presets) > 1 else parts
 
 
@@ -407,29 +408,31 @@ def looks(spec: GameSpec) -> Pixels:
 
 
 def measured(spec: GameSpec) -> dict[str, dict[str, Rate]]:
-    """Random and optimal success of the id itself (under ``""``) and of each of its presets."""
+    """Success by player of the id itself (under ``""``) and of each of its presets."""
     presets = {"": {}, **{name: {"preset": name} for name in spec.game_class.presets}}
     return {name: success_rates(spec, chosen, LEVELS) for name, chosen in presets.items()}
 
 
 def index_page(rates: dict[str, dict[str, dict[str, Rate]]]) -> str:
-    """The index: every id with its picture and how random and optimal play do, and the guides."""
+    """The index: every id with its picture and how random, blind and optimal play do, and the guides."""
     lines = [
         "# Games and guides",
         "",
         "## Games",
         "",
         "Each picture is an episode of the oracle; each name links to the game's page in `games/`. Success is that of "
-        "random play (moves drawn uniformly)",
+        "random play (moves drawn uniformly),",
+        "of a script that goes for the goal and ignores what is in the way (blind play),",
         f"and of optimal play on {LEVELS} levels, with 95 % Wilson intervals. `ragen-gym gallery` writes these pages.",
         "",
-        "| | game | random play | optimal play |",
-        "|---|---|---|---|",
+        "| | game | random play | blind play | optimal play |",
+        "|---|---|---|---|---|",
     ]
     for spec in TABLE.values():
         rate, path = rates[spec.name][""], f"games/{spec.name}"
         shown = f'<a href="{path}.md"><img src="{path}.gif" width="200" alt="{spec.name}"></a>'
-        lines.append(f"| {shown} | [`{spec.id}`]({path}.md)<br>{spec.summary} | {rate['random']} | {rate['optimal']} |")
+        cells = " | ".join(str(rate[player]) if player in rate else "" for player in ("random", "blind", "optimal"))
+        lines.append(f"| {shown} | [`{spec.id}`]({path}.md)<br>{spec.summary} | {cells} |")
     lines += ["", "## Guides", "", "Written by hand, in `guides/`; their examples are run by the tests.", ""]
     lines += ["| guide | about |", "|---|---|"]
     lines += [f"| [{title}](guides/{file}) | {about} |" for file, title, about in _GUIDES]

@@ -1,4 +1,4 @@
-"""Reference policies: random, greedy and optimal moves, episodes of them, and the replies that a model would write.
+"""Reference policies (random, blind, greedy and optimal moves), their episodes, and the replies of a model.
 
 Baselines, scripted agents, demonstrations, pictures of episodes and tests all play by these.
 """
@@ -17,7 +17,7 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.games.game import PLAYING
+from ragen_gym.games.game import PLAYING, SUCCESS, Game, listed
 
 __all__ = [
     "POLICIES",
@@ -25,6 +25,8 @@ __all__ = [
     "PlayedEpisode",
     "Policy",
     "action_budget",
+    "blind_policy",
+    "blind_value",
     "expected_rewards",
     "generator_draw",
     "greedy_policy",
@@ -63,6 +65,53 @@ def random_policy(draw: Draw) -> Policy:
     return lambda env, actions_left: draw(len(env.game.Action), actions_left)
 
 
+def blind_policy(env: StepEnv, actions_left: int) -> int:
+    """The move of the game's blind script (``Game.blind``).
+
+    Raises:
+        ValueError: the game has none.
+    """
+    return _blind_script(env.game)(*env.state, env.game.params)
+
+
+def _blind_script(game: Game) -> Callable[[Any, Any, Any], int]:
+    if game.blind is None:
+        raise ValueError(
+            f"{game.name} has no blind script: give its class `blind = staticmethod(your_function)`, a function of "
+            "(board, state, params) that returns an action; see ragen_gym.games.game.Game.blind."
+        )
+    return game.blind
+
+
+def blind_value(env: StepEnv, actions: int) -> tuple[float, float]:
+    """(Probability of success, expected return) of the blind script from here, within so many actions.
+
+    Exact, but for a game that keeps the thresholds of its noise to itself: an average there.
+
+    Raises:
+        ValueError: the game has no blind script.
+    """
+    game, script = env.game, _blind_script(env.game)
+    draws, params = _draws(game), listed(game.params)
+    chosen: dict[tuple[bytes, tuple[int, ...]], int] = {}
+    here, success, total = {env.state: 1.0}, 0.0, 0.0
+    for _ in range(actions):
+        there: dict[tuple[bytes, tuple[int, ...]], float] = {}
+        for (board, state), weight in here.items():
+            if (board, state) not in chosen:
+                chosen[board, state] = script(board, state, game.params)
+            for chance, u in draws:
+                cells, integers = bytearray(board), list(state)
+                reward, outcome = game.rule(cells, integers, chosen[board, state], u, params)
+                total += weight * chance * reward
+                success += weight * chance * (outcome == SUCCESS)
+                if outcome == PLAYING:
+                    after = bytes(cells), tuple(integers)
+                    there[after] = there.get(after, 0.0) + weight * chance
+        here = there
+    return success, total
+
+
 def oracle_policy(env: StepEnv, actions_left: int) -> int:
     """The move of the oracle: the highest chance of success within the actions left."""
     return env.oracle_action(actions_left)
@@ -84,6 +133,7 @@ def greedy_policy(draw: Draw) -> Policy:
 #: The policies by name, each made from a source of draws.
 POLICIES: dict[str, Callable[[Draw], Policy]] = {
     "random": random_policy,
+    "blind": lambda draw: blind_policy,
     "greedy": greedy_policy,
     "oracle": lambda draw: oracle_policy,
 }
@@ -96,12 +146,15 @@ def expected_rewards(env: StepEnv) -> list[float]:
     """
     game = env.game
     board, state = env.state
-    points = [(1 / _POINTS, (i + 0.5) / _POINTS) for i in range(_POINTS)]
-    draws = game.noise_intervals() if game.has_values else points
     return [
-        sum(p * game.rule(bytearray(board), list(state), int(action), u, game.params)[0] for p, u in draws)
+        sum(p * game.rule(bytearray(board), list(state), int(action), u, game.params)[0] for p, u in _draws(game))
         for action in game.Action
     ]
+
+
+def _draws(game: Game) -> list[tuple[float, float]]:
+    """(Probability, a draw) of all that the rule may do; of a game without exact values, a grid of draws."""
+    return game.noise_intervals() if game.has_values else [(1 / _POINTS, (i + 0.5) / _POINTS) for i in range(_POINTS)]
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ class ReplyEnv(gymnasium.Env[Any, str]):
     #: Whether it can draw a reply at random, and knows a best one; a text task may lack either.
     has_random_replies: bool = True
     has_oracle: bool = True
+    #: Whether it is a game with a blind script (``ragen_gym.games.game.Game.blind``).
+    has_blind: bool = False
     _turn: int = 0
     _over: bool = True
 

@@ -150,7 +150,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
 
     def __init__(self, env: StepEnv, config: TurnConfig | None = None, **options: Any) -> None:
         self.config = config = turn_config(config, options)
-        self.env = env
+        self.env, self.has_blind = env, env.game.blind is not None
         longest = env.game.longest or max(config.max_turns, config.max_actions)
         self._bounded = env.game.longest is not None and min(config.max_turns, config.max_actions) >= longest
         #: The budgets as the game's rules lower them.

@@ -17,7 +17,7 @@ from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.core.validation import check_number, items_of, shown
 from ragen_gym.games.game import Board, Boards, Game, Solution
 
-__all__ = ["SPLIT_OF_PAIR", "Action", "Arm", "Bandit", "BanditRev", "BanditSolution", "legal", "step"]
+__all__ = ["SPLIT_OF_PAIR", "Action", "Arm", "Bandit", "BanditRev", "BanditSolution", "blind", "legal", "step"]
 
 _LISTS = {
     "train": """
@@ -76,6 +76,11 @@ def legal(board: Any, state: Any, params: Any) -> int:
     return 3
 
 
+def blind(board: Any, state: Any, params: Any) -> int:
+    """The arm whose name stands for the larger pay; see "Blind Script" in the class."""
+    return 0 if board[0] & 1 else 1
+
+
 class BanditSolution(Solution):
     """Pull the arm with the higher mean, as often as there are pulls; the first-named arm where both are equal."""
 
@@ -125,6 +130,9 @@ class Bandit(Game):
     ## Episode End
     Terminated after ``pulls`` pulls; a success if the last one was of an arm with the highest mean, whatever it paid.
 
+    ## Blind Script
+    Pulls the arm whose name stands for the large pay. It ignores what the arms pay.
+
     ## Arguments
     low: what the low arm pays.
     high, high_prob: what the high arm pays when it pays, and the probability that it does.
@@ -146,6 +154,7 @@ class Bandit(Game):
     noise = Stream.REWARD
     rule = staticmethod(step)
     legal = staticmethod(legal)
+    blind = staticmethod(blind)
     reversed: ClassVar[bool] = False
     vocabularies: ClassVar[dict[str, Vocabulary]] = {"names": Vocabulary("names", ())}
     presets: ClassVar[dict[str, dict[str, Any]]] = {

@@ -157,6 +157,10 @@ class Game(ABC):
     #: legal(board, state, params) -> bits, a plain function as the rule is: bit a is set where action a can change the
     #: state. Batches compile it; a game without it has an ``action_mask`` of its own, asked board by board.
     legal: ClassVar[staticmethod[[Any, Any, Any], int] | None] = None
+    #: blind(board, state, params) -> action, of a state in which the game goes on: a script that goes straight for the
+    #: goal and ignores what is in the way, a function of its arguments alone. A score that it reaches shows no
+    #: planning. None: the game has no such script, and scores stand without it.
+    blind: ClassVar[staticmethod[[Any, Any, Any], int] | None] = None
     #: Symbol tables by name; the first is the game's own, in which levels are written.
     vocabularies: ClassVar[dict[str, Vocabulary]]
     #: Difficulties by name, from easy to hard: the options that each sets. None changes the size of the board.

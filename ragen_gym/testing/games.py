@@ -56,7 +56,7 @@ def check_declared(game: Game) -> None:
     for member, what in _NEEDED.items():
         require(hasattr(game, member), f"{own} has no `{member}`: give it {what}.")
     _check_dataclass(type(game))
-    for function in ("rule", "legal"):
+    for function in ("rule", "legal", "blind"):
         kept = getattr_static(game, function)
         require(
             kept is None or isinstance(kept, staticmethod),
@@ -124,6 +124,12 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     """
     check_declared(game)
     unchecked: list[str] = []
+    if game.blind is None:
+        unchecked.append(
+            "the blind script: the game has none, so scores stand beside random and optimal play alone; give its class "
+            "`blind = staticmethod(your_function)`, a function of (board, state, params) that returns an action, "
+            "straight for the goal whatever is in the way"
+        )
     require(
         game.noise in (Stream.DYNAMICS, Stream.REWARD),
         f"{game.name}.noise is {game.noise!r}: it must be Stream.DYNAMICS or Stream.REWARD, or the noise would depend "
@@ -438,6 +444,7 @@ def check_episode(game: Game, play: Play, actions_left: int, search: Search) -> 
     for count, (action, u) in enumerate(play.moves, 1):
         _check_text(game, bytes(board))
         _check_mask(game, bytes(board), tuple(state), search)
+        _check_blind(game, bytes(board), state)
         try:
             _check_values(game, solution, bytes(board), tuple(state), actions_left)
         except RuntimeError as error:  # a search that ended without an answer
@@ -494,6 +501,22 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     from ragen_gym.games._jit import compiled
 
     return compiled(function)
+
+
+def _check_blind(game: Game, board: bytes, state: Sequence[int]) -> None:
+    if game.blind is None:
+        return
+    now, integers = bytearray(board), list(state)
+    chosen = [game.blind(now, integers, game.params) for _ in range(2)]
+    require(
+        chosen[0] == chosen[1] and chosen[0] in set(game.Action),
+        f"{game.name}.blind returns {chosen[0]!r}, then {chosen[1]!r}; it must return an action of the game, which its "
+        f"arguments alone decide:\n{game.own_text(board)}",
+    )
+    require(
+        (bytes(now), integers) == (board, list(state)),
+        f"{game.name}.blind changes its arguments; it must only read them.",
+    )
 
 
 def _check_mask(game: Game, board: bytes, state: Sequence[int], search: Search) -> None:

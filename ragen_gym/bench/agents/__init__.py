@@ -83,6 +83,7 @@ _MODELS = "ragen_agent.agents."
 
 KINDS: dict[str, Kind] = {
     "random": Kind(_HERE + "builtin:RandomAgent", "", "moves drawn uniformly"),
+    "blind": Kind(_HERE + "builtin:BlindAgent", "", "straight for the goal, ignoring what is in the way"),
     "oracle": Kind(_HERE + "builtin:OracleAgent", "", "optimal moves, by looking into the game"),
     "greedy": Kind(_HERE + "builtin:GreedyAgent", "", "the move with the highest expected reward at once"),
     "human": Kind(_HERE + "builtin:HumanAgent", "", "you, in the terminal"),

@@ -1,4 +1,4 @@
-"""Agents that need no model: random, optimal and greedy moves, and a person in the terminal."""
+"""Agents that need no model: random, blind, optimal and greedy moves, and a person in the terminal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.threads import in_thread
 from ragen_gym.core.validation import check_number
-from ragen_gym.envs.policies import Draw, greedy_policy, hashed_draw, oracle_policy, random_policy
+from ragen_gym.envs.policies import Draw, blind_policy, greedy_policy, hashed_draw, oracle_policy, random_policy
 from ragen_gym.envs.reply import SEPARATOR
 
-__all__ = ["GreedyAgent", "HumanAgent", "OracleAgent", "RandomAgent"]
+__all__ = ["BlindAgent", "GreedyAgent", "HumanAgent", "OracleAgent", "RandomAgent"]
 
 _WORD = 0xFFFFFFFFFFFFFFFF
 
@@ -35,6 +35,21 @@ class OracleAgent:
         """A best reply of a text task."""
         reply: str = task.env.optimal_reply()
         return reply
+
+
+class BlindAgent:
+    """The game's blind script (``ragen_gym.games.game.Game.blind``), asked anew before each move."""
+
+    name = "blind"
+    game_needs = "has_blind"  # of a ``TurnEnv``
+
+    def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
+        """The script's move.
+
+        Raises:
+            ValueError: the game has no such script.
+        """
+        return blind_policy(task.env.env, info["actions_left"])
 
 
 class RandomAgent:

@@ -181,6 +181,7 @@ _COLUMNS = (
     "of asked",
     "bounds",
     "normalised",
+    "above blind",
     "return",
     "regret",
     "over optimal",
@@ -201,6 +202,11 @@ _TERMS = (
         "random, optimal",
         "Uniformly random moves, and the exact oracle, on the same levels within the same budgets. Where agents scored "
         "different levels, they are of the agent that scored most; normalised is by each agent's own.",
+    ),
+    (
+        "blind, above blind",
+        "A script that goes for the goal and ignores what is in the way, on the same levels; and success on the scale "
+        "from it (0) to optimal play (1). A score that it reaches shows no planning.",
     ),
     ("normalised", "Success on the scale from random play (0) to optimal play (1)."),
     (
@@ -311,7 +317,13 @@ def _standing(names: Sequence[str], summaries: Sequence[Summary]) -> list[dict[s
                 cells.append((percent(split["success"]["rate"]), ", ".join([_interval(success(split)), *of])))
         score = number(summary["overall"]["normalised"])
         rows.append({"name": summary["agent"], "colour": place % COLOURS, "score": score, "cells": cells})
-    return [*rows, _bound_row("random", "0.00", names, summaries)]
+    return [*rows, *_blind_row(names, summaries), _bound_row("random", "0.00", names, summaries)]
+
+
+def _blind_row(names: Sequence[str], summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    """The row of the blind script, where a game has one."""
+    known = any(bounding_split("blind", name, summaries) for name in names)
+    return [_bound_row("blind", number(None), names, summaries)] * known
 
 
 def _bound_row(kind: str, score: str, names: Sequence[str], summaries: Sequence[Summary]) -> dict[str, Any]:
@@ -328,10 +340,10 @@ def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
             said = split["sentence"] if split.get("differs_from_random") is False else ""
             rows.append({"name": summary["agent"], "colour": place % COLOURS, "cells": _cells(split), "said": said})
     about = next(summary["splits"][name]["about"] for summary in summaries if name in summary["splits"])
-    for kind, normalised in (("optimal", "1.00"), ("random", "0.00")):
+    for kind, normalised in (("optimal", "1.00"), ("blind", number(None)), ("random", "0.00")):
         if bounding := bounding_split(kind, name, summaries):
             rate, total = bounding[kind]["rate"], bounding.get(f"{kind}_return")
-            cells = [(percent(rate), ""), blank, blank, (normalised, ""), (number(total), ""), *[blank] * 7]
+            cells = [(percent(rate), ""), blank, blank, (normalised, ""), blank, (number(total), ""), *[blank] * 7]
             rows.append({"name": f"{kind} play", "colour": None, "cells": cells, "said": ""})
     return {"name": name, "about": about, "rows": rows}
 
@@ -354,14 +366,14 @@ def _cells(split: Summary) -> list[tuple[str, str]]:
         value = split.get(key)
         return (number(value["mean"], digits), "") if value else (number(None), "")
 
-    normalised, malformed = split.get("normalised"), split.get("malformed")
+    scales, malformed = (split.get("normalised"), split.get("above_blind")), split.get("malformed")
     left = [f"{split['excluded']:,} excluded", *[f"{split['missing']:,} missing"] * bool(split["missing"])]
     met = [f"{seen(split)} levels seen in training"] * bool(split.get("seen"))
     return [
         (percent(solved["rate"]), ", ".join([*filter(None, [_interval(solved)]), *met])),
         (f"{solved['n']} of {split['asked']}", ", ".join(left)),
         (bounds(split), ""),
-        (number(normalised["value"] if normalised else None), ""),
+        *((number(scale["value"] if scale else None), "") for scale in scales),
         mean("return"),
         mean("regret"),
         mean("steps_over_optimal", 1),

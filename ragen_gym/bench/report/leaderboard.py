@@ -244,6 +244,7 @@ def _suite(entries: Sequence[Entry]) -> str:
     }
     played = {name: split for entry in reversed(entries) for name, split in entry.summary["splits"].items()}
     rows["random play"] = {name: {"rate": s["random"]["rate"]} for name, s in played.items() if "random" in s}
+    rows["blind script"] = {name: {"rate": s["blind"]["rate"]} for name, s in played.items() if "blind" in s}
     rows["optimal play"] = {
         name: {"rate": s["optimal_expected"]} for name, s in played.items() if "optimal_expected" in s
     }

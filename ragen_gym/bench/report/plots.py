@@ -70,7 +70,10 @@ def _split(name: str, summaries: Sequence[tuple[int, Summary]]) -> dict[str, Any
     random, optimal = (bound_rate(kind, name, [summary for _, summary in summaries]) for kind in ("random", "optimal"))
     marks, bounds = None, ""
     if random is not None and optimal is not None:
-        marks, bounds = bound_marks(random, optimal), f"random {percent(random)} · optimal {percent(optimal)}"
+        blind = bound_rate("blind", name, [summary for _, summary in summaries])
+        known = {"random": random, "blind": blind, "optimal": optimal}
+        bounds = " · ".join(f"{kind} {percent(rate)}" for kind, rate in known.items() if rate is not None)
+        marks = bound_marks(random, optimal)
     published = summaries[0][1]["splits"][name].get("published")
     if published:
         said = "; ".join(f"{who} {percent(rate)}" for who, rate in published.items())
@@ -121,7 +124,7 @@ def _ladder(ladder: str, names: Sequence[str], summaries: Sequence[Summary]) -> 
 
 
 def bound_rate(kind: str, name: str, summaries: Sequence[Summary]) -> float | None:
-    """The success of ``"random"`` or ``"optimal"`` play on a split, on the levels of ``bounding_split``."""
+    """The success of "random", "blind" or "optimal" play on a split, on the levels of ``bounding_split``."""
     split = bounding_split(kind, name, summaries)
     return None if split is None else split[kind]["rate"]
 

@@ -11,6 +11,7 @@ from ragen_gym.envs.reply import Problem, explain_problem
 
 __all__ = [
     "above_optimal",
+    "at_most_blind",
     "bounds",
     "common_problems",
     "episodes_asked",
@@ -167,6 +168,19 @@ def too_good(summary: Summary) -> list[str]:
     return []
 
 
+def at_most_blind(summary: Summary) -> list[str]:
+    """A sentence on the splits where success is not significantly above the blind script, and could be."""
+    reached = [
+        f"{name} ({percent(split['success']['rate'])}, blind {percent(split['blind']['rate'])})"
+        for name, split in summary["splits"].items()
+        if split.get("above_blind") is not None and success(split)["low"] <= split["blind"]["rate"]
+    ]
+    return [
+        f"Not significantly above the blind script, which ignores what is in the way: {', '.join(reached)}. Such a "
+        "score does not show planning."
+    ] * bool(reached)
+
+
 def wrong_oracle(splits: Mapping[str, Summary]) -> list[str]:
     """Sentences on the splits, by name, whose random play is significantly better than their optimal play."""
     return [
@@ -201,7 +215,7 @@ def common_problems(summary: Summary) -> list[str]:
 
 def sentences(summary: Summary) -> list[str]:
     """All that must be said next to the scores of a run."""
-    about = common_problems, seen_in_training, left_out, uneven, overflowed, lacks, too_good
+    about = common_problems, seen_in_training, left_out, uneven, overflowed, lacks, at_most_blind, too_good
     return [*wrong_oracle(summary["splits"]), *(sentence for each in about for sentence in each(summary))]
 
 
@@ -214,7 +228,8 @@ def score_table(summaries: Sequence[Summary]) -> list[list[str]]:
     """Scores as a header and a row for each split and agent, split by split."""
     splits = {name: None for summary in summaries for name in summary["splits"]}
     known = any(split.get("seen") is not None for summary in summaries for split in summary["splits"].values())
-    head = ["split", "agent", "success", "95 %", "by level", "random", "optimal", "normalised", "detects", "malformed"]
+    scale = ["random", "blind", "optimal", "normalised", "above blind"]
+    head = ["split", "agent", "success", "95 %", "by level", *scale, "detects", "malformed"]
     return [
         [*head, *["seen in training"] * known, "n of asked", "excluded", "bounds"],
         *(
@@ -227,16 +242,17 @@ def score_table(summaries: Sequence[Summary]) -> list[list[str]]:
 
 
 def _cells(split: Summary, known: bool) -> list[str]:
-    solved, malformed, normalised = split["success"], split["malformed"], split.get("normalised")
+    solved, malformed = split["success"], split["malformed"]
+    scales = split.get("normalised"), split.get("above_blind")
     asked = *[seen(split)] * known, f"{solved['n']} of {split['asked']}", str(split["excluded"]), bounds(split)
     if solved["rate"] is None:
-        return ["none", *[""] * 7, *asked]
+        return ["none", *[""] * 9, *asked]
     return [
         percent(solved["rate"]),
         interval(solved),
         interval(split["clustered"]) if solved["n"] > split["families"] else "",
-        *(percent(split[bound]["rate"]) if bound in split else "" for bound in ("random", "optimal")),
-        f"{normalised['value']:z.2f}" if normalised else "",
+        *(percent(split[bound]["rate"]) if bound in split else "" for bound in ("random", "blind", "optimal")),
+        *(f"{scale['value']:z.2f}" if scale else "" for scale in scales),
         f"{100 * split['detectable']:.0f}",
         percent(malformed["rate"]) if malformed else "",
         *asked,

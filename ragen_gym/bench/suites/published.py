@@ -1,4 +1,4 @@
-"""Published figures, next to random and optimal play of their own protocols."""
+"""Published figures, beside random, blind and optimal play of their own protocols."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ NOT_REPRODUCED: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class PublishedRate:
-    """A published rate, and random and optimal play of the same protocol."""
+    """A published rate, and random, blind and optimal play of the same protocol."""
 
     suite: str
     published: Published
     n: int  # instances
     random: float  # success of uniformly random moves
+    blind: float  # exact expected success of the game's blind script
     optimal: float  # exact expected success of optimal play
 
     @property
@@ -43,13 +44,15 @@ class PublishedRate:
 
     @property
     def verdict(self) -> str:
-        """Comparison of the rate, in words; empty where it is above random and not above optimal play."""
+        """Comparison of the rate, in words; empty where it is above the blind script and not above optimal play."""
         rate = self.interval
         if rate.low > self.optimal:
             return "above optimal play: not this protocol"
         if rate.high < self.random:
             return "below random play"
-        return "not distinguishable from random play" if rate.low <= self.random else ""
+        if rate.low <= self.random:
+            return "not distinguishable from random play"
+        return "not above the blind script" if rate.low <= self.blind else ""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -59,13 +62,14 @@ class PublishedRate:
             "who": self.published.who,
             **self.interval.to_dict("success"),
             "random": self.random,
+            "blind": self.blind,
             "optimal": self.optimal,
             "verdict": self.verdict,
         }
 
 
 def published_rates(names: Iterable[str] = SUITES, *, main_only: bool = False) -> list[PublishedRate]:
-    """The published rates of these suites of the package, whose splits are played at random and optimally.
+    """The published rates of these suites of the package, whose splits are played at random, blindly and optimally.
 
     Args:
         names: of suites; one without a published rate has no row.
@@ -85,5 +89,7 @@ def _rate(suite: Suite, published: Published) -> PublishedRate:
     splits = [split for split in suite.splits if split.name in published.splits]
     n = sum(len(split.levels) for split in splits)
     means = [(len(split.levels), baseline(split).means) for split in splits]
-    random, optimal = (sum(size * (mean[kind] or 0.0) for size, mean in means) / n for kind in ("random", "optimal"))
-    return PublishedRate(suite.name, published, n, random, optimal)
+    rates = {
+        kind: sum(size * (mean[kind] or 0.0) for size, mean in means) / n for kind in ("random", "blind", "optimal")
+    }
+    return PublishedRate(suite.name, published, n, **rates)

@@ -50,6 +50,9 @@ class FrozenLake(GridGame):
     ## Episode End
     Terminated on the goal (success) or in a hole. Truncated by the horizon.
 
+    ## Blind Script
+    Walks to the goal's row, then along it to the goal. It ignores every hole, and slips.
+
     ## Levels
     A lake that is given may be written in any vocabulary of the game; ``letters`` are Gymnasium's. Gymnasium's ``desc``
     (rows, also as an array of bytes, or what its ``generate_random_map`` returns) and ``map_name`` ("4x4" or "8x8")
@@ -80,6 +83,7 @@ class FrozenLake(GridGame):
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)
+    blind = staticmethod(rules.blind)
     vocabularies: ClassVar[dict[str, Vocabulary]] = {
         "ragen": Vocabulary("ragen", "_OGPX√"),
         "letters": Vocabulary("letters", "FHGSDW"),

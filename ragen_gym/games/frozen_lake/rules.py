@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["PLAYERS", "Action", "Tile", "destinations", "legal", "step"]
+__all__ = ["PLAYERS", "Action", "Tile", "blind", "destinations", "legal", "step"]
 
 
 class Action(IntEnum):
@@ -55,6 +55,18 @@ def legal(board: Any, state: Any, params: Any) -> int:
         slips = straight < 1.0  # two cells a side or more: one of the two sides is on the board
         bits |= (goes or slips) << action
     return bits
+
+
+def blind(board: Any, state: Any, params: Any) -> int:
+    """The blind script's move: first to the goal's row, then to its column, through whatever lies there."""
+    goal, stride = 0, int(params[0][3])  # the first cell's neighbour below: two rows or more
+    while board[goal] != _GOAL:
+        goal += 1
+    rows = goal // stride - int(state[0]) // stride
+    columns = goal % stride - int(state[0]) % stride
+    if rows:
+        return 1 if rows > 0 else 3
+    return 2 if columns > 0 else 0
 
 
 def destinations(height: int, width: int) -> list[int]:

@@ -70,6 +70,11 @@ class Sokoban(GridGame):
     ## Episode End
     Terminated when every box is on a target (success). Truncated by the horizon.
 
+    ## Blind Script
+    Plays a shortest solution of the level without its inner walls, found anew before each move; of several, the one
+    whose first move comes first among the actions. It ignores every wall but those on the border. Where there is no
+    such solution, or the search takes more than 50,000 nodes, it moves up.
+
     ## Arguments
     height, width: rows and columns with the border of walls, 3 to 64 cells a side; ``size`` sets both.
     boxes: number of boxes of a generated level, from 1 on. A level that is given may have any number.
@@ -179,6 +184,13 @@ class Sokoban(GridGame):
             raise ValueError(
                 f"Sokoban: min_pushes={self.min_pushes} is above max_moves={self.max_moves}: a push is a move."
             )
+
+    @staticmethod
+    def blind(board: Any, state: Any, params: Any) -> int:
+        """The blind script's move; see "Blind Script"."""
+        from ragen_gym.games.sokoban.blind import blind
+
+        return blind(board, state, params)
 
     @cached_property
     def params(self) -> array[int]:

@@ -66,7 +66,7 @@ def write(path: Path, source: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "settings", "said"),
     [
-        ("chess", {}, r"there is no agent 'chess': choose one of random, oracle, greedy, human, openai:MODEL"),
+        ("chess", {}, r"there is no agent 'chess': choose one of random, blind, oracle, greedy, human, openai:MODEL"),
         ("random:7", {}, "'random:7' is not how this agent is written: give random"),
         ("openai", {}, "give openai:MODEL"),
         ("openai:", {}, "give openai:MODEL"),
@@ -137,11 +137,11 @@ def test_random_moves_are_uniform_and_without_memory(tmp_path: Path) -> None:
 
 def test_the_oracle_is_optimal_and_greed_is_not(tmp_path: Path) -> None:
     rates = {}
-    for name in ("oracle", "greedy", "random"):
+    for name in ("oracle", "greedy", "blind", "random"):
         _, records = play(make_agent(name), tmp_path / name, "sokoban", "frozen_lake", rollouts=10)
         rates[name] = [np.mean([r.success for r in records if r.split == s]) for s in ("sokoban", "frozen_lake")]
     assert rates["oracle"][0] == 1
-    assert rates["oracle"] > rates["greedy"] > rates["random"]
+    assert rates["oracle"] > rates["blind"] > rates["greedy"] > rates["random"]
 
 
 @pytest.mark.parametrize("split", ["bandit", "bandit_rev"])

@@ -1,4 +1,4 @@
-"""Published rates next to random and optimal play: what is kept is what is played, and what the table says of it."""
+"""Published rates beside random, blind and optimal play: what is kept is what is played; what the table says."""
 
 from __future__ import annotations
 
@@ -65,6 +65,7 @@ def test_rates_of_several_splits_are_pooled_by_instances() -> None:
     splits = [split for split in load_suite("rllm-frozenlake").splits if split.name in slippery.published.splits]
     played = [(len(split.levels), baseline(split).means["optimal"]) for split in splits]
     assert slippery.n == sum(n for n, _ in played) == 100
+    assert slippery.random < slippery.blind < slippery.optimal
     assert slippery.optimal == pytest.approx(sum(n * (rate or 0) for n, rate in played) / 100)
 
 
@@ -73,12 +74,13 @@ def test_rates_of_several_splits_are_pooled_by_instances() -> None:
     [
         (0.9, "above optimal play: not this protocol"),
         (0.5, ""),
+        (0.39, "not above the blind script"),
         (0.22, "not distinguishable from random play"),
         (0.02, "below random play"),
     ],
 )
 def test_the_verdict(success: float, verdict: str) -> None:
-    rate = PublishedRate("spa", Published("x", success, ("frozen_lake",)), 100, 0.2, 0.5)
+    rate = PublishedRate("spa", Published("x", success, ("frozen_lake",)), 100, 0.2, 0.35, 0.5)
     assert rate.verdict == verdict
     assert rate.to_dict()["verdict"] == verdict
 

@@ -510,17 +510,19 @@ def test_a_bandits_success_without_a_return_is_explained(report: Report) -> None
     assert facts[:2] == ["solved (the last pull was of an arm with the highest mean, whatever it paid)", "return 0.00"]
 
 
-def test_random_and_optimal_play_are_of_the_run_with_most_levels(report: Report) -> None:
+def test_the_lines_are_of_the_run_with_most_levels(report: Report) -> None:
+    kinds = "random", "blind", "optimal"
     whole = report.runs[0]
     one = replace(whole, records=tuple(record for record in whole.records if record.index == 0))
     few, most = score_results(one), score_results(whole)
-    shares = [[s["splits"]["frozen_lake"][kind]["rate"] for kind in ("random", "optimal")] for s in (few, most)]
+    shares = [[s["splits"]["frozen_lake"][kind]["rate"] for kind in kinds] for s in (few, most)]
     assert shares[0] != shares[1]
+    said = " · ".join(f"{kind} {100 * share:.1f} %" for kind, share in zip(kinds, shares[1], strict=True))
     for summaries in ([few, most], [most, few]):
         (strip,) = strips(summaries, ["frozen_lake"])
-        assert strip["bounds"] == "random {:.1f} % · optimal {:.1f} %".format(*(100 * share for share in shares[1]))
+        assert strip["bounds"] == said
         marks = [strip["marks"][kind] for kind in ("random", "optimal")]
-        assert marks == [round(100 * share, 2) for share in shares[1]]
+        assert marks == [round(100 * share, 2) for share in shares[1][::2]]
 
 
 def test_the_best_agents_stand_first_and_a_score_of_nothing_is_above_a_negative_one(report: Report) -> None:
@@ -531,7 +533,8 @@ def test_the_best_agents_stand_first_and_a_score_of_nothing_is_above_a_negative_
         for agent, score in scores.items()
     ]
     rows = context(SMOKE, summaries, [])["overview"]["rows"]
-    assert [row["name"] for row in rows[1:-1]] == ["good", "random", "worse", "unknown"]
+    assert [row["name"] for row in rows[1:-2]] == ["good", "random", "worse", "unknown"]
+    assert [row["name"] for row in rows[-2:]] == ["blind play", "random play"]
 
 
 def test_groups_are_packed_whole() -> None:

@@ -29,6 +29,7 @@ from ragen_gym.core.levels import Level
 from ragen_gym.core.seen import write_seen
 from ragen_gym.core.stats import Difference, wilson
 from ragen_gym.core.storage import locked_folder
+from ragen_gym.envs.policies import blind_policy, reply_for
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.frozen_lake import FrozenLake, FrozenLakeSolution
 
@@ -38,6 +39,10 @@ Player = Callable[[TurnEnv, np.random.Generator], str]
 
 def by_oracle(env: TurnEnv, rng: np.random.Generator) -> str:
     return f"<think>I know.</think><answer>{env.action_names[env.oracle_action()]}</answer>"
+
+
+def by_script(env: TurnEnv, rng: np.random.Generator) -> str:
+    return reply_for(env, [blind_policy(env.env, env.actions_left)], "Straight on.")
 
 
 def by_chance(env: TurnEnv, rng: np.random.Generator) -> str:
@@ -131,6 +136,24 @@ def test_the_oracle_scores_as_the_oracle(oracle_run: list[EpisodeRecord]) -> Non
     assert summary["splits"]["frozen_lake"]["steps_over_optimal"] is None
     assert summary["overall"]["normalised"] == 1
     assert summary["overall"]["episodes"] == 48
+
+
+def test_the_blind_script_scores_as_the_blind_script(random_run: list[EpisodeRecord]) -> None:
+    records = play(CALM, by_script)
+    splits, by_chance = score(CALM, records, "blind")["splits"], score(CALM, random_run, "random")
+    for name, split in splits.items():
+        if name != "frozen_lake":  # whose rate is over the noise
+            assert split["success"]["rate"] == pytest.approx(split["blind"]["rate"]), name
+        assert split["blind"] == by_chance["splits"][name]["blind"]
+    assert splits["sokoban"]["above_blind"] == pytest.approx({**splits["sokoban"]["above_blind"], "value": 0})
+    assert splits["bandit"]["above_blind"] is None, "the names alone win it"
+    assert splits["bandit"]["blind"]["rate"] == splits["bandit"]["optimal"]["rate"] == 1
+    (said,) = tables.at_most_blind(by_chance)
+    assert "sokoban (" in said
+    assert "bandit (" not in said
+    (said,) = tables.at_most_blind(score(CALM, play(CALM, by_oracle), "oracle"))
+    assert "bandit_rev" not in said, "the script never wins it"
+    assert "sokoban (100.0 %, blind 87.5 %)" in said, "eight levels are too few to tell"
 
 
 def test_random_play_cannot_be_differs_from_random_play(random_run: list[EpisodeRecord]) -> None:

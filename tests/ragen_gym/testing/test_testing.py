@@ -120,6 +120,9 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"solve": solver(success=forgetful)}, "chance of success must grow with the actions left"),
     ({"solve": solver(action=lambda *_: 5)}, "the oracle's action 5 is not one of the game's"),
+    ({"blind": staticmethod(lambda board, state, params: 2)}, "blind returns 2, then 2; it must return an action"),
+    ({"blind": staticmethod(lambda board, state, params: state.append(0) or 1)}, "blind changes its arguments"),
+    ({"blind": lambda board, state, params: 1}, r"write `blind = staticmethod\(…\)`"),
     ({"generate": first_board_for_all}, "a key's board depends on other keys or earlier calls"),
     ({"generate": lambda game, keys, split: Tightrope.generate(game, keys, None)}, "that split_of calls"),
     ({"generate": lambda game, keys, split: Tightrope.generate(game, keys, None).astype(int)}, "must be uint8"),
@@ -187,6 +190,8 @@ def test_check_game_takes_a_game_that_keeps_its_chances_to_itself_and_says_what_
     unchecked = check_game(hidden(tmp_path), max_nodes=100)
     assert any("the oracle against a search through everything, from" in said for said in unchecked)
     assert check_game(Tightrope()) == []
+    (said,) = check_game(changed({"blind": None}), examples=1)
+    assert said.startswith("the blind script: the game has none")
 
 
 @pytest.mark.parametrize("max_nodes", [20_000, 0], ids=["by search", "by play"])

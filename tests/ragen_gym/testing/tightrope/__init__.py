@@ -38,6 +38,7 @@ class Tightrope(GridGame):
     Tile = rules.Tile
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
+    blind = staticmethod(rules.forward)
     vocabularies: ClassVar[dict[str, Vocabulary]] = {
         "own": Vocabulary("own", "-FAX"),
         "plain": Vocabulary("plain", "0123"),

@@ -35,3 +35,8 @@ def step(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[fl
     board[cell + 1] = 2
     state[0] = cell + 1
     return (1.0, 2) if taken else (0.0, 0)
+
+
+def forward(board: Any, state: Any, params: Any) -> int:
+    """The blind script: the flag lies ahead."""
+    return 1

@@ -1,0 +1,158 @@
+"""Blind scripts against scripts written apart, which play boards as text by rules of their own."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+
+from ragen_gym import StepEnv
+from ragen_gym.bench.suites import Split, load_suite
+from ragen_gym.envs.policies import blind_policy, blind_value, play_episode
+from ragen_gym.games.game import Game
+from ragen_gym.games.registry import TABLE
+
+Cell = tuple[int, int]
+WAYS = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
+
+
+def cells_of(text: str, symbols: str) -> list[Cell]:
+    rows = text.split("\n")
+    return [(r, c) for r, row in enumerate(rows) for c, symbol in enumerate(row) if symbol in symbols]
+
+
+def crosses(text: str, moves: int) -> bool:
+    """Walk vertically, then horizontally, over a lake on which nothing slips."""
+    (row, column), (goal_row, goal_column) = cells_of(text, "P")[0], cells_of(text, "G")[0]
+    down, right = goal_row - row, goal_column - column
+    way = [(row + (k if down > 0 else -k), column) for k in range(1, abs(down) + 1)]
+    way += [(goal_row, column + (k if right > 0 else -k)) for k in range(1, abs(right) + 1)]
+    return len(way) <= moves and not set(way) & set(cells_of(text, "O"))
+
+
+Boxes = frozenset[Cell]
+
+
+def pushed(player: Cell, boxes: Boxes, way: str, walls: set[Cell]) -> tuple[Cell, Boxes]:
+    there = player[0] + WAYS[way][0], player[1] + WAYS[way][1]
+    beyond = there[0] + WAYS[way][0], there[1] + WAYS[way][1]
+    if there in walls or (there in boxes and (beyond in walls or beyond in boxes)):
+        return player, boxes
+    return there, (boxes - {there}) | {beyond} if there in boxes else boxes
+
+
+def first_move(player: Cell, boxes: Boxes, targets: set[Cell], border: set[Cell]) -> str:
+    """Breadth-first search among the border alone: what it finds first comes first in the order of the moves."""
+    met, waiting = {(player, boxes)}, deque([(player, boxes, "")])
+    while waiting:
+        player, boxes, first = waiting.popleft()
+        for way in WAYS:
+            now = pushed(player, boxes, way, border)
+            if now[1] <= targets:
+                return first or way
+            if now not in met:
+                met.add(now)
+                waiting.append((*now, first or way))
+    return "Up"
+
+
+def sorts(text: str, moves: int) -> bool:
+    """Push every box onto a target by plans that know of no inner wall."""
+    walls, targets = set(cells_of(text, "#")), set(cells_of(text, "O√S"))
+    (player,), boxes = cells_of(text, "PS"), frozenset(cells_of(text, "X√"))
+    last_row, last_column = max(walls)
+    border = {(r, c) for r, c in walls if r in (0, last_row) or c in (0, last_column)}
+    for _ in range(moves):
+        player, boxes = pushed(player, boxes, first_move(player, boxes, targets, border), walls)
+        if boxes <= targets:
+            return True
+    return False
+
+
+def won(split: Split) -> list[bool]:
+    """The instances that the game's script wins."""
+    env, found = split.make_game(), []
+    for index in range(len(split.levels)):
+        split.begin(env.env, index, 0)
+        found.append(play_episode(env.env, blind_policy, env.action_budget).success)
+    return found
+
+
+def split_of(suite: str, name: str) -> Split:
+    return next(split for split in load_suite(suite).splits if split.name == name)
+
+
+@pytest.mark.parametrize(("suite", "percent"), [("ragen-2", 84.8), ("vagen-v1", None)])
+def test_lakes(suite: str, percent: float | None) -> None:
+    split = split_of(suite, "frozen_lake")
+    moves = split.make_game().action_budget
+    apart = [crosses(level.text, moves) for level in split.boards]
+    assert apart == won(split)
+    assert percent is None or round(100 * np.mean(apart), 1) == percent
+
+
+@pytest.mark.parametrize(("moves", "share"), [(4, 0.65), (10, 0.69)])
+def test_the_shortest_lakes_left_out(moves: int, share: float) -> None:
+    env, apart = StepEnv("FrozenLake", success_rate=1, min_path=2, split="test"), list[bool]()
+    for seed in range(400):
+        apart.append(crosses(env.reset(seed=seed)[0], moves))
+        assert play_episode(env, blind_policy, moves).success == apart[-1]
+    assert np.mean(apart) == pytest.approx(share, abs=0.05)  # two standard deviations
+
+
+@pytest.mark.parametrize(("suite", "percent"), [("ragen-v1", 88.7), ("ragen-2", None)])
+def test_boards_of_one_box(suite: str, percent: float | None) -> None:
+    split = split_of(suite, "sokoban")
+    apart = [sorts(level.text, split.make_game().action_budget) for level in split.boards]
+    assert apart == won(split)
+    assert percent is None or round(100 * np.mean(apart), 1) == percent
+
+
+def test_boards_of_two_boxes() -> None:
+    env = StepEnv("Sokoban", boxes=2, split="test")
+    for seed in range(60):
+        text, _ = env.reset(seed=seed)
+        assert play_episode(env, blind_policy, 20).success == sorts(text, 20), text
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_script_depends_on_nothing_but_the_state(name: str) -> None:
+    env, game = StepEnv(name), StepEnv(name).game
+    for seed in range(20):
+        env.reset(seed=seed)
+        board, state = env.state
+        asked = [blind_policy(env, left) for left in (1, 10)]
+        assert game.blind is not None
+        assert asked == [game.blind(bytearray(board), list(state), game.params)] * 2
+        assert env.state == (board, state)
+        assert asked[0] in list(game.Action)
+
+
+@pytest.mark.parametrize(("name", "rate"), [("Bandit", 1.0), ("BanditRev", 0.0)])
+def test_a_bandits_script_believes_the_names(name: str, rate: float) -> None:
+    env = StepEnv(name)
+    for seed in range(20):
+        env.reset(seed=seed)
+        assert blind_value(env, 1)[0] == rate
+
+
+def test_the_value_of_a_slippery_lake_is_that_of_many_episodes() -> None:
+    env, board = StepEnv("FrozenLake", success_rate=0.8, levels=["P___\n_O__\n____\n__G_"]), 0
+    env.reset(options={"level": board})
+    success, total = blind_value(env, 10)
+    won = []
+    for noise in range(4000):
+        env.reset(options={"level": board, "noise_seed": noise})
+        won.append(play_episode(env, blind_policy, 10).success)
+    assert success == total
+    assert np.mean(won) == pytest.approx(success, abs=4 * (success * (1 - success) / 4000) ** 0.5)
+    assert 0.5 < success < 0.95
+
+
+def test_a_game_without_a_script_says_how_to_add_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = StepEnv("FrozenLake")
+    env.reset(seed=0)
+    monkeypatch.setattr(type(env.game), "blind", Game.blind)
+    with pytest.raises(ValueError, match=r"FrozenLake has no blind script: give its class `blind = staticmethod"):
+        blind_policy(env, 10)
