@@ -46,7 +46,7 @@ QUICK = "Made with --quick: this shows that the experiment runs. It is evidence 
 LEVELS = "All seeds are measured on the same levels, so an interval over seeds says nothing about other levels."
 
 #: Columns of every table of arms.
-BOUNDS = ("before", "end", "gain", "random", "optimal")
+BOUNDS = ("before", "end", "gain", "random", "blind", "optimal")
 
 
 def write_page(

@@ -37,7 +37,7 @@ BOUNDED = ("end", "after", "before")  # measured on the fixed levels, as random 
 def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None:
     """One measure: each seed a small dot, the mean with its interval over seeds.
 
-    Where it is success on the fixed levels, random and optimal play are lines, and an arm's start is a tick.
+    Of success on the fixed levels random play, the blind script and optimal play are lines, an arm's start is a tick.
     """
     panels = _panels(experiment, runs)
     rows = max(map(len, panels.values()))
@@ -63,7 +63,7 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
         axes.grid(axis="x", alpha=0.25)
         axes.set_title(title, fontsize=10, loc="left", pad=16)
         axes.set_xlabel(MEASURES[name].about + (" (%)" if MEASURES[name].rate else ""), fontsize=9)
-        for line in ("random", "optimal") if name in BOUNDED else ():
+        for line in ("random", "blind", "optimal") if name in BOUNDED else ():
             bound = summarise(runs, arms[0].name, line)
             if bound is not None:
                 axes.axvline(scale * bound.value, color="0.45", linestyle=":", linewidth=1.5)

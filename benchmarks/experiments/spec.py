@@ -18,8 +18,10 @@ margin                                              of all comparisons, in point
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import asdict, field, replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal, NamedTuple
@@ -27,7 +29,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from ragen_agent.config import Settings, read_toml
+from ragen_agent.config import Config, Settings, read_toml, with_settings
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.update.metrics import METRICS
 from ragen_gym.core.validation import did_you_mean, shown
@@ -53,6 +55,7 @@ __all__ = [
 WINDOW = 5
 FALL = 0.5  # of the best success: below this part of it a run has collapsed
 MOST_EVALUATIONS = 10
+LEVELS = ("game", "env_options", "turns", "evaluation")  # settings that decide what a run is measured on
 
 
 def end_row(before: int) -> str:
@@ -94,6 +97,27 @@ def _rate(name: str) -> Callable[[RecordedRun], float | None]:
 def _gain(run: RecordedRun) -> float | None:
     end, before = _end(run), _rate("before")(run)
     return None if end is None or before is None else end - before
+
+
+def _blind(run: RecordedRun) -> float | None:
+    """Of a run that was recorded before its blind script was measured, measured now: a property of its levels."""
+    return _rate("blind")(run) if "blind" in run.summary else _blind_rate(*_decisive(run.config))
+
+
+def _decisive(config: Config) -> tuple[str, ...]:
+    """What the levels of a run depend on, as JSON."""
+    parts = asdict(replace(Config(), **{name: getattr(config, name) for name in LEVELS}))
+    return tuple(json.dumps(parts[name]) for name in LEVELS)
+
+
+@cache
+def _blind_rate(*parts: str) -> float | None:
+    from ragen_agent.run.evaluation import blind_rate, evaluated_levels
+    from ragen_gym.envs.turn import TurnEnv
+
+    settings = {name: json.loads(part) for name, part in zip(LEVELS, parts, strict=True)}
+    env, instances = evaluated_levels(with_settings(Config(), settings))
+    return blind_rate(env, instances).rate if isinstance(env, TurnEnv) and env.has_blind else None
 
 
 def _normalised(run: RecordedRun) -> float | None:
@@ -151,6 +175,7 @@ MEASURES = {
     "before": Measure("success on the fixed levels before it", _rate("before"), rate=True),
     "gain": Measure("end \N{MINUS SIGN} before", _gain, rate=True, signed=True),
     "random": Measure("random play on the same levels", _rate("random"), rate=True),
+    "blind": Measure("a script that ignores what is in the way, on the same levels", _blind, rate=True),
     "optimal": Measure("optimal play on the same levels", _rate("optimal"), rate=True),
     "normalised": Measure("end, from random play (0) to optimal play (100)", _normalised, rate=True, signed=True),
     "early": Measure("training success, iterations 6 to 15", _early, rate=True),

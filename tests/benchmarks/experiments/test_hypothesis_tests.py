@@ -75,7 +75,7 @@ def run(
     summary: dict[str, Any] = (
         {} if after is None else {"after": {"rate": after}, "random": {"rate": 0.1}, "optimal": {"rate": 0.9}}
     )
-    summary |= {"before": {"rate": start}}
+    summary |= {"before": {"rate": start}, "blind": {"rate": 0.6}}
     summary |= {end_row(place): {"rate": rate} for place, rate in enumerate(before, 1)}
     config = with_settings(Config(), {"training": {"iterations": max(iterations, len(rows))}})
     return RecordedRun("run", RunFolder(Path()), config, summary, rows)

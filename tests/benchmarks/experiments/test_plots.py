@@ -29,7 +29,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def test_arms_stand_side_by_side_with_a_panel_for_each_game(tmp_path: Path, figures: list[Figure]) -> None:
-    """Each with its start; random and optimal play are named; a control is grey."""
+    """Each with its start; random play, the blind script and optimal play are named; a control is grey."""
     ends = {"FrozenLake, PPO": 0.5, "FrozenLake, random half": 0.3, "Sokoban, GSPO": 0.7}
     runs = {arm: {seed: run(end + 0.02 * seed, start=0.2) for seed in (0, 1)} for arm, end in ends.items()}
     plots.draw_arms(read("stabilisers"), runs, "end", tmp_path / "end.png")
@@ -42,7 +42,7 @@ def test_arms_stand_side_by_side_with_a_panel_for_each_game(tmp_path: Path, figu
     assert [to_hex(mean.get_color()).upper() for mean in means] == [plots.COLOURS[0], plots.CONTROL]
     starts = [line for line in lake.lines if line.get_marker() == "|" and line.get_markersize() == 16]
     assert [float(np.ravel(line.get_xdata())[0]) for line in starts] == pytest.approx([20, 20])
-    assert [text.get_text() for text in lake.texts] == ["random", "optimal"]
+    assert [text.get_text() for text in lake.texts] == ["random", "blind", "optimal"]
 
 
 def test_lines_are_named_where_they_end(tmp_path: Path, figures: list[Figure]) -> None:
