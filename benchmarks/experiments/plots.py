@@ -63,12 +63,15 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
         axes.grid(axis="x", alpha=0.25)
         axes.set_title(title, fontsize=10, loc="left", pad=16)
         axes.set_xlabel(MEASURES[name].about + (" (%)" if MEASURES[name].rate else ""), fontsize=9)
+        lines: dict[float, list[str]] = {}
         for line in ("random", "blind", "optimal") if name in BOUNDED else ():
             bound = summarise(runs, arms[0].name, line)
             if bound is not None:
-                axes.axvline(scale * bound.value, color="0.45", linestyle=":", linewidth=1.5)
-                at = axes.get_xaxis_transform()
-                axes.text(scale * bound.value, 1.01, line, transform=at, ha="center", va="bottom", fontsize=8)
+                lines.setdefault(round(scale * bound.value, 1), []).append(line)
+        for value, named in lines.items():
+            axes.axvline(value, color="0.45", linestyle=":", linewidth=1.5)
+            at = axes.get_xaxis_transform()
+            axes.text(value, 1.01, ", ".join(named), transform=at, ha="center", va="bottom", fontsize=8)
     tick = "; red tick: start" if name in ("end", "after") else ""
     figure.suptitle(f"mean with its 95 % interval over seeds{tick}", fontsize=10)
     _save(figure, path)
