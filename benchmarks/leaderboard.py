@@ -58,9 +58,9 @@ levels of each split, or of some splits.
 
 The models named (Sokoban) are those of the recipe `smollm2-135m-sokoban`, seed 0 or the one that is named, before and
 after its reinforcement ([recipes](recipes.md) has what they reach on held-out levels as they were trained: boards as
-coordinates, three turns, and no earlier turn in the prompt). Those named (FrozenLake) are of `echo-trap-smollm2`, seed
-2, which begins as `smollm2-135m-frozenlake` does: before and after 60 iterations of StarPO-S they solve 44 and 65 % of
-held-out lakes, with boards as coordinates and two turns. A suite shows boards as grids, with all earlier turns. The one
+coordinates, three turns, and no earlier turn in the prompt). Those named (FrozenLake) begin as
+`smollm2-135m-frozenlake` does, seed 2: before and after 60 iterations of StarPO-S they solve 44 and 65 % of held-out
+lakes, with boards as coordinates and two turns. A suite shows boards as grids, with all earlier turns. The one
 named (Bandit) is that of `smollm2-135m-bandit`, seed 0, before its reinforcement. Rows named vLLM and llama-server are
 the same checkpoint behind a server that was killed, or crashed, on the way. llama-server has `--samplers temperature`,
 as by default it drops unlikely tokens; vLLM on a CPU has room for all prompts of a step (`--max-num-batched-tokens`),

@@ -20,10 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, numbered, page_parser, write_results
-from ragen_agent.config import Config, with_settings
-from ragen_agent.config.presets import read_recipe, recipe_names
+from ragen_agent.config import Config, Settings, merged, with_settings
+from ragen_agent.config.io import OPENRLHF
+from ragen_agent.config.presets import default_settings, read_recipe, recipe_names
+from ragen_agent.run.evaluation import blind_rate, evaluated_levels
 from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.stats import mean_interval
+from ragen_gym.envs.turn import TurnEnv
 
 __all__ = ["main", "run", "train"]
 
@@ -32,6 +35,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 TITLES = {DEFAULT: "A small model from scratch on FrozenLake without slip; one CPU core; what `make train` trains"}
 ROWS = {
     "random": "random replies",
+    "blind": "a script that ignores what is in the way",
     "demonstrator": "the demonstrator",
     "before": "after imitation",
     "after": "then reinforcement",
@@ -42,6 +46,7 @@ ROWS = {
 GAIN = "**reinforcement above more imitation, points**"
 SHORT = {  # the columns of the overview
     "random": "random",
+    "blind": "blind script",
     "demonstrator": "demonstrator",
     "before": "imitation",
     "after": "**then StarPO-S**",
@@ -57,8 +62,10 @@ Written by `python -m benchmarks.recipes`: `ragen-agent train --compare`, withou
 Each run imitates scripted demonstrations and goes on by reinforcement (StarPO-S); what reinforcement is worth is its
 distance from more imitation of the same demonstrations at the same cost. Success in %, a column for each seed; in the
 last column the mean over seeds, with Student's 95 % interval where seeds differ, which few seeds make wide. Minutes are
-by the clock, whatever else ran on the machine, whose number stands in the row above them. Until November 2026 SmolLM2
-was trained with the frequencies of its rotary positions rounded to bfloat16.
+by the clock, whatever else ran on the machine, whose number stands in the row above them. The blind script heads for
+the goal and ignores what is in the way: success at or below it does not show planning, on held-out levels either.
+SmolLM2's weights are dequantised from 4 bits. Until November 2026 it was trained with the frequencies of its rotary
+positions rounded to bfloat16.
 
 {overview}
 
@@ -107,6 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 known = recorded.get(str(seed), {})
                 if "after" in summary and known != summary | {"machine": known.get("machine")}:  # else trained before
                     recorded[str(seed)] = summary | {"machine": machine("torch")}
+                if "blind" not in recorded.get(str(seed), {"blind": {}}):  # trained before it was measured
+                    recorded[str(seed)]["blind"] = _blind(name)
                 write_results(arguments.out, "recipes", results, _page(results))
     return 0
 
@@ -146,6 +155,19 @@ def _summary(folder: Path) -> dict[str, Any]:
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
 
+def _blind(name: str) -> dict[str, Any]:
+    """The rate of the game's blind script on the levels that the recipe is measured on."""
+    settings = {key: value for key, value in _settings(name).items() if key != OPENRLHF}
+    defaults = default_settings(settings.get("game", Config.game), str(settings.get("model", "")))
+    env, instances = evaluated_levels(with_settings(Config(), merged(defaults, settings)))
+    assert isinstance(env, TurnEnv)
+    return blind_rate(env, instances).to_dict()
+
+
+def _settings(name: str) -> Settings:
+    return {} if name == DEFAULT else read_recipe(name).settings
+
+
 def _page(results: dict[str, Any]) -> str:
     """The page of these results."""
     names = sorted(name for name in results if results[name])
@@ -177,8 +199,7 @@ def _section(name: str, runs: dict[str, Any], machines: Sequence[str]) -> str:
     """The table of a recipe; a run's machine is given by its number in ``machines``, from 1 on."""
     seeds = sorted(runs, key=int)
     count = runs[seeds[0]]["after"]["n"]
-    settings = {} if name == DEFAULT else read_recipe(name).settings
-    split = with_settings(Config(), {"evaluation": settings.get("evaluation", {})}).evaluation.split
+    split = with_settings(Config(), {"evaluation": _settings(name).get("evaluation", {})}).evaluation.split
     lines = [f"## `{name}`", "", (TITLES.get(name) or read_recipe(name).title) + ".", ""]
     lines += [f"| on {count} levels of the split {split} | {' | '.join(f'seed {seed}' for seed in seeds)} | mean |"]
     lines += ["|---" * (len(seeds) + 2) + "|"]

@@ -21,6 +21,7 @@ from ragen_gym.core.command_line import Parser
 from ragen_gym.core.console import rich_console
 
 if TYPE_CHECKING:
+    from benchmarks.experiments.hypothesis_tests import Finding, Runs
     from benchmarks.experiments.plan import PlannedRun
     from benchmarks.experiments.spec import Experiment
 
@@ -33,8 +34,9 @@ Runs experiments: tables of configurations with some seeds each, and controls. E
 with intervals into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
 runs are not repeated, nor are those that the pages' folder records: `--pages benchmarks/experiments` adds
 to what is published. The conclusions on the pages follow from the intervals alone. An experiment with `looks` in its
-table adds seeds to the arms whose comparisons are open, look by look, until each is decided or --hours are over; of
-several experiments each is looked at before the first is looked at again.
+table adds seeds to the arms whose comparisons are open, look by look, until each is decided, the last look is over or
+--hours are; of several experiments each is looked at before the first is looked at again. Verdicts are corrected for
+the number of comparisons in all tables.
 
 examples:
   python -m benchmarks.experiments --list
@@ -182,41 +184,95 @@ def _play_and_write(
     experiments: Sequence[Experiment], options: argparse.Namespace, out: Path, pages: Path, console: Console
 ) -> int:
     """Plays what is missing, look by look, and writes the pages after each; returns how many runs failed."""
+    from benchmarks.experiments.hypothesis_tests import is_decided
     from benchmarks.experiments.overview import write_overview
-    from benchmarks.experiments.pages import write_page
-    from benchmarks.experiments.records import missing_runs
+    from benchmarks.experiments.records import complete_runs, missing_runs
 
-    begun, failed = list(experiments), 0
+    begun, failures = list(experiments), dict[str, dict[str, str]]()
     arms = {each.name: list(options.only) for each in experiments}
+    written: dict[str, dict[str, Any]] = {}
     ends = time.monotonic() + 3600 * options.hours
     number = 0
     while begun:
         for each in list(begun):
-            looks, failures, folder = _looks(each, options), dict[str, str](), pages / each.name
+            looks, failed, folder = _looks(each, options), dict[str, str](), pages / each.name
             if not options.write:
                 planned = _planned(each, options, out, looks[number], arms[each.name])
-                failures = _play(each.name, planned, folder, options.jobs, ends)
+                failed = _play(each.name, planned, folder, options.jobs, ends)
             shown = _shown(each, options, out, pages)
-            if not failures and len(missing_runs(shown, folder)) == len(shown):
+            if not failed and len(missing_runs(shown, folder)) == len(shown):
                 begun.remove(each)  # it was not begun in time; a page of runs that are elsewhere stays as it is
                 continue
-            written = write_page(each, shown, failures, folder, quick=options.quick)
-            wanted = [arm for arm in written["undecided"] if not options.only or arm in options.only]
+            failures[each.name] = failed
+            found = _found(each, complete_runs(shown, folder))
+            open_arms = {arm for f in found if not is_decided(f) for arm in (f.comparison.first, f.comparison.second)}
+            wanted = [a.name for a in each.arms if a.name in open_arms and (not options.only or a.name in options.only)]
             arms[each.name] = wanted
-            if number + 1 == len(looks) or options.write or failures or not wanted or time.monotonic() > ends:
+            if number + 1 == len(looks) or options.write or failed or not wanted or time.monotonic() > ends:
                 begun.remove(each)
-                failed += len(failures)
-                _report(written, folder, options.json, console)
             else:
                 rich_console(stderr=True).print(
                     f"{each.name}: after {looks[number]} seeds {len(wanted)} arms get more: {', '.join(wanted)}.",
                 )
+        written, findings, runs = _write_pages(experiments, failures, options, out, pages)
         if "all" in options.names:
-            write_overview(experiments, {each.name: _shown(each, options, out, pages) for each in experiments}, pages)
+            write_overview(experiments, findings, runs, pages)
         number += 1
+    for name, page in written.items():
+        _report(page, pages / name, options.json, console)
     if "all" in options.names and not options.json:
         console.print(f"Overview: {pages / 'README.md'}")
-    return failed
+    return sum(map(len, failures.values()))
+
+
+def _found(experiment: Experiment, runs: Runs) -> list[Finding]:
+    from benchmarks.experiments.hypothesis_tests import compare
+
+    return [compare(runs, comparison) for comparison in experiment.comparisons]
+
+
+def _write_pages(
+    experiments: Sequence[Experiment],
+    failures: Mapping[str, Mapping[str, str]],
+    options: argparse.Namespace,
+    out: Path,
+    pages: Path,
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[Finding]], dict[str, Runs]]:
+    """Write the pages of the experiments that have runs; their results, and the adjusted findings and runs of all.
+
+    Tables of the repository are corrected together, with those whose records lie in ``pages``; one of your own alone.
+    """
+    from benchmarks.experiments.hypothesis_tests import adjust
+    from benchmarks.experiments.pages import write_page
+    from benchmarks.experiments.records import RECORDS, complete_runs, dropped_p_values
+    from benchmarks.experiments.spec import names, read
+
+    known = names()
+    others = [name for name in known if name not in {each.name for each in experiments}]
+    changed = options.quick or options.set
+    others = [] if changed else [name for name in others if (pages / name / RECORDS).is_file()]
+    tables = [*experiments, *map(read, others)]
+    shown = {each.name: _shown(each, options, out, pages) for each in tables}
+    runs: dict[str, Runs] = {name: complete_runs(planned, pages / name) for name, planned in shown.items()}
+    found = {each.name: _found(each, runs[each.name]) for each in tables}
+    further = [] if changed else dropped_p_values()
+    findings = adjust({name: row for name, row in found.items() if name in known}, further)
+    for name in set(found) - set(known):
+        findings |= adjust({name: found[name]})
+    written = {
+        each.name: write_page(
+            each,
+            shown[each.name],
+            runs[each.name],
+            findings[each.name],
+            failures[each.name],
+            pages / each.name,
+            quick=options.quick,
+        )
+        for each in experiments
+        if each.name in failures
+    }
+    return written, findings, runs
 
 
 def _report(written: Mapping[str, Any], pages: Path, as_json: bool, console: Console) -> None:

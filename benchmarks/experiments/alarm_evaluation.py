@@ -14,15 +14,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from scipy.stats import beta
+
 from benchmarks.experiments.spec import FALL, WINDOW, series, window_means
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.run.alarm import FOLLOWS
+from ragen_gym.core.stats import CONFIDENCE
 
-__all__ = ["AT_ONCE", "OUTCOMES", "SignScore", "collapse_start", "outcome", "score_signs"]
+__all__ = [
+    "AT_ONCE",
+    "OUTCOMES",
+    "SignScore",
+    "collapse_sentence",
+    "collapse_start",
+    "learned",
+    "not_excluded",
+    "outcome",
+    "score_signs",
+]
 
 OUTCOMES = ("no collapse", "never learned", "collapse at once", "format collapse", "Echo Trap", "other collapse")
 
 LEAST = 0.05  # best success below which there is nothing to collapse from
+LEARNED = 0.20  # success above the start from which a collapse would show
 AT_ONCE = 5  # iterations; a policy that falls within them is lost before a sign can be seen
 
 #: Combinations of signs: seen in the iteration by which so many of them have been.
@@ -92,6 +106,34 @@ def outcome(run: RecordedRun) -> str:
     seen = {sign.name for sign in run.signs if sign.iteration <= at}
     trap = {"spread_fall", "gradient_spike"} <= seen and seen & {"entropy_fall", "entropy_jump"}
     return "Echo Trap" if trap else "other collapse"
+
+
+def learned(run: RecordedRun) -> bool:
+    """True if the best success lies ``LEARNED`` above the start: only then could a fall be seen."""
+    means = window_means(run, "success")
+    start = run.summary["before"]["rate"] if "before" in run.summary else min(means, default=0.0)
+    return bool(means) and max(means) - start >= LEARNED
+
+
+def not_excluded(found: int, count: int) -> float:
+    """The largest share that ``found`` of ``count`` runs do not exclude.
+
+    This is the upper end of the one-sided 95 % interval of Clopper and Pearson (Biometrika 26, 1934).
+    """
+    return 1.0 if found == count else float(beta.ppf(CONFIDENCE, found + 1, count - found))
+
+
+def collapse_sentence(runs: Iterable[RecordedRun]) -> str:
+    """Number of runs that learned and then collapsed, and what follows if none did, as a sentence."""
+    rose = [run for run in runs if learned(run)]
+    if not rose:
+        return "No run rises 20 points above its start: the runs are too short and too small to show an Echo Trap."
+    traps, fallen = (
+        sum(outcome(run) == "Echo Trap" for run in rose),
+        sum(collapse_start(run) is not None for run in rose),
+    )
+    said = f"Of {len(rose)} runs that rise 20 points above their start {fallen} collapse, {traps} in an Echo Trap"
+    return f"{said}." if traps else f"{said}: the runs are too short and too small to say that there is none."
 
 
 def score_signs(runs: Iterable[RecordedRun]) -> list[SignScore]:

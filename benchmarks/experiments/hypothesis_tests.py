@@ -1,24 +1,32 @@
-"""Comparisons of arms over seeds: intervals by Student's t, and the verdicts on claims.
+"""Comparisons of arms over seeds: intervals by Student's t, verdicts on claims, and their correction for many tests.
 
 A verdict is a function of an interval, of the claim, and of a margin that was stated beforehand. Where the interval
-excludes 0 the arms differ; where it lies within the margin they are equivalent (two one-sided tests, here at half the
-usual chance of error), as "equal" claims, which only an interval outside the margin contradicts; else the question is
-open, and the sentence says how large a difference would have been seen. Student's t is for differences that are about
-normal: where half of them or more are equal, a rare large one may not have been seen yet, and the question is open too.
-Of a collapse so rare that no seed has shown it no interval says anything.
+excludes 0 the arms differ. Where it lies within the margin they are equivalent (two one-sided tests, here at half the
+usual chance of error), if an arm has learned: one of them ends above its own start by more than the margin. "Equal"
+claims are contradicted by an interval outside the margin alone. Else the question is open, and the sentence gives the
+difference that would have been seen. Student's t is for differences that are about normal: where half of them or more
+are equal, a rare large one may not have been seen yet, and the question is open too. No interval covers a collapse so
+rare that no seed has shown it.
 
-An experiment with ``looks`` adds seeds until its claims are decided. Each look spends a part of the 5 % chance of error
-in proportion to the seeds that it adds (the spending function alpha * t of Lan and DeMets, Biometrika 70, 1983), so
-that by Bonferroni's inequality all intervals of a comparison hold together with 95 %, however often it is looked at.
+Experiments with ``looks`` get seeds until their claims are decided, at most up to the last look. Each look spends a
+part of the 5 % chance of error in proportion to the seeds that it adds (the spending function alpha * t of Lan and
+DeMets, Biometrika 70, 1983), so that by Bonferroni's inequality all intervals of a comparison hold together with 95 %.
+A difference found at the first look is on average too large, since a smaller one would have been open.
+
+``adjust`` corrects the directional verdicts for the number of comparisons (Benjamini and Hochberg, Journal of the Royal
+Statistical Society B 57, 1995): of those that it keeps, 5 % are wrong on average, and it makes the others open.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
+from statistics import fmean, median, stdev
+
+from scipy.stats import t as students_t
 
 from benchmarks.experiments.spec import MEASURES, Comparison, measure
 from ragen_agent.report.runs import RecordedRun
@@ -26,22 +34,25 @@ from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 
 __all__ = [
     "AT_RANDOM",
+    "DIRECTIONAL",
     "EQUAL",
     "MISSING",
     "OPEN",
     "SUPPORTS",
-    "TESTED",
+    "TOO_LARGE",
     "VERDICTS",
     "Finding",
     "Runs",
-    "by_chance",
+    "adjust",
+    "adjusted_p_values",
+    "answer",
     "compare",
-    "conclusion",
     "decided_at_random",
     "end_at_random",
+    "format_difference",
     "format_measure",
     "is_decided",
-    "judge",
+    "stopped_early",
     "summarise",
     "verdict",
 ]
@@ -50,78 +61,132 @@ Runs = Mapping[str, Mapping[int, RecordedRun]]
 """Complete runs by arm and seed."""
 
 SUPPORTS, AGAINST, EQUAL, OPEN = "supported", "contradicted", "equivalent", "open"
-SHOWN, FIXED, MISSING = "seen", "fixed", "missing"
+SHOWN, MISSING = "seen", "missing"
 VERDICTS = (SUPPORTS, AGAINST, EQUAL, OPEN)
 """What can become of a claim where there are runs."""
-TESTED = (*VERDICTS, SHOWN)
-"""What follows from an interval."""
+DIRECTIONAL = (SUPPORTS, AGAINST, SHOWN)
+"""Verdicts of a difference, unless the claim was "equal" and holds."""
 AT_RANDOM = "neither arm is significantly above random play"
+TOO_LARGE = "decided at the first look, so the difference is likely too large"
 NO_WIDTH = 1e-9
 """Intervals below this width are of equal values, but for rounding."""
-FEW = 6
-"""More undecided comparisons than these are counted in the conclusion, not named."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A comparison: the differences by seed, their interval, what it means for the claim, and that as a sentence.
-
-    ``at_random``: see ``end_at_random``.
-    """
+    """A comparison: the differences by seed, their interval, and what it means for the claim."""
 
     comparison: Comparison
     differences: Mapping[int, float]
     interval: Estimate | None
     verdict: str
-    sentence: str
-    at_random: bool = False
+    reason: str  # why, without the numbers of the interval
+    at_random: bool = False  # see ``end_at_random``
+    p: float | None = None  # of no difference, two-sided, over all looks so far; None before the first look
+    adjusted: float | None = None  # p after the correction of ``adjust``
+
+    @property
+    def sentence(self) -> str:
+        """The difference, its seeds and the reason of the verdict."""
+        if self.interval is None:
+            return f"{self.reason}."
+        unit = " points" if MEASURES[self.comparison.measure].rate else ""
+        difference = format_difference(self).replace(" [", f"{unit} [", 1)
+        difference += "" if "[" in difference else unit
+        looks, n = self.comparison.looks, self.interval.n
+        look = f", look {looks.index(n) + 1} of {len(looks)}" if n in looks else ""
+        return f"{difference}, {n} seed{'s' if n > 1 else ''}{look}: {self.reason}."
+
+    @property
+    def directional(self) -> bool:
+        """True if the arms were found to differ."""
+        return self.verdict in DIRECTIONAL and not (self.verdict == SUPPORTS and self.comparison.claim == "equal")
+
+    @property
+    def at_first_look(self) -> bool:
+        """True if the arms were found to differ at the first of several looks."""
+        looks = self.comparison.looks
+        return self.directional and len(looks) > 1 and self.interval is not None and self.interval.n == looks[0]
 
 
 def summarise(runs: Runs, arm: str, name: str) -> Estimate | None:
     """A measure of an arm over its seeds; None where no run has it."""
-    values = [value for run in runs.get(arm, {}).values() if (value := measure(run, name)) is not None]
+    values = [*_values(runs, arm, name).values()]
     return mean_interval(values) if values else None
 
 
 def compare(runs: Runs, comparison: Comparison) -> Finding:
-    """Finding of the runs about the comparison; see ``judge``."""
-    return judge(comparison, lambda arm, name: _values(runs, arm, name))
-
-
-def judge(comparison: Comparison, measured: Callable[[str, str], Mapping[int, float]]) -> Finding:
     """The first arm's measure minus the second's, over the seeds that both have, and what it means for the claim.
 
     Arms of one seed share the levels, and the warm start too where they do not change what the model reads and writes.
-
-    Args:
-        comparison: of two arms, or of one with 0.
-        measured: from an arm and the name of a measure, its values by seed.
+    A comparison of spreads is of the distances of an arm's values from their median (Brown and Forsythe, Journal of the
+    American Statistical Association 69, 1974).
     """
     arms = [arm for arm in (comparison.first, comparison.second) if arm]
-    first, *others = (measured(arm, comparison.measure) for arm in arms)
-    differences = {seed: first[seed] for seed in sorted(first)}
-    for second in others:
-        differences = {seed: value - second[seed] for seed, value in differences.items() if seed in second}
+    measured = [_values(runs, arm, comparison.measure) for arm in arms]
+    both = sorted(set.intersection(*map(set, measured)))
     kind = MEASURES[comparison.measure]
     margin = comparison.margin if kind.rate else 0.0
-    found, result, seeds = None, MISSING, list(differences)
-    for seeds, found in _intervals(differences, comparison.looks):
+    found, result, p, seeds, unlearned = None, MISSING, None, both, False
+    for seeds, share in _looks(both, comparison.looks):
+        values = [*_differences(measured, seeds, comparison.spread).values()]
+        found = mean_interval(values, 1 - (1 - CONFIDENCE) * share)
+        if not share:
+            found = replace(found, low=-inf, high=inf)
         result = verdict(found, comparison.claim, margin)
-        if result not in (OPEN, SHOWN) and _mostly_equal([differences[seed] for seed in seeds]):
+        equal = result == EQUAL or (result == SUPPORTS and comparison.claim == "equal")
+        unlearned = equal and max(_mean_gain(runs, arm, seeds) for arm in arms) <= margin
+        if unlearned or (result not in (OPEN, SHOWN) and _mostly_equal(values)):
             result = OPEN
+        if share:
+            p = min(1.0 if p is None else p, _p_value(values) / share)
         if result != OPEN:
             break
+    differences = _differences(measured, seeds, comparison.spread)
     missed = found.half_width if found is not None else inf
     if found is not None and isfinite(found.low) and kind.rate and not kind.signed:
         found = replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0))  # shares differ by no more
-    if comparison.measure in ("random", "optimal") and found is not None:  # which no run decides, and no seed changes
-        result = FIXED
-    sentence = _sentence(comparison, found, result, _mostly_equal([differences[seed] for seed in seeds]), missed)
-    ends = {arm: [value for seed, value in measured(arm, "normalised").items() if seed in seeds] for arm in arms}
+    reason = _reason(comparison, found, result, _mostly_equal([*differences.values()]), unlearned, missed)
+    ends = {arm: [value for seed, value in _values(runs, arm, "normalised").items() if seed in seeds] for arm in arms}
     at_random = found is not None and isfinite(found.low) and end_at_random(comparison, ends)
-    if at_random and result in TESTED:
-        sentence = f"{sentence.removesuffix('.')}; {AT_RANDOM}."
-    return Finding(comparison, differences, found, result, sentence, at_random)
+    if at_random:
+        reason = f"{reason}; {AT_RANDOM}"
+    every = _differences(measured, both, comparison.spread)
+    return Finding(comparison, every, found, result, reason, at_random, p)
+
+
+def adjusted_p_values(p_values: Sequence[float]) -> list[float]:
+    """Benjamini and Hochberg's adjusted p-values: those of 0.05 or less are kept at a false discovery rate of 5 %.
+
+    The k-th smallest of m is the least of p_j m / j over j from k on. Any order; the result has the same.
+    """
+    count, least = len(p_values), 1.0
+    adjusted = [1.0] * len(p_values)
+    for rank, place in reversed([*enumerate(sorted(range(len(p_values)), key=p_values.__getitem__), 1)]):
+        least = min(least, p_values[place] * count / rank)
+        adjusted[place] = least
+    return adjusted
+
+
+def adjust(tables: Mapping[str, Sequence[Finding]], further: Sequence[float] = ()) -> dict[str, list[Finding]]:
+    """The findings with adjusted p-values over all of these tables; what the correction does not keep becomes open.
+
+    Args:
+        tables: findings by the name of their table.
+        further: p-values of other tests that were made.
+    """
+    tested = [(name, place) for name, row in tables.items() for place, f in enumerate(row) if f.p is not None]
+    found = {name: list(row) for name, row in tables.items()}
+    p_values = [p for name, place in tested if (p := found[name][place].p) is not None]
+    for (name, place), adjusted in zip(tested, adjusted_p_values([*p_values, *further]), strict=False):
+        finding = replace(found[name][place], adjusted=adjusted)
+        if finding.directional and adjusted > 1 - CONFIDENCE:
+            reason = f"{finding.reason}, but not after the correction for {len(tested) + len(further)} tests"
+            finding = replace(finding, verdict=OPEN, reason=reason)
+        elif finding.at_first_look:
+            finding = replace(finding, reason=f"{finding.reason}; {TOO_LARGE}")
+        found[name][place] = finding
+    return found
 
 
 def end_at_random(comparison: Comparison, normalised: Mapping[str, Sequence[float]]) -> bool:
@@ -171,22 +236,45 @@ def is_decided(finding: Finding) -> bool:
     return not finding.comparison.claim or finding.verdict not in (OPEN, MISSING)
 
 
-def _intervals(differences: Mapping[int, float], looks: Sequence[int]) -> Iterator[tuple[list[int], Estimate]]:
-    """The seeds and the interval of each look whose seeds are all there; without looks, one over all seeds."""
-    if not differences:
+def _looks(seeds: Sequence[int], looks: Sequence[int]) -> Iterator[tuple[list[int], float]]:
+    """The seeds of each look that are all there, and its share of the chance of error; without looks, all seeds once.
+
+    Before the first look all seeds, with no share.
+    """
+    if not seeds:
         return
-    values = [*differences.values()]
     if not looks:
-        yield [*differences], mean_interval(values)
+        yield [*seeds], 1.0
         return
     found = False
     for before, look in pairwise((0, *looks)):
-        if all(seed in differences for seed in range(look)):
-            of_look = [differences[seed] for seed in range(look)]
+        if set(range(look)) <= set(seeds):
             found = True
-            yield [*range(look)], mean_interval(of_look, 1 - (1 - CONFIDENCE) * (look - before) / looks[-1])
+            yield [*range(look)], (look - before) / looks[-1]
     if not found:
-        yield [*differences], Estimate(mean_interval(values).value, -inf, inf, len(values))
+        yield [*seeds], 0.0
+
+
+def _differences(measured: Sequence[Mapping[int, float]], seeds: Sequence[int], spread: bool) -> dict[int, float]:
+    """The first arm's values minus the second's, or minus 0, at these seeds; of spreads, of distances from a median."""
+    arms = [{seed: values[seed] for seed in seeds} for values in measured]
+    if spread:
+        middles = [median(values.values()) if values else 0.0 for values in arms]
+        arms = [{k: abs(v - middle) for k, v in values.items()} for values, middle in zip(arms, middles, strict=True)]
+    first, *others = arms
+    return {seed: value - sum(other[seed] for other in others) for seed, value in first.items()}
+
+
+def _mean_gain(runs: Runs, arm: str, seeds: Sequence[int]) -> float:
+    gains = [gain for seed, gain in _values(runs, arm, "gain").items() if seed in seeds]
+    return fmean(gains) if gains else -inf
+
+
+def _p_value(values: Sequence[float]) -> float:
+    """Of no difference, two-sided, by Student's t; 1 where it does not hold: equal values, or half of them equal."""
+    if len(values) < 2 or _mostly_equal(values) or not stdev(values):
+        return 1.0
+    return float(2 * students_t.sf(abs(fmean(values)) * sqrt(len(values)) / stdev(values), len(values) - 1))
 
 
 def _mostly_equal(differences: Sequence[float]) -> bool:
@@ -195,57 +283,43 @@ def _mostly_equal(differences: Sequence[float]) -> bool:
     return most > 1 and 2 * most >= len(differences)
 
 
-def _listed(asked: Sequence[str]) -> str:
-    """The comparisons, or how many they are, if that is more than ``FEW``."""
-    return "; ".join(asked) if len(asked) <= FEW else f"{len(asked)} comparisons of the table"
-
-
-def conclusion(findings: Sequence[Finding]) -> list[str]:
-    """The verdicts in a few sentences; where many comparisons are undecided, how many."""
-    said = []
+def answer(findings: Sequence[Finding]) -> str:
+    """The verdicts as a sentence or two: numbers of claims by verdict, then each difference that was kept."""
     claimed = [finding for finding in findings if finding.comparison.claim]
-    for kind, words in (
-        (SUPPORTS, "At this scale the runs support"),
-        (AGAINST, "At this scale the runs contradict"),
-        (EQUAL, "At this scale the arms differ by less than the margin in"),
-        (OPEN, "The runs leave open"),
-        (MISSING, "There are no runs for"),
-    ):
-        chosen = [_asked(finding.comparison) for finding in claimed if finding.verdict == kind]
-        if chosen:
-            said.append(f"{words}: {_listed(chosen) if kind in (OPEN, MISSING) else '; '.join(chosen)}.")
-    shown = [_asked(finding.comparison) for finding in findings if finding.verdict == SHOWN]
-    if shown:
-        said.append(f"Significant without a claim: {'; '.join(shown)}.")
-    quiet = [_asked(f.comparison) for f in findings if not f.comparison.claim and f.verdict in (OPEN, EQUAL)]
-    if quiet:
-        said.append(f"Not significant, without a claim: {_listed(quiet)}.")
-    said += decided_at_random(findings)
-    said += by_chance(findings)
-    return said
+    counts = Counter(finding.verdict for finding in claimed)
+    said = f"Of {len(claimed)} claims {_enumerated([f'{counts[v]} {v}' for v in (*VERDICTS, MISSING) if counts[v]])}."
+    kept = [f"{_compared(f.comparison)} {format_difference(f)}" for f in findings if f.directional]
+    return f"{said} Differences: {'; '.join(kept)}." if kept else f"{said} No difference is established."
 
 
-def by_chance(findings: Sequence[Finding]) -> list[str]:
-    """Number of these comparisons that would be significant by chance, as a sentence; none of fewer than two."""
-    tested = [finding for finding in findings if finding.verdict in TESTED]
-    if len(tested) < 2:
-        return []
-    spent = sum((1 - CONFIDENCE) * _spent(finding) for finding in tested)
-    if not spent:
-        return []
-    return [
-        f"These are {len(tested)} comparisons, each with a {100 * (1 - CONFIDENCE):.0f} % chance of error over all its "
-        f"looks where its differences are about normal (a collapse too rare for these seeds is in no interval): at the "
-        f"looks so far about {spent:.1g} of them would be significant by chance where nothing differs."
-    ]
+def stopped_early(findings: Sequence[Finding]) -> str:
+    """The plan of looks as a sentence, with the number of open claims that have fewer seeds; empty without looks."""
+    planned = sorted({f.comparison.looks for f in findings if f.comparison.looks})
+    left = [f for f in findings if f.comparison.claim and f.verdict == OPEN and f.comparison.looks]
+    early = sum(f.interval is not None and f.interval.n < f.comparison.looks[-1] for f in left)
+    if not planned:
+        return ""
+    seeds = " or ".join(_enumerated([str(look) for look in looks]) for looks in planned)
+    return f"Looks were planned at {seeds} seeds; {early} of {len(left)} open claims have fewer seeds than planned."
 
 
-def _spent(finding: Finding) -> float:
-    """The share of the chance of error that the looks so far have spent."""
-    found, looks = finding.interval, finding.comparison.looks
-    if not looks or found is None:
-        return 1.0
-    return found.n / looks[-1] if isfinite(found.low) else 0.0
+def _enumerated(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _compared(comparison: Comparison) -> str:
+    what = "" if comparison.measure == "end" else f", {comparison.measure}"
+    what += ", spread over seeds" if comparison.spread else ""
+    return f"{comparison.first} \N{MINUS SIGN} {comparison.second or 0}{what}"
+
+
+def format_difference(finding: Finding) -> str:
+    """The difference with its interval, as text."""
+    found, name = finding.interval, finding.comparison.measure
+    if found is None:
+        return "\N{EN DASH}"
+    value, low, high = (format_measure(end, name, signed=True) for end in (found.value, found.low, found.high))
+    return f"{value} [{low} to {high}]" if isfinite(found.low) and found.low < found.high else value
 
 
 def format_measure(value: float, name: str, signed: bool = False) -> str:
@@ -264,23 +338,19 @@ def _values(runs: Runs, arm: str, name: str) -> dict[int, float]:
     return {seed: value for seed, value in sorted(found.items()) if value is not None}
 
 
-def _asked(comparison: Comparison) -> str:
-    versus = f" against {comparison.second}" if comparison.second else ""
-    return f'"{comparison.asks}" ({comparison.measure} of {comparison.first}{versus})'
-
-
-def _sentence(comparison: Comparison, found: Estimate | None, result: str, mostly_equal: bool, missed: float) -> str:
-    """What was found; a true difference of the size ``missed`` would be significant half the time."""
+def _reason(
+    comparison: Comparison, found: Estimate | None, result: str, mostly_equal: bool, unlearned: bool, missed: float
+) -> str:
+    """Why the verdict is what it is; a true difference of the size ``missed`` would be significant half the time."""
     if found is None:
-        return "No seed has both."
+        return "no seed has both"
+    if found.n < 2:
+        return "one seed says nothing about other seeds"
+    if found.high - found.low < NO_WIDTH:
+        return "an interval without width, from which nothing is concluded"
+    if not isfinite(found.low):
+        return f"the first look is at {comparison.looks[0]} seeds"
     name, unit = comparison.measure, " points" if MEASURES[comparison.measure].rate else ""
-    mean = format_measure(found.value, name, signed=True)
-    if result == FIXED:
-        return f"{mean}{unit}: a property of the levels and the budget, not of a run."
-    if found.n < 2 or found.low == -inf or found.high - found.low < NO_WIDTH:
-        return _without_interval(f"{mean}{unit}", found, comparison.looks)
-    ends = f"{format_measure(found.low, name, signed=True)} to {format_measure(found.high, name, signed=True)}"
-    look = f", look {comparison.looks.index(found.n) + 1} of {len(comparison.looks)}" if comparison.looks else ""
     half, margin = (format_measure(size, name, signed=True).removeprefix("+") for size in (missed, comparison.margin))
     which_way = "higher" if found.value > 0 else "lower"
     kind = MEASURES[name]
@@ -289,6 +359,8 @@ def _sentence(comparison: Comparison, found: Estimate | None, result: str, mostl
         undecided = "not significant; even the largest difference would be missed half the time or more"
     if found.significant:
         undecided = f"{which_way}, but perhaps by less than {margin}{unit}"
+    if unlearned:
+        undecided = f"less than {margin}{unit} apart, but no arm gained more than that over its start"
     if mostly_equal:
         undecided = "equal in half of the seeds or more, of which Student's interval says nothing"
     meaning = {
@@ -299,15 +371,7 @@ def _sentence(comparison: Comparison, found: Estimate | None, result: str, mostl
         SHOWN: f"{which_way}, where nothing was claimed",
     }[result]
     if result == SUPPORTS and comparison.claim == "equal":
-        meaning = f"less than {margin}{unit} apart, as claimed"
-    elif result in (SUPPORTS, AGAINST) and max(abs(found.low), abs(found.high)) < comparison.margin and unit:
+        return f"less than {margin}{unit} apart, as claimed"
+    if result in (SUPPORTS, AGAINST) and max(abs(found.low), abs(found.high)) < comparison.margin and unit:
         meaning += f", by less than {margin}{unit}"
-    return f"{mean}{unit} [{ends}], {found.n} seeds{look}: {meaning}."
-
-
-def _without_interval(mean: str, found: Estimate, looks: Sequence[int]) -> str:
-    if found.n < 2:
-        return f"{mean} on one seed, which says nothing about other seeds."
-    if found.high - found.low < NO_WIDTH:
-        return f"{mean} in each of {found.n} seeds: an interval without width, from which nothing is concluded."
-    return f"{mean} on {found.n} seeds; the first look is at {looks[0]}."
+    return meaning

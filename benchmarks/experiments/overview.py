@@ -1,17 +1,22 @@
-"""The page over all experiments, which begins with the claims that were decided."""
+"""The page over all experiments, which begins with what they say in five sentences."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, outcome, score_signs
-from benchmarks.experiments.hypothesis_tests import AT_RANDOM, MISSING, VERDICTS, Finding, compare, is_decided, judge
-from benchmarks.experiments.pages import alarm_table, count_claims, difference_text, markdown_table, sweep_tables
-from benchmarks.experiments.plan import PlannedRun
-from benchmarks.experiments.records import complete_runs, recorded_measures
+from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, collapse_sentence, outcome, score_signs
+from benchmarks.experiments.hypothesis_tests import (
+    MISSING,
+    VERDICTS,
+    Finding,
+    decided_at_random,
+    format_difference,
+    is_decided,
+    stopped_early,
+)
+from benchmarks.experiments.pages import alarm_table, comparisons_table, markdown_table
 from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.storage import write_atomic
@@ -21,26 +26,22 @@ __all__ = ["markdown_overview", "without_copies", "write_overview"]
 #: Figures of an iteration that are equal in two runs only if one is a copy of the other.
 TRACE = ("success", "return", "spread", "grad_norm", "entropy", "reply_tokens", "repeated_rate", "response_tokens")
 
+#: What every verdict rests on.
+RULES = """\
+Two arms differ where an interval over seeds, paired, excludes 0 and the difference survives Benjamini and Hochberg's
+correction at 5 % over all comparisons of these tables and of those that were [dropped](claims.md). They are equivalent
+where the interval lies within 5 points and an arm gained more than that over its own start. Everything else is open."""
 
-def write_overview(experiments: Sequence[Experiment], planned: Mapping[str, Sequence[PlannedRun]], out: Path) -> None:
-    """Writes ``README.md``, the page over the experiments whose pages are in the same folder.
 
-    Where no runs but their measures are recorded, an experiment is there with these.
-    """
-    runs = {each.name: complete_runs(planned[each.name], out / each.name) for each in experiments}
-    findings = {
-        each.name: [compare(runs[each.name], c) for c in each.comparisons]
-        if runs[each.name]
-        else _recorded_findings(each, out / each.name)
-        for each in experiments
-    }
-    judged = {each.name: each.without_misleading(runs[each.name]) for each in experiments}
+def write_overview(
+    experiments: Sequence[Experiment],
+    findings: Mapping[str, Sequence[Finding]],
+    runs: Mapping[str, Mapping[str, Mapping[int, RecordedRun]]],
+    out: Path,
+) -> None:
+    """Writes ``README.md``, the page over experiments whose pages are in the same folder, of adjusted findings."""
+    judged = {each.name: [run for arm in runs[each.name].values() for run in arm.values()] for each in experiments}
     write_atomic(out / "README.md", markdown_overview(experiments, findings, judged))
-
-
-def _recorded_findings(experiment: Experiment, folder: Path) -> list[Finding]:
-    measures = recorded_measures(folder)
-    return [judge(each, lambda arm, name: measures.get((arm, name), {})) for each in experiment.comparisons]
 
 
 def markdown_overview(
@@ -48,49 +49,26 @@ def markdown_overview(
     findings: Mapping[str, Sequence[Finding]],
     runs: Mapping[str, Sequence[RecordedRun]],
 ) -> str:
-    """The page in Markdown, of each experiment's findings and its complete runs whose fall would be a collapse."""
-    # Some have runs of arms alone whose fall would be no collapse, others none that a comparison could be of.
-    there = [e for e in experiments if runs[e.name] or any(f.differences for f in findings[e.name])]
+    """The page in Markdown, of each experiment's findings and its complete runs."""
+    there = [experiment for experiment in experiments if runs[experiment.name]]
     every = without_copies([run for name in runs for run in runs[name]])
-    lines = [
-        "# Experiments on small models",
-        "",
-        "Written by `python -m benchmarks.experiments all --jobs 2 --pages benchmarks/experiments`, with the pages",
-        "that it links; stopped, the same command goes on. Verdicts follow from the intervals over seeds alone; each",
-        "page says what would count as evidence, and its limits.",
-        "",
-    ]
-    claims = [(e, f) for e in experiments if e.sweep is None for f in findings[e.name] if f.comparison.claim]
-    lines += [" ".join(count_claims([finding for each in findings.values() for finding in each])), ""]
-    lines += ["## Decided", "", *_claims([claim for claim in claims if is_decided(claim[1])]), ""]
-    begun = [claim for claim in claims if claim[1].verdict != MISSING]
-    lines += ["## Still open", "", *_claims([claim for claim in begun if not is_decided(claim[1])]), ""]
-    for each in there:
-        if each.sweep is not None:
-            title = f"[{each.title}]({each.name}/{each.name}.md)"
-            lines += [f"## {title}", "", *sweep_tables(each.sweep, findings[each.name]), ""]
-    left = Counter(e.name for e in experiments for f in findings[e.name] if f.comparison.claim and f.verdict == MISSING)
-    if left:
-        of_each = [f"{claims} claim{'s' if claims > 1 else ''} of {name}" for name, claims in left.items()]
-        lines += [f"Not run: {', '.join(of_each)}.", ""]
-    lines += ["## The experiments", ""]
+    claims = [(e, f) for e in there for f in findings[e.name] if f.comparison.claim or f.directional]
+    lines = ["# Experiments on small models", ""]
+    lines += [f"{place}. {said}" for place, said in enumerate(_sentences(claims, every), 1)]
+    lines += ["", RULES, ""]
     for experiment in there:
-        lines += [f"### [{experiment.title}]({experiment.name}/{experiment.name}.md)", "", experiment.question, ""]
         measures = dict.fromkeys(c.measure for c in experiment.comparisons if c.claim)
-        pictures = [f"![{experiment.name}, {name}]({experiment.name}/{name}.png)" for name in [*measures][:1]]
-        lines += [*pictures, ""]
+        link = f"{experiment.name}/{experiment.name}.md"
+        lines += [f"## [{experiment.title}]({link})", "", experiment.question, ""]
+        lines += [*[f"![{experiment.name}, {name}]({experiment.name}/{name}.png)" for name in [*measures][:1]], ""]
+        lines += [*comparisons_table([f for e, f in claims if e is experiment]), ""]
     lines += ["## Outcomes of the runs", ""]
     rows = []
     for experiment in there:
-        if not runs[experiment.name]:
-            continue
         outcomes = [outcome(run) for run in runs[experiment.name]]
         rows.append([experiment.name, str(len(outcomes)), *[str(outcomes.count(name)) for name in OUTCOMES]])
     lines += markdown_table(["experiment", "runs", *OUTCOMES], rows)
-    lines += ["", "Runs of arms whose rewards teach what is measured as failure are excluded here and below.", ""]
-    if elsewhere := [f"[{e.name}]({e.name}/{e.name}.md)" for e in there if not runs[e.name]]:
-        lines += [f"No runs are recorded of {', '.join(elsewhere)}: their outcomes and alarms are on their pages.", ""]
-    lines += ["## The alarm", ""]
+    lines += ["", "## The alarm", ""]
     outcomes = [outcome(run) for run in every]
     never, at_once = outcomes.count("never learned"), outcomes.count("collapse at once")
     lines += [
@@ -100,23 +78,33 @@ def markdown_overview(
         "",
     ]
     lines += alarm_table(score_signs(every))
-    return "\n".join([*lines, ""])
+    command = "python -m benchmarks.experiments all --jobs 2 --pages benchmarks/experiments"
+    lines += ["", f"Written by `{command}`, with the pages that it links; stopped, the same command goes on.", ""]
+    return "\n".join(lines)
 
 
-def _claims(claims: Sequence[tuple[Experiment, Finding]]) -> list[str]:
-    """Claims as rows, those with the same verdict together."""
-    rows = []
-    for experiment, finding in sorted(claims, key=lambda claim: [*VERDICTS, claim[1].verdict].index(claim[1].verdict)):
-        c = finding.comparison
-        arms = f"{c.first} \N{MINUS SIGN} {c.second or 0}" + ("" if c.measure == "end" else f", {c.measure}")
-        claim = f"{c.claim}{' (ours)' if c.by == 'ours' else ''}"
-        seeds = str(finding.interval.n) if finding.interval else "0"
-        linked = f"[{c.asks}]({experiment.name}/{experiment.name}.md)"
-        found = f"**{finding.verdict}**" + (f"; {AT_RANDOM}" if finding.at_random else "")
-        rows.append([linked, arms, claim, found, difference_text(finding), seeds])
-    if not rows:
-        return ["None."]
-    return markdown_table(["question", "compared", "claim", "found", "difference [95 % over all looks]", "seeds"], rows)
+def _sentences(claims: Sequence[tuple[Experiment, Finding]], runs: Sequence[RecordedRun]) -> list[str]:
+    """Five sentences: the count of verdicts, differences, equivalences, what is open and why, and collapses."""
+    found = [finding for _, finding in claims if finding.comparison.claim]
+    verdicts = [finding.verdict for finding in found]
+    numbers = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in (*VERDICTS, MISSING))
+    decided = f"**{sum(map(is_decided, found))} of {len(found)} claims are decided**: {numbers}."
+    said = [" ".join([decided, *decided_at_random(found)])]
+    differing = sorted((claim for claim in claims if claim[1].directional), key=lambda claim: claim[1].adjusted or 0.0)
+    equal = [claim for claim in claims if is_decided(claim[1]) and not claim[1].directional]
+    for words, chosen in (("differ", differing), ("are equivalent", equal)):
+        named = "; ".join(f"{_linked(e, f)} {format_difference(f)}" for e, f in chosen[:6])
+        more = f", and {len(chosen) - 6} more below" if len(chosen) > 6 else ""
+        said.append(f"In {len(chosen)} comparisons the arms {words}{': ' if named else ''}{named}{more}.")
+    said.append(stopped_early(found) or "All comparisons were made once, without looks.")
+    said.append(collapse_sentence(runs))
+    return said
+
+
+def _linked(experiment: Experiment, finding: Finding) -> str:
+    c = finding.comparison
+    what = ", spread over seeds" if c.spread else "" if c.measure == "end" else f", {c.measure}"
+    return f"[{c.first} \N{MINUS SIGN} {c.second or 0}{what}]({experiment.name}/{experiment.name}.md)"
 
 
 def without_copies(runs: Sequence[RecordedRun]) -> list[RecordedRun]:

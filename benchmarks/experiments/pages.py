@@ -1,79 +1,94 @@
-"""The page of an experiment with its figures, and the tables of comparisons that the overview shares with it."""
+"""The page of an experiment with its figures, and the tables that the overview shares with it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from math import isfinite
 from pathlib import Path
 from pkgutil import resolve_name
+from statistics import stdev
 from typing import Any
 
-from benchmarks.experiments.alarm_evaluation import OUTCOMES, SignScore, collapse_start, outcome, score_signs
+from benchmarks.experiments.alarm_evaluation import (
+    OUTCOMES,
+    SignScore,
+    collapse_sentence,
+    collapse_start,
+    learned,
+    not_excluded,
+    outcome,
+)
 from benchmarks.experiments.hypothesis_tests import (
-    AT_RANDOM,
-    EQUAL,
     MISSING,
-    OPEN,
-    SUPPORTS,
-    VERDICTS,
     Finding,
     Runs,
-    by_chance,
-    compare,
-    conclusion,
+    answer,
     decided_at_random,
+    format_difference,
     format_measure,
     is_decided,
+    stopped_early,
     summarise,
 )
 from benchmarks.experiments.plan import PlannedRun
-from benchmarks.experiments.plots import draw_arms, draw_curves, draw_sweep
-from benchmarks.experiments.records import complete_runs, write_records
+from benchmarks.experiments.plots import draw_arms, draw_curves
+from benchmarks.experiments.records import write_records
 from benchmarks.experiments.spec import MEASURES, Experiment, measure, names
-from benchmarks.experiments.sweep import Sweep
 from ragen_agent.run.alarm import sign_label
-from ragen_gym.core.stats import Estimate
+from ragen_gym.core.stats import Estimate, percent
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["alarm_table", "count_claims", "difference_text", "markdown_table", "sweep_tables", "write_page"]
+__all__ = ["alarm_table", "comparisons_table", "markdown_table", "write_page"]
 
-#: Marks a comparison of arms at random play.
-DAGGER = "\N{DAGGER}"
 QUICK = "Made with --quick: this shows that the experiment runs. It is evidence of nothing."
 
 #: What an interval over seeds does not cover.
 LEVELS = "All seeds are measured on the same levels, so an interval over seeds says nothing about other levels."
 
+#: Columns of every table of arms.
+BOUNDS = ("before", "end", "gain", "random", "blind", "optimal")
+
 
 def write_page(
-    experiment: Experiment, planned: Sequence[PlannedRun], failures: Mapping[str, str], out: Path, *, quick: bool
+    experiment: Experiment,
+    planned: Sequence[PlannedRun],
+    runs: Runs,
+    findings: Sequence[Finding],
+    failures: Mapping[str, str],
+    out: Path,
+    *,
+    quick: bool,
 ) -> dict[str, Any]:
     """Writes ``<experiment>.md``, the records and the figures; returns measures, comparisons and conclusion for JSON.
 
-    Runs that the folder has recorded are on the page with those on this disk. Other pictures in it are removed.
+    Other pictures in the folder are removed.
+
+    Args:
+        experiment: the table.
+        planned: the runs that the page is of.
+        runs: those that are complete, on this disk or in the folder's records.
+        findings: the table's comparisons of these runs, adjusted.
+        failures: what went wrong, by the name of the run.
+        out: the experiment's folder.
+        quick: whether the page is to say that it is evidence of nothing.
     """
     out.mkdir(parents=True, exist_ok=True)
-    runs = complete_runs(planned, out)
     write_records(planned, runs, experiment.curves, out)
-    findings = [compare(runs, comparison) for comparison in experiment.comparisons]
     computed, pictures = resolve_name(experiment.computed)(out) if experiment.computed else ([], [])
     if runs:
+        for name in dict.fromkeys(["end", *(c.measure for c in experiment.comparisons)]):
+            draw_arms(experiment, runs, name, out / f"{name}.png")
+            pictures.append(f"{name}.png")
         if experiment.curves:
             draw_curves(experiment, runs, out / "curves.png")
             pictures.append("curves.png")
-        draw = draw_arms if experiment.sweep is None else draw_sweep
-        for name in dict.fromkeys(["end", *(c.measure for c in experiment.comparisons)]):
-            draw(experiment, runs, name, out / f"{name}.png")
-            pictures.append(f"{name}.png")
     for left in out.glob("*.png"):  # of a measure that the table no longer asks for
         if left.name not in pictures:
             left.unlink()
     measured = [name for name in pictures if f"]({name})" not in "".join(computed)]
     text = _page(experiment, runs, findings, failures, len(planned), measured, computed, note=QUICK if quick else "")
     write_atomic(out / f"{experiment.name}.md", text)
-    undecided = {arm for f in findings if not is_decided(f) for arm in (f.comparison.first, f.comparison.second)}
     return {
         "experiment": experiment.name,
         "quick": quick,
@@ -83,11 +98,12 @@ def write_page(
             for seed, run in seeds.items()
         ],
         "comparisons": [
-            asdict(f.comparison) | {"differences": dict(f.differences), "verdict": f.verdict, "sentence": f.sentence}
+            asdict(f.comparison)
+            | {"differences": dict(f.differences), "p": f.p, "adjusted_p": f.adjusted}
+            | {"verdict": f.verdict, "sentence": f.sentence}
             for f in findings
         ],
-        "conclusion": conclusion(findings),
-        "undecided": [arm.name for arm in experiment.arms if arm.name in undecided],  # more seeds could decide these
+        "conclusion": [sentence for sentence in (answer(findings), stopped_early(findings)) if sentence],
         "failures": dict(failures),
         "pictures": pictures,
     }
@@ -117,35 +133,25 @@ def _page(
     lines = [f"# {experiment.title}", ""]
     if note:
         lines += [f"> {note}", ""]
-    lines += [f"**Question.** {experiment.question}", "", *computed, "## What was decided", ""]
-    sentences = conclusion(findings) if experiment.sweep is None else count_claims(findings)
-    lines += [f"- {sentence}" for sentence in sentences] or ["- Nothing was compared."]
-    lines += [f"- {whole}", ""]
-    lines += _comparisons_table(findings) if experiment.sweep is None else sweep_tables(experiment.sweep, findings)
-    lines += ["", *[f"![{name}]({name})\n" for name in pictures]]
-    lines += ["## What it means", "", f"**Claim.** {experiment.claim} ({experiment.source})", ""]
+    lines += [f"**Question.** {experiment.question}", "", f"**Answer.** {answer(findings)}", "", *computed]
+    lines += [f"![{name}]({name})\n" for name in pictures if name != "curves.png"]
+    said = [*decided_at_random(findings), stopped_early(findings), whole]
+    lines += [" ".join(sentence for sentence in said if sentence), "", *comparisons_table(findings)]
+    lines += ["", "## What it means", "", f"**Claim.** {experiment.claim} ({experiment.source})", ""]
     lines += [f"**Evidence.** {experiment.evidence}", "", f"**Limits.** {experiment.limits} {LEVELS}"]
     lines += [
         "",
         "## Arms",
         "",
-        "Means over seeds with 95 % intervals (Student's t), clipped to 0 and 100 % for shares.",
+        "Means over seeds with 95 % intervals (Student's t), clipped to 0 and 100 % for shares; *spread* is the",
+        "standard deviation of *end* over seeds, in points.",
         "",
     ]
-    lines += _arms(experiment, runs)
-    lines += [
-        "",
-        "## Collapse and alarm",
-        "",
-        *_collapses(runs),
-        "",
-        *alarm_table(score_signs(experiment.without_misleading(runs))),
-        "",
-        "## Descriptions of the arms",
-        "",
-    ]
+    lines += [*_arms(experiment, runs), ""]
+    lines += [f"![{name}]({name})\n" for name in pictures if name == "curves.png"]
+    lines += ["## Collapse", "", *_collapses(runs), "", "## Descriptions of the arms", ""]
     lines += [f"- **{a.name}**{' (control)' if a.control else ''}: {a.about}" for a in experiment.arms]
-    lines += ["", *[f"- {name}: {MEASURES[name].about}." for name in experiment.columns]]
+    lines += ["", *[f"- {name}: {MEASURES[name].about}." for name in _columns(experiment)]]
     if failures:
         lines += ["", "## Runs that failed", "", *[f"- {name}: {problem}" for name, problem in failures.items()]]
     name = experiment.name if experiment.name in names() else f"{experiment.name}.toml"
@@ -173,13 +179,19 @@ def alarm_table(scores: Sequence[SignScore]) -> list[str]:
     )
 
 
+def _columns(experiment: Experiment) -> list[str]:
+    return list(dict.fromkeys((*BOUNDS, *experiment.columns)))
+
+
 def _arms(experiment: Experiment, runs: Runs) -> list[str]:
     rows = []
     for arm in experiment.arms:
         if arm.name in runs:
-            cells = [_cell(summarise(runs, arm.name, name), name) for name in experiment.columns]
-            rows.append([arm.name + (" (control)" if arm.control else ""), str(len(runs[arm.name])), *cells])
-    return markdown_table(["arm", "seeds", *experiment.columns], rows)
+            cells = [_cell(summarise(runs, arm.name, name), name) for name in _columns(experiment)]
+            ends = [end for run in runs[arm.name].values() if (end := measure(run, "end")) is not None]
+            spread = f"{100 * stdev(ends):.1f}" if len(ends) > 1 else "\N{EN DASH}"
+            rows.append([arm.name + (" (control)" if arm.control else ""), str(len(runs[arm.name])), *cells, spread])
+    return markdown_table(["arm", "seeds", *_columns(experiment), "spread"], rows)
 
 
 def _cell(found: Estimate | None, name: str) -> str:
@@ -195,97 +207,41 @@ def _cell(found: Estimate | None, name: str) -> str:
 
 
 def _collapses(runs: Runs) -> list[str]:
+    """The collapses as a sentence, and as rows by arm where there are any."""
     rows = []
     for arm, seeds in runs.items():
         outcomes = [outcome(run) for run in seeds.values()]
         whens = [str(at + 1) for run in seeds.values() if (at := collapse_start(run)) is not None]
-        rows.append([arm, *[str(outcomes.count(name)) for name in OUTCOMES], ", ".join(whens) or "\N{EN DASH}"])
-    return markdown_table(["arm", *OUTCOMES, "after iteration"], rows)
+        rose = [outcome(run) for run in seeds.values() if learned(run)]
+        share = percent(not_excluded(rose.count("Echo Trap"), len(rose))) if rose else "\N{EN DASH}"
+        cells = [str(outcomes.count(name)) for name in OUTCOMES]
+        rows.append([arm, *cells, ", ".join(whens) or "\N{EN DASH}", str(len(rose)), share])
+    said = collapse_sentence(run for seeds in runs.values() for run in seeds.values())
+    if all(collapse_start(run) is None for seeds in runs.values() for run in seeds.values()):
+        return [said]
+    head = ["arm", *OUTCOMES, "after iteration", "rose 20 points", "Echo Trap not excluded up to (95 %)"]
+    return [said, "", *markdown_table(head, rows)]
 
 
-def count_claims(findings: Sequence[Finding]) -> list[str]:
-    """Numbers of claims decided, supported, contradicted and left open, by whose they are: sentences."""
-    claims = [finding for finding in findings if finding.comparison.claim]
-    decided = sum(map(is_decided, claims))
-    said = [f"**{decided} of {len(claims)} claims are decided.**"]
-    for by, whose in (("source", "of the papers"), ("ours", "of this project")):
-        verdicts = [f.verdict for f in findings if f.comparison.claim and f.comparison.by == by]
-        counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys((*VERDICTS, *verdicts)))
-        if verdicts:
-            said.append(f"Of {len(verdicts)} comparisons with a claim {whose}: {counts}.")
-    return [*said, *decided_at_random(findings), *by_chance(findings)]
+def comparisons_table(findings: Sequence[Finding], links: Sequence[str] = ()) -> list[str]:
+    """The comparisons as rows, decided claims first, those without runs last.
 
-
-def _comparisons_table(findings: Sequence[Finding]) -> list[str]:
-    """The comparisons as rows: what is compared, what was claimed, and the difference.
-
-    Decided claims first, those without runs last.
+    Args:
+        findings: adjusted ones.
+        links: for each finding the page that its question links to, or none.
     """
-    return markdown_table(
-        ["question", "first", "second", "measure", "claim", "first \N{MINUS SIGN} second [95 % over all looks]"],
-        [
-            [c.asks, c.first, c.second or "0", c.measure, claim, finding.sentence]
-            for finding in sorted(
-                findings, key=lambda f: (f.verdict == MISSING, not f.comparison.claim, not is_decided(f))
-            )
-            for c in [finding.comparison]
-            for claim in [f"{c.claim or 'none'}{' (ours)' if c.by == 'ours' else ''}"]
-        ],
-    )
-
-
-def sweep_tables(sweep: Sweep, findings: Sequence[Finding]) -> list[str]:
-    """The comparisons of a sweep: a table for each panel with runs, a row for each line, a column for each comparison.
-
-    Decided ones are in bold.
-    """
-    found = {(f.comparison.first, f.comparison.measure): f for f in findings}
-    lines = [
-        f"Each difference is to {sweep.against}: points [95 % over all looks], seeds, and what is decided, in bold if",
-        f"anything is. {DAGGER}: {AT_RANDOM}.",
-        "",
-    ]
-    for panel in sweep.panels:
-        rows = []
-        for line in sweep.lines:
-            cells = [
-                found[sweep.arm(panel["name"], line["name"], each["factor"]), each["measure"]]
-                for each in (sweep.comparisons if line["name"] != sweep.against else ())
-            ]
-            if any(finding.verdict != MISSING for finding in cells):
-                rows.append([line["name"], *map(_sweep_cell, cells)])
-        if rows:
-            lines += [f"### {panel['name']}", "", *markdown_table(["", *map(_sweep_head, sweep.comparisons)], rows), ""]
-        else:
-            lines += [f"{panel['name']}: no runs yet.", ""]
-    return lines[:-1]
-
-
-def _sweep_head(comparison: Mapping[str, Any]) -> str:
-    claim = f" (claim: {comparison['claim']})" if comparison.get("claim") else ""
-    return f"{comparison['measure']} at x{comparison['factor']:g}{claim}"
-
-
-def _sweep_cell(finding: Finding) -> str:
-    found = finding.interval
-    if found is None:
-        return "\N{EN DASH}"
-    if finding.verdict == OPEN:
-        decided = "open"
-    elif finding.verdict == EQUAL or (finding.verdict == SUPPORTS and finding.comparison.claim == "equal"):
-        decided = "**equal**"
-    else:
-        decided = "**higher**" if found.value > 0 else "**lower**"
-    return f"{difference_text(finding)}, {found.n}: {decided}{DAGGER if finding.at_random else ''}"
-
-
-def difference_text(finding: Finding) -> str:
-    """The difference with its interval, as text."""
-    found, name = finding.interval, finding.comparison.measure
-    if found is None:
-        return "\N{EN DASH}"
-    value, low, high = (format_measure(end, name, signed=True) for end in (found.value, found.low, found.high))
-    return f"{value} [{low} to {high}]" if isfinite(found.low) and found.low < found.high else value
+    rows = []
+    for finding, link in zip(findings, links or [""] * len(findings), strict=True):
+        c, found = finding.comparison, finding.interval
+        what = ", spread over seeds" if c.spread else "" if c.measure == "end" else f", {c.measure}"
+        claim = f"{c.claim or 'none'}{' (ours)' if c.claim and c.by == 'ours' else ''}"
+        adjusted = "\N{EN DASH}" if finding.adjusted is None else f"{max(finding.adjusted, 0.001):.3f}"
+        rank = (finding.verdict == MISSING, not c.claim, not is_decided(finding))
+        row = [f"[{c.asks}]({link})" if link else c.asks, f"{c.first} \N{MINUS SIGN} {c.second or 0}{what}", claim]
+        row += [format_difference(finding), str(found.n if found else 0), adjusted]
+        rows.append((rank, [*row, f"**{finding.verdict}**: {finding.reason}"]))
+    head = ["question", "compared", "claim", "difference [95 % over all looks]", "seeds", "adjusted p", "decision"]
+    return markdown_table(head, [row for _, row in sorted(rows, key=lambda each: each[0])])
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -2,8 +2,7 @@
 
 ``runs.jsonl.gz`` holds a line for each complete run: its arm, seed and settings, the rates that were measured, and some
 figures by iteration. Its first line holds the settings of its first run, and each run those that differ from them. No
-record is replaced by a run with other settings: where the table asks for others, the record must be removed first. Runs
-whose figures were not kept have a line with their measures alone, which the overview reads.
+record is replaced by a run with other settings: where the table asks for others, the record must be removed first.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from ragen_agent.report.runs import IRRELEVANT, RecordedRun, load_run
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
 
-__all__ = ["RECORDS", "complete_runs", "missing_runs", "recorded_measures", "recorded_seeds", "write_records"]
+__all__ = ["RECORDS", "complete_runs", "dropped_p_values", "missing_runs", "recorded_seeds", "write_records"]
 
 RECORDS = "runs.jsonl.gz"
+CLAIMS = Path(__file__).with_name("claims.md")
 
 #: The figures by iteration that are recorded in addition to the experiment's curves: those that measures, the alarm and
 #: the search for copies read.
@@ -68,13 +68,10 @@ def recorded_seeds(folder: Path) -> int:
     return max(ends, default=0)
 
 
-def recorded_measures(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
-    """Measures of runs whose figures were not kept: by arm and name of the measure, then by seed."""
-    found: dict[tuple[str, str], dict[int, float]] = {}
-    for row in read_json_lines(folder / RECORDS)[1:]:
-        for name, value in row.get("measures", {}).items():
-            found.setdefault((row["arm"], name), {})[row["seed"]] = value
-    return found
+def dropped_p_values() -> list[float]:
+    """P-values of comparisons whose tables were dropped after their runs, from ``claims.md``: they were tests too."""
+    rows = [line.strip("| ").split(" | ") for line in CLAIMS.read_text(encoding="utf-8").splitlines()]
+    return [float(row[-1]) for row in rows if len(row) == 5 and row[-1].replace(".", "").isdecimal()]
 
 
 def write_records(planned: Sequence[PlannedRun], runs: Runs, figures: Iterable[str], folder: Path) -> None:
@@ -115,7 +112,6 @@ def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, Recorded
         return {}
     try:
         common = rows[0]["settings"]
-        rows = [rows[0], *(row for row in rows[1:] if "measures" not in row)]
         by_key = {(row["arm"], row["seed"]): row for row in rows[1:]}
         _check_rows(rows, planned, folder / RECORDS)
         found = {}

@@ -41,7 +41,7 @@ POLL_S = 1.0  # between two updates of the progress
 JOBS_OF_A_PROCESS = 40  # after which another takes its place, so that what libraries keep of each run is given back
 
 #: Rows of the summary that a warm start has and its runs need not measure again.
-SHARED = ("before", "random", "optimal", "demonstrator")
+SHARED = ("before", "random", "blind", "optimal", "demonstrator")
 
 
 def check_settings(planned: Sequence[PlannedRun]) -> None:

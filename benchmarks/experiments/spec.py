@@ -14,13 +14,14 @@ margin                                              of all comparisons, in point
 [settings]                                          over the game's defaults, or a recipe's, for all arms
 [[arms]] name, about, settings, ...                 over those; see ``Arm``
 [[comparisons]] first, second, measure, asks, ...   without a second: against 0; see ``Comparison``
-[sweep]                                             in place of arms and comparisons; see ``Sweep``
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, field, replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal, NamedTuple
@@ -28,8 +29,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from benchmarks.experiments.sweep import Sweep
-from ragen_agent.config import Settings, read_toml
+from ragen_agent.config import Config, Settings, read_toml, with_settings
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.update.metrics import METRICS
 from ragen_gym.core.validation import did_you_mean, shown
@@ -55,6 +55,7 @@ __all__ = [
 WINDOW = 5
 FALL = 0.5  # of the best success: below this part of it a run has collapsed
 MOST_EVALUATIONS = 10
+LEVELS = ("game", "env_options", "turns", "evaluation")  # settings that decide what a run is measured on
 
 
 def end_row(before: int) -> str:
@@ -94,8 +95,29 @@ def _rate(name: str) -> Callable[[RecordedRun], float | None]:
 
 
 def _gain(run: RecordedRun) -> float | None:
-    after, before = _rate("after")(run), _rate("before")(run)
-    return None if after is None or before is None else after - before
+    end, before = _end(run), _rate("before")(run)
+    return None if end is None or before is None else end - before
+
+
+def _blind(run: RecordedRun) -> float | None:
+    """Of a run that was recorded before its blind script was measured, measured now: a property of its levels."""
+    return _rate("blind")(run) if "blind" in run.summary else _blind_rate(*_decisive(run.config))
+
+
+def _decisive(config: Config) -> tuple[str, ...]:
+    """What the levels of a run depend on, as JSON."""
+    parts = asdict(replace(Config(), **{name: getattr(config, name) for name in LEVELS}))
+    return tuple(json.dumps(parts[name]) for name in LEVELS)
+
+
+@cache
+def _blind_rate(*parts: str) -> float | None:
+    from ragen_agent.run.evaluation import blind_rate, evaluated_levels
+    from ragen_gym.envs.turn import TurnEnv
+
+    settings = {name: json.loads(part) for name, part in zip(LEVELS, parts, strict=True)}
+    env, instances = evaluated_levels(with_settings(Config(), settings))
+    return blind_rate(env, instances).rate if isinstance(env, TurnEnv) and env.has_blind else None
 
 
 def _normalised(run: RecordedRun) -> float | None:
@@ -151,8 +173,9 @@ MEASURES = {
     "end": Measure("success on the fixed levels, mean over the last policies", _end, rate=True),
     "after": Measure("success on the fixed levels of the last policy", _rate("after"), rate=True),
     "before": Measure("success on the fixed levels before it", _rate("before"), rate=True),
-    "gain": Measure("after \N{MINUS SIGN} before", _gain, rate=True, signed=True),
+    "gain": Measure("end \N{MINUS SIGN} before", _gain, rate=True, signed=True),
     "random": Measure("random play on the same levels", _rate("random"), rate=True),
+    "blind": Measure("a script that ignores what is in the way, on the same levels", _blind, rate=True),
     "optimal": Measure("optimal play on the same levels", _rate("optimal"), rate=True),
     "normalised": Measure("end, from random play (0) to optimal play (100)", _normalised, rate=True, signed=True),
     "early": Measure("training success, iterations 6 to 15", _early, rate=True),
@@ -207,8 +230,6 @@ class Arm:
     about: str  # what it is, for the page
     settings: Settings = field(default_factory=dict)  # over those of the experiment
     control: bool = False  # whether it is there to rule out another explanation of what the other arms show
-    #: whether its rewards may teach what is measured as failure, so that its fall is no collapse
-    misleading: bool = False
 
 
 @dataclass(frozen=True, config=KNOWN_ALONE)
@@ -221,6 +242,7 @@ class Comparison:
     second: str = ""  # name of an arm; empty to compare with 0
     claim: Literal["", "higher", "lower", "equal"] = ""  # what is said of the first; empty claims nothing
     by: Literal["source", "ours"] = "source"  # who claims it: the source, or this project
+    spread: bool = False  # whether their spreads over seeds are compared, not their means
     margin: float = 0.05  # two rates that differ by less count as equal; stated before the first run
     looks: tuple[int, ...] = ()  # as of the experiment
 
@@ -241,19 +263,13 @@ class Experiment:
     settings: Settings
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]
-    #: At how many seeds the comparisons are looked at: arms get more seeds until each claim is decided. Empty where
-    #: they are compared once, over however many seeds there are.
+    #: At how many seeds the comparisons are looked at: arms get more seeds until each claim is decided, at most as many
+    #: as the last. Empty where they are compared once, over however many seeds there are.
     looks: tuple[Annotated[int, Field(ge=2)], ...] = ()
     #: How many policies are evaluated: those after each of the last iterations.
     evaluations: int = Field(default=1, ge=1, le=MOST_EVALUATIONS)
-    sweep: Sweep | None = None  #: what the arms are a grid of
     #: module:name of f(folder) -> (lines, names of pictures): a computed part of the page, before its measurements
     computed: str = ""
-
-    def without_misleading(self, runs: Mapping[str, Mapping[int, RecordedRun]]) -> list[RecordedRun]:
-        """The runs, by arm and seed, whose fall would be a collapse; see ``Arm.misleading``."""
-        misleading = {arm.name for arm in self.arms if arm.misleading}
-        return [run for arm, seeds in runs.items() if arm not in misleading for run in seeds.values()]
 
 
 def names() -> list[str]:
@@ -280,9 +296,6 @@ def read(name: str) -> Experiment:
         )
     content: dict[str, Any] = {**read_toml(path), "name": path.stem}
     try:
-        if "sweep" in content:
-            sweep = Sweep(**content["sweep"])
-            content |= {"sweep": sweep, "arms": sweep.arm_rows(), "comparisons": sweep.comparison_rows()}
         shared = {"looks": content.get("looks", ()), "margin": content.pop("margin", 5) / 100}
         content["comparisons"] = [dict(**row, **shared) for row in content["comparisons"]]
         made = TypeAdapter(Experiment).validate_python(content)

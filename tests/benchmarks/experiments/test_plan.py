@@ -8,10 +8,8 @@ import pytest
 
 from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.plan import plan, warm_starts
-from benchmarks.experiments.spec import MEASURES, TABLES, names, read
+from benchmarks.experiments.spec import MEASURES, names, read
 from ragen_agent.config import Config, to_toml
-
-SMALL = [name for name in names() if not name.endswith("-smollm2")]
 
 TABLE = """
 title = "T"
@@ -55,9 +53,10 @@ def test_every_arm_is_a_configuration_of_its_own(name: str, tmp_path: Path) -> N
     assert not all(arm.control for arm in experiment.arms)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", names())
 def test_every_claim_is_looked_at_with_a_margin_of_five_points(name: str) -> None:
     experiment = read(name)
+    assert len(names()) <= 8, "each a question that a reader has"
     assert experiment.evaluations > 1
     claims = [comparison for comparison in experiment.comparisons if comparison.claim]
     assert claims
@@ -70,69 +69,15 @@ def test_every_claim_is_looked_at_with_a_margin_of_five_points(name: str) -> Non
 
 
 def test_experiments_share_the_warm_starts_of_equal_settings(tmp_path: Path) -> None:
-    named = ("uncertainty-filter", "diversity", "freshness", "echo-trap", "advantages")
+    named = ("freshness", "echo-trap")
     warm = warm_starts([run for name in named for run in plan(read(name), tmp_path / name, 2)])
     assert len(warm) == 2, "one for each seed"
     assert {each.folder.parent for each in warm} == {tmp_path / "warm"}
 
 
-def test_arms_of_a_paper_game_differ_in_nothing_before_reinforcement(tmp_path: Path) -> None:
-    for game in ("bandit", "banditrev", "frozenlake", "sokoban"):
-        planned = plan(read(f"paper-{game}"), tmp_path / game, 1)
-        assert len(warm_starts(planned)) == 1
-        kinds = {(run.config.training.critic, run.config.training.starpo_s) for run in planned}
-        assert kinds == {(critic, starpo_s) for critic in (False, True) for starpo_s in (False, True)}
-
-
-def test_rewards_for_the_state_change_nothing_before_reinforcement(tmp_path: Path) -> None:
-    planned = plan(read("rewards"), tmp_path, 1)
-    assert len(warm_starts(planned)) == 2, "with a description of the board and without one"
-    assert {run.config.turns.state_reward for run in planned} == {0.0, 1.0}
-    assert {run.warm.config.turns.state_reward for run in planned} == {0.0}
-
-
-def test_groups_are_compared_at_equal_numbers_of_sampled_tokens(tmp_path: Path) -> None:
-    planned = plan(read("groups"), tmp_path, 1)
-    assert len(warm_starts(planned)) == 2, "one for each game"
-    for game in ("FrozenLake", "Sokoban"):
-        configs = [run.config for run in planned if run.config.game == game]
-        assert len({config.stops.sampled_tokens for config in configs}) == 1
-        assert all(config.stops.sampled_tokens > 0 for config in configs)
-        assert [config.training.groups_by for config in configs] == ["level", "state", "branch", "branch"]
-
-
-def test_a_sweep_is_every_method_at_every_rate_in_every_game(tmp_path: Path) -> None:
-    experiment = read("stabilisers")
-    sweep = experiment.sweep
-    assert sweep is not None
-    planned = plan(experiment, tmp_path, 1)
-    assert len(planned) == len(sweep.panels) * len(sweep.lines) * 3 == 3 * 11 * 3
-    assert len(warm_starts(planned)) == 3, "one for each game: no method changes what comes before"
-    configs = {run.arm.name: run.config for run in planned}
-    rates = [configs[f"Sokoban, CISPO, x{factor}"].training.learning_rate for factor in (1, 3, 10)]
-    assert rates == pytest.approx([2e-4, 6e-4, 2e-3])
-    assert configs["Bandit, CISPO, x3"].training.policy_loss == "cispo"
-    assert {run.arm.name for run in planned if run.arm.control} == {
-        f"{panel['name']}, random half, x{factor}" for panel in sweep.panels for factor in (1, 3, 10)
-    }
-    asked = [each.asks for each in experiment.comparisons if each.first == "Bandit, SAPO, x10"]
-    assert asked[0] == "Bandit: does SAPO end higher at ten times the usual rate?"
-    assert not any(each.first == each.second for each in experiment.comparisons)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("group_size = 8, learning_rate = 5e-4", "group_size = 8"), "not the table of an .*'learning_rate'"),
-        (("factors", "factor"), "not the table of an experiment: .*'factor'"),
-        (('against = "PPO"', 'against = "POP"'), "compares 'FrozenLake, POP, x1'; its arms are FrozenLake, PPO, x1"),
-    ],
-)
-def test_a_wrong_sweep_says_what_is_wrong(change: tuple[str, str], message: str, tmp_path: Path) -> None:
-    text = (TABLES / "stabilisers.toml").read_text(encoding="utf-8")
-    (tmp_path / "mine.toml").write_text(text.replace(*change, 1), encoding="utf-8")
-    with pytest.raises(ValueError, match=message):
-        read(str(tmp_path / "mine.toml"))
+@pytest.mark.parametrize(("name", "games"), [("stabilisers", 2), ("uncertainty-filter", 2), ("paper-vagen", 1)])
+def test_arms_of_a_game_differ_in_nothing_before_reinforcement(name: str, games: int, tmp_path: Path) -> None:
+    assert len(warm_starts(plan(read(name), tmp_path, 1))) == games
 
 
 def test_runs_that_differ_before_their_reinforcement_share_nothing(tmp_path: Path) -> None:

@@ -11,13 +11,21 @@ from typing import Any
 import pytest
 
 from benchmarks.experiments.plan import plan
-from benchmarks.experiments.records import RECORDS, complete_runs, missing_runs, recorded_seeds, write_records
+from benchmarks.experiments.records import (
+    CLAIMS,
+    RECORDS,
+    complete_runs,
+    dropped_p_values,
+    missing_runs,
+    recorded_seeds,
+    write_records,
+)
 from benchmarks.experiments.spec import read
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
-ARMS = ["FrozenLake, PPO, x1", "Bandit, GSPO, x3", "Sokoban, EPO, x10"]  # games with different options
+ARMS = ["FrozenLake, PPO", "FrozenLake, GSPO", "Sokoban, EPO"]  # games with different options
 
 
 def test_runs_of_different_games_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -44,10 +52,10 @@ def test_runs_of_different_games_are_read_as_they_were_written(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda rows: rows.append(rows[1]), "holds 2 runs of .*'FrozenLake, PPO, x1', 0"),
+        (lambda rows: rows.append(rows[1]), "holds 2 runs of .*'FrozenLake, PPO', 0"),
         (
             lambda rows: rows[1]["summary"]["after"].update(rate=7.0),
-            "holds 7.0 as 'after' of FrozenLake, PPO, x1 seed 0",
+            "holds 7.0 as 'after' of FrozenLake, PPO seed 0",
         ),
         (lambda rows: rows[1]["summary"]["after"].update(rate=float("nan")), "holds nan as 'after'"),
         (
@@ -77,3 +85,10 @@ def test_the_seeds_of_damaged_records_are_not_counted(tmp_path: Path) -> None:
     (tmp_path / RECORDS).write_bytes(gzip.compress(b'{"settings": {}}\n{"arm": "vanilla"}\n'))
     with pytest.raises(ValueError, match="does not hold records of runs"):
         recorded_seeds(tmp_path)
+
+
+def test_every_dropped_test_has_its_p_value_in_the_list_of_claims() -> None:
+    rows = [line for line in CLAIMS.read_text(encoding="utf-8").splitlines() if " | dropped: " in line]
+    p_values = dropped_p_values()
+    assert len(p_values) == len(rows) > 100
+    assert all(0 < p <= 1 for p in p_values)
