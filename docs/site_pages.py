@@ -29,8 +29,15 @@ from ragen_gym.core.settings import Setting
 
 ROOT = Path(__file__).parents[1]
 #: Folders and pages of the repository that the site has, and their places in it.
-FOLDERS = {"docs": "", "examples": "examples", "benchmarks": "results", "ragen_gym/bench/suites": "results/suites"}
-FILES = {"CHANGELOG.md": "reference/changes.md", "CONTRIBUTING.md": "reference/contributing.md"}
+FOLDERS = {
+    "docs": "",
+    "examples": "examples",
+    "benchmarks": "results",
+    "ragen_gym/bench/suites": "results/suites",
+    "skills": "project/skills",
+}
+PROJECT = ("CONTRIBUTING.md", "AGENTS.md", "SECURITY.md", "CHANGELOG.md")
+FILES = {name: f"project/{name}" for name in PROJECT if (ROOT / name).exists()}
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SHOWN = (".md", ".png", ".gif", ".ipynb")
 
@@ -45,7 +52,7 @@ FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Give the navigation the examples, and every page of results that it does not name itself."""
+    """Give the navigation the examples, the project's own pages, and the pages of results that it does not name."""
     written = [uri for uri in _outside() if re.match(r"examples/.*\.md$", uri)]
     if examples := [*written, *(f"examples/{path.stem}.md" for path in EXAMPLES)]:
         guides = next(i for i, section in enumerate(config.nav) if "Guides" in section)
@@ -57,6 +64,8 @@ def on_config(config: MkDocsConfig) -> None:
             experiments = [uri for uri in found if uri.startswith("results/experiments/")]
             section["Results"] += [{"Experiments": sorted(experiments, key=lambda uri: not uri.endswith("README.md"))}]
             section["Results"] += [{"Further measurements": [uri for uri in found if uri not in experiments]}]
+        if "Reference" in section:
+            section["Reference"] += [{"Project": [uri for uri in _outside() if re.match(r"project/.*\.md$", uri)]}]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
