@@ -4,7 +4,7 @@
 
 The runs are those of recorded experiments, played again with the KL from the initial model and the mutual information
 of reasoning and prompt, which those records do not hold. Written are ``training_signals.json`` and, for the page
-``docs/concepts/training_signals.md``, its picture; the page's table is printed.
+``docs/concepts/training_signals.md``, its pictures; the page's table is printed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from benchmarks.experiments.plots import COLOURS
 from benchmarks.experiments.runner import run_all
 from benchmarks.experiments.spec import read
 from ragen_agent.report.runs import load_run
-from ragen_agent.update.metrics import is_share, metric_label, smooth
+from ragen_agent.update.metrics import metric_label, smooth
 from ragen_gym.core.storage import atomic_path, write_atomic
 
-__all__ = ["PICTURE", "RUNS", "draw", "main", "play", "table"]
+__all__ = ["PAGE", "RUNS", "SIGNALS", "draw", "main", "play", "table"]
 
 #: By the name that the page gives it: the experiment, its arm, and the seed.
 RUNS = {
@@ -38,8 +38,8 @@ RUNS = {
     "collapsing": ("echo-trap", "hot vanilla", 4),
 }
 SIGNALS = ("success", "return", "spread", "entropy", "grad_norm", "kl", "mutual_information", "invalid_rate")
-PICTURE = Path(__file__).parents[1] / "docs" / "concepts" / "training_signals.png"
-COLUMNS, DIGITS = 4, 5
+PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "training_signals.md"
+DIGITS = 5
 ENDS = 5  # iterations, of which the table has the mean
 
 
@@ -64,30 +64,27 @@ def play(folder: Path, console: Console) -> dict[str, dict[str, Any]]:
     return found
 
 
-def draw(runs: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """A panel for each signal, a line for each run: the values, faint, and their moving average."""
-    rows = -(-len(SIGNALS) // COLUMNS)
-    figure = Figure(figsize=(3.1 * COLUMNS, 2.5 * rows + 0.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    for panel, signal in zip(figure.subplots(rows, COLUMNS).ravel(), SIGNALS, strict=True):
+def draw(runs: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """A picture for each signal, with a line for each run: the values, faint, and their moving average."""
+    for signal in SIGNALS:
+        figure = Figure(figsize=(4.6, 2.6), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
         for colour, (name, run) in zip(COLOURS, runs.items(), strict=False):
             points = [(i, value) for i, value in enumerate(run["signals"].get(signal, ())) if value is not None]
             if points:
                 iterations, values = zip(*points, strict=True)
-                panel.plot(iterations, values, color=colour, alpha=0.25, linewidth=0.8)
-                panel.plot(iterations, smooth(values), color=colour, linewidth=1.8, label=name)
-        panel.set_title(metric_label(signal), fontsize=9)
-        panel.set_xlabel("iteration", fontsize=8)
-        panel.tick_params(labelsize=8)
-        panel.grid(alpha=0.25)
-        if is_share(signal):
-            panel.set_ylim(-0.02, None)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
-        picture = Image.open(temporary).convert("RGB").quantize(64, dither=Image.Dither.NONE)
-        picture.save(temporary, format="png", optimize=True)
+                axes.plot(iterations, values, color=colour, alpha=0.3, linewidth=0.8)
+                axes.plot(iterations, smooth(values), color=colour, linewidth=1.8, label=name)
+        axes.set_title(metric_label(signal), fontsize=9)
+        axes.set_xlabel("iteration", fontsize=8)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.25)
+        figure.legend(loc="outside lower center", ncols=len(runs), fontsize=8, frameon=False)
+        with atomic_path(folder / f"signal-{signal}.png") as temporary:
+            figure.savefig(temporary, format="png", dpi=110)
+            picture = Image.open(temporary).convert("RGB").quantize(32, dither=Image.Dither.NONE)
+            picture.save(temporary, format="png", optimize=True)
 
 
 def table(runs: Mapping[str, Mapping[str, Any]]) -> str:
@@ -113,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         played = {"machine": machine("torch", "numpy"), "runs": play(Path("runs/training_signals"), Console())}
         write_atomic(kept, json.dumps(played) + "\n")
     runs = json.loads(kept.read_text(encoding="utf-8"))["runs"]
-    draw(runs, PICTURE)
+    draw(runs, PAGE.parent)
     print(table(runs))
 
 

@@ -29,9 +29,17 @@ from ragen_gym.core.settings import Setting
 
 ROOT = Path(__file__).parents[1]
 #: Folders and pages of the repository that the site has, and their places in it.
-FOLDERS = {"docs": "", "benchmarks": "results", "ragen_gym/bench/suites": "results/suites"}
-FILES = {"CHANGELOG.md": "reference/changes.md", "CONTRIBUTING.md": "reference/contributing.md"}
-SHOWN = (".md", ".png", ".gif")
+FOLDERS = {
+    "docs": "",
+    "examples": "examples",
+    "benchmarks": "results",
+    "ragen_gym/bench/suites": "results/suites",
+    "skills": "project/skills",
+}
+PROJECT = ("CONTRIBUTING.md", "AGENTS.md", "SECURITY.md", "CHANGELOG.md")
+FILES = {name: f"project/{name}" for name in PROJECT if (ROOT / name).exists()}
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SHOWN = (".md", ".png", ".gif", ".ipynb")
 
 #: Weight of a page's titles in the search, by the folder of the site.
 BOOST = {"results": 0.2, "environments": 4.0, "start": 2.0}
@@ -44,7 +52,11 @@ FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Give the navigation every page of results that it does not name itself."""
+    """Give the navigation the examples, the project's own pages, and the pages of results that it does not name."""
+    written = [uri for uri in _outside() if re.match(r"examples/.*\.md$", uri)]
+    if examples := [*written, *(f"examples/{path.stem}.md" for path in EXAMPLES)]:
+        guides = next(i for i, section in enumerate(config.nav) if "Guides" in section)
+        config.nav.insert(guides + 1, {"Examples": examples})
     for section in config.nav:
         if "Results" in section:
             named = {each for each in section["Results"] if isinstance(each, str)}
@@ -52,12 +64,17 @@ def on_config(config: MkDocsConfig) -> None:
             experiments = [uri for uri in found if uri.startswith("results/experiments/")]
             section["Results"] += [{"Experiments": sorted(experiments, key=lambda uri: not uri.endswith("README.md"))}]
             section["Results"] += [{"Further measurements": [uri for uri in found if uri not in experiments]}]
+        if "Reference" in section:
+            section["Reference"] += [{"Project": [uri for uri in _outside() if re.match(r"project/.*\.md$", uri)]}]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages and pictures from outside ``docs``."""
+    """Add the pages and pictures from outside ``docs``, and a page for each example."""
     for uri, path in _outside().items():
         files.append(File.generated(config, uri, abs_src_path=str(path)))
+    for path in EXAMPLES:
+        code = f"# {path.name}\n\n```python\n{path.read_text(encoding='utf-8')}```\n"
+        files.append(File.generated(config, f"examples/{path.stem}.md", content=code))
     return files
 
 
@@ -66,6 +83,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     page.meta.setdefault("search", {}).setdefault("boost", BOOST.get(page.file.src_uri.partition("/")[0], 1.0))
     if WIDE.search(markdown):
         page.meta.setdefault("hide", ["toc"])
+    if page.file.abs_src_path is None:  # an example
+        return markdown
     source = Path(page.file.abs_src_path).relative_to(ROOT)
     parts = FENCED.split(markdown)
     fenced = [*FENCED.findall(markdown), ""]
@@ -112,6 +131,8 @@ def _moved(source: Path, page: Page, found: re.Match[str]) -> str:
     target, hash_sign, anchor = found["to"].partition("#")
     path = posixpath.normpath(posixpath.join(source.parent.as_posix(), target))
     homes = sorted((folder for folder in FOLDERS if f"{path}/".startswith(f"{folder}/")), key=len)
+    if example := re.fullmatch(r"(examples/\w+)\.py", path):
+        homes, path = ["examples"], f"{example[1]}.md"
     if not target or ":" in target or not (homes or path in FILES):
         return found[0]
     uri = FILES.get(path) or posixpath.normpath(posixpath.join(FOLDERS[homes[-1]], posixpath.relpath(path, homes[-1])))
