@@ -1,6 +1,6 @@
 # Shows:    PPO in one file, in the style of CleanRL, on the suite's compiled batch; no library but torch.
 # Install:  pip install ragen-gym torch
-# Run:      python examples/cleanrl_style.py    prints the share of training episodes solved, and success on test levels.
+# Run:      python examples/cleanrl_style.py    prints success in training, then on test levels.
 from __future__ import annotations
 
 import argparse
@@ -89,7 +89,9 @@ def main(updates: int, episodes: int) -> None:
             kept = (observation, mask, action, policy.log_prob(action), value)
             steps.append((*kept, torch.from_numpy(reward).float(), torch.from_numpy(done)))
             observation, mask = torch.from_numpy(raw), mask_of(info)
-        observations, masks, actions, old, values, rewards, ended = (torch.stack(each) for each in zip(*steps))
+        observations, masks, actions, old, values, rewards, ended = (
+            torch.stack(each) for each in zip(*steps, strict=True)
+        )
         with torch.no_grad():
             advantages = gae(rewards, values, ended, judged(network, observation, mask)[1])
         flat = [each.flatten(0, 1) for each in (observations, masks, actions, old, advantages, advantages + values)]
@@ -105,7 +107,7 @@ def main(updates: int, episodes: int) -> None:
                 loss.backward()
                 nn.utils.clip_grad_norm_(network.parameters(), 0.5)
                 optimizer.step()
-        if update % 10 == 0 or update == updates:
+        if update == 1 or update % 10 == 0:
             print(f"update {update}: solved {won / max(1, finished):.1%} of {finished} training episodes")
     print(f"success on {episodes} test levels: {success(network, episodes):.1%}")
 

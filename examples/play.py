@@ -34,7 +34,7 @@ def play_replies(seed: int) -> None:
     print(f"[system]\n{env.instructions}\n\n[user]\n{message}")
     while not env.over:
         reply = reply_for(env, plan_moves(env, moves=3), thought="The oracle knows the way.")
-        message, reward, terminated, truncated, info = env.step(reply)
+        message, reward, _, _, info = env.step(reply)
         print(f"\n[assistant]\n{reply}\n\n[user, reward {reward:g}]\n{message}")
     print("solved" if info["success"] else "not solved")
 

@@ -67,6 +67,16 @@ def test_three_steps_of_grpo(play: str, model: Path, tmp_path: Path) -> None:
             assert (step["game/unfinished"], step[reward]) == (1.0, 0.0)
 
 
+def test_the_example_trains(model: Path, tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
+    command = [sys.executable, str(example), "--cpu", "--model", str(model), "--steps", "1", "--out", "run"]
+    command += ["--levels", "4", "--group", "2", "--batch", "4", "--max-tokens", "12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    state = json.loads((tmp_path / "run" / "checkpoint-1" / "trainer_state.json").read_text(encoding="utf-8"))
+    assert state["log_history"][0]["game/turns"] == 3.0
+
+
 def test_the_tool_has_a_schema_and_unknown_moves_are_the_games_to_judge() -> None:
     from transformers.utils.chat_template_utils import get_json_schema
 
