@@ -100,7 +100,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     add_environment_options(parser, board_text=False)
     parser.add_argument("--gif", action="store_true", help="a GIF of a whole episode; so is an --out that ends in .gif")
-    parser.add_argument("--player", default="oracle", help="who plays it: oracle (the default) or random")
+    parser.add_argument("--player", default="oracle", help="who plays it: oracle (the default), blind or random")
     parser.add_argument("--moves", type=int, default=0, metavar="N", help="a picture after N moves (default: 0)")
     add_seed(parser, "the level and its noise")
     parser.add_argument(
