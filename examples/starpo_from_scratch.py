@@ -44,7 +44,7 @@ class Settings:
 
     seed: int = 0
     # Imitation.
-    demonstrations: int = 4000
+    demonstrations: int = 6000
     epochs: int = 1
     imitation_batch: int = 32
     imitation_rate: float = 3e-3
@@ -176,7 +176,10 @@ def imitate(policy: Policy, settings: Settings) -> None:
             parameters["lr"] = settings.imitation_rate * min((number + 1) / 20, 1 - 0.9 * number / len(steps))
         batch = batch_of([rows[row] for row in chosen])
         log_probs, _ = score(policy, batch, 1.0)
-        descend(policy, optimiser, -algo.masked_mean(log_probs, batch.sampled), settings.max_grad_norm)
+        loss = -algo.masked_mean(log_probs, batch.sampled)
+        descend(policy, optimiser, loss, settings.max_grad_norm)
+        if number % 50 == 0:
+            print(f"imitation step {number:3}: {float(loss.detach()):.3f} nats a token", flush=True)
 
 
 def minibatches(count: int, size: int, rng: np.random.Generator) -> Iterator[list[int]]:
@@ -284,5 +287,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="StarPO-S on FrozenLake, from scratch.")
     for name in ("seed", "demonstrations", "iterations", "levels"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Settings, name))
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # the fastest for a network this small
     main(Settings(**vars(parser.parse_args())))
