@@ -30,6 +30,7 @@ from ragen_agent.sft.demonstrations import (
     families_of,
     faultless,
     generate_demonstrations,
+    measure_baselines,
     partial_file,
     read_conversations,
     trajectories_of,
@@ -344,12 +345,13 @@ def test_what_a_prompt_begins_is_not_sampled(think: bool) -> None:
 
 def test_baselines_are_measured_once_and_few_levels_are_named() -> None:
     config = with_settings(Config(), {"game": "Bandit", "evaluation": {"levels": 100}, "warm_start": {"epochs": 0}})
-    summary: dict[str, Any] = {}
-    for notices in (1, 0):
-        out = io.StringIO()
-        display = Display(Console(file=out, width=400))
-        demonstrations.measure_baselines(config, *evaluated_levels(config), summary, display)
-        (notice,) = baseline_notices(*evaluated_levels(config))
-        assert out.getvalue().count(notice) == notices
-        assert {"random", "optimal"} <= set(summary)
-        assert "demonstrator" not in summary
+    console, summary = Console(file=io.StringIO(), width=400), dict[str, Any]()
+    env, instances = evaluated_levels(config)
+    measure_baselines(config, env, instances, summary, Display(console))
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    (notice,) = baseline_notices(env, instances)
+    assert notice in printed
+    assert {"random", "blind", "optimal"} == set(summary)
+    measure_baselines(config, env, instances, summary, Display(console))
+    assert console.file.getvalue() == printed
