@@ -21,11 +21,15 @@ from ragen_gym.bench.suites import Suite, load_suite, noise_seed
 
 __all__ = ["episode", "play", "suite"]
 
+SUCCESS = [grouped(mean(), "split", all="groups"), stderr(cluster="family")]
+
 
 @task
 def suite(name: str = "smoke", split: str | None = None, limit: int | None = None) -> Task:
     """A suite, by name or path: all of it, or one split, or the first ``limit`` instances of each split."""
     chosen, samples = load_suite(name), []
+    if split and split not in (names := [each.name for each in chosen.splits]):
+        raise ValueError(f"{name} has no split {split!r}: choose one of {', '.join(names)}.")
     for each in chosen.splits:
         if split in (None, each.name):
             env = make_env(each)
@@ -44,9 +48,8 @@ def play(chosen: Suite) -> Solver:
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         split = next(each for each in chosen.splits if each.name == state.metadata["split"])
         place = split, state.metadata["index"], state.epoch - 1
-        noise = noise_seed(chosen, *place)
         agent = _Model(state, generate)
-        planned = PlannedEpisode(chosen.name, *place, noise, noise, chosen.temperature, str(state.sample_id))
+        planned = PlannedEpisode(chosen.name, *place, noise_seed(chosen, *place), 0, chosen.temperature, "")
         record = await play_episode(agent, make_env(split), planned, Timeouts())
         if agent.error or record.failure:
             raise agent.error or RuntimeError(f"{record.failure}: {record.detail}")
@@ -62,7 +65,8 @@ class _Model:
     name = "inspect"
 
     def __init__(self, state: TaskState, generate: Generate) -> None:
-        self.state, self.generate, self.error = state, generate, None
+        self.state, self.generate = state, generate
+        self.error: Exception | None = None
 
     async def reply(self, messages: Sequence[Message], task: Any) -> Answer:
         self.state.messages = [_chat_message(each) for each in as_data_urls(messages)]
@@ -71,20 +75,16 @@ class _Model:
         except Exception as error:
             self.error = error
             raise
-        parts = message.content if isinstance(message.content, list) else []
-        thought = [part.reasoning for part in parts if isinstance(part, model.ContentReasoning)]
+        thought = [part.reasoning for part in message.content if isinstance(part, model.ContentReasoning)]
         return Answer(message.text, reasoning="\n".join(thought) or None)
 
 
 def _chat_message(message: Message) -> Any:
-    kind = getattr(model, f"ChatMessage{message['role'].capitalize()}")
-    if isinstance(parts := message["content"], str):
+    kind, parts = getattr(model, f"ChatMessage{message['role'].capitalize()}"), message["content"]
+    if isinstance(parts, str):
         return kind(content=parts)
     seen = {"text": model.ContentText, "image_url": lambda image_url, type: model.ContentImage(image=image_url["url"])}
     return kind(content=[seen[part["type"]](**part) for part in parts])
-
-
-SUCCESS = [grouped(mean(), "split", all="groups"), stderr(cluster="family")]
 
 
 @scorer(metrics={"success": SUCCESS, "return": [mean()], "malformed": [mean()]})
@@ -94,7 +94,7 @@ def episode() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         played = state.store.get("episode")
         malformed = sum(turn["problem"] is not None for turn in played["turns"]) / len(played["turns"])
-        success, earned = float(played["success"]), played["total_reward"]
-        return Score(value={"success": success, "return": earned, "malformed": malformed})
+        success = float(played["success"])
+        return Score(value={"success": success, "return": played["total_reward"], "malformed": malformed})
 
     return score

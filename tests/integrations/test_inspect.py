@@ -110,3 +110,10 @@ def test_a_picture_is_shown_as_one(tmp_path: Path) -> None:
     (sample,) = log.samples
     (image,) = [part for part in sample.messages[1].content if part.type == "image"]
     assert image.image.startswith(("data:image/png;base64,", "attachment://"))
+
+
+def test_an_unknown_split_is_an_error() -> None:
+    from ragen_gym.integrations.inspect import suite
+
+    with pytest.raises(ValueError, match="smoke has no split 'lakes': choose one of sokoban, "):
+        suite("smoke", split="lakes")
