@@ -46,7 +46,8 @@ evaluated on train, whose names the small model has read.
 
 The demonstrations are imperfect on purpose. In the default run, FrozenLake without slipping and with two turns an
 episode, the demonstrator knows the way but mostly plays one move a turn and so runs out of turns: that several moves
-fit into one reply, and which, is left to reinforcement learning. It needs one CPU core, no GPU and no network.
+fit into one reply, and which, is left to reinforcement learning. It needs one CPU core, no GPU and no network: on an
+Intel Xeon 2.5 minutes of computing to the result, and 5.4 with --compare.
 
 Ctrl-C finishes the step or iteration and saves it; --resume goes on from there. Pressed again, it stops at once, as
 it always does with --backend openrlhf, where --resume goes on from the last iteration that was saved."""

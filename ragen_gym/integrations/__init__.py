@@ -13,6 +13,7 @@ export-env`` writes the package that a hub asks for; it holds the game's facts a
 | ``skyrl`` | SkyRL-gym | a ``BaseTextEnv`` and its registration |
 | ``atropos`` | Atropos | a ``BaseEnv`` |
 | ``art`` | ART | an async rollout that returns a ``Trajectory`` |
+| ``inspect`` | Inspect AI | a task for each suite of the benchmark |
 | ``sb3`` | Stable-Baselines3 | a ``VecEnv`` over the native batch of single moves |
 | ``token_rollout`` | trainers whose engines take ids and give ids | a ``Rollout`` as a row of ids with its mask |
 """

@@ -30,6 +30,7 @@ ENVIRONMENTS = {
     "skyrl": ("skyrl-gym",),
     "atropos": ("atroposlib",),
     "art": ("openpipe-art", "openai<3"),
+    "inspect": ("inspect-ai", "jinja2", "rich", "scipy"),  # the last three score, as the extra bench brings them
 }
 
 #: The oldest Python that a target's library takes, and the first newer one that it does not, where not those of ours.
