@@ -92,6 +92,14 @@ class ProgressBar:
             print(without_controls(text), file=sys.stderr, flush=True)
 
 
+def span(seconds: float) -> str:
+    """A length of time for people, in seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
 def track(items: Iterable[T], total: int, what: str, *, prefix: str = "") -> Iterator[T]:
     """Yield the items under a ``ProgressBar`` that disappears at the end."""
     with ProgressBar(what, total, prefix=prefix, transient=True) as bar:
