@@ -1,8 +1,9 @@
-"""``ragen-agent report``: one HTML page of one or more runs; ``ragen-agent watch``: one in the terminal."""
+"""``ragen-agent report``: one HTML page of one or more runs; ``ragen-agent watch``: a run while it goes on."""
 
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from ragen_agent.cli.settings import add_run_code, check_consent
 from ragen_gym.core.console import json_text
 
 if TYPE_CHECKING:
+    from ragen_agent.config import Config
     from ragen_agent.report.watch import RunStatus
 
 __all__ = ["add"]
@@ -32,10 +34,12 @@ examples:
 WATCH = """\
 Shows a run in the terminal while it goes on: how far it is, its rates between random and optimal play, its figures as
 sparklines, alarms, and the last episode that it wrote down. It only reads, so it can be started before the run, during
-it and after it. Ctrl-C leaves it.
+it and after it. Ctrl-C leaves it. With --web it shows the report as a local page instead, which follows the run: only
+programs on this machine can open it, those of its other users included.
 
 examples:
   ragen-agent watch runs/FrozenLake-grpo-seed0
+  ragen-agent watch runs/FrozenLake-grpo-seed0 --web       the report in a browser, growing
   ragen-agent watch runs/FrozenLake-grpo-seed0 --once      one update, for scripts
   ragen-agent watch runs/FrozenLake-grpo-seed0 --json      the same figures as JSON"""
 
@@ -67,12 +71,16 @@ def add(commands: Any) -> None:
         "(a run writes them itself with --set diagnostics.tensorboard=true)",
     )
     add_run_code(report)
-    watch = commands.add_parser("watch", help="show a run in the terminal while it goes on", description=WATCH)
+    watch = commands.add_parser("watch", help="show a run while it goes on", description=WATCH)
     watch.set_defaults(run=_watch)
     watch.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, which may still be empty")
     watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two updates (default 1)")
-    watch.add_argument("--once", action="store_true", help="print one update and exit")
-    watch.add_argument("--json", action="store_true", help="print the figures once, as JSON")
+    instead = watch.add_mutually_exclusive_group()
+    instead.add_argument("--once", action="store_true", help="print one update and exit")
+    instead.add_argument("--json", action="store_true", help="print the figures once, as JSON")
+    instead.add_argument("--web", action="store_true", help="serve the report as a local page that follows the run")
+    watch.add_argument("--port", type=int, default=0, metavar="N", help="with --web: its port (default: a free one)")
+    add_run_code(watch)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -158,6 +166,8 @@ def _watch(options: argparse.Namespace) -> int:
 
     if not 0 < options.every < inf:
         raise ValueError(f"--every is {options.every:g}; it must be above 0, and finite.")
+    if options.web:
+        return _serve(options)
     console, tail = rich_console(), RunTail(options.run_folder)
     if (options.once or options.json) and not options.run_folder.is_dir():
         raise ValueError(f"there is no folder {options.run_folder}.")
@@ -175,6 +185,21 @@ def _watch(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             pass
     console.print(dashboard(status, console.width))
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from ragen_agent.report.live import RunPage
+    from ragen_gym.bench.report.live import LivePage, make_server
+
+    def check(config: Config) -> None:
+        check_consent(options.run_folder, options.run_code, config, kinds=("module",))
+
+    page = RunPage(options.run_folder, check)
+    with make_server(LivePage(page.render, page.files, options.every), options.port) as server:
+        print(f"http://127.0.0.1:{server.server_port}/ follows {options.run_folder}; Ctrl-C ends it.", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
     return 0
 
 

@@ -5,10 +5,12 @@ An episode is replayed by the benchmark's replayer, from its level, its noise se
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import count, zip_longest
 from typing import Any
 
 from ragen_agent.config import Config
@@ -25,6 +27,7 @@ from ragen_gym.bench.suites import Split, without_levels
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.validation import shown
 from ragen_gym.envs.messages import plain_text
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import load_task
@@ -92,17 +95,23 @@ class StoredEpisode:
 class EpisodeViews:
     """The episodes of a run for the viewer.
 
+    Args:
+        run: whose episodes they are.
+        several: the page shows other runs, too.
+        recent: only the last so many; None for all.
+
     Attributes:
+        recorded: number of episodes in the run's folder.
         board_styles: how boards are drawn, by the name that an episode's details give.
         systems: the system messages, likewise.
     """
 
-    def __init__(self, run: RecordedRun, several: bool) -> None:
+    def __init__(self, run: RecordedRun, several: bool, recent: int | None = None) -> None:
         self.run, self.several = run, several
         self.board_styles: dict[str, Any] = {}
         self.systems: dict[str, str] = {}
         self._piece = _token_text(run)
-        self._episodes = list(_read_episodes(run))
+        self._episodes, self.recorded = _read_episodes(run, recent)
         self._largest = max((abs(a) for episode in self._episodes for a in episode.advantages), default=0.0)
         games = [
             GameReplayer(f"{run.name}/{place}", config)
@@ -275,13 +284,25 @@ def sort_headings(headings: Sequence[dict[str, Any]], runs: Sequence[RecordedRun
     return sorted(headings, key=key)
 
 
-def _read_episodes(run: RecordedRun) -> Iterator[StoredEpisode]:
-    counts: dict[tuple[Any, ...], int] = {}
-    for record, trajectory in read_json_lines(run.folder.episodes, read_episode):
-        key = record["phase"], record.get("iteration")
-        place = counts.get(key, 0)
-        counts[key] = place + 1
-        yield StoredEpisode(record, trajectory, place)
+def _read_episodes(run: RecordedRun, recent: int | None) -> tuple[list[StoredEpisode], int]:
+    """The last ``recent`` episodes, or all, and the number of all."""
+    keys = read_json_lines(run.folder.episodes, _phase_and_iteration)
+    first = max(0, len(keys) - recent) if recent else 0
+    numbers, places = count(), Counter[tuple[Any, Any]]()
+    episodes = []
+    whole = read_json_lines(run.folder.episodes, lambda line: read_episode(line) if next(numbers) >= first else None)
+    for key, found in zip(keys, whole, strict=False):  # the file may have grown meanwhile
+        if found is not None:
+            episodes.append(StoredEpisode(*found, places[key]))
+        places[key] += 1
+    return episodes, len(keys)
+
+
+def _phase_and_iteration(line: bytes) -> tuple[Any, Any]:
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise ValueError(f"it holds {shown(record)}")
+    return record.get("phase"), record.get("iteration")
 
 
 def _bench_record(episode: StoredEpisode, index: int, env: TurnEnv) -> EpisodeRecord:

@@ -55,6 +55,8 @@ def page(
     megabytes: float = 20.0,
     weight: float = SMOOTHING,
     progress: Callable[[int, int], None] = lambda done, of: None,
+    recent: int | None = None,
+    live: str | None = None,
 ) -> str:
     """The page.
 
@@ -64,6 +66,8 @@ def page(
             of all parts of the training, and says so.
         weight: with which each value enters the moving average, above 0 to 1.
         progress: called with how many of the episodes are drawn, and of how many.
+        recent: only the last so many episodes of each run are replayed; None for all.
+        live: see ``render_page``.
 
     Raises:
         ValueError: a weight out of range.
@@ -72,9 +76,10 @@ def page(
         raise ValueError(f"the weight of the moving average is {weight}; it must be above 0 and at most 1.")
     groups = group_by_settings(runs)
     drawn = panels(groups, weight)
-    index, archive, total = _viewer(runs, megabytes, progress)
+    index, archive, total = _viewer(runs, megabytes, progress, recent)
     opening, why = _opening(archive.headings)
-    note = f"{_note(len(archive.headings), total, megabytes)} {why}"
+    said = f"The last {len(archive.headings)} of {total:,} recorded episodes."
+    note = f"{said if recent else _note(len(archive.headings), total, megabytes)} {why}"
     return render_page(
         "run.html",
         EpisodeViewer(index | {"opening": opening}, archive.blocks, note),
@@ -82,6 +87,7 @@ def page(
         styles=["curves.css"],
         scripts=["curves.js"],
         data={"curves-data": {panel["name"]: panel["readout"] for panel in drawn}},
+        live=live,
         kind="Training report",
         title=_title(groups, runs),
         lede=_lede(groups, runs),
@@ -107,12 +113,12 @@ def page(
 
 
 def _viewer(
-    runs: Sequence[RecordedRun], megabytes: float, progress: Callable[[int, int], None]
+    runs: Sequence[RecordedRun], megabytes: float, progress: Callable[[int, int], None], recent: int | None
 ) -> tuple[dict[str, Any], Archive, int]:
     """What the viewer needs at once, the episodes, and how many there were to choose from."""
     several = len(runs) > 1
-    each = [EpisodeViews(run, several) for run in runs]
-    total, done = sum(map(len, each)), 0
+    each = [EpisodeViews(run, several, recent) for run in runs]
+    total, done = sum(episodes.recorded for episodes in each), 0
 
     def entries() -> Iterator[list[Entry]]:
         nonlocal done

@@ -23,6 +23,7 @@ from ragen_agent.report.runs import episode_of, first_signs
 from ragen_agent.run.alarm import FOLLOWS, Sign, sign_label
 from ragen_agent.run.run_folder import RunFolder, runs_below
 from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
+from ragen_gym.core.console import span
 from ragen_gym.envs.messages import plain_text
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "bar",
     "dashboard",
     "last_record",
+    "pace",
+    "phase_line",
     "sparkline",
 ]
 
@@ -70,6 +73,12 @@ class RunStatus:
         """Seconds of an iteration, by the last ones."""
         known = [float(record["seconds"]) for record in self.metrics[-RECENT:] if "seconds" in record]
         return fmean(known) if known else None
+
+    @property
+    def silent(self) -> bool:
+        """True if it has not written for so long that it may have been stopped."""
+        longest = max(TIMEOUTS.get(self.phase, TIMEOUT), 10 * (self.seconds or 0.0))
+        return self.phase != FINISHED and self.quiet > longest
 
     @property
     def left(self) -> float | None:
@@ -208,24 +217,36 @@ def _head(status: RunStatus, width: int) -> RenderableType:
         (status.path.name, "bold"), f"  {config.game}, {preset} ({training.algo.upper()}), seed {config.seed}"
     )
     over = status.phase == FINISHED
-    state = Text(status.phase, "green" if over else "cyan")
-    if not over and status.quiet > max(TIMEOUTS.get(status.phase, TIMEOUT), 10 * (status.seconds or 0.0)):
-        state = Text(f"{status.phase}; no write for {_span(status.quiet)}: it may have been stopped", "yellow")
+    state = Text(phase_line(status), "yellow" if status.silent else "green" if over else "cyan")
     if "stopped" in status.summary:
         state.append(f"\n{status.summary['stopped']}", "yellow")
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(ratio=1)
     line.add_column(justify="right")
-    parts = [f"{done}/{training.iterations} iterations"]
+    line.add_row(title, state)
+    line.add_row(ProgressBar(training.iterations, done, width=max(10, width - 56)), Text(" · ".join(pace(status))))
+    return Panel(line)
+
+
+def phase_line(status: RunStatus) -> str:
+    """The phase, and that nothing was written for longer than it should take."""
+    silent = f"; no write for {span(status.quiet)}: it may have been stopped" if status.silent else ""
+    return f"{status.phase}{silent}"
+
+
+def pace(status: RunStatus) -> list[str]:
+    """Iterations so far, seconds of each, and the time left or taken; nothing of a run that has not begun."""
+    if status.config is None:
+        return []
+    over = status.phase == FINISHED
+    parts = [f"{len(status.metrics)}/{status.config.training.iterations} iterations"]
     if status.seconds is not None and not over:
         parts.append(f"{status.seconds:.1f} s each")
     if status.left:
-        parts.append(f"{_span(status.left)} left")
+        parts.append(f"{span(status.left)} left")
     if over and "wall_s" in status.summary:
-        parts.append(f"took {_span(status.summary['wall_s'])}")
-    line.add_row(title, state)
-    line.add_row(ProgressBar(training.iterations, done, width=max(10, width - 56)), Text(" · ".join(parts)))
-    return Panel(line)
+        parts.append(f"took {span(status.summary['wall_s'])}")
+    return parts
 
 
 def _rates(status: RunStatus, width: int) -> RenderableType:
@@ -308,10 +329,3 @@ def _episode(status: RunStatus) -> RenderableType | None:
         f"iteration {episode['iteration'] + 1}" if "iteration" in episode else str(episode["phase"]).replace("_", " ")
     )
     return Panel(text, title=Text(f"last episode, {where}"), title_align="left")
-
-
-def _span(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"

@@ -46,6 +46,7 @@ examples:
   ragen-gym bench run --suite ragen-v1 --agent openai:Qwen/Qwen3-4B --base-url http://127.0.0.1:8000/v1 \\
       --max-tokens 1024 --rollouts 4 --out runs/qwen
   ragen-gym bench run --suite smoke --agent 'cmd:./my_agent --fast' --set kind=step --out runs/program
+  ragen-gym bench run --suite smoke --agent random --out runs/random --web      the report in a browser, growing
 """
 
 #: Seconds for an answer.
@@ -130,9 +131,27 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="any setting of the agent, its value as JSON or as text; repeatable; --set alone lists all",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument(
+        "--web", action="store_true", help="serve the report as a local page that follows the run, until Ctrl-C"
+    )
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="with --web: its port (default: a free one)")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if not arguments.web:
+        return _play(arguments)
+    from ragen_gym.bench.report.live import followed
+
+    with followed(arguments.out, arguments.suite, arguments.port) as server:
+        print(f"ragen-gym: {server.address} follows {arguments.out}", file=sys.stderr, flush=True)
+        code = _play(arguments)
+        if code != 130:  # Ctrl-C ends the run, and then the page as well
+            print(f"ragen-gym: {server.address} stays until Ctrl-C.", file=sys.stderr, flush=True)
+            server.wait()
+    return code
+
+
+def _play(arguments: argparse.Namespace) -> int:
     from asyncio import CancelledError
 
     try:

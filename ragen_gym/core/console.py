@@ -8,13 +8,12 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, TextIO, TypeVar, cast
 
 from ragen_gym.core.text import without_controls
 
-__all__ = ["SECONDS_A_LINE", "ProgressBar", "json_text", "plain_output", "raw_stdout", "rich_console", "track"]
+__all__ = ["SECONDS_A_LINE", "ProgressBar", "json_text", "plain_output", "raw_stdout", "rich_console", "span", "track"]
 
 #: All but tabs and newlines: C0, C1, line separators, and marks that change the writing direction.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -154,7 +153,7 @@ class ProgressBar:
         else:
             more = f", {info}" if info else ""
             left = (now - self._begun) * (self.total - done) / max(1, done - self._first)
-            more += f", {timedelta(seconds=round(left))} left" if self._first < done < self.total else ""
+            more += f", {span(left)} left" if self._first < done < self.total else ""
             self.say(f"{self._prefix}{done:,} of {self.total:,} {self.what}{more}")
 
     def say(self, text: str) -> None:
@@ -165,6 +164,14 @@ class ProgressBar:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(without_controls(text), file=sys.stderr, flush=True)
+
+
+def span(seconds: float) -> str:
+    """A length of time for people, in seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def track(items: Iterable[T], total: int, what: str, *, prefix: str = "") -> Iterator[T]:

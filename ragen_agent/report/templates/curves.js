@@ -1,5 +1,5 @@
 /* The values under the pointer: all charts show the same iteration, each in the line below it. */
-(async () => {
+async function bindCurves() {
   if (!("DecompressionStream" in window)) return;
   const readouts = await unpack("curves-data");
   const charts = [...document.querySelectorAll(".chart")].map((node) => ({
@@ -33,4 +33,7 @@
     });
     chart.node.addEventListener("pointerleave", () => show(null));
   }
-})();
+}
+
+bindCurves();
+document.addEventListener("page-grown", bindCurves);  // its charts are new ones

@@ -76,6 +76,7 @@ def render_page(
     styles: Sequence[str] = (),
     scripts: Sequence[str] = (),
     data: Mapping[str, Any] | None = None,
+    live: str | None = None,
     **variables: Any,
 ) -> str:
     """The text of a page, in which half of a surrogate pair, which is no UTF-8, is a question mark.
@@ -87,10 +88,14 @@ def render_page(
         styles: CSS files of that folder, after the shared ones.
         scripts: JavaScript files of that folder, after the shared ones.
         data: JSON values by the id of the element that holds each, ``packed``; ``unpack(id)`` reads one in a script.
+        live: state of a run that goes on, for a page that ``ragen_gym.bench.report.live`` serves and that asks for the
+            next one; None for a page that needs no server.
         variables: of the template; ``base.html`` needs ``kind``, ``title``, ``lede``, ``counts``, ``findings``,
             ``terms`` and ``colophon``.
     """
     style, script = _source(_STYLES, folder, styles), _source(_SCRIPTS, folder, scripts) if viewer else ""
+    if live is not None:
+        script += (_TEMPLATES / "live.js").read_text(encoding="utf-8")
     loader = jinja2.FileSystemLoader([folder, _TEMPLATES])
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters["headings"] = _headings
@@ -104,6 +109,7 @@ def render_page(
         script=Markup(script),
         script_hash=_policy_hash(script),
         sprites=Markup((_TEMPLATES / "tiles.svg").read_text(encoding="utf-8")),
+        live=live,
         viewer_note=viewer.note if viewer else None,
         embedded={name: Markup(content) for name, content in (embedded | blocks).items()},
     )

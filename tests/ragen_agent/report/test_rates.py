@@ -57,7 +57,7 @@ def test_lanes_of_many_configurations_have_colours_of_the_page_and_of_nothing_th
 
     rate = {"rate": 0.5, "low": 0.4, "high": 0.6, "n": 10}
     (block,) = lanes([group(place, {"after": rate}) for place in range(10)])
-    assert [lane["colour"] for lane in block["lanes"]] == [*range(8), 0, 1]
+    assert [lane["colour"] for lane in block["lanes"]] == [*range(6), 0, 1, 2, 3]
     assert lanes([group(0, {})]) == []
 
 

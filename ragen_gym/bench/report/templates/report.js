@@ -5,6 +5,7 @@ async function unpack(id) {
 }
 
 const opened = new Map();
+let viewer;
 
 function block(number) {
   if (!opened.has(number)) opened.set(number, unpack(`episodes-${number}`));
@@ -19,5 +20,5 @@ function block(number) {
   }
   const data = await unpack("episodes-index");
   data.load = async (episode) => (await block(episode.block))[episode.at];
-  new Viewer(host, data);
+  viewer = new Viewer(host, data);
 })();

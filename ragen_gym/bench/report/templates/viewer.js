@@ -39,25 +39,40 @@ class Viewer {
   }
 
   build() {
-    const {data} = this;
-    const menu = ({field, label}) => el("label", {}, el("span", {}, label), el("select", {"data-field": field,
-      onchange: (event) => { this.chosen[field] = event.target.value; this.refilter(true); }},
-    el("option", {value: ""}, "all"), ...distinct(data.episodes.map((e) => e.fields[field])).map((value) => el("option", {}, value))));
-    const values = data.compare_by ? distinct(data.episodes.map((e) => e.fields[data.compare_by])) : [];
-    this.compareMenu = el("select", {"data-field": "compare", onchange: (event) => { this.compared = event.target.value; this.open(this.current); }},
-      el("option", {value: ""}, "none"), ...values.map((value) => el("option", {}, value)));
-    this.buttons = (data.filters ?? []).map((filter) => el("button", {type: "button", class: "rv-filter",
-      onclick: () => { this.filter = filter; this.refilter(true); }}, filter.label, el("span", {class: "rv-count"})));
     this.list = new EpisodeList((episode) => this.open(episode));
     this.panesHost = el("div", {class: "rv-panes"});
     this.controls = new Controls(this);
     this.empty = el("p", {class: "rv-empty", hidden: true}, "No episode is of this kind.");
+    this.bar = el("div", {class: "rv-bar"});
+    this.fillBar();
     this.host.classList.add("rv");
-    this.host.replaceChildren(
-      el("div", {class: "rv-bar"},
-        el("div", {class: "rv-menus"}, ...(data.fields ?? []).map(menu), values.length > 1 && el("label", {}, el("span", {}, "compare with"), this.compareMenu)),
-        el("div", {class: "rv-filters", role: "group", "aria-label": "Which episodes"}, ...this.buttons)),
+    this.host.replaceChildren(this.bar,
       el("div", {class: "rv-body"}, this.list.node, el("div", {class: "rv-show"}, this.empty, this.controls.node, this.panesHost)));
+  }
+
+  fillBar() {
+    const {data} = this;
+    const menu = ({field, label}) => el("label", {}, el("span", {}, label), el("select", {"data-field": field,
+      onchange: (event) => { this.chosen[field] = event.target.value; this.refilter(true); }},
+    el("option", {value: ""}, "all"), ...distinct(data.episodes.map((e) => e.fields[field])).map((value) => el("option", {selected: value === this.chosen[field]}, value))));
+    const values = data.compare_by ? distinct(data.episodes.map((e) => e.fields[data.compare_by])) : [];
+    this.compareMenu = el("select", {"data-field": "compare", onchange: (event) => { this.compared = event.target.value; this.open(this.current); }},
+      el("option", {value: ""}, "none"), ...values.map((value) => el("option", {selected: value === this.compared}, value)));
+    this.buttons = (data.filters ?? []).map((filter) => el("button", {type: "button", class: "rv-filter",
+      onclick: () => { this.filter = filter; this.refilter(true); }}, filter.label, el("span", {class: "rv-count"})));
+    this.bar.replaceChildren(
+      el("div", {class: "rv-menus"}, ...(data.fields ?? []).map(menu), values.length > 1 && el("label", {}, el("span", {}, "compare with"), this.compareMenu)),
+      el("div", {class: "rv-filters", role: "group", "aria-label": "Which episodes"}, ...this.buttons));
+  }
+
+  /* Take over the episodes of a page that has grown. Until a reader takes a step, the opening episode is the newest. */
+  update(data) {
+    Object.assign(this.data, data);
+    this.filter = data.filters.find(({label}) => label === this.filter.label) ?? data.filters[0];
+    this.current = data.episodes.find(({id}) => id === this.current?.id) ?? this.current;
+    this.fillBar();
+    this.refilter();
+    if (!this.touched && !this.controls.timer && this.shown.length && data.opening?.episode !== this.current?.id) this.openFirst(data.opening ?? {});
   }
 
   /* Choose the episodes of the list again; open the first if the open one is no longer among them. */
@@ -112,7 +127,9 @@ class Viewer {
     this.step = Math.max(0, Math.min(step, this.steps - 1));
     for (const pane of this.panes) pane.show(this.step, glide);
     this.controls.show(this.step, this.steps, this.panes[0].said);
-    if (!quiet) history.replaceState(null, "", this.address());
+    if (quiet) return;
+    this.touched = true;
+    history.replaceState(null, "", this.address());
   }
 
   /* The next or an earlier episode of the list. */

@@ -1,0 +1,234 @@
+"""Live reports: a local web server for the page of a run that is still going on.
+
+The server has one address, which answers with the whole report as it stands. ``templates/live.js`` asks for it again
+and again, and takes over what changed. The server reads the run's files and writes nothing. It listens on 127.0.0.1
+alone, and answers only requests whose Host header names that address: a foreign site whose name resolves to 127.0.0.1
+(DNS rebinding) gets nothing. Every user of the same machine can read the page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Lock
+
+from ragen_gym.bench.report.benchmark_page import page as benchmark_page
+from ragen_gym.bench.report.html_page import EpisodeViewer, render_page
+from ragen_gym.bench.results import ResultsFolder, load_results
+from ragen_gym.bench.score import score_results
+from ragen_gym.core.console import span
+
+__all__ = ["RECENT", "FollowingServer", "LivePage", "ResultsPage", "followed", "make_server", "waiting_page"]
+
+HOST = "127.0.0.1"
+#: Episodes that a live page replays: the last ones.
+RECENT = 48
+#: Share of the time that a page may take to be made: a run on the same machine keeps the rest.
+_SHARE = 0.1
+
+
+class LivePage:
+    """The page as it stands, made again when a file of the run has changed, by one thread at a time.
+
+    Args:
+        render: makes the page; a ``ValueError`` or ``OSError`` from it leaves the page before.
+        files: whose change makes the page again.
+        every: least number of seconds between two pages.
+    """
+
+    def __init__(self, render: Callable[[], str], files: Sequence[Path], every: float) -> None:
+        self._render, self._files, self._every = render, files, every
+        self._lock = Lock()
+        self._next = 0.0  # on the monotonic clock
+        self._took = 0.0  # seconds for the page before; the quicker of two counts, as the first one also compiles
+        self._made_of: object = None
+        self._body, self._tag = b"", ""
+
+    def current(self) -> tuple[bytes, str]:
+        """The page and its entity tag.
+
+        Raises:
+            ValueError: there is no page yet, and none can be made.
+        """
+        with self._lock:
+            state = [(path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else None for path in self._files]
+            began = time.monotonic()
+            if self._body and (state == self._made_of or began < self._next):
+                return self._body, self._tag
+            try:
+                self._body = self._render().encode()
+            except (ValueError, OSError) as error:
+                if not self._body:
+                    raise ValueError(str(error)) from error
+            self._made_of = state
+            self._tag = f'"{hashlib.sha256(self._body).hexdigest()[:32]}"'
+            ended = time.monotonic()
+            took, self._took = min(self._took, ended - began), ended - began
+            self._next = ended + max(self._every, took / _SHARE)
+            return self._body, self._tag
+
+
+def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
+    """A server of the page on 127.0.0.1; ``serve_forever`` runs it.
+
+    Args:
+        page: the page at ``/``; there is nothing else.
+        port: where it listens; 0 is any free one, which ``server_port`` gives.
+
+    Raises:
+        ValueError: the port is taken, or may not be used.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version, server_version, sys_version, timeout = "HTTP/1.1", "ragen-gym", "", 30
+
+        def do_GET(self) -> None:
+            if self.headers.get("Host") not in hosts:
+                self._answer(HTTPStatus.MISDIRECTED_REQUEST, b"This page is only for this machine's own address.\n")
+            elif self.path != "/":
+                self._answer(HTTPStatus.NOT_FOUND, b"There is one page: /\n")
+            else:
+                try:
+                    body, tag = page.current()
+                except ValueError as error:
+                    self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode("utf-8", "replace"))
+                    return
+                if self.headers.get("If-None-Match") == tag:
+                    self._answer(HTTPStatus.NOT_MODIFIED, b"", tag)
+                else:
+                    self._answer(HTTPStatus.OK, body, tag)
+
+        do_HEAD = do_GET
+
+        def _answer(self, status: HTTPStatus, body: bytes, tag: str = "") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", f"text/{'html' if tag else 'plain'}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("Referrer-Policy", "no-referrer")
+            self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+            self.send_header("Content-Security-Policy", "frame-ancestors 'none'")  # the rest is in the page
+            if tag:
+                self.send_header("ETag", tag)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: the terminal is the run's."""
+
+    try:
+        server = ThreadingHTTPServer((HOST, port), Handler)
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"port {port} cannot be used: {error}; choose another, or 0 for any free one.") from error
+    hosts = {f"{name}:{server.server_port}" for name in (HOST, "localhost")}
+    return server
+
+
+def waiting_page(kind: str, path: Path) -> str:
+    """The page of a run that has not begun."""
+    return render_page(
+        "base.html",
+        EpisodeViewer({"episodes": [], "filters": [{"label": "All"}]}, [], "No episode is recorded yet."),
+        live="waiting for the run",
+        kind=kind,
+        title=path.resolve().name,
+        lede=f"There is no run in {path} yet.",
+        counts=[],
+        findings=[],
+        terms=[],
+        colophon=[],
+    )
+
+
+class ResultsPage:
+    """The page of a benchmark run while it goes on.
+
+    Args:
+        path: folder of the run, which may not be there yet.
+        suite: its suite, by name or path, where ``run.json`` does not name one that is found.
+    """
+
+    def __init__(self, path: Path, suite: str | None = None) -> None:
+        self.path, self.suite = path, suite
+        folder = ResultsFolder(path)
+        self.files = folder.files
+        self._began: tuple[float, int] | None = None  # when it was first looked at, and the episodes that there were
+
+    def render(self) -> str:
+        """The page as it stands."""
+        if not (self.path / "run.json").is_file():
+            return waiting_page("Benchmark report", self.path)
+        run = load_results(self.path, self.suite)
+        done, wanted = len(run.records), sum(map(sum, run.asked.values()))
+        now = time.monotonic()
+        began, before = self._began = self._began or (now, done)
+        state = [f"{done:,} of {wanted:,} episodes"]
+        if done >= wanted:
+            state.insert(0, "finished")
+        elif done > before:
+            state.append(f"{span((now - began) * (wanted - done) / (done - before))} left")
+        return benchmark_page([run], [score_results(run)], [], recent=RECENT, live=" · ".join(state))
+
+
+@dataclass(frozen=True)
+class FollowingServer:
+    """A server of its own process, so that the run keeps its own."""
+
+    address: str
+    process: BaseProcess
+
+    def wait(self) -> None:
+        """Wait for an interrupt from the keyboard."""
+        with suppress(KeyboardInterrupt):
+            self.process.join()
+
+
+@contextmanager
+def followed(path: Path, suite: str, port: int) -> Iterator[FollowingServer]:
+    """Within it a server follows the benchmark run of a folder.
+
+    Args:
+        path: folder of the run, which may not be there yet.
+        suite: name or path of its suite.
+        port: where it listens on 127.0.0.1; 0 is any free port.
+
+    Raises:
+        ValueError: the port is taken, or may not be used.
+    """
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_follow, args=(path, suite, port, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        answer = ours.recv()
+        if isinstance(answer, ValueError):
+            raise answer
+        yield FollowingServer(f"http://{HOST}:{answer}/", process)
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _follow(path: Path, suite: str, port: int, parent: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's, which then ends this process
+    page = ResultsPage(path, suite)
+    try:
+        server = make_server(LivePage(page.render, page.files, every=1.0), port)
+    except ValueError as error:
+        parent.send(error)
+        return
+    parent.send(server.server_port)
+    server.serve_forever()
