@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.seeding import uniforms
 from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.turn_config import ImageStyle
 from ragen_gym.games.game import Board, Boards, Game
 from ragen_gym.render.bandit import lines_of
 from ragen_gym.render.canvas import ADVANCE, Canvas, Pixels, missing

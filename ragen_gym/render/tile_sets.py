@@ -1,4 +1,4 @@
-"""Tile sets for pictures that visual models read (``ragen_gym.core.image_style.TILE_SETS``): how each draws a tile."""
+"""Tile sets for pictures that visual models read (``ragen_gym.core.turn_config.TILE_SETS``): how each draws a tile."""
 
 from __future__ import annotations
 

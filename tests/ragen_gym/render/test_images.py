@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_gym.core.image_style import PALETTES, TILE_SETS, ImageStyle
 from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.turn_config import PALETTES, TILE_SETS, ImageStyle
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.bandit import Bandit
 from ragen_gym.games.frozen_lake import FrozenLake
