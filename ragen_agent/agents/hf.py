@@ -32,9 +32,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ragen_agent.config.consent import check_no_kernels, load_problem
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, refuse_pictures
 from ragen_gym.core.failures import Failure
-from ragen_gym.core.load_errors import check_no_kernels, load_problem
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
 from ragen_gym.core.threads import bfloat16_units
@@ -366,7 +366,7 @@ def load_model(
         raise ImportError(f"{kind}: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     own: Any = "float32" if visual and device == "cpu" else "auto"
-    loader: Any = transformers.AutoModelForImageTextToText if visual else transformers.AutoModelForCausalLM
+    auto: Any = transformers.AutoModelForImageTextToText if visual else transformers.AutoModelForCausalLM
     try:
         config = transformers.AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         check_no_kernels(config)
@@ -377,7 +377,7 @@ def load_model(
         if not visual and config.model_type in FAMILIES:
             raise ValueError(f"it is a visual model: give hf-vision:{path}")
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-        model: Any = loader.from_pretrained(source, revision=revision, dtype=dtype or own, trust_remote_code=False)
+        model: Any = auto.from_pretrained(source, revision=revision, dtype=dtype or own, trust_remote_code=False)
         vision = Vision.from_folder(model.config, Path(source)) if visual else None
         if device == "cpu" and not dtype and not visual:
             fast = bfloat16_units() and model.num_parameters() >= LARGE

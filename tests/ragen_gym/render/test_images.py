@@ -25,9 +25,8 @@ from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.render.canvas import glyphs, missing
-from ragen_gym.render.images import BoardImages, photographed
+from ragen_gym.render.images import BoardImages, photographed, shape_names
 from ragen_gym.render.png import decode_png, encode_png
-from ragen_gym.render.tile_sets import shape_names
 
 #: Name of a game -> look -> the first 16 digits of SHA-256 of the picture of seed 0's first board.
 HASHES = Path(__file__).with_name("image_hashes.json")
