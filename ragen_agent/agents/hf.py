@@ -32,9 +32,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ragen_agent.config.consent import check_no_kernels, load_problem
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, refuse_pictures
 from ragen_gym.core.failures import Failure
-from ragen_gym.core.load_errors import check_no_kernels, load_problem
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
 from ragen_gym.core.threads import bfloat16_units
@@ -44,8 +44,9 @@ from ragen_gym.envs.reply import open_thinking, whole_reply
 
 if TYPE_CHECKING:
     from ragen_agent.inference.continuous import Request
+    from ragen_agent.inference.vision import Vision
 
-__all__ = ["HFAgent", "answer_of", "begun_reply", "check_template", "end_tokens", "reply_limit", "weights_hash"]
+__all__ = ["HFAgent", "answer_of", "begun_reply", "end_tokens", "load_model", "reply_limit", "weights_hash"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class HFAgent:
         check_number(self.name, "top_k", top_k, 0, whole=True, none=True)
         if top_p == 0:
             raise ValueError(f"{self.name}: top_p=0 leaves nothing to draw from: give a number above 0.")
-        source, self._tokenizer, model = _load(self.name, path, device, dtype)
+        source, self._tokenizer, model, _ = load_model(self.name, path, device, dtype)
         config = model.generation_config
         top_p = next((value for value in (top_p, config.top_p) if value is not None), 1.0)
         top_k = next((value for value in (top_k, config.top_k) if value is not None), 0)
@@ -344,41 +345,51 @@ def _one_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="hf agent")
 
 
-def _load(name: str, path: str, device: str, dtype: str) -> tuple[str, Any, Any]:
-    """Where a model is, its tokenizer, and the model on its device; raises as ``HFAgent`` does."""
+def load_model(
+    name: str, path: str, device: str, dtype: str, *, visual: bool = False
+) -> tuple[str, Any, Any, Vision | None]:
+    """The folder or name that a model was loaded from, its tokenizer, the model on its device, and its vision.
+
+    Raises:
+        ValueError: the model cannot be loaded, is ``visual`` or not against what was asked, or has no chat template.
+        ImportError: transformers and torch are not installed.
+    """
     try:
         source, revision = _source(name, path)  # some seconds, where the libraries would try for a minute
         import torch
         import transformers
 
-        from ragen_agent.inference.vision import FAMILIES
+        from ragen_agent.inference.vision import FAMILIES, Vision, attach
         from ragen_agent.inference.weights import move
     except ImportError as error:
-        raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
+        kind = name.partition(":")[0]
+        raise ImportError(f"{kind}: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    own: Any = "float32" if visual and device == "cpu" else "auto"
+    auto: Any = transformers.AutoModelForImageTextToText if visual else transformers.AutoModelForCausalLM
     try:
         config = transformers.AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
         check_no_kernels(config)
-        if config.model_type in FAMILIES:
+        if visual and config.model_type not in FAMILIES:
+            raise ValueError(
+                f"it is of the family {config.model_type}, and these read pictures here: {', '.join(FAMILIES)}"
+            )
+        if not visual and config.model_type in FAMILIES:
             raise ValueError(f"it is a visual model: give hf-vision:{path}")
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            source, revision=revision, dtype=dtype or "auto", trust_remote_code=False
-        )
-        if device == "cpu" and not dtype:
+        model: Any = auto.from_pretrained(source, revision=revision, dtype=dtype or own, trust_remote_code=False)
+        vision = Vision.from_folder(model.config, Path(source)) if visual else None
+        if device == "cpu" and not dtype and not visual:
             fast = bfloat16_units() and model.num_parameters() >= LARGE
             move(model, device, torch.bfloat16 if fast else torch.float32)
         model.to(device).eval()
     except Exception as error:  # whatever a folder that is no model leads to
         raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {load_problem(error)}") from error
-    check_template(name, tokenizer)
-    return source, tokenizer, model
-
-
-def check_template(name: str, tokenizer: Any) -> None:
-    """Raises a ValueError where a tokenizer has no chat template."""
     if not tokenizer.chat_template:
         raise ValueError(f"{name}: its tokenizer has no chat template; use an instruction-tuned model.")
+    if vision is not None:
+        attach(model, vision)
+    return source, tokenizer, model, vision
 
 
 def _source(name: str, path: str) -> tuple[str, str]:
@@ -391,7 +402,7 @@ def _source(name: str, path: str) -> tuple[str, str]:
     if Path(path).is_dir():
         checkpoint = Path(path) / "checkpoint"
         if checkpoint.is_dir() and not Path(path, "config.json").is_file():
-            raise ValueError(f"{name} is the folder of a run: its model is hf:{checkpoint}.")
+            raise ValueError(f"{name} is the folder of a run: its model is {name.partition(':')[0]}:{checkpoint}.")
         return path, "main"
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError

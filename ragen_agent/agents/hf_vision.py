@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.agents.hf import answer_of, begun_reply, check_template, end_tokens, reply_limit, weights_hash
+from ragen_agent.agents.hf import answer_of, begun_reply, end_tokens, load_model, reply_limit, weights_hash
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task
 from ragen_gym.core.failures import Failure
-from ragen_gym.core.load_errors import check_no_kernels, load_problem
 from ragen_gym.core.seeding import mix
 from ragen_gym.core.seen import find_seen
 from ragen_gym.core.validation import check_number
@@ -68,13 +67,12 @@ class HFVisionAgent:
         check_number(self.name, "batch", batch, 1, whole=True)
         if not folder.is_dir():
             raise ValueError(f"{self.name}: there is no such folder.")
-        self._tokenizer, model = _load(self.name, folder, device, dtype)
+        _, self._tokenizer, model, vision = load_model(self.name, str(folder), device, dtype, visual=True)
         from ragen_agent.inference.torch_engine import TorchEngine
-        from ragen_agent.inference.vision import vision_of
 
         self._ends = end_tokens(self._tokenizer, model)
         self._engine = TorchEngine(model, self._ends, len(self._tokenizer), straggler_share=0.0)
-        self._vision: Any = vision_of(model)
+        self._vision: Any = vision
         self._context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._max_tokens, self._template = max_tokens, dict(template or {})
         self.batch = self.concurrency = batch
@@ -207,35 +205,3 @@ class _Request:
     seed: int
     answer: asyncio.Future[Answer]
     begun: str  # what the prompt has begun of the reply
-
-
-def _load(name: str, folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
-    """The tokenizer and the model on its device, with its image processor attached; raises as ``HFVisionAgent``."""
-    try:
-        import torch
-        import transformers
-
-        from ragen_agent.inference.vision import FAMILIES, Vision, attach
-    except ImportError as error:
-        raise ImportError("hf-vision: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    kind: Any = dtype or ("float32" if device == "cpu" else "auto")
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        check_no_kernels(config)
-        if config.model_type not in FAMILIES:
-            raise ValueError(
-                f"it is of the family {config.model_type}, and these read pictures here: {', '.join(FAMILIES)}"
-            )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        model: Any = transformers.AutoModelForImageTextToText.from_pretrained(
-            folder, dtype=kind, trust_remote_code=False
-        )
-        vision = Vision.from_folder(model.config, folder)
-        model.to(device).eval()
-    except Exception as error:  # whatever a folder that is no model leads to
-        raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {load_problem(error)}") from error
-    check_template(name, tokenizer)
-    assert vision is not None, "a model of one of the families"
-    attach(model, vision)
-    return tokenizer, model

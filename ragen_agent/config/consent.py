@@ -1,4 +1,7 @@
-"""Consent: imports, programs and connections of a file or folder beyond the user's own flags."""
+"""Consent: imports, programs and connections of a file or folder beyond the user's own flags.
+
+Code that a model's files name is never run, whatever the consent; errors of loading do not advise to run it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from ragen_agent.config.table import parts
 from ragen_gym.core.settings import declared
 from ragen_gym.games.registry import TABLE, own_module, task_of
 
-__all__ = ["effects"]
+__all__ = ["check_no_kernels", "effects", "load_problem"]
 
 HERE = ("auto", "local")
 """Addresses of a Ray cluster that runs on this machine."""
@@ -52,3 +55,30 @@ def _games(value: Any) -> list[str]:
 
 def _imported(game: str, module: str) -> bool:
     return module in sys.modules and (task_of(game) is not None or game.rpartition(":")[2] in TABLE)
+
+
+def check_no_kernels(config: Any) -> None:
+    """Raises a ValueError if a model's configuration names Hub code, which transformers would fetch and run."""
+    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        for name in ("attn_implementation", "experts_implementation"):
+            if "/" in str(value := getattr(part, f"_{name}", None)):
+                raise ValueError(
+                    f"its config.json names code of the Hub ({name}: {value}), which is never run: remove it"
+                )
+
+
+def load_problem(error: BaseException) -> str:
+    """The reason why a file was not loaded, without a full stop if the text is ours.
+
+    torch and transformers advise ``weights_only=False`` and ``trust_remote_code=True``, with which the file's own code
+    would run.
+    """
+    text = str(error)
+    if "trust_remote_code" in text:
+        return (
+            "it names code of its own (auto_map), which is never run: use a model of a type that the installed "
+            "transformers knows, and remove auto_map from its files"
+        )
+    if "weights_only" in text or "WeightsUnpickler" in text:
+        return "it is damaged, or holds other objects than tensors, which are never unpickled"
+    return text

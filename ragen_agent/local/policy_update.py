@@ -116,8 +116,8 @@ def update(
         its bounds), and with entropy smoothing entropy_deviation (nats, see ``algo.entropy_deviation``);
         train_tokens, all tokens that went forward and backward (``Batch.tokens`` of each minibatch); updates, the steps
         taken; and, only where there were any, skipped_steps, those not taken because the gradient was not finite or the
-        masks left no token (they are in none of the means). Where only one of policy and critic has a token, it alone
-        takes its step.
+        masks left no token (they are in none of the means). Where only one of policy and critic has a token and a
+        finite gradient, it alone takes its step, and its figures alone count.
     """
     batch = Batch.of(trajectories, learner.bias.device)
     targets = targets_of(learner, batch, trajectories, advantages, settings, weights)
@@ -132,7 +132,7 @@ def update(
             part = batch.rows(chosen)
             measured = _step(learner, part, cut(targets, chosen, part), settings, generator)
             tokens += part.tokens * (1 if learner.critic is None else 2)
-            if not measured or not all(map(math.isfinite, measured.values())):
+            if not measured:
                 skipped += 1
                 continue
             sums |= {name: sums.get(name, 0.0) + value for name, value in measured.items()}
@@ -260,18 +260,22 @@ def _mask(learner: Learner, batch: Batch, trajectories: Sequence[Trajectory], to
 def _step(
     learner: Learner, batch: Batch, targets: Targets, settings: Training, generator: torch.Generator
 ) -> dict[str, float]:
-    """One step of the policy and one of its critic, each where its mask has a token; what they measured."""
+    """One step of the policy and one of its critic, each where it has a token and a finite gradient; their figures."""
     measured: dict[str, Tensor] = {}
     if bool(targets["mask"].any()):
         losses = _policy_losses(learner, batch, targets, settings, measured, generator)
         measured["grad_norm"] = _descend(learner.optimiser, losses, learner.model, settings)
+        if not bool(measured["grad_norm"].isfinite()):
+            measured.clear()
     if learner.critic is not None and learner.critic_optimiser is not None and bool(targets["critic_mask"].any()):
         critic_loss = algo.value_loss(
             learner.critic(batch), targets["values"], targets["returns"], targets["critic_mask"]
         )
         critic_norm = _descend(learner.critic_optimiser, [critic_loss], learner.critic, settings)
-        measured["value_loss"] = critic_loss if bool(critic_norm.isfinite()) else critic_norm
-    return {name: float(value.detach()) for name, value in measured.items()}
+        if bool(critic_norm.isfinite()):
+            measured["value_loss"] = critic_loss
+    figures = {name: float(value.detach()) for name, value in measured.items()}
+    return {name: figure for name, figure in figures.items() if math.isfinite(figure)}
 
 
 def _policy_losses(

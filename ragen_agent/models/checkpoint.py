@@ -21,10 +21,10 @@ from transformers import (
 from transformers.utils import logging
 
 from ragen_agent.config import Config
+from ragen_agent.config.consent import check_no_kernels, load_problem
 from ragen_agent.inference.vision import FAMILIES, Vision, attach, vision_of
 from ragen_agent.inference.weights import move
 from ragen_agent.tasks.tasks import all_settings
-from ragen_gym.core.load_errors import check_no_kernels, load_problem
 from ragen_gym.core.storage import atomic_folder
 
 __all__ = ["check_context", "load_checkpoint", "load_shape", "save_checkpoint", "tokenizer_hash"]

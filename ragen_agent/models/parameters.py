@@ -31,9 +31,9 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from ragen_agent.config import Lora
+from ragen_agent.config.consent import load_problem
 from ragen_agent.inference.weights import move
 from ragen_agent.models.checkpoint import load_checkpoint, save_checkpoint
-from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import atomic_folder
 
 if TYPE_CHECKING:

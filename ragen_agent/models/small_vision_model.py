@@ -30,9 +30,8 @@ from ragen_agent.models.small_model import (
     game_texts,
 )
 from ragen_agent.tasks.tasks import all_settings, make_env
-from ragen_gym.core.image_style import TILE_SETS
 from ragen_gym.core.settings import declared
-from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.core.turn_config import TILE_SETS, TurnConfig
 
 __all__ = ["IMAGE", "build_vision_model", "small_tokenizer", "small_vision", "vision_config", "with_images"]
 

@@ -17,10 +17,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ragen_agent.config.consent import load_problem
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
-from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["explanation", "main"]

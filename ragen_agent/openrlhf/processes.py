@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_agent.config import Config, with_settings
+from ragen_agent.config.consent import load_problem
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.run.run_folder import RunFolder
-from ragen_gym.core.load_errors import load_problem
 from ragen_gym.core.storage import atomic_path, write_atomic
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ It needs neither Ray nor vLLM nor the model: a configuration for a cluster can b
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 import tomli_w
@@ -36,7 +35,6 @@ from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.turn import TurnEnv
 
 if TYPE_CHECKING:
@@ -88,7 +86,7 @@ def dry_run(
         _title(console, "Command")
         _say(console, _wrapped(command), whole=True)
     _title(console, "Arithmetic")
-    for sentence in [*describe(config, settings), *_measured(config, folder)]:
+    for sentence in describe(config, settings):
         _say(console, f"- {sentence}")
     if settings is None:
         _say(console, f"- {_place(config)}")
@@ -122,18 +120,6 @@ def _place(config: Config) -> str:
         return f"On this machine it would not start: {error}"
     threads = "" if device.startswith("cuda") else f"; threads: {cpu_threads(config)}"
     return f"On this machine it would run on {device} and play in {str(dtype).removeprefix('torch.')}{threads}."
-
-
-def _measured(config: Config, folder: Path) -> Iterator[str]:
-    """The time that is left of a run that has begun, by its own iterations."""
-    metrics = folder / "metrics.jsonl"
-    seconds = [line["seconds"] for line in read_json_lines(metrics) if "seconds" in line] if metrics.is_file() else []
-    if seconds:
-        left, one = max(0, config.training.iterations - len(seconds)), median(seconds)
-        yield (
-            f"Its {len(seconds)} iterations took {one:.3g} s each in the median: the {left} that are left would take "
-            f"{left * one / 60:.0f} min."
-        )
 
 
 def _overlong(config: Config, chat: ChatFormat) -> list[str]:

@@ -23,12 +23,12 @@ import torch
 from gymnasium.spaces import Dict
 
 from ragen_agent.config import Config
+from ragen_agent.config.consent import check_no_kernels
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference.vision import SAME_PROCESSOR, ImageProcessor, Vision
 from ragen_agent.preflight.plan import gpus_of_models, most_pictures
 from ragen_agent.tasks.tasks import all_settings, make_env
 from ragen_agent.update.scoring import TOKENS_PER_PASS
-from ragen_gym.core.load_errors import check_no_kernels
 
 __all__ = [
     "CPU_CACHE",

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, read_toml, to_toml, with_settings
-from ragen_gym.core.load_errors import load_problem
+from ragen_agent.config.consent import load_problem
 from ragen_gym.core.seen import SEEN_FILE, find_seen, read_seen, write_seen
 from ragen_gym.core.storage import (
     DiskFullError,

@@ -38,7 +38,7 @@ _SOLVE_EXAMPLES = """\
 A file holds boards of any size, a blank line between two, in any vocabulary of the game; for Sokoban, in XSB too.
 
 examples:
-  ragen-gym solve Sokoban level.txt --pushes
+  ragen-gym solve Sokoban level.txt
   printf 'P___\\n_O__\\n___O\\n___G\\n' | ragen-gym solve FrozenLake -
 """
 
@@ -66,9 +66,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     add_environment_options(solve, rules_only=True)
     solve.add_argument("file", metavar="FILE", help="a file of boards, or - for the standard input")
     solve.add_argument("--actions", type=int, metavar="N", help="the most actions (default: the id's horizon)")
-    solve.add_argument(
-        "--pushes", action="store_true", help="a plan with the fewest pushes, too (games solved by search)"
-    )
     limit = "limit of each search, in games that are solved by search (default: 2,000,000)"
     solve.add_argument("--max-nodes", type=int, metavar="N", help=limit)
     solve.add_argument("--json", action="store_true", help="print JSON")
@@ -211,9 +208,8 @@ def _solve(arguments: argparse.Namespace) -> int:
     for option, value in (("--actions", arguments.actions), ("--max-nodes", arguments.max_nodes)):
         if value is not None and value < 1:
             raise ValueError(f"{option} {value}: give 1 or more.")
-    if (arguments.pushes or arguments.max_nodes) and not spec.game_class.solved_by_search:
-        option = "--pushes" if arguments.pushes else "--max-nodes"
-        raise ValueError(f"{option} is for games that are solved by search; leave it out for {spec.name}.")
+    if arguments.max_nodes and not spec.game_class.solved_by_search:
+        raise ValueError(f"--max-nodes is for games that are solved by search; leave it out for {spec.name}.")
     arguments.levels = f"{sys.stdin.read()}\n" if arguments.file == "-" else arguments.file
     if not arguments.levels.strip():
         raise ValueError("the standard input holds no board: write one row a line, a blank line between boards.")
@@ -222,28 +218,18 @@ def _solve(arguments: argparse.Namespace) -> int:
     solved = []
     for number in track(range(count := len(env._levels or ())), count, "boards", prefix="ragen-gym: "):
         env.reset(seed=0, options={"level": number})
-        solved.append(_solved(env, arguments))
+        level, solution = env.level, cast(Any, env.solution())
+        if arguments.max_nodes:
+            solution.max_nodes = arguments.max_nodes
+        solved.append(record_of(env, level, arguments.actions, solution))
         if not arguments.json:
-            _print(*solved[-1])
+            _print(solved[-1])
     if arguments.json:
-        print_json([asdict(record) | (pushes or {}) for record, pushes in solved])
-    return 1 if any(record.problem for record, _ in solved) else 0
+        print_json([asdict(record) for record in solved])
+    return 1 if any(record.problem for record in solved) else 0
 
 
-def _solved(env: StepEnv, arguments: argparse.Namespace) -> tuple[LevelRecord, dict[str, Any] | None]:
-    """What the oracle knows of the level in play, and its plan with the fewest pushes where that is asked for."""
-    level, (board, _), solution = env.level, env.state, cast(Any, env.solution())
-    if arguments.max_nodes:
-        solution.max_nodes = arguments.max_nodes
-    record = record_of(env, level, arguments.actions, solution)
-    if not arguments.pushes or record.problem:
-        return record, None
-    plan = solution.push_plan(board)
-    names = [env.action_names[action] for action in plan.actions] if plan else None
-    return record, {"fewest_pushes": plan.pushes if plan else None, "push_plan": names}
-
-
-def _print(record: LevelRecord, pushes: dict[str, Any] | None) -> None:
+def _print(record: LevelRecord) -> None:
     print(f"level {record.id}, split {record.split or 'none'}\n{record.text}")
     if record.problem:
         print(f"  {record.problem}\n")
@@ -255,13 +241,6 @@ def _print(record: LevelRecord, pushes: dict[str, Any] | None) -> None:
         print(f"  plan            {' '.join(record.plan)}")
     else:
         print(f"  first action    {record.first_action}")
-    if pushes:
-        plan = pushes["push_plan"]
-        print(
-            f"  fewest pushes   {pushes['fewest_pushes']}: {' '.join(plan)}"
-            if plan
-            else "  fewest pushes   no solution"
-        )
     print()
 
 

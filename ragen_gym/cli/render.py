@@ -30,10 +30,10 @@ from ragen_gym.cli.episodes import (
     success_rates,
     turn_options,
 )
-from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import check_free, write_atomic
 from ragen_gym.core.text import TextFormat
+from ragen_gym.core.turn_config import ImageStyle
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import TABLE, GameSpec, load

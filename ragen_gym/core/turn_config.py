@@ -1,4 +1,4 @@
-"""The options of a turn: one declaration for environments, suites, the server, its clients and training."""
+"""The options of a turn and its pictures, declared once for environments, suites, server, clients and training."""
 
 from __future__ import annotations
 
@@ -6,19 +6,73 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.settings import check_settings, declared, setting
-from ragen_gym.core.validation import did_you_mean, shown
+from ragen_gym.core.validation import did_you_mean, plain_number, shown
 
 __all__ = [
     "OBSERVATIONS",
+    "PALETTES",
     "PROMPTS",
     "STATE_FORMATS",
     "STATE_SCORES",
+    "TILE_SETS",
+    "ImageStyle",
     "TurnConfig",
+    "check_tile_size",
     "split_turn_options",
     "turn_config",
 ]
+
+#: Sets of tiles. Evaluating on a set not used in training tests visual generalisation.
+TILE_SETS = {
+    "pictures": "drawn things, as in the gallery: bricks, crates, a penguin, a flag",
+    "shapes": "a plain shape in a colour of its own for each kind of tile; the system message says which is which",
+    "letters": "the symbols of the vocabulary, dark on light",
+}
+
+#: Treatments of the colours. All are deterministic: one board has one picture.
+PALETTES = {
+    "plain": "flat colours, every tile of a kind the same",
+    "photographic": "texture, uneven light and grain, as in a photograph; four versions of each tile",
+}
+
+#: Smallest and largest side of a tile in pixels.
+TILE_SIZES = (8, 128)
+
+
+def check_tile_size(tile_size: int) -> int:
+    """Return ``tile_size`` as an int, or raise a ValueError that names the range."""
+    tile_size = plain_number(tile_size)
+    low, high = TILE_SIZES
+    if isinstance(tile_size, bool) or not isinstance(tile_size, int) or not low <= tile_size <= high:
+        raise ValueError(f"tile_size={tile_size!r} must be a whole number of pixels from {low} to {high}.")
+    return tile_size
+
+
+@dataclass(frozen=True)
+class ImageStyle:
+    """The look of a picture.
+
+    Raises:
+        ValueError: an option of another type or out of range.
+    """
+
+    tiles: str = setting("pictures", "set of tiles of the pictures", choices=TILE_SETS)
+    tile_size: int = setting(
+        28,
+        "side of a tile in the pictures; 28 is one visual token a tile for patches of 14 that are merged 2 x 2",
+        low=TILE_SIZES[0],
+        high=TILE_SIZES[1],
+        unit="pixels",
+    )
+    palette: str = setting("plain", "colours of the pictures", choices=PALETTES)
+    coordinates: bool = setting(
+        False, "whether the pictures have the numbers of the rows and columns, from 0 on, in a margin of one tile"
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self, "image_")
+
 
 #: Wordings of the messages, each with its grammar of replies.
 PROMPTS = {

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector.utils import create_shared_memory
 
-from ragen_gym.core.image_style import check_tile_size
 from ragen_gym.core.text import TEXT_FORMATS, TextFormat, Vocabulary
+from ragen_gym.core.turn_config import check_tile_size
 from ragen_gym.core.validation import check_choice
 from ragen_gym.games.game import Board, Game
 

@@ -64,7 +64,7 @@ def shown_tiles(game: Game, config: TurnConfig) -> list[str]:
     if config.sees and game.layout == "arms":
         lines.append("The picture shows the arms and their names; a name in two lines is written as one word.")
     if config.sees and config.image_tiles == "shapes" and game.layout == "grid":
-        from ragen_gym.render.tile_sets import shape_names
+        from ragen_gym.render.images import shape_names
 
         names = shape_names(game)
         tiles = ", ".join(f"{names[tile]} {tile.name.lower().replace('_', ' ')}" for tile in game.Tile)

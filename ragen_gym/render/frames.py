@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.error import DependencyNotInstalled
 
-from ragen_gym.core.image_style import check_tile_size
 from ragen_gym.core.text import EDGE
+from ragen_gym.core.turn_config import check_tile_size
 from ragen_gym.games.game import OVER, PLAYING, Board, Boards, Game
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
 from ragen_gym.render.recorder import Recording

@@ -7,7 +7,7 @@ import json
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Thread
 
 import uvicorn
@@ -17,15 +17,13 @@ from ragen_gym.serve.app import create_app, is_loopback
 from ragen_gym.serve.limits import Limits
 from ragen_gym.serve.schemas import RequestError
 
-__all__ = ["LEAST_TOKEN", "allow_many_files", "bound_socket", "check_token", "run", "serving", "url_of"]
+__all__ = ["LEAST_TOKEN", "bound_socket", "check_token", "run", "serving", "url_of"]
 
 #: Characters that a token must have at least.
 LEAST_TOKEN = 16
 
 #: Seconds in which a request's header must arrive.
 _HEADER_SECONDS = 10.0
-#: Files that the server opens besides its connections.
-_OTHER_FILES = 64
 _BACKLOG = 4096
 _GRACE = 10.0  # seconds for the requests that are under way
 
@@ -143,25 +141,9 @@ def _config(limits: Limits, token: str | None) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         backlog=_BACKLOG,
-        limit_concurrency=max(1, allow_many_files() - _OTHER_FILES),
         timeout_keep_alive=60,
         timeout_graceful_shutdown=5,
         server_header=False,
         ws="none",
         lifespan="on",
     )
-
-
-def allow_many_files() -> int:
-    """Raise the limit on open files to what the system allows, as every connection is one; how many there may be."""
-    if sys.platform == "win32":
-        return 512
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else hard
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return wanted
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -152,10 +152,6 @@ class SokobanSolution(Solution):
         except NotSolvedError:
             return None
 
-    def push_plan(self, board: Board) -> Plan | None:
-        """The plan with the fewest pushes, or None where there is none."""
-        return find_plan(board, self._width, metric="pushes", max_nodes=self.max_nodes)
-
     def success(self, board: Board, state: Sequence[int], actions_left: int) -> float:
         """1 where every box can be on a target within the actions left, else 0."""
         return float(self.moves(board, state, actions_left) <= actions_left)

@@ -319,7 +319,7 @@ def test_a_large_model_takes_the_cpu_s_bfloat16_for_its_weights_alone(
 
     monkeypatch.setattr(hf, "bfloat16_units", lambda: "AVX-512")
     monkeypatch.setattr(hf, "LARGE", 1)
-    _, _, net = hf._load("hf", str(model), "cpu", "")
+    _, _, net, _ = hf.load_model("hf", str(model), "cpu", "")
     assert {weight.dtype for weight in net.parameters()} == {torch.bfloat16}
     assert {buffer.dtype for buffer in net.buffers()} == {torch.float32}
 

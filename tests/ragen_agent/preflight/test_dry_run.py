@@ -123,17 +123,6 @@ def test_each_game_of_a_mixture_is_judged_by_its_own_prompts(
     assert "Replies of FrozenLake" not in said
 
 
-def test_a_run_that_has_begun_is_estimated_from_its_own_iterations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run").mkdir()
-    lines = [json.dumps({"iteration": number, "seconds": 30.0 + number}) for number in range(5)]
-    (tmp_path / "run" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    said = shown(capsys, "--out", "run", "--iterations", "65")
-    assert "Its 5 iterations took 32 s each in the median: the 60 that are left would take 32 min." in said
-
-
 def test_a_dry_run_shows_everything_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

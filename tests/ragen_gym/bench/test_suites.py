@@ -16,10 +16,9 @@ import pytest
 from ragen_gym.bench.baselines import RANDOM_ROLLOUTS, baseline, oracle_episodes
 from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite, noise_seed
 from ragen_gym.bench.suites.freeze import freeze, frozen_levels, recipes, write_frozen
-from ragen_gym.core.image_style import ImageStyle
 from ragen_gym.core.levels import Level, read_levels
 from ragen_gym.core.text import Vocabulary
-from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.core.turn_config import ImageStyle, TurnConfig
 from ragen_gym.games.game import PLAYING, SUCCESS
 
 #: What every result of a suite carries. A suite that changes gets another name, and another line here.

@@ -128,7 +128,6 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("levels export Bandit --out x.txt -n 1000000000", "only 40 different levels"),
         ("solve FrozenLake -", "error: the standard input holds no board"),
         ("solve FrozenLake nowhere.txt", "not a file"),
-        ("solve FrozenLake - --pushes", "--pushes is for games that are solved by search"),
         ("solve Bandit - --max-nodes 9", "--max-nodes is for games that are solved by search"),
         ("solve Sokoban - --max-nodes 0", "--max-nodes 0: give 1 or more"),
         ("solve FrozenLake - --actions -1", "--actions -1: give 1 or more"),
@@ -501,14 +500,10 @@ def test_solve_takes_a_board_with_an_empty_last_line(run: Run, tmp_path: Path) -
     assert "plan            Right\n" in out
 
 
-def test_solve_knows_the_fewest_pushes_and_its_own_limit(run: Run) -> None:
+def test_solve_finds_a_plan_within_its_limit_alone(run: Run) -> None:
     around = "#######\n#  . .#\n#@$#$ #\n#     #\n#######\n"
-    code, out, _ = run("solve", "LargeSokoban", "-", "--pushes", "--json", "--actions", 30, typed=around)
-    solved = json.loads(out)[0]
-    assert (code, solved["optimal_success"], solved["fewest_pushes"]) == (0, 1.0, 4)
-    assert len(solved["push_plan"]) >= len(solved["plan"])
-    stuck = "######\n#@ $##\n# . ##\n######\n"
-    assert "fewest pushes   no solution" in run("solve", "Sokoban", "-", "--pushes", typed=stuck)[1]
+    code, out, _ = run("solve", "LargeSokoban", "-", "--json", "--actions", 30, typed=around)
+    assert (code, json.loads(out)[0]["optimal_success"]) == (0, 1.0)
     code, out, _ = run("solve", "Sokoban", "-", "--max-nodes", 2, "--actions", 30, typed=around)
     assert code == 1
     assert "not solved within 2 nodes" in out

@@ -28,7 +28,7 @@ def test_without_a_terminal_a_line_now_and_then(clock: list[float], capsys: Any)
         bar.update(1500, "3 failed")
         bar.advance(info="4 failed")
     captured = capsys.readouterr()
-    assert captured.err == "bench: 1,500 of 2,000 episodes, 3 failed, 0:00:03 left\n"
+    assert captured.err == "bench: 1,500 of 2,000 episodes, 3 failed, 3 s left\n"
     assert captured.out == ""
     assert bar.done == 1501
 

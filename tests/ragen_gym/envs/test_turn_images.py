@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from ragen_gym import TurnEnv, make_turn
-from ragen_gym.core.image_style import ImageStyle
-from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.core.turn_config import ImageStyle, TurnConfig
 from ragen_gym.envs.messages import IMAGE, with_images
 from ragen_gym.render.images import BoardImages
 from ragen_gym.testing import check_env

@@ -17,17 +17,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_gym.core.image_style import PALETTES, TILE_SETS, ImageStyle
 from ragen_gym.core.text import Vocabulary
+from ragen_gym.core.turn_config import PALETTES, TILE_SETS, ImageStyle
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.bandit import Bandit
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.render.canvas import glyphs, missing
-from ragen_gym.render.images import BoardImages, photographed
+from ragen_gym.render.images import BoardImages, photographed, shape_names
 from ragen_gym.render.png import decode_png, encode_png
-from ragen_gym.render.tile_sets import shape_names
 
 #: Name of a game -> look -> the first 16 digits of SHA-256 of the picture of seed 0's first board.
 HASHES = Path(__file__).with_name("image_hashes.json")

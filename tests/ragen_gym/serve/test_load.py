@@ -1,53 +1,98 @@
-"""Thousands of sessions at once, and requests that take long beside many that do not."""
+"""Requests that take long beside many that do not.
+
+The clients use bare asyncio streams, since an HTTP client would be slower.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
+import re
+import subprocess
 import threading
 import time
-from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.serve import Limits
 from ragen_gym.serve.schemas import CreateRequest
 from ragen_gym.serve.served_envs import ServedTurn
-from ragen_gym.serve.server import allow_many_files
 from ragen_gym.serve.service import Service
-from tests.ragen_gym.serve.load import Player, hundreds, started
 
 LAKE: dict[str, Any] = {"env": "FrozenLake"}
 
 
-@pytest.mark.slow
-def test_thousands_of_sessions_play_at_once() -> None:
-    count = min(2000, allow_many_files() - 200)
+class Player:
+    """One connection to the server, and one session on it.
 
-    async def one(player: Player, index: int, door: asyncio.Semaphore) -> str:
-        async with door:  # a server's queue of connections is not endless
-            made = await player.open({**LAKE, "start": {"seed": index % 7}})
-        return str(made["start"]["observation"])
+    Args:
+        port: of the server.
+    """
 
-    async def crowd(port: int) -> None:
-        door, players = asyncio.Semaphore(100), [Player(port) for _ in range(count)]
-        seen = await asyncio.gather(*(one(player, i, door) for i, player in enumerate(players)))
-        assert len({player.path for player in players}) == count
-        assert seen == [seen[i % 7] for i in range(count)]  # nobody plays on another's board
-        health = await players[0].ask("GET", "/health")
-        assert health["sessions"] == count
-        answers = await asyncio.gather(
-            *(player.ask("POST", f"{player.path}/step", {"action": 1}) for player in players)
-        )
-        assert len(Counter(answer["observation"] for answer in answers)) > 1
-        assert all(answer["info"]["level_id"] == answers[i % 7]["info"]["level_id"] for i, answer in enumerate(answers))
-        for some in hundreds(players):
-            await asyncio.gather(*(player.close() for player in some))
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.path = ""
 
-    with started("--port", "0", "--max-memory", str(2**18 * count)) as port:
-        asyncio.run(crowd(port))
+    async def open(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Connect, and make a session."""
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        made = await self.ask("POST", "/sessions", body)
+        self.path = f"/sessions/{made['session']}"
+        return made
+
+    async def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request; what was answered.
+
+        Raises:
+            RuntimeError: the server refused.
+        """
+        content = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        self._writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        start = await self._reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", start, re.IGNORECASE)
+        answer = await self._reader.readexactly(int(length[1])) if length else b""
+        if not start.startswith(b"HTTP/1.1 2"):
+            raise RuntimeError(f"{method} {path}: {start[:40]!r} {answer[:300]!r}")
+        return json.loads(answer) if answer.startswith((b"{", b"[")) else {}
+
+    def drop(self) -> None:
+        """Close the connection, in the midst of whatever it was."""
+        self._writer.transport.abort()
+
+    async def batch_steps(self, until: float, num_envs: int) -> None:
+        """Move every environment of a batch."""
+        await self.ask("POST", f"{self.path}/reset", {"seed": 0})
+        actions = [i % 4 for i in range(num_envs)]
+        while time.perf_counter() < until:
+            await self.ask("POST", f"{self.path}/step", {"action": actions})
+            actions.append(actions.pop(0))
+
+
+@contextmanager
+def started(*options: str) -> Iterator[int]:
+    """The port of a server with these options, in a process of its own."""
+    command = child_python("-m", "ragen_gym.cli", "serve", *options)
+    process = subprocess.Popen(command, env=child_environment(), stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        lines: list[str] = []
+        for line in process.stderr:  # where nothing is compiled yet, it says first what it waits for
+            lines.append(line)
+            if found := re.search(r"http://\S+:(\d+)", line):
+                yield int(found[1])
+                break
+        else:
+            raise RuntimeError(f"the server did not start: {''.join(lines)}")
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
 
 
 def test_dear_requests_hold_up_nobody() -> None:
