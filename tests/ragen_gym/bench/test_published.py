@@ -7,8 +7,8 @@ import json
 import pytest
 
 from ragen_gym.bench.baselines import baseline
-from ragen_gym.bench.suites.published import PublishedRate, published_rates
 from ragen_gym.bench.suites import SUITES, Published, load_suite
+from ragen_gym.bench.suites.published import PublishedRate, published_rates
 from ragen_gym.cli import main
 from ragen_gym.core.turn_config import TurnConfig
 
