@@ -127,7 +127,7 @@ def _where(choice: Choice, estimator: str, filtered: bool, way: str) -> str:
 
 
 def direction(choice: Choice, size: int, estimator: str, filtered: bool) -> list[tuple[float, str]]:
-    """Where the drift points, from each q on at which that changes: "risky", "safe" or "none"."""
+    """The direction of the drift, "risky", "safe" or "none", from each q on at which it changes."""
     points = []
     for q in SHARES:
         value = drift(choice, q, size, estimator, filtered=filtered)
