@@ -186,3 +186,21 @@ def test_hf_generate_agent_plays(small: Policy, tmp_path: Path) -> None:
     printed = run("hf_generate_agent", str(tmp_path / "model"), *arguments, cwd=tmp_path)
     assert re.search(r"success +[\d.]+% \(", printed)
     assert "malformed replies 100.0%" in printed
+
+
+def test_the_table_lists_every_example() -> None:
+    listed = re.findall(r"^\| \[`(\S+)`\]\((\S+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert all(name == target for name, target in listed)
+    there = [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")]
+    assert sorted(name for name, _ in listed) == sorted(there)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # of the libraries of notebooks
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    notebook = nbformat.read(EXAMPLES / "first_steps.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    printed = ["".join(output.get("text", "") for output in cell.get("outputs", [])) for cell in notebook.cells]
+    assert any("optimal  100.0 %" in text for text in printed)
+    assert re.search(r"before +[\d.]+%\nafter +[\d.]+%\n", printed[-2])
