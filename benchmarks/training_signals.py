@@ -2,9 +2,8 @@
 
     python -m benchmarks.training_signals    # some minutes; --draw uses the signals on disk
 
-The runs are those of recorded experiments, played again with the KL from the initial model and the mutual information
-of reasoning and prompt, which those records do not hold. Written are ``training_signals.json`` and, for the page
-``docs/concepts/training_signals.md``, its pictures; the page's table is printed.
+The runs are the arms of ``training_signals.toml``, one seed each. Written are ``training_signals.json`` and, for
+the page ``docs/concepts/training_signals.md``, its pictures; the page's table is printed.
 """
 
 from __future__ import annotations
@@ -31,12 +30,9 @@ from ragen_gym.core.storage import atomic_path, write_atomic
 
 __all__ = ["PAGE", "RUNS", "SIGNALS", "draw", "main", "play", "table"]
 
-#: By the name that the page gives it: the experiment, its arm, and the seed.
-RUNS = {
-    "learning": ("echo-trap", "vanilla", 2),
-    "stuck": ("rewards", "state reward", 1),
-    "collapsing": ("echo-trap", "hot vanilla", 4),
-}
+TABLE = Path(__file__).with_suffix(".toml")
+#: Seeds of the arms of ``TABLE``.
+RUNS = {"learning": 2, "stuck": 1, "collapsing": 4}
 SIGNALS = ("success", "return", "spread", "entropy", "grad_norm", "kl", "mutual_information", "invalid_rate")
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "training_signals.md"
 DIGITS = 5
@@ -46,14 +42,13 @@ ENDS = 5  # iterations, of which the table has the mean
 def play(folder: Path, console: Console) -> dict[str, dict[str, Any]]:
     """Play the runs in ``folder``; their signals by iteration, and the success of random and of optimal play."""
     found = {}
-    for name, (experiment, arm, seed) in RUNS.items():
-        wanted = {"diagnostics": {"information_every": 1}}
-        planned = plan(read(experiment), folder / experiment, seed + 1, only=[arm], overrides=wanted)[-1]
+    for name, seed in RUNS.items():
+        planned = plan(read(str(TABLE)), folder, seed + 1, only=[name])[-1]
         if failures := run_all([planned], 1, console):
             raise RuntimeError(f"{name}: {failures}")
         run = load_run(planned.folder)
         found[name] = {
-            "run": f"{experiment}, {arm}, seed {seed}",
+            "seed": seed,
             **{line: run.summary[line]["rate"] for line in ("random", "optimal")},
             "signals": {
                 signal: [None if row.get(signal) is None else round(row[signal], DIGITS) for row in run.metrics]

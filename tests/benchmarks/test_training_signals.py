@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.experiments.spec import read
-from benchmarks.training_signals import PAGE, RUNS, SIGNALS, draw, table
+from benchmarks.training_signals import PAGE, RUNS, SIGNALS, TABLE, draw, table
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "training_signals.json"
 
@@ -27,12 +27,11 @@ def test_the_table_and_the_pictures_are_drawn_from_the_record(tmp_path: Path) ->
         assert difference.mean() < 4  # another version of matplotlib places a label otherwise
 
 
-def test_the_runs_are_of_experiments_and_are_what_the_page_calls_them() -> None:
+def test_the_runs_are_of_the_table_and_are_what_the_page_calls_them() -> None:
     runs = json.loads(RECORD.read_text(encoding="utf-8"))["runs"]
     assert runs.keys() == RUNS.keys()
-    for name, (experiment, arm, seed) in RUNS.items():
-        assert arm in [each.name for each in read(experiment).arms]
-        assert runs[name]["run"] == f"{experiment}, {arm}, seed {seed}"
+    assert list(RUNS) == [arm.name for arm in read(str(TABLE)).arms]
+    assert {name: run["seed"] for name, run in runs.items()} == RUNS
     ends = {name: np.mean(run["signals"]["success"][-5:]) for name, run in runs.items()}
     assert ends["learning"] > 3 * runs["learning"]["random"]
     assert max(ends["stuck"], ends["collapsing"]) < runs["stuck"]["random"] / 2
