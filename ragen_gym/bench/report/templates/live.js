@@ -1,7 +1,8 @@
 /* Follows a run: asks for the page again and takes over what changed; the viewer keeps what it shows. */
-async function takeOver(fresh) {
-  const policy = (page) => page.querySelector("meta[http-equiv]").content;
-  if (policy(fresh) !== policy(document)) return location.reload();  // other scripts or styles: the run has begun
+async function takeOver(text) {
+  const policy = /http-equiv="Content-Security-Policy" content="([^"]*)"/.exec(text)[1];
+  if (policy !== document.querySelector("meta[http-equiv]").content) return location.reload();  // the run has begun
+  const fresh = new DOMParser().parseFromString(text, "text/html");
   const main = document.querySelector("main"), key = (part) => part.getAttribute("aria-labelledby") ?? part.tagName;
   const old = new Map([...main.children].map((part) => [key(part), part]));
   let above = null;
@@ -39,7 +40,7 @@ async function takeOver(fresh) {
       document.body.classList.remove("ended");
       if (answer.status !== 200) continue;
       tag = answer.headers.get("ETag");
-      await takeOver(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      await takeOver(await answer.text());
     } catch {
       document.body.classList.add("ended");  // the page stays as it is
     }
