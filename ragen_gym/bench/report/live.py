@@ -9,6 +9,7 @@ alone, and answers only requests whose Host header names that address: a foreign
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -210,7 +211,13 @@ def followed(path: Path, suite: str, port: int) -> Iterator[FollowingServer]:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_follow, args=(path, suite, port, theirs), daemon=True)
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"  # the process imports nothing from the current folder
     process.start()
+    if before is None:
+        del os.environ["PYTHONSAFEPATH"]
+    else:
+        os.environ["PYTHONSAFEPATH"] = before
     theirs.close()
     try:
         answer = ours.recv()
