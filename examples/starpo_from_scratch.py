@@ -6,10 +6,12 @@ The library brings the game (`make_turn`), the token process (`TokenMDP`), the s
 1. Imitate a cautious demonstrator, who knows the way but mostly replies with one move and runs out of turns.
 2. Repeat: play groups of episodes, keep the groups whose returns differ most, compare the episodes of a group,
    and take policy-gradient steps on the sampled tokens (RAGEN, arXiv 2504.20073, section 3).
-3. Compare the start and the result with random and optimal play on the same levels of the test split.
+3. Compare the start and the result with the reference policies on the same levels of the test split.
 
 Install:  pip install 'ragen-gym[agent]'
 Run:      python examples/starpo_from_scratch.py
+Printed:  success on 192 test levels, in % with 95 % intervals, seed 0, 471 s on two busy cores: random play 11.5
+          (7.7 to 16.7), imitation 1.0 (0.3 to 3.7), StarPO-S 26.0 (20.3 to 32.7), optimal play 100 (98.0 to 100).
 """
 
 from __future__ import annotations
