@@ -9,6 +9,7 @@ alone, and answers only requests whose Host header names that address: a foreign
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -210,7 +211,15 @@ def followed(path: Path, suite: str, port: int) -> Iterator[FollowingServer]:
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_follow, args=(path, suite, port, theirs), daemon=True)
-    process.start()
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"  # for the new process: no file of the working directory takes a library's place
+    try:
+        process.start()
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
     theirs.close()
     try:
         answer = ours.recv()
