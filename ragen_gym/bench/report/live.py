@@ -212,12 +212,14 @@ def followed(path: Path, suite: str, port: int) -> Iterator[FollowingServer]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_follow, args=(path, suite, port, theirs), daemon=True)
     before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"  # the process imports nothing from the current folder
-    process.start()
-    if before is None:
-        del os.environ["PYTHONSAFEPATH"]
-    else:
-        os.environ["PYTHONSAFEPATH"] = before
+    os.environ["PYTHONSAFEPATH"] = "1"  # for the new process: no file of the working directory takes a library's place
+    try:
+        process.start()
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
     theirs.close()
     try:
         answer = ours.recv()
