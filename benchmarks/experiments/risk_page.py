@@ -42,14 +42,19 @@ DERIVATION = """\
    drift then has the sign of the difference of the arms' means.
 6. With division A_i = (R_i - mean) / (std + 1e-6). The std depends on R_i, so h bends. A group without a win has a
    small std, so there the safe arm's small lead becomes a large advantage.
-7. In pairs A is 1 / sqrt(2) or -1 / sqrt(2) whatever the difference, but for the 1e-6. The drift is
-   q (1 - q) (2 p - 1) / sqrt(2): GRPO moves to the arm that pays more *often*.
+7. In pairs whose returns differ A is 1 / sqrt(2) or -1 / sqrt(2), whatever the difference, but for the 1e-6. The
+   drift is q (1 - q) (2 p - 1) / sqrt(2): GRPO moves to the arm that pays more *often*.
 8. A filter by std multiplies A_1 by a weight that depends on the group's returns. Groups with a win have a large std,
    so h bends towards the arm with the rare win.
-9. If returns are only 0 and 1, h has two values, with h(1) >= 0 >= h(0) for every rule here, filtered or not. The
-   drift is (h(1) - h(0)) q (1 - q) (P(success | risky) - P(success | safe)): its sign is never wrong.
-10. Line 9 needs no bandit. Let s be the gradient of the log-probability of all replies of an episode. The expected
-    gradient of a group is (h(1) - h(0)) times the gradient of the probability of success on its level."""
+9. If returns are only 0 and 1, h has two values, with h(1) >= 0 >= h(0) for every rule here, filtered or not; a
+   critic's value must lie in [0, 1]. The drift is (h(1) - h(0)) q (1 - q) (P(success | risky) - P(success | safe)):
+   its sign is never wrong.
+10. Line 9 needs no bandit. Let s be the gradient of the log-probability of all replies of an episode, and let the
+    level have one baseline. The expected gradient of a group is (h(1) - h(0)) times the gradient of the probability of
+    success on its level."""
+
+TWO_LAKES = bernoulli(0.65, 0.35), bernoulli(0.0, 0.24)
+"""Levels on which a policy chooses by the same parameter; the safe way succeeds more often on average."""
 
 
 def section(folder: Path) -> tuple[list[str], list[str]]:
@@ -59,6 +64,7 @@ def section(folder: Path) -> tuple[list[str], list[str]]:
     h = worth(better, 0.5, 8, "GRPO")
     risky = 0.25 * h[1.0] + 0.75 * h[0.0]
     pairs = [*lakes()]
+    together = {rule: sum(drift(lake, 0.5, 16, rule) for lake in TWO_LAKES) for rule in ("GRPO", "Dr. GRPO")}
     sizes = [2, 4, 8, 16, 32, 64]
     blind = ", ".join(f"{100 * _blind_rate(world):.0f} % ({world})" for world in WORLDS)
     lines = [
@@ -97,20 +103,27 @@ def section(folder: Path) -> tuple[list[str], list[str]]:
         "## Slip on lakes",
         "",
         "**If every episode returns 0 or 1 and the episodes of a group are independent, neither the division nor the",
-        "filter turns the expected gradient of a level, however slippery the ice** (lines 9 and 10). They weigh levels",
-        "against each other. Line 10 is for a loss that sums an episode's tokens, at the policy that played them.",
+        "filter turns the expected gradient of one level, however slippery the ice** (lines 9 and 10).",
         "",
-        f"Exact sums at {_checked_points()} points, over both chances of success, q, group size, rule and filter, have",
-        f"no wrong sign. The solver gives the chances of success after {len(pairs)} pairs of first moves on {LAKES}",
-        f"slippery lakes. With these GRPO has {sum(map(_wrong, pairs))} wrong signs, with and without the filter.",
+        "**Over several levels they can.** Take two lakes that share the parameter: the safe way succeeds with chance",
+        "0.65 and 0, the risky way with 0.35 and 0.24. The safe way is better on average. At q = 0.5, in groups of 16, the",
+        f"drifts of both lakes add up to {together['Dr. GRPO']:+.4f} for Dr. GRPO and to {together['GRPO']:+.4f} for GRPO,",
+        "which moves to the worse way: the division gives the harder lake more weight.",
         "",
-        "The condition excludes costs of steps, discounts, noise that a group shares, and penalties for malformed",
-        "replies (`turns.format_penalty`).",
+        "Line 10 is for a loss that sums an episode's tokens, at the policy that played them. It leaves out, and so covers",
+        "neither of, these defaults of `ragen-agent`: the mean over tokens (`training.aggregation`), where replies of",
+        "different lengths weigh differently, and the penalty for malformed replies (`turns.format_penalty`). It also",
+        "leaves out a KL term in the reward, costs of steps, discounts, and noise that a group shares.",
+        "",
+        f"As a check of this code: exact sums at {_checked_points()} points, over both chances of success, q, group size,",
+        f"rule and filter, have no wrong sign. With the chances that the solver gives after {len(pairs)} pairs of first",
+        f"moves on {LAKES} slippery lakes, one lake at a time, GRPO has {sum(map(_wrong, pairs))} wrong signs.",
         "",
         "## How to avoid it",
         "",
         "- Where chance decides between more than two returns, use `training.algo=dr_grpo`, `rloo` or `ppo`.",
-        "- Use `training.filter=none` there. A filter by std does not repair the division: it has an error of its own.",
+        "- Use `training.filter=none` there. The filter's error opposes the division's: in the better world they cancel",
+        "  from some share of risky pulls on, as the table shows, and that depends on the rewards.",
         "- `ragen-agent train` warns at its start if a game has such returns and the rule divides by a group's std.",
         "",
     ]

@@ -21,7 +21,7 @@ from benchmarks.experiments.risk import (
     drift,
     gradients,
 )
-from benchmarks.experiments.risk_page import break_even, direction, lakes, section
+from benchmarks.experiments.risk_page import TWO_LAKES, break_even, direction, lakes, section
 from benchmarks.experiments.spec import read
 from ragen_agent import algo
 from ragen_gym.games.registry import find
@@ -122,6 +122,13 @@ def test_returns_of_0_and_1_never_mislead(name: str, filtered: bool) -> None:
         for q in (0.05, 0.5, 0.95):
             assert drift(bernoulli(safe, risky), q, 5, name, filtered=filtered) * (risky - safe) > 0
     assert drift(bernoulli(0.4, 0.4), 0.3, 5, name, filtered=filtered) == pytest.approx(0, abs=1e-12)
+
+
+def test_over_two_levels_the_division_can_turn_the_gradient() -> None:
+    """Of the mean success, though on each level alone it is right."""
+    assert sum(risky - safe for safe, risky in (lake.means for lake in TWO_LAKES)) < 0
+    assert sum(drift(lake, 0.5, 16, "Dr. GRPO") for lake in TWO_LAKES) < 0
+    assert sum(drift(lake, 0.5, 16, "GRPO") for lake in TWO_LAKES) > 0
 
 
 def test_lakes_are_pairs_of_different_chances() -> None:
