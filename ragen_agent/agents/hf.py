@@ -32,7 +32,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.config.consent import check_no_kernels, load_problem
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, refuse_pictures
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
@@ -359,6 +358,7 @@ def load_model(
         import torch
         import transformers
 
+        from ragen_agent.config.consent import check_no_kernels, load_problem
         from ragen_agent.inference.vision import FAMILIES, Vision, attach
         from ragen_agent.inference.weights import move
     except ImportError as error:

@@ -64,7 +64,7 @@ def write_model_card(config: Config, summary: Mapping[str, Any], folder: RunFold
     games = {config.game: summary, **summary.get("games", {})}
     base = NAMED_MODELS.get(Path(config.model).name)
     noted = folder.read_versions()
-    packages = noted[-1]["packages"] if noted else {}
+    packages = noted[-1].get("packages", {}) if noted else {}
     card = CARD.format(
         games=" and ".join(games),
         game=config.game,

@@ -59,7 +59,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     export.add_argument("-n", type=int, default=100, metavar="N", help="how many (default: 100)")
     add_seed(export, "the levels")
     export.add_argument("--out", required=True, metavar="FILE", help="a file that ends in .txt or .jsonl")
-    export.add_argument("--card", metavar="FILE", help="also write a dataset card, such as README.md")
+    export.add_argument("--card", metavar="FILE", help="also write a dataset card, such as README.md (default: none)")
     export.add_argument("--force", action="store_true", help="replace the files if they are there")
     about = "Optimal success, return and plan of the boards of a file."
     solve = add_command(commands, "solve", "solve the boards of a file", _solve, _SOLVE_EXAMPLES, about)

@@ -494,6 +494,6 @@ def test_a_mixture_is_measured_game_by_game(tmp_path: Path) -> None:
     )
     summary = training.train(config, RunFolder.create(tmp_path / "run", config), quiet())
     assert set(summary["games"]) == {"Bandit"}
-    assert set(summary["games"]["Bandit"]) == {"random", "optimal", "before", "after"}
+    assert set(summary["games"]["Bandit"]) == {"random", "blind", "optimal", "before", "after"}
     records = read_json_lines(tmp_path / "run" / "metrics.jsonl")
     assert any({"success/FrozenLake", "success/Bandit"} <= set(record) for record in records)
