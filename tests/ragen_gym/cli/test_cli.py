@@ -273,8 +273,9 @@ def test_keys_are_read_one_by_one_and_the_terminal_is_put_back() -> None:
     with os.fdopen(terminal, "r") as stream:
         before = termios.tcgetattr(stream.fileno())
         with single_keys(stream) as keys:
-            os.write(keyboard, b"\x1b[Aw\x1bOD?\x04q")
-            assert list(keys) == ["up", "w", "left", "?"]
+            held = b"\x1b[A" * 40  # more than one read; a sequence may end in the next one
+            os.write(keyboard, b"w" + held + b"\x1b[3~\x1b[1;5A\x1b[B\x1bOD\xc3\xa9?\x04q")
+            assert list(keys) == ["w", *["up"] * 40, "\x1b[3~", "\x1b[1;5A", "down", "left", "é", "?"]
             assert termios.tcgetattr(stream.fileno()) != before
         assert termios.tcgetattr(stream.fileno()) == before
     os.close(keyboard)
