@@ -249,10 +249,12 @@ def test_no_word_is_broken_on_a_narrow_terminal(run: Run, spec: GameSpec, monkey
 
 
 def test_a_table_fits_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    out = run("bench", "suites")[1] + run("bench", "suites", "smoke")[1]
-    assert max(map(len, out.splitlines())) <= 80
-    assert re.search(r"the same boards\n +in other\n +symbols\n", out)
+    below, beside = r"%\n    the same boards in other symbols\n", r"the same boards in\n +other symbols\n"
+    for columns, goes_on in ((80, below), (95, beside)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        out = run("bench", "suites")[1] + run("bench", "suites", "smoke")[1]
+        assert max(map(len, out.splitlines())) <= columns
+        assert re.search(goes_on, out)
 
 
 @pytest.mark.parametrize("words", ["play FrozenLake", "play FrozenLake --turn", "solve FrozenLake -"])
