@@ -38,10 +38,12 @@ HOST = "127.0.0.1"
 RECENT = 48
 #: Share of the time that a page may take to be made: a run on the same machine keeps the rest.
 _SHARE = 0.1
+#: Seconds after which a page is made again though no file has changed: a run that was stopped writes nothing.
+_UNCHANGED = 60.0
 
 
 class LivePage:
-    """The page as it stands, made again when a file of the run has changed, by one thread at a time.
+    """The page as it stands, made by one thread at a time, and anew when a file has changed or a minute is over.
 
     Args:
         render: makes the page; a ``ValueError``, ``OSError`` or ``RuntimeError`` from it leaves the page before.
@@ -65,7 +67,8 @@ class LivePage:
         """
         with self._lock:
             state, began = [*map(_state_of, self._files)], time.monotonic()
-            if state != self._made_of and began >= self._next:
+            unchanged = state == self._made_of and began < self._next + _UNCHANGED
+            if not unchanged and began >= self._next:
                 try:
                     self._body = self._render().encode()
                 except (ValueError, OSError, RuntimeError) as error:

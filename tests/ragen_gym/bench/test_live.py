@@ -22,6 +22,7 @@ import pytest
 from playwright.sync_api import expect
 
 from ragen_gym.bench.episode_plan import RunOptions
+from ragen_gym.bench.report import live
 from ragen_gym.bench.report.live import LivePage, ResultsPage, make_server, waiting_page
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
@@ -86,7 +87,9 @@ def test_the_server_listens_on_this_machine_alone() -> None:
         make_server(page, 70000)
 
 
-def test_a_page_is_made_again_only_when_a_file_has_changed(tmp_path: Path) -> None:
+def test_a_page_is_made_again_only_when_a_file_has_changed_or_a_minute_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, made = tmp_path / "episodes.jsonl", []
 
     def render() -> str:
@@ -110,6 +113,10 @@ def test_a_page_is_made_again_only_when_a_file_has_changed(tmp_path: Path) -> No
     assert slow.current()[0] == b"page 3"
     file.write_text("four")
     assert slow.current()[0] == b"page 3", "it is not yet time for another"
+    assert page.current()[0] == b"page 4"
+    monkeypatch.setattr(live, "_UNCHANGED", 0.0)
+    time.sleep(0.1)  # many times as long as the page took
+    assert page.current()[0] == b"page 5"
 
 
 def test_a_page_that_cannot_be_made_costs_no_more_than_one_that_can(tmp_path: Path) -> None:
