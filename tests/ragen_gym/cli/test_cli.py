@@ -24,6 +24,7 @@ from ragen_gym.cli.episodes import conversation, picture_episode, showcase_seed,
 from ragen_gym.cli.play import colourful, painted, side_by_side, single_keys
 from ragen_gym.core.console import ProgressBar
 from ragen_gym.core.levels import read_levels
+from ragen_gym.envs.policies import blind_value
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, GameSpec
 
@@ -426,6 +427,11 @@ def test_a_dataset_card_holds_the_rates_of_the_exported_levels(run: Run, tmp_pat
     records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     optimal = 100 * sum(record["optimal_success"] for record in records) / 30
     assert f"| optimal play | {optimal:.1f} | exact | 30 |" in text
+    env, blindly = StepEnv("FrozenLake", size=5), 0.0
+    for record in records:
+        env.reset(options={"level": record["text"]})
+        blindly += blind_value(env, record["actions"])[0]
+    assert f"| blind script | {100 * blindly / 30:.1f} | exact | 30 |" in text
     share = re.search(r"\| random moves \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| 30 \|", text)
     assert share
     low, high = float(share[2]), float(share[3])
