@@ -117,7 +117,7 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("info Bandit -n -3", "1 or more"),
         ("render FrozenLake --moves 99", "has"),
         ("render FrozenLake --out nowhere/x.png", "no folder"),
-        ("render FrozenLake --player best", "oracle, random"),
+        ("render FrozenLake --player best", "oracle, blind, random"),
         ("render FrozenLake --out a.jpg", ".jpg is not written here; end it in .png"),
         ("render FrozenLake --gif --out a.png", ".png is not written here"),
         ("render FrozenLake --vocabulary letters", "unrecognized arguments: --vocabulary"),
@@ -166,7 +166,7 @@ def test_help_shows_examples(run: Run, words: str) -> None:
 
 
 #: What has no default: without it the command does not do what the option is for.
-OPTIONAL = {"--print-completion", "--seen", "--suite", "--head", "--page", "--reward", "--test"}
+OPTIONAL = {"--card", "--print-completion", "--seen", "--suite", "--head", "--page", "--reward", "--test"}
 
 
 def values(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[str, argparse.Action]]:
