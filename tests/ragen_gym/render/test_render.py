@@ -322,5 +322,5 @@ def test_the_index_shows_every_game() -> None:
 
 
 def test_an_episode_is_played_by_a_known_player() -> None:
-    with pytest.raises(ValueError, match="player='best' is not known: choose one of oracle, random"):
+    with pytest.raises(ValueError, match="player='best' is not known: choose one of oracle, blind, random"):
         picture_episode(TABLE["Bandit"], {}, 0, player="best")
