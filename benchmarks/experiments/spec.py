@@ -105,7 +105,7 @@ def _blind(run: RecordedRun) -> float | None:
 
 
 def _decisive(config: Config) -> tuple[str, ...]:
-    """What the levels of a run depend on, as JSON."""
+    """The settings that decide the levels of a run, as JSON."""
     parts = asdict(replace(Config(), **{name: getattr(config, name) for name in LEVELS}))
     return tuple(json.dumps(parts[name]) for name in LEVELS)
 

@@ -168,6 +168,8 @@ def _watch(options: argparse.Namespace) -> int:
         raise ValueError(f"--every is {options.every:g}; it must be above 0, and finite.")
     if options.web:
         return _serve(options)
+    if options.port:
+        raise ValueError("--port is for the page: add --web, or leave it out.")
     console, tail = rich_console(), RunTail(options.run_folder)
     if (options.once or options.json) and not options.run_folder.is_dir():
         raise ValueError(f"there is no folder {options.run_folder}.")

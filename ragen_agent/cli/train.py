@@ -103,6 +103,7 @@ def _train(options: argparse.Namespace) -> int:
     display = Display()
     if options.resume is not None:
         folder, config = _reopened(options)
+        _check_compared(options, config)
         if options.dry_run:
             return _dry_run(options, config, folder)
         settings = _distributed(options, config, folder)
@@ -111,6 +112,7 @@ def _train(options: argparse.Namespace) -> int:
     else:
         without: Settings = {} if options.model is None else {"warm_start": {"epochs": 0}}
         config = configure(options, _flags(options), assumed=without, fetch=not options.dry_run)
+        _check_compared(options, config)
         if options.dry_run:
             return _dry_run(options, config, RunFolder(options.out or fresh_folder(config)))
         folder = RunFolder(options.out or fresh_folder(config))
@@ -159,6 +161,15 @@ def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:
     folder, config = RunFolder.reopen(options.resume)
     check_consent(options.resume, options.run_code, config)
     return folder, with_settings(config, _flags(options))
+
+
+def _check_compared(options: argparse.Namespace, config: Config) -> None:
+    """Raise a ValueError if ``--compare`` has no imitation to compare with."""
+    if options.compare and not config.warm_start.epochs:
+        raise ValueError(
+            "--compare trains further imitation, but warm_start.epochs is 0, so there is none: leave it out, or let "
+            "the run begin with imitation (--set warm_start.epochs=1)."
+        )
 
 
 def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder) -> OpenRLHF | None:

@@ -53,12 +53,16 @@ The owner of the weights chooses it, and adds it above as `license`. {licence}
 def write_model_card(config: Config, summary: Mapping[str, Any], folder: RunFolder) -> None:
     """Writes ``README.md`` into the run's checkpoint, if there is one, from the run's own records.
 
+    A card whose first lines the owner of the weights has changed, for a licence, stays as it is.
+
     Args:
         config: the run's settings.
         summary: the run's rates, as in ``summary.json``.
         folder: the run's folder.
     """
-    if not folder.checkpoint.is_dir():
+    path = folder.checkpoint / "README.md"
+    header = CARD.partition("\n#")[0]
+    if not folder.checkpoint.is_dir() or (path.is_file() and not path.read_text("utf-8").startswith(header)):
         return
     training, how = config.training, config.demonstrations
     games = {config.game: summary, **summary.get("games", {})}
@@ -89,7 +93,7 @@ def write_model_card(config: Config, summary: Mapping[str, Any], folder: RunFold
         if pretrained(config.model)
         else "No other model's weights are in it.",
     )
-    write_atomic(folder.checkpoint / "README.md", card)
+    write_atomic(path, card)
 
 
 def _table(game: str, rates: Mapping[str, Any]) -> str:

@@ -139,6 +139,8 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def _run(arguments: argparse.Namespace) -> int:
     if not arguments.web:
+        if arguments.port:
+            raise ValueError("--port is for the page: add --web, or leave it out.")
         return _play(arguments)
     from ragen_gym.bench.report.live import followed
 

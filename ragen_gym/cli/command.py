@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 _LISTED = 20
-_LEAST_ROOM = 12  # columns of a terminal for the last column of a table, below which nothing helps
+_LEAST_ROOM = 12  # columns of a terminal for the last column of a table; a longer one goes below where there are fewer
 
 
 def named_values(
@@ -138,19 +138,19 @@ def wrapped(text: str, label: str = "") -> str:
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with columns of even width; on a narrow terminal a long last column goes on, or stands, below."""
+    """Rows as lines with columns of even width; on a narrow terminal a long last column goes on or stands below."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     room = shutil.get_terminal_size((sum(widths) * 2, 24)).columns - sum(width + 2 for width in widths[:-1])
     lines = []
     for row in rows:
         *cells, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         start = "".join(f"{cell}  " for cell in cells)
-        if room >= len(last.rstrip()):
+        if len(last.rstrip()) <= max(room, 0) or (room < _LEAST_ROOM >= widths[-1]):
             lines.append((start + last).rstrip())
         elif room >= _LEAST_ROOM:
             lines.append(wrapped(last, start))
         else:
-            lines += [start.rstrip(), wrapped(last.rstrip(), "  ")]
+            lines += [start.rstrip(), wrapped(last, "    ")]
     return lines
 
 

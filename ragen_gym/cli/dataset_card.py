@@ -1,4 +1,4 @@
-"""Dataset card of a file of levels: how they were made, and random and optimal play of them."""
+"""Dataset card of a file of levels: how they were made, and random, blind and optimal play of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import ragen_gym
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Stream, episode_key, stream_key
 from ragen_gym.core.stats import wilson
-from ragen_gym.envs.policies import action_budget, hashed_draw, play_episode, random_policy
+from ragen_gym.envs.policies import action_budget, blind_value, hashed_draw, play_episode, random_policy
 from ragen_gym.envs.step import StepEnv
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["dataset_card"]
 
+BLIND = "| blind script | {:.1f} | exact | {} |\n"
+SCRIPT = " The blind script goes for the goal and ignores what is in the way."
 CARD = """\
 ---
 {license}tags: [ragen-gym, reinforcement-learning]
@@ -33,10 +35,10 @@ configs:
 | policy | success, % | 95 % interval | n |
 |---|---|---|---|
 | random moves | {random} | {low} to {high} | {n} |
-| optimal play | {optimal} | exact | {solved} |
+{blind}| optimal play | {optimal} | exact | {solved} |
 
-Random: one episode a level of at most {actions} moves, Wilson's interval. Optimal: the mean over levels of the
-oracle's chance of success within as many moves.
+Random: one episode a level of at most {actions} moves, Wilson's interval. Exact: the mean over levels of the chance of
+success within as many moves.{script}
 
 ## How it was made
 
@@ -72,8 +74,10 @@ def dataset_card(
         command: the command that wrote them.
     """
     budget, key, successes = action_budget(env), stream_key(seed, Stream.DYNAMICS), 0
+    blindly: list[float] = []
     for number, level in enumerate(levels):
         env.reset(seed=number, options={"level": level})
+        blindly += [blind_value(env, budget)[0]] if env.game.blind else []
         policy = random_policy(hashed_draw(episode_key(key, number)))
         successes += play_episode(env, policy, budget).success
     rate = wilson(successes, len(levels))
@@ -89,6 +93,8 @@ def dataset_card(
         random=f"{100 * rate.rate:.1f}",
         low=f"{100 * rate.low:.1f}",
         high=f"{100 * rate.high:.1f}",
+        blind=BLIND.format(100 * fmean(blindly), len(blindly)) if blindly else "",
+        script=SCRIPT if blindly else "",
         optimal=f"{100 * fmean(solved):.1f}" if solved else "unknown",
         solved=len(solved),
         actions=budget,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
 import re
 import shutil
@@ -55,6 +56,10 @@ _COLOURS = {
 
 _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"}
 _ARROWS |= {key.replace("[", "O"): word for key, word in _ARROWS.items()}
+
+#: A key as a terminal sends it: a control sequence (ECMA-48), or a letter. Without its end the rest is yet to come.
+_KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)|[^\x1b]", re.DOTALL)
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
 
 _END = "\x04"  # Ctrl-D
 _CLEAR = "\x1b[H\x1b[2J"
@@ -129,14 +134,16 @@ def single_keys(stream: TextIO) -> Iterator[Iterator[str]]:
 
 
 def _keys(number: int) -> Iterator[str]:
-    while True:
-        pressed = os.read(number, 64).decode("utf-8", "replace")
-        for key in re.findall(r"\x1b[\[O][A-D]|.", pressed, re.DOTALL):
+    decoder, pressed = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    while piece := os.read(number, 64):
+        pressed += decoder.decode(piece)
+        rest = _UNFINISHED.search(pressed)
+        end = rest.start() if rest else len(pressed)
+        for key in _KEY.findall(pressed[:end]):
             if key == _END:
                 return
             yield _ARROWS.get(key, key)
-        if not pressed:
-            return
+        pressed = pressed[end:]
 
 
 def read_lines(stream: TextIO, prompt: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from ragen_gym.bench.report.benchmark_page import page as benchmark_page
 from ragen_gym.bench.report.html_page import EpisodeViewer, render_page
@@ -36,13 +38,15 @@ HOST = "127.0.0.1"
 RECENT = 48
 #: Share of the time that a page may take to be made: a run on the same machine keeps the rest.
 _SHARE = 0.1
+#: Seconds after which a page is made again though no file has changed: a run that was stopped writes nothing.
+_UNCHANGED = 60.0
 
 
 class LivePage:
-    """The page as it stands, made again when a file of the run has changed, by one thread at a time.
+    """The page as it stands, made by one thread at a time, and anew when a file has changed or a minute is over.
 
     Args:
-        render: makes the page; a ``ValueError`` or ``OSError`` from it leaves the page before.
+        render: makes the page; a ``ValueError``, ``OSError`` or ``RuntimeError`` from it leaves the page before.
         files: whose change makes the page again.
         every: least number of seconds between two pages.
     """
@@ -53,7 +57,7 @@ class LivePage:
         self._next = 0.0  # on the monotonic clock
         self._took = 0.0  # seconds for the page before; the quicker of two counts, as the first one also compiles
         self._made_of: object = None
-        self._body, self._tag = b"", ""
+        self._body, self._tag, self._error = b"", "", ""
 
     def current(self) -> tuple[bytes, str]:
         """The page and its entity tag.
@@ -62,21 +66,37 @@ class LivePage:
             ValueError: there is no page yet, and none can be made.
         """
         with self._lock:
-            state = [(path.stat().st_mtime_ns, path.stat().st_size) if path.exists() else None for path in self._files]
-            began = time.monotonic()
-            if self._body and (state == self._made_of or began < self._next):
-                return self._body, self._tag
-            try:
-                self._body = self._render().encode()
-            except (ValueError, OSError) as error:
-                if not self._body:
-                    raise ValueError(str(error)) from error
-            self._made_of = state
-            self._tag = f'"{hashlib.sha256(self._body).hexdigest()[:32]}"'
-            ended = time.monotonic()
-            took, self._took = min(self._took, ended - began), ended - began
-            self._next = ended + max(self._every, took / _SHARE)
+            state, began = [*map(_state_of, self._files)], time.monotonic()
+            unchanged = state == self._made_of and began < self._next + _UNCHANGED
+            if not unchanged and began >= self._next:
+                try:
+                    self._body = self._render().encode()
+                except (ValueError, OSError, RuntimeError) as error:
+                    self._error = str(error)
+                self._made_of = state
+                self._tag = f'"{hashlib.sha256(self._body).hexdigest()[:32]}"'
+                ended = time.monotonic()
+                took, self._took = min(self._took, ended - began), ended - began
+                self._next = ended + max(self._every, took / _SHARE)
+            if not self._body:
+                raise ValueError(self._error)
             return self._body, self._tag
+
+
+def _state_of(path: Path) -> tuple[int, int] | None:
+    """Time of the last change and size; None without the file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the error, unless the reader has only gone: the terminal is the run's."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
@@ -130,7 +150,7 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
             """Nothing: the terminal is the run's."""
 
     try:
-        server = ThreadingHTTPServer((HOST, port), Handler)
+        server = _Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         raise ValueError(f"port {port} cannot be used: {error}; choose another, or 0 for any free one.") from error
     hosts = {f"{name}:{server.server_port}" for name in (HOST, "localhost")}
@@ -222,7 +242,11 @@ def followed(path: Path, suite: str, port: int) -> Iterator[FollowingServer]:
             os.environ["PYTHONSAFEPATH"] = before
     theirs.close()
     try:
-        answer = ours.recv()
+        try:
+            answer = ours.recv()
+        except EOFError:
+            process.join()
+            raise RuntimeError(f"the process of the live page ended with code {process.exitcode}.") from None
         if isinstance(answer, ValueError):
             raise answer
         yield FollowingServer(f"http://{HOST}:{answer}/", process)

@@ -351,7 +351,8 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
             f"FrozenLake: no level in {MAX_TRIES} draws has a path of min_path={game.min_path} moves or more "
             f"with height={game.height}, width={game.width}, frozen_prob={game.frozen_prob}, "
             f"random_start={game.random_start}, beyond_blind={game.beyond_blind}, "
-            f"split={split!r}; ask for a shorter path, more ice or a larger board."
+            f"split={split!r}; ask for a shorter path, more ice or a larger board"
+            f"{', or leave beyond_blind out' * game.beyond_blind}."
         )
     return boards
 

@@ -123,6 +123,10 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
             ["train", "--backend", "openrlhf", "--compare"],
             "evaluation.imitation has no effect with",
         ),
+        (
+            ["train", "--compare", "--set", "warm_start.epochs=0"],
+            "--compare trains further imitation, but warm_start.epochs is 0",
+        ),
         (["eval", "x", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed"),
         (["tokens", "--set", "openrlhf.micro_batch=4"], "distributed trainer alone: leave it out."),
         (["sft", "data", "--out", "x", "--set", "openrlhf.colocate=true"], "distributed trainer alone: leave it out."),
@@ -130,6 +134,7 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["report", "nope", "--megabytes", "nan"], "--megabytes is nan; it must be above 0"),
         (["watch", "nope", "--every", "nan"], "--every is nan; it must be above 0"),
         (["watch", "nope", "--every", "inf"], "--every is inf; it must be above 0, and finite"),
+        (["watch", "nope", "--port", "8000"], "--port is for the page: add --web, or leave it out."),
         (["report", "/proc/self"], "/proc/self holds no run"),
         (["sft", "data", "--out", "nope/demos.jsonl"], "there is no folder nope: make it, or choose another path."),
         (["sft", "data", "--out", "/proc/version"], "--out /proc/version exists already; choose another name"),

@@ -40,3 +40,17 @@ def test_a_card_holds_the_rates_of_every_game(model: str, start: str, licence: s
     assert start in card.text
     assert licence in card.text
     assert str(tmp_path) not in card.text
+
+
+def test_a_card_with_a_licence_of_its_owner_stays(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", Config())
+    folder.checkpoint.mkdir()
+    path = folder.checkpoint / "README.md"
+    for after in (10, 20):
+        write_model_card(Config(), {"after": wilson(after, 40).to_dict()}, folder)
+        assert f"| after | {after / 40:.1%} ".replace("%", "") in path.read_text("utf-8")
+    owned = path.read_text("utf-8").replace("---\n", "---\nlicense: mit\n", 1)
+    path.write_text(owned, "utf-8")
+    write_model_card(Config(), {"after": wilson(30, 40).to_dict()}, folder)
+    assert path.read_text("utf-8") == owned
+    assert ModelCard.load(path).data.license == "mit"

@@ -24,6 +24,7 @@ from ragen_gym.cli.episodes import conversation, picture_episode, showcase_seed,
 from ragen_gym.cli.play import colourful, painted, side_by_side, single_keys
 from ragen_gym.core.console import ProgressBar
 from ragen_gym.core.levels import read_levels
+from ragen_gym.envs.policies import blind_value
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.registry import TABLE, GameSpec
 
@@ -165,7 +166,7 @@ def test_help_shows_examples(run: Run, words: str) -> None:
 
 
 #: What has no default: without it the command does not do what the option is for.
-OPTIONAL = {"--print-completion", "--seen", "--suite", "--head", "--page", "--reward", "--test"}
+OPTIONAL = {"--card", "--print-completion", "--seen", "--suite", "--head", "--page", "--reward", "--test"}
 
 
 def values(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[str, argparse.Action]]:
@@ -249,10 +250,12 @@ def test_no_word_is_broken_on_a_narrow_terminal(run: Run, spec: GameSpec, monkey
 
 
 def test_a_table_fits_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    out = run("bench", "suites")[1] + run("bench", "suites", "smoke")[1]
-    assert max(map(len, out.splitlines())) <= 80
-    assert re.search(r"\n  the same boards in other symbols\n", out)
+    below, beside = r"%\n    the same boards in other symbols\n", r"the same boards in\n +other symbols\n"
+    for columns, goes_on in ((80, below), (95, beside)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        out = run("bench", "suites")[1] + run("bench", "suites", "smoke")[1]
+        assert max(map(len, out.splitlines())) <= columns
+        assert re.search(goes_on, out)
 
 
 @pytest.mark.parametrize("words", ["play FrozenLake", "play FrozenLake --turn", "solve FrozenLake -"])
@@ -273,8 +276,9 @@ def test_keys_are_read_one_by_one_and_the_terminal_is_put_back() -> None:
     with os.fdopen(terminal, "r") as stream:
         before = termios.tcgetattr(stream.fileno())
         with single_keys(stream) as keys:
-            os.write(keyboard, b"\x1b[Aw\x1bOD?\x04q")
-            assert list(keys) == ["up", "w", "left", "?"]
+            held = b"\x1b[A" * 40  # more than one read; a sequence may end in the next one
+            os.write(keyboard, b"w" + held + b"\x1b[3~\x1b[1;5A\x1b[B\x1bOD\xc3\xa9?\x04q")
+            assert list(keys) == ["w", *["up"] * 40, "\x1b[3~", "\x1b[1;5A", "down", "left", "é", "?"]
             assert termios.tcgetattr(stream.fileno()) != before
         assert termios.tcgetattr(stream.fileno()) == before
     os.close(keyboard)
@@ -423,6 +427,11 @@ def test_a_dataset_card_holds_the_rates_of_the_exported_levels(run: Run, tmp_pat
     records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     optimal = 100 * sum(record["optimal_success"] for record in records) / 30
     assert f"| optimal play | {optimal:.1f} | exact | 30 |" in text
+    env, blindly = StepEnv("FrozenLake", size=5), 0.0
+    for record in records:
+        env.reset(options={"level": record["text"]})
+        blindly += blind_value(env, record["actions"])[0]
+    assert f"| blind script | {100 * blindly / 30:.1f} | exact | 30 |" in text
     share = re.search(r"\| random moves \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \| 30 \|", text)
     assert share
     low, high = float(share[2]), float(share[3])

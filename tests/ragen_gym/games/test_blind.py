@@ -206,6 +206,19 @@ def test_lakes_without_slip_beyond_the_script() -> None:
         assert not crosses(text, 100)
 
 
+@pytest.mark.parametrize("size", [(3, 5), (8, 8), (5, 14)])
+def test_lakes_of_any_size_beyond_the_script(size: tuple[int, int]) -> None:
+    """Boards of up to 64 cells, and larger ones, are drawn by different kernels."""
+    env = StepEnv("FrozenLake", height=size[0], width=size[1], success_rate=1, beyond_blind=True)
+    for seed in range(20):
+        assert not crosses(env.reset(seed=seed)[0], 100)
+
+
+def test_no_lake_without_holes_is_beyond_the_script() -> None:
+    with pytest.raises(ValueError, match=r"beyond_blind=True.* or leave beyond_blind out"):
+        StepEnv("FrozenLake", frozen_prob=1, beyond_blind=True).reset(seed=0)
+
+
 @pytest.mark.parametrize("boxes", [1, 2])
 def test_boards_beyond_the_script(boxes: int) -> None:
     env = gymnasium.make("ragen/Sokoban-v0", boxes=boxes, split="test", beyond_blind=True)
