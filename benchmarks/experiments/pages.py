@@ -38,7 +38,7 @@ from ragen_agent.run.alarm import sign_label
 from ragen_gym.core.stats import Estimate, percent
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["alarm_table", "comparisons_table", "markdown_table", "write_page"]
+__all__ = ["alarm_table", "comparisons_table", "markdown_table", "starts_below_random", "write_page"]
 
 QUICK = "Made with --quick: this shows that the experiment runs. It is evidence of nothing."
 
@@ -146,7 +146,7 @@ def _page(
         "standard deviation of *end* over seeds, in points.",
         "",
     ]
-    lines += [*_arms(experiment, runs), "", *_below_random(runs)]
+    lines += [*_arms(experiment, runs), "", *starts_below_random(runs)]
     lines += [f"![{name}]({name})\n" for name in pictures if name == "curves.png"]
     lines += ["## Collapse", "", *_collapses(runs), "", "## Descriptions of the arms", ""]
     lines += [f"- **{a.name}**{' (control)' if a.control else ''}: {a.about}" for a in experiment.arms]
@@ -193,15 +193,15 @@ def _arms(experiment: Experiment, runs: Runs) -> list[str]:
     return markdown_table(["arm", "seeds", *_columns(experiment), "spread"], rows)
 
 
-def _below_random(runs: Runs) -> list[str]:
-    """The arms that start below random play, as a sentence with an empty line, if there are any."""
+def starts_below_random(runs: Runs) -> list[str]:
+    """The arms that start significantly below random play, as a sentence and an empty line, if there are any."""
     pairs = {arm: (summarise(runs, arm, "before"), summarise(runs, arm, "random")) for arm in runs}
-    below = [arm for arm, (start, random) in pairs.items() if start and random and start.value < random.value]
+    below = [arm for arm, (start, random) in pairs.items() if start and random and start.high < random.value]
     if not below:
         return []
     named = "" if len(below) == len(runs) else f": {'; '.join(below)}"
     many = f"{len(below)} of {len(runs)} arms start below random play"
-    return [f"{many}, so part of their gain is learning the format of replies{named}.", ""]
+    return [f"{many}, so part of their gain may be learning the format of replies{named}.", ""]
 
 
 def _cell(found: Estimate | None, name: str) -> str:

@@ -35,6 +35,7 @@ from benchmarks.experiments.hypothesis_tests import (
     verdict,
 )
 from benchmarks.experiments.overview import markdown_overview, without_copies
+from benchmarks.experiments.pages import starts_below_random
 from benchmarks.experiments.spec import Comparison, end_row, measure, read, window_means
 from ragen_agent.config import Config, with_settings
 from ragen_agent.report.runs import RecordedRun
@@ -417,6 +418,13 @@ def test_the_tokens_are_named_where_one_arm_trains_on_far_fewer() -> None:
     found = compare({"few": arm(0.3, 210.0), "all": arm(0.7, 1000.0)}, claim)
     assert found.decision == "lower, where higher was claimed; trained on 0.21 times as many tokens"
     assert "tokens" not in compare({"few": arm(0.3, 600.0), "all": arm(0.7, 1000.0)}, claim).decision
+
+
+def test_it_is_said_where_arms_start_below_random_play() -> None:
+    low, even = ({seed: run(0.5, start=at + 0.01 * seed) for seed in range(3)} for at in (0.05, 0.085))
+    said = "1 of 2 arms start below random play, so part of their gain may be learning the format of replies: low."
+    assert starts_below_random({"low": low, "even": even}) == [said, ""], "random play is 10 %"
+    assert starts_below_random({"even": even}) == []
 
 
 def test_open_claims_with_fewer_seeds_than_planned_are_counted() -> None:
