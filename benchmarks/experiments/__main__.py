@@ -214,9 +214,9 @@ def _play_and_write(
                 rich_console(stderr=True).print(
                     f"{each.name}: after {looks[number]} seeds {len(wanted)} arms get more: {', '.join(wanted)}.",
                 )
-        written, findings, runs = _write_pages(experiments, failures, options, out, pages)
+        written, findings, runs, dropped = _write_pages(experiments, failures, options, out, pages)
         if "all" in options.names:
-            write_overview(experiments, findings, runs, pages)
+            write_overview(experiments, findings, runs, dropped, pages)
         number += 1
     for name, page in written.items():
         _report(page, pages / name, options.json, console)
@@ -237,8 +237,10 @@ def _write_pages(
     options: argparse.Namespace,
     out: Path,
     pages: Path,
-) -> tuple[dict[str, dict[str, Any]], dict[str, list[Finding]], dict[str, Runs]]:
-    """Write the pages of the experiments that have runs; their results, and the adjusted findings and runs of all.
+) -> tuple[dict[str, dict[str, Any]], dict[str, list[Finding]], dict[str, Runs], int]:
+    """Write the pages of the experiments that have runs.
+
+    Returns their results, the adjusted findings and the runs of all, and the number of dropped tests in the correction.
 
     Tables of the repository are corrected together, with those whose records lie in ``pages``; one of your own alone.
     """
@@ -272,7 +274,7 @@ def _write_pages(
         for each in experiments
         if each.name in failures
     }
-    return written, findings, runs
+    return written, findings, runs, len(further)
 
 
 def _report(written: Mapping[str, Any], pages: Path, as_json: bool, console: Console) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "not_excluded",
     "outcome",
     "score_signs",
+    "shows_three_signs",
 ]
 
 OUTCOMES = ("no collapse", "never learned", "collapse at once", "format collapse", "Echo Trap", "other collapse")
@@ -103,9 +104,13 @@ def outcome(run: RecordedRun) -> str:
     invalid = series(run, "invalid_rate")[at : at + WINDOW]
     if invalid and fmean(invalid) > 0.5:
         return "format collapse"
+    return "Echo Trap" if shows_three_signs(run, at) else "other collapse"
+
+
+def shows_three_signs(run: RecordedRun, at: int) -> bool:
+    """True if the return std, the entropy and the gradient norm have all moved by the iteration ``at``."""
     seen = {sign.name for sign in run.signs if sign.iteration <= at}
-    trap = {"spread_fall", "gradient_spike"} <= seen and seen & {"entropy_fall", "entropy_jump"}
-    return "Echo Trap" if trap else "other collapse"
+    return {"spread_fall", "gradient_spike"} <= seen and bool(seen & {"entropy_fall", "entropy_jump"})
 
 
 def learned(run: RecordedRun) -> bool:
@@ -124,16 +129,20 @@ def not_excluded(found: int, count: int) -> float:
 
 
 def collapse_sentence(runs: Iterable[RecordedRun]) -> str:
-    """Number of runs that learned and then collapsed, and what follows if none did, as a sentence."""
-    rose = [run for run in runs if learned(run)]
+    """Number of runs that learned and then collapsed, what follows if none did, and the collapses of the others."""
+    every = list(runs)
+    rose, others = ([run for run in every if learned(run) is rising] for rising in (True, False))
+    fallen = [(run, at) for run in others if (at := collapse_start(run)) is not None]
+    signs = sum(shows_three_signs(run, at) for run, at in fallen)
+    rest = f" Of {len(others)} runs that do not, {len(fallen)} collapse, {signs} of them after all three signs."
     if not rose:
-        return "No run rises 20 points above its start: the runs are too short and too small to show an Echo Trap."
-    traps, fallen = (
-        sum(outcome(run) == "Echo Trap" for run in rose),
-        sum(collapse_start(run) is not None for run in rose),
-    )
-    said = f"Of {len(rose)} runs that rise 20 points above their start {fallen} collapse, {traps} in an Echo Trap"
-    return f"{said}." if traps else f"{said}: the runs are too short and too small to say that there is none."
+        said = "No run rises 20 points above its start: the runs are too short and too small to show an Echo Trap."
+        return said + (rest if fallen else "")
+    traps = sum(outcome(run) == "Echo Trap" for run in rose)
+    count = sum(collapse_start(run) is not None for run in rose)
+    said = f"Of {len(rose)} runs that rise 20 points above their start {count} collapse, {traps} in an Echo Trap"
+    said += "." if traps else ": the runs are too short and too small to say that there is none."
+    return said + (rest if fallen else "")
 
 
 def score_signs(runs: Iterable[RecordedRun]) -> list[SignScore]:

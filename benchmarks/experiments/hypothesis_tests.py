@@ -2,19 +2,23 @@
 
 A verdict is a function of an interval, of the claim, and of a margin that was stated beforehand. Where the interval
 excludes 0 the arms differ. Where it lies within the margin they are equivalent (two one-sided tests, here at half the
-usual chance of error), if an arm has learned: one of them ends above its own start by more than the margin. "Equal"
-claims are contradicted by an interval outside the margin alone. Else the question is open, and the sentence gives the
-difference that would have been seen. Student's t is for differences that are about normal: where half of them or more
-are equal, a rare large one may not have been seen yet, and the question is open too. No interval covers a collapse so
-rare that no seed has shown it.
+usual chance of error), and one arm compared with 0 is close to it. "Equal" claims are contradicted by an interval
+outside the margin alone. Else the question is open, and the sentence gives the difference that would have been seen.
+Student's t is for differences that are about normal: where half of them or more are equal, a rare large one may not
+have been seen yet, and the question is open too. No interval covers a collapse so rare that no seed has shown it.
+
+Claims are about arms that learn. Where no arm did (see ``compare``), a difference is neither for nor against its claim,
+and a small one is open.
 
 Experiments with ``looks`` get seeds until their claims are decided, at most up to the last look. Each look spends a
 part of the 5 % chance of error in proportion to the seeds that it adds (the spending function alpha * t of Lan and
 DeMets, Biometrika 70, 1983), so that by Bonferroni's inequality all intervals of a comparison hold together with 95 %.
-A difference found at the first look is on average too large, since a smaller one would have been open.
+A difference found before the last look is on average too large, since a smaller one would have been open.
 
 ``adjust`` corrects the directional verdicts for the number of comparisons (Benjamini and Hochberg, Journal of the Royal
-Statistical Society B 57, 1995): of those that it keeps, 5 % are wrong on average, and it makes the others open.
+Statistical Society B 57, 1995): of those that it keeps, 5 % are wrong on average, and it makes the others open. This
+holds for tests that are independent or positively dependent; the correction of Benjamini and Yekutieli (Annals of
+Statistics 29, 2001) holds for all. Equivalences are not corrected.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from itertools import pairwise
 from math import inf, isfinite, sqrt
 from statistics import fmean, median, stdev
 
+from scipy.stats import false_discovery_control
 from scipy.stats import t as students_t
 
 from benchmarks.experiments.spec import MEASURES, Comparison, measure
@@ -33,22 +38,17 @@ from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
 
 __all__ = [
-    "AT_RANDOM",
-    "DIRECTIONAL",
-    "EQUAL",
+    "BY_CHANCE",
+    "DECIDED",
     "MISSING",
-    "OPEN",
-    "SUPPORTS",
     "TOO_LARGE",
+    "UNLEARNED",
     "VERDICTS",
     "Finding",
     "Runs",
     "adjust",
-    "adjusted_p_values",
     "answer",
     "compare",
-    "decided_at_random",
-    "end_at_random",
     "format_difference",
     "format_measure",
     "is_decided",
@@ -60,14 +60,13 @@ __all__ = [
 Runs = Mapping[str, Mapping[int, RecordedRun]]
 """Complete runs by arm and seed."""
 
-SUPPORTS, AGAINST, EQUAL, OPEN = "supported", "contradicted", "equivalent", "open"
-SHOWN, MISSING = "seen", "missing"
-VERDICTS = (SUPPORTS, AGAINST, EQUAL, OPEN)
+SUPPORTS, AGAINST, EQUAL, CLOSE = "supported", "contradicted", "equivalent", "close to 0"
+UNLEARNED, OPEN, SHOWN, MISSING = "without learning", "open", "seen", "missing"
+DECIDED = (SUPPORTS, AGAINST, EQUAL, CLOSE)
+VERDICTS = (*DECIDED, UNLEARNED, OPEN)
 """What can become of a claim where there are runs."""
-DIRECTIONAL = (SUPPORTS, AGAINST, SHOWN)
-"""Verdicts of a difference, unless the claim was "equal" and holds."""
-AT_RANDOM = "neither arm is significantly above random play"
-TOO_LARGE = "decided at the first look, so the difference is likely too large"
+TOO_LARGE = "decided before the last look, so the difference is likely too large"
+BY_CHANCE = "decided before the last look, so chance may have helped"
 NO_WIDTH = 1e-9
 """Intervals below this width are of equal values, but for rounding."""
 
@@ -81,9 +80,10 @@ class Finding:
     interval: Estimate | None
     verdict: str
     reason: str  # why, without the numbers of the interval
-    at_random: bool = False  # see ``end_at_random``
+    tokens: float | None = None  # that the first arm trained on, as a multiple of the second's
     p: float | None = None  # of no difference, two-sided, over all looks so far; None before the first look
     adjusted: float | None = None  # p after the correction of ``adjust``
+    adjusted_by: float | None = None  # p after the correction of Benjamini and Yekutieli
 
     @property
     def sentence(self) -> str:
@@ -95,18 +95,30 @@ class Finding:
         difference += "" if "[" in difference else unit
         looks, n = self.comparison.looks, self.interval.n
         look = f", look {looks.index(n) + 1} of {len(looks)}" if n in looks else ""
-        return f"{difference}, {n} seed{'s' if n > 1 else ''}{look}: {self.reason}."
+        return f"{difference}, {n} seed{'s' if n > 1 else ''}{look}: {self.decision}."
+
+    @property
+    def decision(self) -> str:
+        """The reason, and the tokens trained on where one arm has twice as many as the other or more."""
+        if self.tokens is None or 0.5 < self.tokens < 2:
+            return self.reason
+        return f"{self.reason}; trained on {self.tokens:.2g} times as many tokens"
 
     @property
     def directional(self) -> bool:
         """True if the arms were found to differ."""
-        return self.verdict in DIRECTIONAL and not (self.verdict == SUPPORTS and self.comparison.claim == "equal")
+        return self.verdict in (SUPPORTS, AGAINST, SHOWN, UNLEARNED) and not self.equivalent
 
     @property
-    def at_first_look(self) -> bool:
-        """True if the arms were found to differ at the first of several looks."""
+    def equivalent(self) -> bool:
+        """True if the difference was found to be smaller than the margin."""
+        return self.verdict in (EQUAL, CLOSE) or (self.verdict == SUPPORTS and self.comparison.claim == "equal")
+
+    @property
+    def before_last_look(self) -> bool:
+        """True if it rests on fewer seeds than the last look."""
         looks = self.comparison.looks
-        return self.directional and len(looks) > 1 and self.interval is not None and self.interval.n == looks[0]
+        return bool(looks) and self.interval is not None and self.interval.n < looks[-1]
 
 
 def summarise(runs: Runs, arm: str, name: str) -> Estimate | None:
@@ -121,23 +133,30 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
     Arms of one seed share the levels, and the warm start too where they do not change what the model reads and writes.
     A comparison of spreads is of the distances of an arm's values from their median (Brown and Forsythe, Journal of the
     American Statistical Association 69, 1974).
+
+    An arm has learned if it gains more than the comparison's margin over success before reinforcement, and ends
+    significantly above random play. The gain is of the compared measure where that is success, else of ``end``.
     """
     arms = [arm for arm in (comparison.first, comparison.second) if arm]
     measured = [_values(runs, arm, comparison.measure) for arm in arms]
     both = sorted(set.intersection(*map(set, measured)))
     kind = MEASURES[comparison.measure]
     margin = comparison.margin if kind.rate else 0.0
-    found, result, p, seeds, unlearned = None, MISSING, None, both, False
+    found, result, p, seeds, learned = None, MISSING, None, both, False
     for seeds, share in _looks(both, comparison.looks):
         values = [*_differences(measured, seeds, comparison.spread).values()]
         found = mean_interval(values, 1 - (1 - CONFIDENCE) * share)
         if not share:
             found = replace(found, low=-inf, high=inf)
         result = verdict(found, comparison.claim, margin)
+        learned = any(_has_learned(runs, arm, comparison, seeds) for arm in arms)
         equal = result == EQUAL or (result == SUPPORTS and comparison.claim == "equal")
-        unlearned = equal and max(_mean_gain(runs, arm, seeds) for arm in arms) <= margin
-        if unlearned or (result not in (OPEN, SHOWN) and _mostly_equal(values)):
+        if (equal and not learned) or (result not in (OPEN, SHOWN) and _mostly_equal(values)):
             result = OPEN
+        elif result in (SUPPORTS, AGAINST) and not learned:
+            result = UNLEARNED
+        elif result == EQUAL and not comparison.second:
+            result = CLOSE
         if share:
             p = min(1.0 if p is None else p, _p_value(values) / share)
         if result != OPEN:
@@ -146,26 +165,9 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
     missed = found.half_width if found is not None else inf
     if found is not None and isfinite(found.low) and kind.rate and not kind.signed:
         found = replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0))  # shares differ by no more
-    reason = _reason(comparison, found, result, _mostly_equal([*differences.values()]), unlearned, missed)
-    ends = {arm: [value for seed, value in _values(runs, arm, "normalised").items() if seed in seeds] for arm in arms}
-    at_random = found is not None and isfinite(found.low) and end_at_random(comparison, ends)
-    if at_random:
-        reason = f"{reason}; {AT_RANDOM}"
+    reason = _reason(comparison, found, result, _mostly_equal([*differences.values()]), learned, missed)
     every = _differences(measured, both, comparison.spread)
-    return Finding(comparison, every, found, result, reason, at_random, p)
-
-
-def adjusted_p_values(p_values: Sequence[float]) -> list[float]:
-    """Benjamini and Hochberg's adjusted p-values: those of 0.05 or less are kept at a false discovery rate of 5 %.
-
-    The k-th smallest of m is the least of p_j m / j over j from k on. Any order; the result has the same.
-    """
-    count, least = len(p_values), 1.0
-    adjusted = [1.0] * len(p_values)
-    for rank, place in reversed([*enumerate(sorted(range(len(p_values)), key=p_values.__getitem__), 1)]):
-        least = min(least, p_values[place] * count / rank)
-        adjusted[place] = least
-    return adjusted
+    return Finding(comparison, every, found, result, reason, _tokens_ratio(runs, comparison, seeds), p)
 
 
 def adjust(tables: Mapping[str, Sequence[Finding]], further: Sequence[float] = ()) -> dict[str, list[Finding]]:
@@ -177,35 +179,20 @@ def adjust(tables: Mapping[str, Sequence[Finding]], further: Sequence[float] = (
     """
     tested = [(name, place) for name, row in tables.items() for place, f in enumerate(row) if f.p is not None]
     found = {name: list(row) for name, row in tables.items()}
+    if not tested:
+        return found
     p_values = [p for name, place in tested if (p := found[name][place].p) is not None]
-    for (name, place), adjusted in zip(tested, adjusted_p_values([*p_values, *further]), strict=False):
-        finding = replace(found[name][place], adjusted=adjusted)
+    hochberg, yekutieli = (false_discovery_control([*p_values, *further], method=way).tolist() for way in ("bh", "by"))
+    for (name, place), adjusted, adjusted_by in zip(tested, hochberg, yekutieli, strict=False):
+        finding = replace(found[name][place], adjusted=adjusted, adjusted_by=adjusted_by)
         if finding.directional and adjusted > 1 - CONFIDENCE:
             reason = f"{finding.reason}, but not after the correction for {len(tested) + len(further)} tests"
             finding = replace(finding, verdict=OPEN, reason=reason)
-        elif finding.at_first_look:
-            finding = replace(finding, reason=f"{finding.reason}; {TOO_LARGE}")
+        elif finding.before_last_look and (finding.verdict == SHOWN or finding.verdict in DECIDED):
+            early = TOO_LARGE if finding.directional else BY_CHANCE
+            finding = replace(finding, reason=f"{finding.reason}; {early}")
         found[name][place] = finding
     return found
-
-
-def end_at_random(comparison: Comparison, normalised: Mapping[str, Sequence[float]]) -> bool:
-    """True if it compares where arms end, and neither ends significantly above random play.
-
-    Little follows from such a comparison for arms that learn.
-
-    Args:
-        comparison: of two arms.
-        normalised: the measure of that name of each arm, over its seeds.
-    """
-    ends = [normalised.get(arm, ()) for arm in (comparison.first, comparison.second)]
-    return comparison.measure == "end" and all(ends) and all(mean_interval(values).low <= 0 for values in ends)
-
-
-def decided_at_random(findings: Sequence[Finding]) -> list[str]:
-    """Number of the decided claims about arms at random play, as a sentence; none if there are none."""
-    count = sum(f.at_random and is_decided(f) for f in findings if f.comparison.claim)
-    return [f"In {count} of those decided {AT_RANDOM}, so little follows for arms that learn."] if count else []
 
 
 def verdict(found: Estimate | None, claim: str, margin: float = 0.0) -> str:
@@ -265,9 +252,18 @@ def _differences(measured: Sequence[Mapping[int, float]], seeds: Sequence[int], 
     return {seed: value - sum(other[seed] for other in others) for seed, value in first.items()}
 
 
-def _mean_gain(runs: Runs, arm: str, seeds: Sequence[int]) -> float:
-    gains = [gain for seed, gain in _values(runs, arm, "gain").items() if seed in seeds]
-    return fmean(gains) if gains else -inf
+def _has_learned(runs: Runs, arm: str, comparison: Comparison, seeds: Sequence[int]) -> bool:
+    reached = _values(runs, arm, comparison.measure if MEASURES[comparison.measure].success else "end")
+    start, normalised = _values(runs, arm, "before"), _values(runs, arm, "normalised")
+    gains = [reached[seed] - start[seed] for seed in seeds if seed in reached and seed in start]
+    ends = [normalised[seed] for seed in seeds if seed in normalised]
+    return bool(gains) and fmean(gains) > comparison.margin and (not ends or mean_interval(ends).low > 0)
+
+
+def _tokens_ratio(runs: Runs, comparison: Comparison, seeds: Sequence[int]) -> float | None:
+    arms = [_values(runs, arm, "trained_tokens") for arm in (comparison.first, comparison.second)]
+    first, second = (sum(tokens.get(seed, 0.0) for seed in seeds) for tokens in arms)
+    return first / second if first and second else None
 
 
 def _p_value(values: Sequence[float]) -> float:
@@ -288,8 +284,9 @@ def answer(findings: Sequence[Finding]) -> str:
     claimed = [finding for finding in findings if finding.comparison.claim]
     counts = Counter(finding.verdict for finding in claimed)
     said = f"Of {len(claimed)} claims {_enumerated([f'{counts[v]} {v}' for v in (*VERDICTS, MISSING) if counts[v]])}."
-    kept = [f"{_compared(f.comparison)} {format_difference(f)}" for f in findings if f.directional]
-    return f"{said} Differences: {'; '.join(kept)}." if kept else f"{said} No difference is established."
+    kept = [f for f in findings if f.directional and f.verdict != UNLEARNED]
+    named = "; ".join(f"{_compared(f.comparison)} {format_difference(f)}" for f in kept)
+    return f"{said} Differences: {named}." if kept else f"{said} No difference is established."
 
 
 def stopped_early(findings: Sequence[Finding]) -> str:
@@ -339,7 +336,7 @@ def _values(runs: Runs, arm: str, name: str) -> dict[int, float]:
 
 
 def _reason(
-    comparison: Comparison, found: Estimate | None, result: str, mostly_equal: bool, unlearned: bool, missed: float
+    comparison: Comparison, found: Estimate | None, result: str, mostly_equal: bool, learned: bool, missed: float
 ) -> str:
     """Why the verdict is what it is; a true difference of the size ``missed`` would be significant half the time."""
     if found is None:
@@ -359,19 +356,25 @@ def _reason(
         undecided = "not significant; even the largest difference would be missed half the time or more"
     if found.significant:
         undecided = f"{which_way}, but perhaps by less than {margin}{unit}"
-    if unlearned:
-        undecided = f"less than {margin}{unit} apart, but no arm gained more than that over its start"
+    apart = f"less than {margin}{unit} {'apart' if comparison.second else 'from 0'}"
+    nothing = "neither arm learned" if comparison.second else "the arm did not learn"
+    nothing += f" ({name})" if kind.success and name != "end" else ""
+    if not learned:
+        within = -comparison.margin < found.low and found.high < comparison.margin
+        undecided = f"{apart if within and unit else undecided}; {nothing}"
     if mostly_equal:
         undecided = "equal in half of the seeds or more, of which Student's interval says nothing"
     meaning = {
         OPEN: undecided,
-        EQUAL: f"less than {margin}{unit} apart",
+        EQUAL: apart,
+        CLOSE: apart,
+        UNLEARNED: f"{which_way}, but {nothing}: this says nothing of arms that learn",
         SUPPORTS: f"{comparison.claim}, as claimed",
         AGAINST: f"{which_way}, where {comparison.claim} was claimed",
         SHOWN: f"{which_way}, where nothing was claimed",
     }[result]
     if result == SUPPORTS and comparison.claim == "equal":
-        return f"less than {margin}{unit} apart, as claimed"
+        return f"{apart}, as claimed"
     if result in (SUPPORTS, AGAINST) and max(abs(found.low), abs(found.high)) < comparison.margin and unit:
         meaning += f", by less than {margin}{unit}"
     return meaning

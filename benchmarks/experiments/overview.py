@@ -8,17 +8,18 @@ from typing import Any
 
 from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, collapse_sentence, outcome, score_signs
 from benchmarks.experiments.hypothesis_tests import (
+    DECIDED,
     MISSING,
+    UNLEARNED,
     VERDICTS,
     Finding,
-    decided_at_random,
     format_difference,
-    is_decided,
     stopped_early,
 )
 from benchmarks.experiments.pages import alarm_table, comparisons_table, markdown_table
 from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun
+from ragen_gym.core.stats import CONFIDENCE
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["markdown_overview", "without_copies", "write_overview"]
@@ -29,33 +30,43 @@ TRACE = ("success", "return", "spread", "grad_norm", "entropy", "reply_tokens", 
 #: What every verdict rests on.
 RULES = """\
 Two arms differ where an interval over seeds, paired, excludes 0 and the difference survives Benjamini and Hochberg's
-correction at 5 % over all comparisons of these tables and of those that were [dropped](claims.md). They are equivalent
-where the interval lies within 5 points and an arm gained more than that over its own start. Everything else is open."""
+correction at 5 %. They are equivalent where the interval lies within 5 points. A claim needs an arm that learned. It
+gains more than 5 points over its own start, in the compared measure where that is success, and ends significantly above
+random play. A difference of arms that did not learn is counted apart. Everything else is open."""
 
 
 def write_overview(
     experiments: Sequence[Experiment],
     findings: Mapping[str, Sequence[Finding]],
     runs: Mapping[str, Mapping[str, Mapping[int, RecordedRun]]],
+    dropped: int,
     out: Path,
 ) -> None:
-    """Writes ``README.md``, the page over experiments whose pages are in the same folder, of adjusted findings."""
+    """Writes ``README.md``, the page over experiments whose pages are in the same folder; see ``markdown_overview``."""
     judged = {each.name: [run for arm in runs[each.name].values() for run in arm.values()] for each in experiments}
-    write_atomic(out / "README.md", markdown_overview(experiments, findings, judged))
+    write_atomic(out / "README.md", markdown_overview(experiments, findings, judged, dropped))
 
 
 def markdown_overview(
     experiments: Sequence[Experiment],
     findings: Mapping[str, Sequence[Finding]],
     runs: Mapping[str, Sequence[RecordedRun]],
+    dropped: int = 0,
 ) -> str:
-    """The page in Markdown, of each experiment's findings and its complete runs."""
+    """The page in Markdown, of each experiment's findings and its complete runs.
+
+    Args:
+        experiments: all of them.
+        findings: the adjusted findings of every table, by its name.
+        runs: complete runs by experiment.
+        dropped: number of other tests that the findings were adjusted for.
+    """
     there = [experiment for experiment in experiments if runs[experiment.name]]
     every = without_copies([run for name in runs for run in runs[name]])
     claims = [(e, f) for e in there for f in findings[e.name] if f.comparison.claim or f.directional]
     lines = ["# Experiments on small models", ""]
     lines += [f"{place}. {said}" for place, said in enumerate(_sentences(claims, every), 1)]
-    lines += ["", RULES, ""]
+    lines += ["", RULES, "", *_family(findings, dropped), ""]
     for experiment in there:
         measures = dict.fromkeys(c.measure for c in experiment.comparisons if c.claim)
         link = f"{experiment.name}/{experiment.name}.md"
@@ -88,10 +99,10 @@ def _sentences(claims: Sequence[tuple[Experiment, Finding]], runs: Sequence[Reco
     found = [finding for _, finding in claims if finding.comparison.claim]
     verdicts = [finding.verdict for finding in found]
     numbers = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in (*VERDICTS, MISSING))
-    decided = f"**{sum(map(is_decided, found))} of {len(found)} claims are decided**: {numbers}."
-    said = [" ".join([decided, *decided_at_random(found)])]
-    differing = sorted((claim for claim in claims if claim[1].directional), key=lambda claim: claim[1].adjusted or 0.0)
-    equal = [claim for claim in claims if is_decided(claim[1]) and not claim[1].directional]
+    decided = sum(verdict in DECIDED for verdict in verdicts)
+    said = [f"**{decided} of {len(found)} claims are decided**: {numbers}."]
+    differing = sorted((claim for claim in claims if _differs(claim[1])), key=lambda claim: claim[1].adjusted or 0.0)
+    equal = [claim for claim in claims if claim[1].equivalent and claim[1].comparison.second]
     for words, chosen in (("differ", differing), ("are equivalent", equal)):
         named = "; ".join(f"{_linked(e, f)} {format_difference(f)}" for e, f in chosen[:6])
         more = f", and {len(chosen) - 6} more below" if len(chosen) > 6 else ""
@@ -99,6 +110,25 @@ def _sentences(claims: Sequence[tuple[Experiment, Finding]], runs: Sequence[Reco
     said.append(stopped_early(found) or "All comparisons were made once, without looks.")
     said.append(collapse_sentence(runs))
     return said
+
+
+def _differs(finding: Finding) -> bool:
+    return finding.directional and finding.verdict != UNLEARNED
+
+
+def _family(findings: Mapping[str, Sequence[Finding]], dropped: int) -> list[str]:
+    """The tests of the correction, what is not among them, and what a stricter correction leaves."""
+    tested = [finding for row in findings.values() for finding in row if finding.adjusted_by is not None]
+    differing = [finding for finding in tested if _differs(finding)]
+    left = sum((finding.adjusted_by or 0.0) <= 1 - CONFIDENCE for finding in differing)
+    return [
+        f"The correction is over {len(tested) + dropped} tests of no difference: {len(tested)} comparisons of these",
+        f"tables, and {dropped} that were [dropped](claims.md) or must be made anew, of which those without a recorded",
+        "p-value count as p = 1. Not among them are tests of equivalence, intervals of single arms, the alarm or",
+        "other benchmarks. Equivalences are not corrected for their number, so a few may hold by chance. The",
+        "correction assumes independent or positively dependent tests, which shared controls do not guarantee.",
+        f"Without that assumption (Benjamini and Yekutieli) {left} of the {len(differing)} differences remain.",
+    ]
 
 
 def _linked(experiment: Experiment, finding: Finding) -> str:

@@ -24,7 +24,6 @@ from benchmarks.experiments.hypothesis_tests import (
     Finding,
     Runs,
     answer,
-    decided_at_random,
     format_difference,
     format_measure,
     is_decided,
@@ -39,7 +38,7 @@ from ragen_agent.run.alarm import sign_label
 from ragen_gym.core.stats import Estimate, percent
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["alarm_table", "comparisons_table", "markdown_table", "write_page"]
+__all__ = ["alarm_table", "comparisons_table", "markdown_table", "starts_below_random", "write_page"]
 
 QUICK = "Made with --quick: this shows that the experiment runs. It is evidence of nothing."
 
@@ -135,7 +134,7 @@ def _page(
         lines += [f"> {note}", ""]
     lines += [f"**Question.** {experiment.question}", "", f"**Answer.** {answer(findings)}", "", *computed]
     lines += [f"![{name}]({name})\n" for name in pictures if name != "curves.png"]
-    said = [*decided_at_random(findings), stopped_early(findings), whole]
+    said = [stopped_early(findings), whole]
     lines += [" ".join(sentence for sentence in said if sentence), "", *comparisons_table(findings)]
     lines += ["", "## What it means", "", f"**Claim.** {experiment.claim} ({experiment.source})", ""]
     lines += [f"**Evidence.** {experiment.evidence}", "", f"**Limits.** {experiment.limits} {LEVELS}"]
@@ -147,7 +146,7 @@ def _page(
         "standard deviation of *end* over seeds, in points.",
         "",
     ]
-    lines += [*_arms(experiment, runs), ""]
+    lines += [*_arms(experiment, runs), "", *starts_below_random(runs)]
     lines += [f"![{name}]({name})\n" for name in pictures if name == "curves.png"]
     lines += ["## Collapse", "", *_collapses(runs), "", "## Descriptions of the arms", ""]
     lines += [f"- **{a.name}**{' (control)' if a.control else ''}: {a.about}" for a in experiment.arms]
@@ -194,6 +193,17 @@ def _arms(experiment: Experiment, runs: Runs) -> list[str]:
     return markdown_table(["arm", "seeds", *_columns(experiment), "spread"], rows)
 
 
+def starts_below_random(runs: Runs) -> list[str]:
+    """The arms that start significantly below random play, as a sentence and an empty line, if there are any."""
+    pairs = {arm: (summarise(runs, arm, "before"), summarise(runs, arm, "random")) for arm in runs}
+    below = [arm for arm, (start, random) in pairs.items() if start and random and start.high < random.value]
+    if not below:
+        return []
+    named = "" if len(below) == len(runs) else f": {'; '.join(below)}"
+    many = f"{len(below)} of {len(runs)} arms start below random play"
+    return [f"{many}, so part of their gain may be learning the format of replies{named}.", ""]
+
+
 def _cell(found: Estimate | None, name: str) -> str:
     if found is None:
         return "\N{EN DASH}"
@@ -219,7 +229,14 @@ def _collapses(runs: Runs) -> list[str]:
     said = collapse_sentence(run for seeds in runs.values() for run in seeds.values())
     if all(collapse_start(run) is None for seeds in runs.values() for run in seeds.values()):
         return [said]
-    head = ["arm", *OUTCOMES, "after iteration", "rose 20 points", "Echo Trap not excluded up to (95 %)"]
+    fallen = {
+        arm: count
+        for arm, seeds in runs.items()
+        if (count := sum(collapse_start(run) is not None for run in seeds.values()))
+    }
+    of = sum(len(runs[arm]) for arm in fallen)
+    said += f" Arms with collapses are {'; '.join(fallen)}: {sum(fallen.values())} of {of} runs."
+    head = ["arm", *OUTCOMES, "after iteration", "rose 20 points", "Echo Trap not excluded up to (one-sided 95 %)"]
     return [said, "", *markdown_table(head, rows)]
 
 
@@ -239,7 +256,7 @@ def comparisons_table(findings: Sequence[Finding], links: Sequence[str] = ()) ->
         rank = (finding.verdict == MISSING, not c.claim, not is_decided(finding))
         row = [f"[{c.asks}]({link})" if link else c.asks, f"{c.first} \N{MINUS SIGN} {c.second or 0}{what}", claim]
         row += [format_difference(finding), str(found.n if found else 0), adjusted]
-        rows.append((rank, [*row, f"**{finding.verdict}**: {finding.reason}"]))
+        rows.append((rank, [*row, f"**{finding.verdict}**: {finding.decision}"]))
     head = ["question", "compared", "claim", "difference [95 % over all looks]", "seeds", "adjusted p", "decision"]
     return markdown_table(head, [row for _, row in sorted(rows, key=lambda each: each[0])])
 

@@ -69,7 +69,7 @@ def recorded_seeds(folder: Path) -> int:
 
 
 def dropped_p_values() -> list[float]:
-    """P-values of comparisons whose tables were dropped after their runs, from ``claims.md``: they were tests too."""
+    """P-values of comparisons that were dropped after their runs, from ``claims.md``: they were tests too."""
     rows = [line.strip("| ").split(" | ") for line in CLAIMS.read_text(encoding="utf-8").splitlines()]
     return [float(row[-1]) for row in rows if len(row) == 5 and row[3].startswith("dropped")]
 

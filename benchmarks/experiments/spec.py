@@ -70,6 +70,7 @@ class Measure(NamedTuple):
     of: Callable[[RecordedRun], float | None]  # its value; None where a run has no such number
     rate: bool = False  # whether it is a share, printed in percent
     signed: bool = False  # whether it may be below 0
+    success: bool = False  # whether it is success after reinforcement began, of which "before" is the start
 
 
 def measure(run: RecordedRun, name: str) -> float | None:
@@ -170,17 +171,17 @@ def _sum(name: str) -> Callable[[RecordedRun], float | None]:
 
 #: All measures of a run, by name.
 MEASURES = {
-    "end": Measure("success on the fixed levels, mean over the last policies", _end, rate=True),
-    "after": Measure("success on the fixed levels of the last policy", _rate("after"), rate=True),
+    "end": Measure("success on the fixed levels, mean over the last policies", _end, rate=True, success=True),
+    "after": Measure("success on the fixed levels of the last policy", _rate("after"), rate=True, success=True),
     "before": Measure("success on the fixed levels before it", _rate("before"), rate=True),
     "gain": Measure("end \N{MINUS SIGN} before", _gain, rate=True, signed=True),
     "random": Measure("random play on the same levels", _rate("random"), rate=True),
     "blind": Measure("a script that ignores what is in the way, on the same levels", _blind, rate=True),
     "optimal": Measure("optimal play on the same levels", _rate("optimal"), rate=True),
     "normalised": Measure("end, from random play (0) to optimal play (100)", _normalised, rate=True, signed=True),
-    "early": Measure("training success, iterations 6 to 15", _early, rate=True),
-    "peak": Measure("the best training success", _window("success", max), rate=True),
-    "final": Measure("the last training success", _window("success", lambda m: m[-1]), rate=True),
+    "early": Measure("training success, iterations 6 to 15", _early, rate=True, success=True),
+    "peak": Measure("the best training success", _window("success", max), rate=True, success=True),
+    "final": Measure("the last training success", _window("success", lambda m: m[-1]), rate=True, success=True),
     "drop": Measure("peak \N{MINUS SIGN} final", _window("success", lambda m: max(m) - m[-1]), rate=True),
     "lost": Measure("share of the best training success that is lost at the end", _window("success", _lost), rate=True),
     "survived": Measure("runs that end at half of their best success or more", _survived, rate=True),

@@ -22,19 +22,20 @@ from benchmarks.experiments.alarm_evaluation import (
     score_signs,
 )
 from benchmarks.experiments.hypothesis_tests import (
-    AT_RANDOM,
+    BY_CHANCE,
     TOO_LARGE,
+    UNLEARNED,
+    Finding,
     adjust,
-    adjusted_p_values,
     answer,
     compare,
-    decided_at_random,
     format_measure,
     is_decided,
     stopped_early,
     verdict,
 )
 from benchmarks.experiments.overview import markdown_overview, without_copies
+from benchmarks.experiments.pages import starts_below_random
 from benchmarks.experiments.spec import Comparison, end_row, measure, read, window_means
 from ragen_agent.config import Config, with_settings
 from ragen_agent.report.runs import RecordedRun
@@ -177,7 +178,8 @@ def test_differences_of_which_half_are_equal_decide_nothing() -> None:
     assert half.verdict == "open"
     assert half.interval is not None
     assert half.interval.high < claim.margin, "which would be equivalent"
-    varied = compare({"new": {seed: run(0.001 * seed) for seed in range(8)}, "old": old}, claim)
+    learned = {"new": {seed: run(0.3 + 0.001 * seed) for seed in range(8)}, "old": {seed: run(0.3) for seed in old}}
+    varied = compare(learned, claim)
     assert varied.verdict == "supported"
     assert "higher, as claimed, by less than 5.0 points" in varied.sentence
 
@@ -239,7 +241,8 @@ def test_before_the_first_look_nothing_is_said() -> None:
     assert early.sentence == "+80.0 points, 3 seeds: the first look is at 8 seeds."
     experiment = replace(read("thinking"), comparisons=(claim,))
     page = markdown_overview([experiment], {"thinking": [early]}, {"thinking": [*runs["new"].values()]})
-    assert "**0 of 1 claims are decided**: 0 supported, 0 contradicted, 0 equivalent, 1 open, 0 missing." in page
+    assert "**0 of 1 claims are decided**: 0 supported, 0 contradicted, 0 equivalent, 0 close to 0, 0 without" in page
+    assert " 0 without learning, 1 open, 0 missing." in page
     assert (
         "| new \N{MINUS SIGN} old | higher | +80.0 | 3 | \N{EN DASH} | **open**: the first look is at 8 seeds |" in page
     )
@@ -267,24 +270,6 @@ def test_arms_are_compared_seed_by_seed() -> None:
     assert answer([nothing]) == "Of 1 claims 1 missing. No difference is established."
 
 
-def test_it_is_said_where_neither_arm_is_above_random_play() -> None:
-    runs = {
-        "new": {0: run(0.10), 1: run(0.13), 2: run(0.07)},
-        "old": {0: run(0.11), 1: run(0.11), 2: run(0.09)},
-        "good": {0: run(0.40), 1: run(0.45), 2: run(0.50)},
-    }
-    for arm in ("new", "old"):  # which learned more than the margin
-        runs[arm] = {seed: with_start(each, -0.2) for seed, each in runs[arm].items()}
-    at_random = compare(runs, Comparison("new", "end", "Better?", "old", "higher", margin=0.2))
-    assert (at_random.verdict, at_random.at_random) == ("equivalent", True)
-    assert at_random.sentence.endswith("less than 20.0 points apart; neither arm is significantly above random play.")
-    better = compare(runs, Comparison("good", "end", "Better?", "old", "higher"))
-    assert (better.verdict, better.at_random) == ("supported", False)
-    said = f"In 1 of those decided {AT_RANDOM}, so little follows for arms that learn."
-    assert decided_at_random([at_random, better]) == [said]
-    assert decided_at_random([better]) == []
-
-
 def test_arms_that_did_not_learn_are_not_called_equal() -> None:
     """A difference of a point says nothing where neither arm left its start by more than the margin of five."""
     ends = {"new": (0.31, 0.30, 0.305, 0.30), "old": (0.30, 0.302, 0.30, 0.296)}
@@ -293,21 +278,11 @@ def test_arms_that_did_not_learn_are_not_called_equal() -> None:
         runs = {arm: {seed: run(end, start=start) for seed, end in enumerate(row)} for arm, row in ends.items()}
         found = compare(runs, Comparison("new", "end", "Better?", "old", "higher"))
         assert found.verdict == expected
-        assert ("no arm gained more than that over its start" in found.reason) == (expected == "open")
+        assert ("neither arm learned" in found.reason) == (expected == "open")
         same = compare(runs, Comparison("new", "end", "As high?", "old", "equal"))
         assert same.verdict == ("open" if expected == "open" else "supported")
     lifted = {"new": runs["new"], "old": {seed: with_start(each, 0.29) for seed, each in runs["old"].items()}}
     assert compare(lifted, Comparison("new", "end", "Better?", "old", "higher")).verdict == "equivalent", "one learned"
-
-
-def test_p_values_are_adjusted_as_in_the_paper() -> None:
-    """The example of Benjamini and Hochberg (1995, section 4.1): at 5 % they keep four tests of fifteen."""
-    p_values = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459]
-    p_values += [0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0]
-    adjusted = adjusted_p_values(p_values)
-    assert [each <= 0.05 for each in adjusted] == [True] * 4 + [False] * 11
-    assert adjusted[:4] == pytest.approx([0.0015, 0.003, 0.0095, 0.035625])
-    assert adjusted_p_values([p_values[5], *p_values[:5], *p_values[6:]])[0] == adjusted[5], "in any order"
 
 
 def test_a_difference_that_the_correction_does_not_keep_is_open() -> None:
@@ -325,24 +300,131 @@ def test_a_difference_that_the_correction_does_not_keep_is_open() -> None:
     assert of_many.adjusted == pytest.approx(11 * found.p)
     assert of_many.reason == "higher, as claimed, but not after the correction for 11 tests"
     both = adjust({"mine": [found], "other": [found]})
-    assert both["mine"] == both["other"] == [alone], "all tables are corrected together"
+    assert both["mine"] == both["other"]
+    assert both["mine"][0].adjusted == alone.adjusted, "all tables are corrected together"
 
 
-def test_a_difference_found_at_the_first_look_is_too_large_on_average() -> None:
+def test_a_measure_of_success_has_its_own_gain() -> None:
+    """Arms that end 40 points above their start, but are 2 above it early: nothing follows of learning early."""
+    for early, expected in ((0.32, "open"), (0.4, "equivalent")):
+        runs = {
+            arm: {
+                seed: run(0.7, [early] * 9 + [early + each] + [early] * 5, start=0.3) for seed, each in enumerate(noise)
+            }
+            for arm, noise in (("new", (0.01, -0.02, 0.03, -0.04)), ("old", (0.0,) * 4))
+        }
+        found = compare(runs, Comparison("new", "early", "Faster?", "old", "higher"))
+        assert found.verdict == expected, found.sentence
+        assert ("neither arm learned (early)" in found.reason) == (expected == "open")
+
+
+def test_a_difference_of_arms_that_did_not_learn_is_counted_apart() -> None:
+    """Random play succeeds in 10 %: arms that end at 2 and 7 % from 6 %, as in the Echo Trap's table."""
+    claim = Comparison("new", "end", "Better?", "old", "higher")
+    jitter = (0.0, 0.004, -0.003, 0.002)
+
+    def found(new: float, old: float, start: float) -> Finding:
+        arms = {"new": new, "old": old}
+        runs = {
+            arm: {seed: run(end + each, start=start) for seed, each in enumerate(jitter if arm == "new" else [0.0] * 4)}
+            for arm, end in arms.items()
+        }
+        return compare(runs, claim)
+
+    apart = found(0.066, 0.017, 0.06)
+    assert (apart.verdict, apart.directional, is_decided(apart)) == (UNLEARNED, True, True), "no more seeds are needed"
+    assert apart.reason == "higher, but neither arm learned: this says nothing of arms that learn"
+    assert answer([apart]) == "Of 1 claims 1 without learning. No difference is established."
+    assert found(0.09, 0.017, 0.0).verdict == UNLEARNED, "a gain of 9 points that ends below random play"
+    assert found(0.2, 0.12, 0.18).verdict == UNLEARNED, "above random play, but hardly above the start"
+    assert found(0.2, 0.017, 0.06).verdict == "supported", "one arm learned"
+    page = markdown_overview(
+        [replace(read("thinking"), comparisons=(claim,))], adjust({"thinking": [apart]}), {"thinking": [run(0.1)]}
+    )
+    assert "**0 of 1 claims are decided**" in page
+    assert "1 without learning" in page
+    assert "In 0 comparisons the arms differ." in page
+
+
+def test_one_arm_compared_with_0_is_close_to_it_and_not_equivalent() -> None:
+    lengths = ([20.0] * 5 + [20.0 + change] * 5 for change in (0.1, -0.1, 0.2, 0.0))
+    thoughts = {seed: run(0.5, [0.5] * 10, reasoning_tokens=row) for seed, row in enumerate(lengths)}
+    claim = Comparison("thoughts", "reasoning_change", "Do they shrink?", claim="lower")
+    found = compare({"thoughts": thoughts}, claim)
+    assert (found.verdict, found.reason) == ("close to 0", "less than 5.0 points from 0")
+    page = markdown_overview(
+        [replace(read("thinking"), comparisons=(claim,))],
+        adjust({"thinking": [found]}),
+        {"thinking": [*thoughts.values()]},
+    )
+    assert "**1 of 1 claims are decided**: 0 supported, 0 contradicted, 0 equivalent, 1 close to 0" in page
+    assert "In 0 comparisons the arms are equivalent." in page
+
+
+def test_the_overview_names_the_tests_of_the_correction() -> None:
+    """The example of Benjamini and Hochberg (1995, section 4.1), which keep four tests of fifteen.
+
+    Benjamini and Yekutieli multiply p by 1 + 1/2 + ... + 1/15 = 3.318 as well, so 0.0095 * 15/4 = 0.036 becomes 0.118.
+    """
+    p_values = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.324, 0.4262, 0.5719, 0.6528]
+    claim = Comparison("new", "end", "Better?", "old", "higher")
+    found = Finding(claim, {}, Estimate(0.2, 0.1, 0.3, 4), "supported", "higher, as claimed")
+    rows = adjust({"thinking": [replace(found, p=p) for p in p_values]}, [0.759, 1.0])["thinking"]
+    assert [each.directional for each in rows] == [True] * 4 + [False] * 9
+    assert [each.adjusted for each in rows[:4]] == pytest.approx([0.0015, 0.003, 0.0095, 0.035625])
+    assert rows[3].adjusted_by == pytest.approx(0.035625 * sum(1 / k for k in range(1, 16)))
+    page = markdown_overview([read("thinking")], {"thinking": rows}, {"thinking": [run(0.5)]}, dropped=2)
+    assert "over 15 tests of no difference: 13 comparisons of these\ntables, and 2 that were [dropped]" in page
+    assert "(Benjamini and Yekutieli) 3 of the 4 differences remain." in page
+
+
+def test_a_difference_found_before_the_last_look_is_too_large_on_average() -> None:
     """A true difference of 3 points with a std of 5: the rule finds it first where the seeds were lucky."""
-    rng, claim = np.random.default_rng(1), Comparison("new", "after", "Better?", claim="higher", looks=(4, 32))
+    rng, claim = np.random.default_rng(1), Comparison("new", "after", "Better?", looks=(4, 32))
     first: list[float] = []
     for _ in range(300):
         runs = {"new": {seed: run(float(value)) for seed, value in enumerate(rng.normal(0.03, 0.05, 4))}}
         found = compare(runs, claim)
-        if found.at_first_look and found.interval is not None and found.verdict == "supported":
+        if found.directional and found.before_last_look and found.interval is not None and found.interval.value > 0:
             first.append(found.interval.value)
             [marked] = adjust({"t": [found]})["t"]
             assert marked.reason.endswith(TOO_LARGE)
     assert 3 < len(first) < 100
     assert np.mean(first) > 1.5 * 0.03
     later = compare({"new": {seed: run(0.03 + 0.05 * (-1) ** seed + 0.001 * seed) for seed in range(32)}}, claim)
-    assert (later.verdict, later.at_first_look) == ("supported", False)
+    assert (later.directional, later.before_last_look) == (True, False)
+
+
+@pytest.mark.parametrize(("seeds", "early"), [(8, True), (16, True), (32, False)])
+def test_what_is_decided_before_the_last_look_says_so(seeds: int, early: bool) -> None:
+    claim = Comparison("new", "end", "Better?", "old", "higher", looks=(8, 16, 32))
+    higher = Finding(claim, {}, Estimate(0.2, 0.1, 0.3, seeds), "supported", "higher", p=0.001)
+    equal = Finding(claim, {}, Estimate(0.0, -0.01, 0.01, seeds), "equivalent", "apart", p=1.0)
+    as_claimed = replace(equal, comparison=replace(claim, claim="equal"), verdict="supported")
+    undecided = replace(equal, verdict="open")
+    found = [each.reason for each in adjust({"t": [higher, equal, as_claimed, undecided]})["t"]]
+    assert found == (
+        [f"higher; {TOO_LARGE}", f"apart; {BY_CHANCE}", f"apart; {BY_CHANCE}", "apart"]
+        if early
+        else ["higher", "apart", "apart", "apart"]
+    )
+
+
+def test_the_tokens_are_named_where_one_arm_trains_on_far_fewer() -> None:
+    def arm(end: float, tokens: float) -> dict[int, RecordedRun]:
+        return {seed: run(end + 0.01 * seed * end, [end], train_tokens=[tokens]) for seed in range(3)}
+
+    claim = Comparison("few", "end", "Better?", "all", "higher")
+    found = compare({"few": arm(0.3, 210.0), "all": arm(0.7, 1000.0)}, claim)
+    assert found.decision == "lower, where higher was claimed; trained on 0.21 times as many tokens"
+    assert "tokens" not in compare({"few": arm(0.3, 600.0), "all": arm(0.7, 1000.0)}, claim).decision
+
+
+def test_it_is_said_where_arms_start_below_random_play() -> None:
+    low, even = ({seed: run(0.5, start=at + 0.01 * seed) for seed in range(3)} for at in (0.05, 0.085))
+    said = "1 of 2 arms start below random play, so part of their gain may be learning the format of replies: low."
+    assert starts_below_random({"low": low, "even": even}) == [said, ""], "random play is 10 %"
+    assert starts_below_random({"even": even}) == []
 
 
 def test_open_claims_with_fewer_seeds_than_planned_are_counted() -> None:
@@ -375,6 +457,9 @@ def test_no_collapse_says_little_of_few_runs() -> None:
     assert "too short and too small to show" in collapse_sentence([flat] * 16)
     said = "Of 16 runs that rise 20 points above their start 0 collapse, 0 in an Echo Trap: the runs are too short and"
     assert collapse_sentence([rising] * 16 + [flat]) == f"{said} too small to say that there is none."
+    fallen = run(0.0, [0.13, *[0.0] * 12])
+    said += " too small to say that there is none. Of 3 runs that do not, 2 collapse, 0 of them after all three signs."
+    assert collapse_sentence([rising] * 16 + [flat, fallen, fallen]) == said
 
 
 def test_figures_are_printed_in_their_units() -> None:
