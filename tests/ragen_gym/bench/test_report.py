@@ -582,6 +582,18 @@ def test_the_best_agents_stand_first_and_a_score_of_nothing_is_above_a_negative_
     assert [row["name"] for row in rows[-2:]] == ["blind play", "random play"]
 
 
+def test_splits_that_differ_from_random_play_are_named_with_the_direction(report: Report) -> None:
+    (summary, *_) = report.summaries
+    rates = {"sokoban": 1.0, "frozen_lake": 0.9, "bandit": 0.0}
+    splits = {
+        name: {**summary["splits"][name], "differs_from_random": True, "clustered": {"rate": rate, "low": 0, "high": 1}}
+        for name, rate in rates.items()
+    }
+    findings = context(SMOKE, [{**summary, "splits": splits}], [])["findings"]
+    assert f"{summary['agent']} is significantly above random play on sokoban, frozen_lake." in findings
+    assert f"{summary['agent']} is significantly below random play on bandit." in findings
+
+
 def test_groups_are_packed_whole() -> None:
     groups = [[Entry({"id": f"{i}{j}"}, lambda: {"text": "x" * 300_000}) for j in range(2)] for i in range(4)]
     archive = pack(iter(groups), 0.0015)
