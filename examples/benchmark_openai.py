@@ -1,5 +1,5 @@
 # Shows:    a model behind any OpenAI-compatible endpoint on frozen levels, beside the reference policies.
-# Install:  pip install 'ragen-gym[bench]', and start a server such as vLLM, SGLang or llama.cpp.
+# Install:  pip install '.[bench]', and start a server such as vLLM, SGLang or llama.cpp.
 # Run:      python examples/benchmark_openai.py MODEL --base-url http://127.0.0.1:8000/v1    prints rates of success.
 from __future__ import annotations
 
