@@ -177,7 +177,8 @@ def load(name: str) -> GameSpec:
     try:
         return find(name)
     except ValueError:
-        added = sorted(game for game, spec in TABLE.items() if f"{spec.game.partition(':')[0]}.".startswith(f"{module}."))
+        homes = {game: spec.game.partition(":")[0] for game, spec in TABLE.items()}
+        added = sorted(game for game, home in homes.items() if f"{home}.".startswith(f"{module}."))
         raise ValueError(
             f"{name}: the module {module} adds no game of that name (it adds {', '.join(added) or 'none'}): call "
             "ragen_gym.register in it. It defines no text task of that name either."

@@ -228,6 +228,15 @@ def test_runs_without_a_common_instance_are_not_said_to_be_alike() -> None:
     assert context(SMOKE, [], [apart])["findings"] == ["No instance has a scored episode of both one and other."]
 
 
+def test_an_address_of_an_unknown_episode_is_said_to_be_unknown(chromium: Any, report: Report) -> None:
+    opened = open_page(chromium, f"{report.path.as_uri()}#episode=nowhere")
+    unknown = opened.page.get_by_text("No such episode: nowhere.")
+    expect(unknown).to_be_visible()
+    opened.press("j")
+    expect(unknown).to_be_hidden()
+    opened.close()
+
+
 def test_two_agents_side_by_side(sheet: Sheet, report: Report) -> None:
     sheet.open(first_episode(report))
     expect(sheet.page.locator(".rv-pane")).to_have_count(1)
