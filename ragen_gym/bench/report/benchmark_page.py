@@ -318,9 +318,9 @@ def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> l
             said.append(
                 f"{agent} does not differ significantly from random play on {len(alike)} splits: {', '.join(alike)}."
             )
-        differing = {name: split for name, split in splits.items() if split["differs_from_random"]}
-        above = [name for name, split in differing.items() if split["clustered"]["rate"] > split["random"]["rate"]]
-        for direction, having in (("above", above), ("below", [name for name in differing if name not in above])):
+        apart = {name: split for name, split in splits.items() if split["differs_from_random"]}
+        above = [name for name, split in apart.items() if split["clustered"]["rate"] > split["random"]["rate"]]
+        for direction, having in (("above", above), ("below", [name for name in apart if name not in above])):
             if having:
                 said.append(f"{agent} is significantly {direction} random play on {', '.join(having)}.")
         said += [f"{agent}: {sentence}" for sentence in sentences(summary)]
