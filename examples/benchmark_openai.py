@@ -1,5 +1,5 @@
 # Shows:    a model behind any OpenAI-compatible endpoint on frozen levels, beside the reference policies.
-# Install:  pip install 'ragen-gym[bench]', and start a server such as vLLM, SGLang or llama.cpp.
+# Install:  pip install '.[bench]', and start a server such as vLLM, SGLang or llama.cpp.
 # Run:      python examples/benchmark_openai.py MODEL --base-url http://127.0.0.1:8000/v1    prints rates of success.
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     suite = load_suite(arguments.suite)
     agent = make_agent(f"openai:{arguments.model}", base_url=arguments.base_url, max_tokens=arguments.max_tokens)
-    outcome = run_suite(suite, agent, arguments.out, RunOptions(splits=tuple(arguments.split), limit=arguments.limit))
+    options = RunOptions(splits=tuple(arguments.split), limit=arguments.limit)
+    try:
+        outcome = run_suite(suite, agent, arguments.out, options)
+    except ValueError as error:  # such as a server that cannot be reached
+        parser.error(str(error))
     if outcome.failures:
         print(f"not counted: {dict(outcome.failures)}; the same command plays these episodes again")
     summary = score(suite, ResultsFolder(arguments.out).records(), agent.name)

@@ -1,5 +1,5 @@
 # Shows:    an agent of your own around transformers' generate(), on the levels of the benchmark.
-# Install:  pip install 'ragen-gym[bench]' torch transformers
+# Install:  pip install '.[bench]' torch transformers
 # Run:      python examples/hf_generate_agent.py Qwen/Qwen3-0.6B    prints success, and the share of malformed replies.
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Shows:    MaskablePPO of sb3-contrib on compiled batches: masks, a score on the test split, and a video.
-# Install:  pip install 'ragen-gym[bench,render]' stable-baselines3 sb3-contrib
+# Install:  pip install '.[bench,render]' stable-baselines3 sb3-contrib
 # Run:      python examples/sb3_ppo.py    prints success before and after; writes sokoban.zip and videos/.
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ The library brings the game (`make_turn`), the token process (`TokenMDP`), the s
    and take policy-gradient steps on the sampled tokens (RAGEN, arXiv 2504.20073, section 3).
 3. Compare the start and the result with the reference policies on the same levels of the test split.
 
-Install:  pip install 'ragen-gym[agent]'
+Install:  pip install '.[agent]'
 Run:      python examples/starpo_from_scratch.py
 Printed:  success on 192 test levels, in % with 95 % intervals, seed 0, 471 s on two busy cores: random play 11.5
           (7.7 to 16.7), imitation 1.0 (0.3 to 3.7), StarPO-S 26.0 (20.3 to 32.7), optimal play 100 (98.0 to 100).

@@ -23,6 +23,7 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference import ImageSpan
 from ragen_agent.inference.vision import Vision
 from ragen_agent.models.checkpoint import check_context, load_shape
+from ragen_agent.models.named_models import cached_folder
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.preflight.memory import available_memory, estimate, model_shape
@@ -99,7 +100,9 @@ def dry_run(
     if recipe:
         _title(console, f"Recipe {recipe.name}: {recipe.seen}")
         title, source, expect = (" ".join(text.split()) for text in (recipe.title, recipe.source, recipe.expect))
-        _say(console, f"{title}.\nSource: {source}\nExpect: {expect}")
+        named = recipe.settings.get("model", "")
+        expected = f"\nExpect: {expect}" * (config.model in (named, str(cached_folder(named))))
+        _say(console, f"{title}.\nSource: {source}{expected}")
         if recipe.cluster:
             _say(console, f"Cluster: {recipe.cluster}")
     _title(console, "One scripted episode")
@@ -171,7 +174,11 @@ def _memory(console: Console, config: Config, settings: OpenRLHF, gpu_gib: float
     _title(console, f"Memory of a GPU of {gib:g} GiB, estimated" if gpu_gib else "Memory of this machine, estimated")
     found = estimate(config, settings, gpu_gib)
     if found is None:
+        local = f"models/{Path(config.model).name}"
         _say(console, f"Unknown: {config.model} is neither a model of a recipe nor a folder with a config.json.")
+        _say(console, "Fetch its config.json and name the folder; the estimate needs no weights:")
+        fetch = f"hf download {config.model} config.json --local-dir {local}"
+        _say(console, f"  {fetch}\n  --model {local}", whole=True)
         return
     table = Table(show_edge=False)
     for column in ("GPU" if gpu_gib else "memory", "what", "when", "GiB"):

@@ -290,7 +290,7 @@ def _compared(result: dict[str, Any]) -> list[str]:
         return line.rstrip()
 
     levels = result["all"]["success"]["difference"]["levels"]
-    lines = [f"{f'all {levels:,} levels':{_NAME}} {'first':>7} {'second':>7}  {'difference':25} first is"]
+    lines = [f"{f'{levels:,} different levels':{_NAME}} {'first':>7} {'second':>7}  {'difference':25} first is"]
     lines += [row(f"  {METRICS[metric]}", metric, entry) for metric, entry in result["all"].items()]
     for metric, name in METRICS.items():
         entries = {split: own[metric] for split, own in result["splits"].items() if metric in own}

@@ -171,17 +171,18 @@ def load(name: str) -> GameSpec:
     module = module_of(name) if isinstance(name, str) else ""
     if not module:
         return find(name)
-    before = set(TABLE)
     _import(name, module)
     if task_of(name) is not None:
         return find(name)
     try:
         return find(name)
     except ValueError:
-        added = ", ".join(sorted(set(TABLE) - before)) or "none"
+        homes = {game: spec.game.partition(":")[0] for game, spec in TABLE.items()}
+        added = sorted(game for game, home in homes.items() if f"{home}.".startswith(f"{module}."))
         raise ValueError(
-            f"{name}: the module {module} adds no game of that name (it adds {added}): call ragen_gym.register in it. "
-            f"It defines no text task of that name either."
+            f"{name}: the module {module} adds no game of that name (it adds {', '.join(added) or 'none'}): call "
+            "ragen_gym.register in it. It defines no text task of that name either."
+            f"{did_you_mean(name.rpartition(':')[2], added)}"
         ) from None
 
 

@@ -476,7 +476,11 @@ def check_episode(game: Game, play: Play, actions_left: int, search: Search) -> 
         try:
             batch = *fast(cells, integers, action, u, game.params), cells.tobytes(), integers.tolist()
         except Exception as error:
-            raise AssertionError(f"{game.name}: numba cannot compile the rule, or run it compiled: {error}") from error
+            hint = " Decorate each function that the rule calls with numba.extending.register_jitable."
+            raise AssertionError(
+                f"{game.name}: numba cannot compile the rule, or run it compiled: {error}"
+                f"{hint * ('Untyped global name' in str(error))}"
+            ) from error
         require(batch == result, f"{label}gives {result} as Python and {batch} compiled.")
         require(
             _is_sum(reward, game), f"{label}pays {reward!r}, which no rewards of the table add up to: {game.rewards()}."

@@ -304,7 +304,7 @@ def _counts(names: Sequence[str], summaries: Sequence[Summary]) -> list[tuple[st
 
 
 def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> list[str]:
-    """Sentences, the plainest first: what does not differ from random play, then which agents differ."""
+    """Sentences on each agent beside random play, then on which agents differ."""
     said = []
     for summary in summaries:
         splits = {name: split for name, split in summary["splits"].items() if "differs_from_random" in split}
@@ -318,8 +318,11 @@ def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> l
             said.append(
                 f"{agent} does not differ significantly from random play on {len(alike)} splits: {', '.join(alike)}."
             )
-        elif splits:
-            said.append(f"{agent} differs significantly from random play on every split.")
+        apart = {name: split for name, split in splits.items() if split["differs_from_random"]}
+        above = [name for name, split in apart.items() if split["clustered"]["rate"] > split["random"]["rate"]]
+        for direction, having in (("above", above), ("below", [name for name in apart if name not in above])):
+            if having:
+                said.append(f"{agent} is significantly {direction} random play on {', '.join(having)}.")
         said += [f"{agent}: {sentence}" for sentence in sentences(summary)]
     for pair in comparisons:
         differing = [name for name, split in pair["splits"].items() if split["success"]["significant"]]

@@ -169,16 +169,25 @@ def too_good(summary: Summary) -> list[str]:
 
 
 def at_most_blind(summary: Summary) -> list[str]:
-    """A sentence on the splits where success is not significantly above the blind script, and could be."""
-    reached = [
-        f"{name} ({percent(split['success']['rate'])}, blind {percent(split['blind']['rate'])})"
-        for name, split in summary["splits"].items()
-        if split.get("above_blind") is not None and success(split)["low"] <= split["blind"]["rate"]
-    ]
-    return [
-        f"Not significantly above the blind script, which ignores what is in the way: {', '.join(reached)}. Such a "
-        "score does not show planning."
-    ] * bool(reached)
+    """Sentences on the splits where success is not significantly above the blind script, and could be."""
+    low, unclear = list[str](), list[str]()
+    for name, split in summary["splits"].items():
+        if split.get("above_blind") is not None and success(split)["low"] <= split["blind"]["rate"]:
+            above = split["success"]["rate"] > split["blind"]["rate"]
+            rates = f"{name} ({percent(split['success']['rate'])}, blind {percent(split['blind']['rate'])})"
+            (unclear if above else low).append(rates)
+    said = []
+    if low:
+        said.append(
+            f"Not above the blind script, which ignores what is in the way: {', '.join(low)}. Such a score does not "
+            "show planning."
+        )
+    if unclear:
+        said.append(
+            "Above the blind script, which ignores what is in the way, but not significantly: "
+            f"{', '.join(unclear)}. These levels are too few to tell."
+        )
+    return said
 
 
 def wrong_oracle(splits: Mapping[str, Summary]) -> list[str]:

@@ -97,7 +97,16 @@ def test_a_config_file_is_enough_for_the_memory_plan(
     said = shown(capsys, *GPUS, "--set", "model=mine")
     assert re.search(r"actor\W+weights\W+always\W+7\.49 ", said), "4,022.5 million parameters of 2 bytes"
     assert "The tokenizer of mine is not here" in said
-    assert "Unknown" in shown(capsys, *GPUS, "--set", "model=Qwen/Qwen3-30B-A3B")
+    said = shown(capsys, *GPUS, "--set", "model=Qwen/Qwen3-30B-A3B")
+    assert "Unknown" in said
+    assert "hf download Qwen/Qwen3-30B-A3B config.json --local-dir models/Qwen3-30B-A3B" in said
+    assert "--model models/Qwen3-30B-A3B" in said
+
+
+def test_a_recipes_expectation_is_of_its_own_model(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--recipe", "qwen2.5-0.5b-sokoban", "--backend", "openrlhf", "--dry-run"
+    assert "Expect:" in shown(capsys, *flags)
+    assert "Expect:" not in shown(capsys, *flags, "--model", "Qwen/Qwen3-4B")
 
 
 def test_each_game_of_a_mixture_is_judged_by_its_own_prompts(

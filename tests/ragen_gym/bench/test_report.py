@@ -228,6 +228,15 @@ def test_runs_without_a_common_instance_are_not_said_to_be_alike() -> None:
     assert context(SMOKE, [], [apart])["findings"] == ["No instance has a scored episode of both one and other."]
 
 
+def test_an_address_of_an_unknown_episode_is_said_to_be_unknown(chromium: Any, report: Report) -> None:
+    opened = open_page(chromium, f"{report.path.as_uri()}#episode=nowhere")
+    unknown = opened.page.get_by_text("No such episode: nowhere.")
+    expect(unknown).to_be_visible()
+    opened.press("j")
+    expect(unknown).to_be_hidden()
+    opened.close()
+
+
 def test_two_agents_side_by_side(sheet: Sheet, report: Report) -> None:
     sheet.open(first_episode(report))
     expect(sheet.page.locator(".rv-pane")).to_have_count(1)
@@ -580,6 +589,18 @@ def test_the_best_agents_stand_first_and_a_score_of_nothing_is_above_a_negative_
     rows = context(SMOKE, summaries, [])["overview"]["rows"]
     assert [row["name"] for row in rows[1:-2]] == ["good", "random", "worse", "unknown"]
     assert [row["name"] for row in rows[-2:]] == ["blind play", "random play"]
+
+
+def test_splits_that_differ_from_random_play_are_named_with_the_direction(report: Report) -> None:
+    (summary, *_) = report.summaries
+    rates = {"sokoban": 1.0, "frozen_lake": 0.9, "bandit": 0.0}
+    splits = {
+        name: {**summary["splits"][name], "differs_from_random": True, "clustered": {"rate": rate, "low": 0, "high": 1}}
+        for name, rate in rates.items()
+    }
+    findings = context(SMOKE, [{**summary, "splits": splits}], [])["findings"]
+    assert f"{summary['agent']} is significantly above random play on sokoban, frozen_lake." in findings
+    assert f"{summary['agent']} is significantly below random play on bandit." in findings
 
 
 def test_groups_are_packed_whole() -> None:

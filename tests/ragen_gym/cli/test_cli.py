@@ -140,6 +140,11 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
             "check ragen_gym.core.text:Chess",
             "adds no game of that name (it adds none): call ragen_gym.register in it",
         ),
+        (
+            "check ragen_gym.games.frozen_lake:FrozenLakes",
+            "adds no game of that name (it adds FrozenLake): call ragen_gym.register in it. "
+            "It defines no text task of that name either. Did you mean FrozenLake?",
+        ),
         ("gallery Chess", "not a game"),
         ("conquer", "invalid choice"),
         ("play FrozenLake --seed x", "seed=x is not a seed"),

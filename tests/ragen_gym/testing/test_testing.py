@@ -40,6 +40,11 @@ BENT_RULES = [
     ("(1.0, 2) if taken", "(1.0, 0) if taken", "goes on, though `over` says of the new board that the game is over"),
     ("state[0] = cell + 1", "state[0] = cell + 1 + 2**32", "as Python and .* compiled"),
     ("board[cell] = 3", "board[cell : cell + 1] = bytes([3])", "numba cannot compile the rule"),
+    (
+        "def step(",
+        "def step(board, state, action, u, params):\n    return plain(board, state, action, u, params)\n\n\ndef plain(",
+        r"(?s)numba cannot compile the rule.*Decorate each function that the rule calls with .*register_jitable",
+    ),
 ]
 
 ONE_MASK = np.ones(2, np.int8)

@@ -138,7 +138,7 @@ function regretWords([total, success], chance) {
 
 function pivotNote(pivot) {
   if (!pivot) return null;
-  return el("p", {class: "rv-pivot"}, el("b", {}, `Lost here: ${pivot.what}.`), pivot.oracle ? ` The oracle from here: ${pivot.oracle}` : "");
+  return el("p", {class: "rv-pivot"}, el("b", {}, `First mistake: ${pivot.what}.`), pivot.oracle ? ` The oracle from here: ${pivot.oracle}` : "");
 }
 
 /* Text whose background says a number for each token, such as its advantage or log-probability. `chosen` is the

@@ -43,11 +43,12 @@ class Viewer {
     this.panesHost = el("div", {class: "rv-panes"});
     this.controls = new Controls(this);
     this.empty = el("p", {class: "rv-empty", hidden: true}, "No episode is of this kind.");
+    this.unknown = el("p", {class: "rv-empty", role: "status", hidden: true});
     this.bar = el("div", {class: "rv-bar"});
     this.fillBar();
     this.host.classList.add("rv");
     this.host.replaceChildren(this.bar,
-      el("div", {class: "rv-body"}, this.list.node, el("div", {class: "rv-show"}, this.empty, this.controls.node, this.panesHost)));
+      el("div", {class: "rv-body"}, this.list.node, el("div", {class: "rv-show"}, this.unknown, this.empty, this.controls.node, this.panesHost)));
   }
 
   fillBar() {
@@ -96,6 +97,7 @@ class Viewer {
   /* Show an episode, and next to it the other one of the same pair. */
   async open(episode, {step = 0, quiet = false} = {}) {
     if (!episode) return;
+    if (!quiet) this.unknown.hidden = true;
     this.current = episode;
     this.controls.stop();
     this.list.choose(episode);
@@ -147,6 +149,8 @@ class Viewer {
   openAddress() {
     const wanted = new URLSearchParams(location.hash.slice(1));
     const episode = this.data.episodes.find((e) => e.id === wanted.get("episode"));
+    this.unknown.hidden = Boolean(episode) || !wanted.has("episode");
+    this.unknown.textContent = `No such episode: ${wanted.get("episode")}.`;
     if (!episode) return false;
     this.compareMenu.value = wanted.get("compare") ?? "";
     if (this.compareMenu.selectedIndex < 0) this.compareMenu.value = "";  // the address names none of the menu
