@@ -13,7 +13,7 @@ and a small one is open.
 Experiments with ``looks`` get seeds until their claims are decided, at most up to the last look. Each look spends a
 part of the 5 % chance of error in proportion to the seeds that it adds (the spending function alpha * t of Lan and
 DeMets, Biometrika 70, 1983), so that by Bonferroni's inequality all intervals of a comparison hold together with 95 %.
-A difference found before the last look is on average too large, since a smaller one would have been open.
+The interval is that of the last look that is complete, which also has what seeds another comparison asked for. A difference found before the last look is on average too large, since a smaller one would have been open.
 
 ``adjust`` corrects the directional verdicts for the number of comparisons (Benjamini and Hochberg, Journal of the Royal
 Statistical Society B 57, 1995): of those that it keeps, 5 % are wrong on average, and it makes the others open. This
@@ -159,8 +159,6 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
             result = CLOSE
         if share:
             p = min(1.0 if p is None else p, _p_value(values) / share)
-        if result != OPEN:
-            break
     differences = _differences(measured, seeds, comparison.spread)
     missed = found.half_width if found is not None else inf
     if found is not None and isfinite(found.low) and kind.rate and not kind.signed:
