@@ -13,7 +13,8 @@ and a small one is open.
 Experiments with ``looks`` get seeds until their claims are decided, at most up to the last look. Each look spends a
 part of the 5 % chance of error in proportion to the seeds that it adds (the spending function alpha * t of Lan and
 DeMets, Biometrika 70, 1983), so that by Bonferroni's inequality all intervals of a comparison hold together with 95 %.
-The interval is that of the last look that is complete, which also has what seeds another comparison asked for. A difference found before the last look is on average too large, since a smaller one would have been open.
+The interval is that of the last look that is complete, also where another comparison asked for its seeds. A difference
+found before the last look is on average too large, since a smaller one would have been open.
 
 ``adjust`` corrects the directional verdicts for the number of comparisons (Benjamini and Hochberg, Journal of the Royal
 Statistical Society B 57, 1995): of those that it keeps, 5 % are wrong on average, and it makes the others open. This
