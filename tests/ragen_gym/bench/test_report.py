@@ -486,7 +486,9 @@ def test_a_viewer_of_hostile_episodes_and_of_none(chromium: Any, tmp_path: Path)
         assert viewer.filter("All") == 1
         assert viewer.caption == "The start"
         viewer.close()
-    none = open_page(chromium, (tmp_path / "none.html").as_uri(), ".rv-empty", viewport={"width": 400, "height": 900})
+    none = open_page(
+        chromium, (tmp_path / "none.html").as_uri(), ".rv-empty:not([hidden])", viewport={"width": 400, "height": 900}
+    )
     none.page.locator(".rv").evaluate("node => node.scrollIntoView()")
     for key in ("ArrowRight", " ", "t", "j"):
         none.page.keyboard.press(key)
