@@ -1,8 +1,4 @@
-"""Protocols of a check: a target that makes environments, and an environment with ``reset`` and ``step``.
-
-Everything in this folder runs in the interpreter of the audited environment, which need not have this package: it
-imports the standard library alone.
-"""
+"""Protocols of a check: a target that makes environments, and an environment with ``reset`` and ``step``."""
 
 from __future__ import annotations
 
@@ -123,14 +119,6 @@ class AuditedEnv:
     def sample(self, seed: int) -> Any:
         """An action drawn from a seed."""
         raise NotApplicable("no actions are known: give some with --action")
-
-    def idle_actions(self) -> list[Any]:
-        """Actions that do nothing: the empty reply, an action named no-op."""
-        return []
-
-    def mask(self, info: Mapping[str, Any]) -> list[bool] | None:
-        """Mask of ``actions()`` that the environment reports as worth taking; None if it reports none."""
-        return None
 
     def state(self) -> Any:
         """The hidden state as data, beyond the observation; None where it is not known."""

@@ -34,9 +34,6 @@ class TextEnv(AuditedEnv):
         menu = self.actions()
         return random.Random(seed).choice(menu) if menu else super().sample(seed)
 
-    def idle_actions(self) -> list[Any]:
-        return ["", " ", "\n"]
-
     def won(self, step: Step) -> bool | None:
         return float(step.reward) >= 1 if step.done else None  # less is credit for a part
 
