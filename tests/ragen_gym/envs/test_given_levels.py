@@ -320,7 +320,6 @@ FORMS: dict[str, str | bytes] = {
     "utf-16": BOM_UTF16_LE + "#######\r\n#@ $ .#\r\n#  #  #\r\n#######".encode("utf-16-le"),
     "mark": "\ufeff#######\r\n#@ $ .#\r\n#  #  #\r\n#######\r\n",
     "old Mac": "#######\r#@ $ .#\r#  #  #\r#######\r",
-    "of the web": "\u200b#######\n#@\u00a0$\u00a0.#\n#\u00a0 #\u00a0 #\n#######\u200b",
     "titles": "My levels\n10\n#######\n#@ $ .#\n#  #  #\n#######\nTitle: 1\nlurdLURD\n",
     "a number before": "000\n\n#######\n#@ $ .#\n#  #  #\n#######\n",
     "a fence": "```\n#######\n#@ $ .#\n#  #  #\n#######\n```\n",
@@ -358,9 +357,6 @@ def cropped(form: str) -> str:
 
 
 REFUSED: dict[str, tuple[str | bytes, str]] = {
-    "gzip": (b"\x1f\x8b\x08\x00", r"is compressed \(gzip\): unpack it first"),
-    "zip": (b"PK\x03\x04\x14", "is a zip archive: unpack it first"),
-    "Parquet": (b"PAR1\x15", r"is a Parquet file.*: export the levels as .jsonl or .txt"),
     "UTF-16 without a mark": ("#@$.#".encode("utf-16-le"), "is not text in UTF-8: save it in that encoding"),
     "empty": ("", "holds no board: write one row a line"),
     "blank": (" \n\n", "holds no board: write one row a line"),
