@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from ragen_gym.cli.command import named_values
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.core.validation import json_or_text
-from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec, build_game, load
 
@@ -122,12 +120,6 @@ def add_environment_options(
     add_option_flag(parser, "of the game, such as size=6; `info` lists them")
     parser.add_argument("--preset", help="a difficulty of the game, such as easy; `info` lists them (default: none)")
     parser.set_defaults(split=None, levels=None, vocabulary=None, text_format=None)
-    parser.add_argument(
-        "--skip-invalid",
-        action="store_true",
-        default=None,
-        help="leave out the levels of a file that cannot be played (default: they are an error)",
-    )
     if rules_only:
         return
     parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLITS)} (default: all levels)")
@@ -145,21 +137,14 @@ def add_environment_options(
 
 
 def chosen_environment(arguments: argparse.Namespace) -> tuple[GameSpec, dict[str, Any]]:
-    """The entry of the table, and the arguments of ``ragen_gym.StepEnv``, that the flags choose.
-
-    Says on standard error how many levels ``--skip-invalid`` leaves out.
-    """
+    """The entry of the table, and the arguments of ``ragen_gym.StepEnv``, that the flags choose."""
     spec = load(arguments.id)
-    chosen = environment_flags(arguments) | read_options(spec, arguments.options)
-    if "levels" in chosen and "skip_invalid" in chosen and (skipped := StepEnv(spec.name, **chosen).skipped_levels):
-        many = f"{len(skipped)} level{'s' * (len(skipped) != 1)} skipped"
-        print(f"ragen-gym: {many}; the first: {skipped[0]}", file=sys.stderr)
-    return spec, chosen
+    return spec, environment_flags(arguments) | read_options(spec, arguments.options)
 
 
 def environment_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     """Values of the flags that only games have."""
-    names = ("preset", "split", "levels", "skip_invalid", "vocabulary", "text_format")
+    names = ("preset", "split", "levels", "vocabulary", "text_format")
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 

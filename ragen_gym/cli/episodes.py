@@ -29,7 +29,6 @@ from ragen_gym.render.canvas import Pixels
 from ragen_gym.render.frames import painter_of
 
 __all__ = [
-    "PLAYERS",
     "PicturedEpisode",
     "conversation",
     "fitting_tile_size",
@@ -38,8 +37,6 @@ __all__ = [
     "success_rates",
     "turn_options",
 ]
-
-PLAYERS = ("oracle", "blind", "random")
 
 _SEEDS_TRIED = 50
 
@@ -82,26 +79,19 @@ class PicturedEpisode:
 
 
 def picture_episode(
-    spec: GameSpec, chosen: dict[str, Any], seed: int, *, player: str = "oracle", tile_size: int | None = None
+    spec: GameSpec, chosen: dict[str, Any], seed: int, *, tile_size: int | None = None
 ) -> PicturedEpisode:
-    """Play the first episode of a seed, within the id's horizon.
+    """The oracle's play of the first episode of a seed, within the id's horizon.
 
     Args:
         spec: the environment.
         chosen: arguments of ``StepEnv``.
-        seed: seed of the level, the noise, and the random moves.
-        player: ``"oracle"``, ``"blind"`` or ``"random"``.
+        seed: seed of the level and the noise.
         tile_size: side of a tile in pixels; None draws nothing.
-
-    Raises:
-        ValueError: an unknown player, or bad arguments.
     """
-    if player not in PLAYERS:
-        raise ValueError(f"player={player!r} is not known: choose one of {', '.join(PLAYERS)}.")
     drawing: dict[str, Any] = {} if tile_size is None else {"render_mode": "rgb_array", "tile_size": tile_size}
     env = StepEnv(spec.name, **chosen, **drawing)
     env.reset(seed=seed)
-    draw = generator_draw(np.random.default_rng(seed))
     boards: set[bytes] = set()
     pictures: list[Pixels] = []
 
@@ -111,8 +101,7 @@ def picture_episode(
             pictures.append(env.render())
 
     look()
-    policy = {"oracle": oracle_policy, "blind": blind_policy, "random": random_policy(draw)}[player]
-    episode = play_episode(env, policy, action_budget(env), look)
+    episode = play_episode(env, oracle_policy, action_budget(env), look)
     return PicturedEpisode(episode, len(boards), tuple(pictures))
 
 

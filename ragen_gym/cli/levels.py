@@ -24,7 +24,7 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Solution
 from ragen_gym.games.registry import build_game, load, load_task
 
-__all__ = ["LevelRecord", "add", "distinct_levels", "file_bytes", "record_of"]
+__all__ = ["LevelRecord", "add"]
 
 _EXPORT_EXAMPLES = """\
 The file's ending chooses the form: .txt (boards under comments, which --levels reads again) or .jsonl. Boards are
@@ -45,7 +45,7 @@ examples:
 _CHECK_EXAMPLES = """\
 examples:
   ragen-gym check FrozenLake
-  ragen-gym check Sokoban --option size=5 --option generator=reverse_walk --json
+  ragen-gym check Sokoban --option size=5 --option generator=reverse_walk
 """
 
 
@@ -80,7 +80,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "too large to search, is printed below. The exit code is 0 if all tests pass, else 1.",
     )
     add_environment_options(check)
-    check.add_argument("--json", action="store_true", help="print JSON")
 
 
 @dataclass(frozen=True)
@@ -99,12 +98,8 @@ class LevelRecord:
     problem: str | None = None  # why the oracle gave no answer; the four before it are then empty
 
 
-def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
-    """The first ``n`` different levels of a seed.
-
-    Raises:
-        ValueError: ``n`` is below 1, or the environment does not have so many.
-    """
+def _distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
+    """The first ``n`` different levels of a seed."""
     if n < 1:
         raise ValueError(f"-n {n}: ask for one level or more.")
     count = env.game.level_count(env.split) if env._levels is None else len(set(env._levels))
@@ -124,15 +119,8 @@ def distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
     return [env.game.for_board(board).level(board) for board in boards]
 
 
-def record_of(env: StepEnv, level: Level, actions: int | None, solution: Solution | None = None) -> LevelRecord:
-    """Oracle's answers for a level within so many actions (None: those of ``action_budget``).
-
-    Args:
-        env: an environment that can play the level; it is reset.
-        level: the level.
-        actions: the number of actions.
-        solution: the oracle of the level; the game's own for None.
-    """
+def _record_of(env: StepEnv, level: Level, actions: int | None, solution: Solution | None = None) -> LevelRecord:
+    """Oracle's answers for a level within so many actions (None: those of ``action_budget``)."""
     env.reset(seed=0, options={"level": level})
     game = env.game
     board, state = env.state
@@ -149,12 +137,8 @@ def record_of(env: StepEnv, level: Level, actions: int | None, solution: Solutio
     return LevelRecord(*known, success, total, first, plan)
 
 
-def file_bytes(suffix: str, levels: list[LevelRecord]) -> bytes:
-    """A level file of the form that its suffix names.
-
-    Raises:
-        ValueError: an unknown suffix, or a level that the form cannot hold.
-    """
+def _file_bytes(suffix: str, levels: list[LevelRecord]) -> bytes:
+    """A level file of the form that its suffix names."""
     if suffix == ".txt":
         return text_of_levels(Level(level.game, level.text) for level in levels).encode()
     if suffix == ".jsonl":
@@ -177,15 +161,15 @@ def _export(arguments: argparse.Namespace) -> int:
     for path in filter(None, (arguments.out, arguments.card)):
         check_free(Path(path), arguments.force)
     env = StepEnv(spec.name, **chosen)
-    file_bytes(out.suffix, [])  # a form that cannot be written is an error before the work
-    levels = distinct_levels(env, arguments.n, arguments.seed)
+    _file_bytes(out.suffix, [])  # a form that cannot be written is an error before the work
+    levels = _distinct_levels(env, arguments.n, arguments.seed)
     solving = track(levels, len(levels), "levels solved", prefix="ragen-gym: ")
-    records = [record_of(env, level, None) for level in solving]
+    records = [_record_of(env, level, None) for level in solving]
     card = ""
     if arguments.card:
         card = dataset_card(env, levels, records, out.name, arguments.seed, _command(arguments, out))
     check_free(out, arguments.force)
-    write_atomic(out, file_bytes(out.suffix, records))
+    write_atomic(out, _file_bytes(out.suffix, records))
     if arguments.card:
         write_atomic(arguments.card, card)
     print(f"{out}: {len(levels)} distinct levels of {spec.id}, split {env.split or 'any'}")
@@ -199,7 +183,6 @@ def _command(arguments: argparse.Namespace, out: Path) -> str:
     file = Path(arguments.levels).name if arguments.levels else None
     for flag, value in (("--preset", arguments.preset), ("--split", arguments.split), ("--levels", file)):
         words += [flag, value] if value else []
-    words += ["--skip-invalid"] if arguments.skip_invalid else []
     return shlex.join([*words, "-n", str(arguments.n), "--seed", str(arguments.seed), "--out", out.name])
 
 
@@ -221,7 +204,7 @@ def _solve(arguments: argparse.Namespace) -> int:
         level, solution = env.level, cast(Any, env.solution())
         if arguments.max_nodes:
             solution.max_nodes = arguments.max_nodes
-        solved.append(record_of(env, level, arguments.actions, solution))
+        solved.append(_record_of(env, level, arguments.actions, solution))
         if not arguments.json:
             _print(solved[-1])
     if arguments.json:
@@ -261,20 +244,13 @@ def _check(arguments: argparse.Namespace) -> int:
             ("the game: generator, splits, text, rule, mask, oracle", lambda: check_game(game)),
             ("the environment: spaces, seeds, resets, processes, batches", lambda: check_env(spec.name, **chosen)),
         )
-    found = []
     for what, run in steps:
-        problem, unchecked = None, list[str]()
         try:
             unchecked = run() or []
         except AssertionError as error:
-            problem = str(error)
-        found.append({"check": what, "passed": problem is None, "problem": problem, "not_checked": unchecked})
-        if not arguments.json:
-            print(f"ok      {what}" if problem is None else f"FAILED  {what}\n{problem}", flush=True)
-            for said in unchecked:
-                print(wrapped(said, "        not checked: "), flush=True)
-        if problem is not None:
-            break
-    if arguments.json:
-        print_json(found)
-    return int(not all(entry["passed"] for entry in found))
+            print(f"FAILED  {what}\n{error}")
+            return 1
+        print(f"ok      {what}", flush=True)
+        for said in unchecked:
+            print(wrapped(said, "        not checked: "), flush=True)
+    return 0

@@ -58,7 +58,6 @@ _EXAMPLES = """\
 examples:
   ragen-gym render FrozenLake                       FrozenLake.png, a start
   ragen-gym render Sokoban --gif --out box.gif      the oracle's episode
-  ragen-gym render FrozenLake --gif --player random --seed 4 --tile-size 32
 """
 
 _GALLERY_EXAMPLES = """\
@@ -99,13 +98,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         commands, "render", what, _render, _EXAMPLES, "Write a PNG of a level, or a GIF of an episode."
     )
     add_environment_options(parser, board_text=False)
-    parser.add_argument("--gif", action="store_true", help="a GIF of a whole episode; so is an --out that ends in .gif")
-    parser.add_argument("--player", default="oracle", help="who plays it: oracle (the default), blind or random")
-    parser.add_argument("--moves", type=int, default=0, metavar="N", help="a picture after N moves (default: 0)")
+    parser.add_argument("--gif", action="store_true", help="a GIF of the oracle's whole episode")
     add_seed(parser, "the level and its noise")
-    parser.add_argument(
-        "--tile-size", type=int, metavar="PIXELS", help="side of a tile, 8 to 128 (default: fits 384 pixels)"
-    )
     parser.add_argument("--out", metavar="FILE", help="where to (default: the game's name with .png or .gif)")
     parser.add_argument("--force", action="store_true", help="replace the file if there is one")
     parser = add_command(
@@ -122,24 +116,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _render(arguments: argparse.Namespace) -> int:
     spec, chosen = chosen_environment(arguments)
-    out = Path(arguments.out or f"{spec.name}.{'gif' if arguments.gif else 'png'}")
-    suffix = out.suffix.lower()
-    if suffix not in ("", ".gif") and (arguments.gif or suffix != ".png"):
-        raise ValueError(
-            f"--out {out}: {suffix} is not written here; end it in .png for a picture, without --gif, or in .gif for "
-            "an episode."
-        )
-    moving = arguments.gif or suffix == ".gif"
-    if arguments.moves and moving:
-        raise ValueError("--moves is for a picture: leave it out for a GIF, which has all moves.")
-    tile_size = arguments.tile_size
-    if tile_size is None:
-        tile_size = fitting_tile_size(StepEnv(spec.name, **chosen), 384)
-    played = picture_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
-    if not 0 <= arguments.moves < len(played.pictures):
-        raise ValueError(f"--moves {arguments.moves}: this episode has {len(played.episode.actions)} moves.")
-    data = gif(played.pictures) if moving else encode_png(played.pictures[arguments.moves])
+    form = "gif" if arguments.gif else "png"
+    out = Path(arguments.out or f"{spec.name}.{form}")
+    if out.suffix.lower() != f".{form}":
+        raise ValueError(f"--out {out}: end it in .gif for an episode, with --gif, else in .png.")
     check_free(out, arguments.force)
+    tile_size = fitting_tile_size(StepEnv(spec.name, **chosen), 384)
+    played = picture_episode(spec, chosen, arguments.seed, tile_size=tile_size)
+    data = gif(played.pictures) if arguments.gif else encode_png(played.pictures[0])
     write_atomic(out, data)
     print(f"{out}: level {played.episode.level_id}, {len(data) / 1000:.0f} kB")
     return 0

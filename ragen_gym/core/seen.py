@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
 from ragen_gym.core.storage import write_atomic
 
@@ -47,10 +48,11 @@ def read_seen(path: str | Path) -> frozenset[int]:
             )
         file = found
     try:
-        families = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
+        with file.open("rb") as opened:
+            families = npy.read_array(opened, allow_pickle=False)
+    except (OSError, ValueError, MemoryError) as error:
         raise ValueError(f"{file} is not a record of the levels seen in training ({SEEN_FILE}): {error}") from error
-    if not isinstance(families, np.ndarray) or families.dtype != np.uint64 or families.ndim != 1:
+    if families.dtype != np.uint64 or families.ndim != 1:
         raise ValueError(f"{file} is not a record of the levels seen in training: it must hold uint64 (families,).")
     return frozenset(families.tolist())
 

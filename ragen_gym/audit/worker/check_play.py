@@ -1,11 +1,8 @@
-"""Checks of what an environment does while it is played: observations, rewards, bad actions, and memory."""
+"""Checks of what an environment does while it is played: observations, rewards and bad actions."""
 
 from __future__ import annotations
 
-import gc
 import math
-import time
-import tracemalloc
 from typing import Any
 
 from .context import Context, Fault, comparable, passed
@@ -14,7 +11,6 @@ from .protocol import CHECKS, Check, NotApplicable, Outcome, check, key, literal
 __all__ = [
     "action_in_space",
     "exception_state",
-    "memory",
     "observation_in_space",
     "plays",
     "reward_after_end",
@@ -23,10 +19,6 @@ __all__ = [
 
 _IDLE = ("", " ", "\n")  # replies that do nothing
 _BAD: tuple[Any, ...] = (-1, -2, 10**6, "banana", "", None, 3.7, [], {}, "\ud800", "x" * 100_000)
-_EPISODES = 60  # in each window of the check of memory
-_WINDOWS = 3
-_OTHERS = 0.1  # the most CPU time of other threads in a window, as a share of its own
-_GROWTH = 1024  # bytes an episode that stay allocated
 
 
 @check(
@@ -225,54 +217,6 @@ def _hurt(context: Context, seed: int, bad: Any, actions: list[Any], how: str) -
         "        except Exception as x: out.append(repr(x))\n    return out",
         "assert play(True) == play(False)",
     )
-
-
-@check(
-    "warning", "A long run is killed, after hours, for lack of memory.", "Clear histories in reset, and bound caches."
-)
-def memory(context: Context) -> Outcome:
-    """Memory does not grow with the number of episodes."""
-    env = context.target.make()
-
-    def window() -> int:
-        for place in range(_EPISODES):
-            if context.late:
-                raise NotApplicable(
-                    "episodes are too slow to play enough of them, or other threads worked all the time"
-                )
-            context.episode(env, context.seed(place % context.seeds), context.actions(place % 8))
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0]
-
-    for place in range(8):
-        context.actions(place)
-    grown: list[float] = []
-    tracemalloc.start()
-    try:
-        size = window()
-        while len(grown) < _WINDOWS:
-            before, own, others = size, time.thread_time(), _seconds_of_others()
-            size = window()
-            # What another thread allocates meanwhile, such as a compiler, is counted too: such a window says nothing.
-            if _seconds_of_others() - others <= _OTHERS * (time.thread_time() - own):
-                grown.append((size - before) / _EPISODES)
-    finally:
-        tracemalloc.stop()
-    if min(grown) > _GROWTH:
-        raise context.fault(
-            f"each episode leaves {grown[-1] / 1024:.1f} KiB allocated",
-            "import gc, tracemalloc; e = new()",
-            f"def window():\n    for s in range({_EPISODES}):\n        start(e, s % 8)\n        for a in {literal(context.actions(3))}:\n"
-            "            if any(act(e, a)[2:4]): break\n    gc.collect(); return tracemalloc.get_traced_memory()[0]",
-            f"window(); tracemalloc.start(); window(); a = [window() for _ in range(3)]; "
-            f"assert min(a[1] - a[0], a[2] - a[1]) <= {_GROWTH} * {_EPISODES}",
-        )
-    return passed(f"{_WINDOWS * _EPISODES} episodes leave {max(min(grown), 0):.0f} bytes each")
-
-
-def _seconds_of_others() -> float:
-    """CPU time of all other threads of this process."""
-    return time.process_time() - time.thread_time()
 
 
 CHECKS["process_survives"] = Check(

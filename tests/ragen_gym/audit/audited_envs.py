@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random  # noqa: TID251  # faults
-import threading
 import time
 import zlib
 from typing import Any, ClassVar
@@ -436,32 +435,6 @@ class HurtByErrors(Maze):
         self.steps += 1
         self.player = self.moved(self.player, MOVES[self.steps % 4])
         return super().step(action)
-
-
-class Hoards(Maze):
-    kept: ClassVar[list[bytearray]] = []
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.kept.append(bytearray(10_000))
-        return super().reset(seed=seed)
-
-
-class Compiles(Maze):
-    """A thread allocates during some hundred episodes, as a compiler does, and frees it."""
-
-    resets: ClassVar[int] = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        type(self).resets += 1
-        if self.resets == 1:
-            threading.Thread(target=self.work, daemon=True).start()
-        return super().reset(seed=seed)
-
-    def work(self) -> None:
-        made = []
-        while self.resets < 500:
-            made.append(bytearray(2_000))
-            sum(range(2_000))
 
 
 class EndsProcess(Maze):
