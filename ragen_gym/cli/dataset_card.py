@@ -63,16 +63,7 @@ FIELDS = {
 def dataset_card(
     env: StepEnv, levels: Sequence[Level], records: Sequence[LevelRecord], file: str, seed: int, command: str
 ) -> str:
-    """The card's Markdown, with YAML for Hugging Face in front.
-
-    Args:
-        env: an environment that can play the levels; it is reset.
-        levels: the levels.
-        records: the oracle's answers, one a level.
-        file: name of the file of levels.
-        seed: the seed that drew them, and that random play draws its moves from.
-        command: the command that wrote them.
-    """
+    """The card's Markdown, with YAML for Hugging Face; ``env`` plays the levels, random play draws by ``seed``."""
     budget, key, successes = action_budget(env), stream_key(seed, Stream.DYNAMICS), 0
     blindly: list[float] = []
     for number, level in enumerate(levels):

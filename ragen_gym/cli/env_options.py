@@ -69,11 +69,7 @@ def options_of(spec: GameSpec) -> list[EnvOption]:
 
 
 def read_options(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
-    """The options given as ``name=value``; the game checks the values.
-
-    Raises:
-        ValueError: a pair without ``=``, an unknown option, or two values of one option.
-    """
+    """The options given as ``name=value``; the game checks the values."""
     types = {option.name: option.type for option in options_of(spec)}
     read = named_values("--option", pairs, lambda name, text: _read(types.get(name, ""), text))
     for name, value in read.items():
@@ -107,12 +103,9 @@ def add_option_flag(parser: argparse.ArgumentParser, which: str) -> None:
 def add_environment_options(
     parser: argparse.ArgumentParser, *, rules_only: bool = False, board_text: bool = True
 ) -> None:
-    """The flags that choose an environment: the game, its options, preset, split, vocabulary and text format.
+    """The flags that choose an environment.
 
-    Args:
-        parser: gets the flags.
-        rules_only: only the game, its options and preset, for commands that bring their own levels.
-        board_text: whether the command shows boards as the environment's text, so that its form is a choice.
+    With ``rules_only`` these are the game, its options and preset; without ``board_text`` all but its form as text.
     """
     parser.add_argument(
         "id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them; MODULE:NAME is a game of your own"

@@ -45,13 +45,8 @@ def success_rates(spec: GameSpec, chosen: dict[str, Any], levels: int, seed: int
     """Success of random play (moves drawn uniformly), of the game's blind script and of optimal play.
 
     They play the first ``levels`` episodes of ``seed``; a game without a blind script has no such rate. All meet the
-    same levels and the same transition noise, within the ``action_budget`` of the id.
-
-    Args:
-        spec: the environment.
-        chosen: arguments of ``StepEnv``.
-        levels: number of episodes, from 1 on.
-        seed: seed of the levels, the noise and the random moves.
+    same levels and the same transition noise, within the ``action_budget`` of the id. ``chosen`` are arguments of
+    ``StepEnv``.
     """
     if levels < 1:
         raise ValueError(f"cannot measure on {levels} levels: give 1 or more.")
@@ -81,14 +76,7 @@ class PicturedEpisode:
 def picture_episode(
     spec: GameSpec, chosen: dict[str, Any], seed: int, *, tile_size: int | None = None
 ) -> PicturedEpisode:
-    """The oracle's play of the first episode of a seed, within the id's horizon.
-
-    Args:
-        spec: the environment.
-        chosen: arguments of ``StepEnv``.
-        seed: seed of the level and the noise.
-        tile_size: side of a tile in pixels; None draws nothing.
-    """
+    """The oracle's play of the first episode of a seed, within the id's horizon; ``tile_size=None`` draws nothing."""
     drawing: dict[str, Any] = {} if tile_size is None else {"render_mode": "rgb_array", "tile_size": tile_size}
     env = StepEnv(spec.name, **chosen, **drawing)
     env.reset(seed=seed)

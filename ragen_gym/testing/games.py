@@ -31,7 +31,7 @@ from ragen_gym.testing.strategies import Play, first_state, plays
 
 T = TypeVar("T")
 
-__all__ = ["CLOSE", "check_declared", "check_episode", "check_game", "require"]
+__all__ = ["check_game", "require"]
 
 _NEEDED = {
     "name": "the name of its id, a string",
@@ -44,12 +44,7 @@ _NEEDED = {
 }
 
 
-def check_declared(game: Game) -> None:
-    """Check the members of a game's class.
-
-    Raises:
-        AssertionError: what is missing or of the wrong kind, and what it should be.
-    """
+def _check_declared(game: Game) -> None:
     own = type(game).__name__
     if isinstance(game, type):
         raise AssertionError(f"{game.__name__} is a class: give a game, such as {game.__name__}().")
@@ -122,7 +117,7 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     Raises:
         AssertionError: what the game does and what it should do.
     """
-    check_declared(game)
+    _check_declared(game)
     unchecked: list[str] = []
     if game.blind is None:
         unchecked.append(
@@ -150,12 +145,12 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     )
     @given(plays(game, actions), st.integers(1, actions))
     def check_play(play: Play, actions_left: int) -> None:
-        unchecked.extend(check_episode(game, play, actions_left, search))
+        unchecked.extend(_check_episode(game, play, actions_left, search))
 
     try:
         check_play()
         for play in _oracle_plays(game, 5 * actions):
-            unchecked += check_episode(game, play, actions, search)
+            unchecked += _check_episode(game, play, actions, search)
     except Flaky as error:
         raise AssertionError(
             f"{game.name}: the same episode passes and fails, so the game depends on more than its arguments: "
@@ -166,7 +161,8 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
             "the action mask, and the oracle against a search through everything: noise_in_params = False, so the "
             "chances of what an action does are not known"
         )
-    refused = [text_format for text_format in get_args(TextFormat) if not _writings(game, text_format)]
+    written = {text_format for _, text_format in _writings(game)}
+    refused = [text_format for text_format in get_args(TextFormat) if text_format not in written]
     unchecked += [f"text formats that the game does not write: {', '.join(refused)}"] * bool(refused)
     if game.has_values:
         unchecked += _check_oracle(game, actions, max_nodes)
@@ -361,14 +357,6 @@ def require(condition: Any, message: str) -> None:
         raise AssertionError(message)
 
 
-def _check_level(game: Game, board: bytes) -> None:
-    level = game.level(board)
-    again = game.board(Level(level.game, level.text))
-    require(
-        again == board, f"{game.name}: a level's text reads back as another board:\n{level}\n{game.own_text(again)}"
-    )
-
-
 def _check_text(game: Game, board: bytes) -> None:
     for vocabulary, text_format in _writings(game):
         text = game.formatter(vocabulary, text_format)(board)
@@ -384,11 +372,11 @@ def _check_text(game: Game, board: bytes) -> None:
         )
 
 
-def _writings(game: Game, *formats: TextFormat) -> list[tuple[Vocabulary, TextFormat]]:
-    """The vocabularies and formats that the game can write; of these formats, or of all."""
+def _writings(game: Game) -> list[tuple[Vocabulary, TextFormat]]:
+    """The vocabularies and formats that the game can write."""
     found: list[tuple[Vocabulary, TextFormat]] = []
     for vocabulary in game.vocabularies.values():
-        for text_format in formats or get_args(TextFormat):
+        for text_format in get_args(TextFormat):
             try:
                 game.formatter(vocabulary, text_format)
             except ValueError:
@@ -397,16 +385,14 @@ def _writings(game: Game, *formats: TextFormat) -> list[tuple[Vocabulary, TextFo
     return found
 
 
-def check_episode(game: Game, play: Play, actions_left: int, search: Search | None) -> list[str]:
+def _check_episode(game: Game, play: Play, actions_left: int, search: Search | None) -> list[str]:
     """Play an episode and hold every step of it to the interface; sentences on what was not checked.
 
-    Args:
-        game: the game.
-        play: the episode.
-        actions_left: with which the oracle is asked.
-        search: of the game; it finds what each action can do. None where chances are not known.
+    ``search`` finds what each action can do; it is None where chances are not known.
     """
-    _check_level(game, play.board)
+    level = game.level(play.board)
+    again = game.board(Level(level.game, level.text))
+    require(again == play.board, f"{game.name}: a level's text reads back as another board:\n{level}")
     fast, solution = _compiled(game.rule), game.solve(play.board)
     board, state, unchecked = bytearray(play.board), first_state(game, play.board), list[str]()
     conserved, outcome = game.conserved(play.board), PLAYING
@@ -493,37 +479,31 @@ def _check_blind(game: Game, board: bytes, state: Sequence[int]) -> None:
 
 
 def _check_mask(game: Game, board: bytes, state: Sequence[int], search: Search | None) -> None:
+    """The mask against what each action can do; for a fresh array each time."""
     mask = game.action_mask(board, state)
     require(
         isinstance(mask, np.ndarray) and mask.dtype == np.int8 and mask.shape == (len(game.Action),),
         f"{game.name}.action_mask gives {_kind(mask)}; it must be int8 ({len(game.Action)},).",
     )
     if search is not None:
-        _check_mask_by_trying(game, board, state, mask, search)
+        truth = [
+            any(after[:2] != (board, tuple(state)) for _, after in search.outcomes(board, state, action))
+            for action in game.Action
+        ]
+        require(
+            mask.tolist() == [int(able) for able in truth],
+            f"{game.name}.action_mask is {mask.tolist()}; the actions that can change the state are "
+            f"{[int(able) for able in truth]}:\n{game.own_text(board)}",
+        )
+    bits = sum(int(able) << action for action, able in enumerate(mask))
+    for legal in (game.legal, _compiled(game.legal)) if game.legal else ():
+        said = legal(np.frombuffer(board, np.uint8), np.array(state, np.int32), game.params)
+        require(said == bits, f"{game.name}.legal says {said:#b}, action_mask {bits:#b}:\n{game.own_text(board)}")
     before = mask.copy()
     mask[:] = 7
     again = 7 in game.action_mask(board, state)
     mask[:] = before
     require(not again, f"{game.name}.action_mask gives one array twice: give a fresh one.")
-
-
-def _check_mask_by_trying(
-    game: Game, board: bytes, state: Sequence[int], mask: np.ndarray[Any, Any], search: Search
-) -> None:
-    """The mask against what each action can do."""
-    truth = [
-        any(after[:2] != (board, tuple(state)) for _, after in search.outcomes(board, state, action))
-        for action in game.Action
-    ]
-    require(
-        mask.tolist() == [int(able) for able in truth],
-        f"{game.name}.action_mask is {mask.tolist()}; the actions that can change the state are "
-        f"{[int(able) for able in truth]}:\n{game.own_text(board)}",
-    )
-    bits = sum(int(able) << action for action, able in enumerate(truth))
-    for form in (game.legal, game.legal and _compiled(game.legal)):
-        said = bits if form is None else form(np.frombuffer(board, np.uint8), np.array(state, np.int32), game.params)
-        require(said == bits, f"{game.name}.legal says {said:#b}, action_mask {bits:#b}:\n{game.own_text(board)}")
 
 
 def _check_values(game: Game, solution: Solution, board: bytes, state: Sequence[int], actions_left: int) -> None:
