@@ -34,15 +34,11 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; a finding says why it matters and how to fix it."""
-        found: dict[str, Any] = {
-            "check": self.check.id,
-            "title": self.check.title,
-            "severity": self.check.severity,
-            "status": self.status,
-            "detail": self.detail,
-        }
+        check = self.check
+        found = {"check": check.id, "title": check.title, "severity": check.severity}
+        found |= {"status": self.status, "detail": self.detail}
         if self.status == "finding":
-            found |= {"evidence": self.evidence, "why": self.check.why, "fix": self.check.fix}
+            found |= {"evidence": self.evidence, "why": check.why, "fix": check.fix}
         return found
 
 
@@ -73,13 +69,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return {
-            "target": self.target,
-            "options": self.options,
-            "version": self.version,
-            "counts": self.counts(),
-            "checks": [result.to_dict() for result in self.results],
-        }
+        about = {"target": self.target, "options": self.options, "version": self.version, "counts": self.counts()}
+        return {**about, "checks": [result.to_dict() for result in self.results]}
 
 
 _WORKER = Path(__file__).with_name("worker")

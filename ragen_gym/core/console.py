@@ -88,18 +88,10 @@ SECONDS_A_LINE = 15.0
 
 
 class ProgressBar:
-    """Progress of one task; a context manager.
+    """Progress of one task, ``done`` things of ``total``, named in the plural by ``what``; a context manager.
 
-    Without a terminal or rich, a line is written at most every ``seconds`` seconds.
-
-    Args:
-        what: the things counted, in the plural.
-        total: their number.
-        done: number done before.
-        prefix: start of a plain line.
-        seconds: between two plain lines.
-        console: a rich console to draw on; standard error if None.
-        transient: True to remove the bar at the end.
+    It is drawn on ``console``, standard error if None, and removed at the end if ``transient``. Without a terminal or
+    rich, a line that starts with ``prefix`` is written at most every ``seconds`` seconds.
     """
 
     def __init__(

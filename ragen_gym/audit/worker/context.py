@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .protocol import AuditedEnv, Check, NotApplicable, Outcome, RenewedEnv, Step, Target, key, said_success
+from .protocol import AuditedEnv, Check, NotApplicable, Outcome, RenewedEnv, Step, Target, key
 
 __all__ = ["Context", "Fault", "comparable", "first_difference", "passed"]
 
@@ -166,17 +166,6 @@ class Context:
         return key((start, [comparable(step) for step in self.play(env, self.actions(0))]))
 
     @cached_property
-    def tells_success(self) -> bool:
-        """True if ``won`` can be believed; where it goes by the last reward, that must be more than other steps earn."""
-        if getattr(self.shared.won, "__func__", None) is not AuditedEnv.won:
-            return True
-        steps = [step for _, _, steps in self.played for step in steps]
-        if any(said_success(step.info) is not None for step in steps):
-            return True
-        ends = [float(step.reward) for step in steps if step.terminated and float(step.reward) > 0]
-        return not ends or all(float(step.reward) < min(ends) for step in steps if not step.done)
-
-    @cached_property
     def repeats(self) -> bool:
         """True if a seed gives its episode again; checks that need it ask here."""
         return self.target.takes_seed and not any(len(set(map(str, self.twice(s)))) > 1 for s in self.some_seeds(3))
@@ -254,11 +243,6 @@ class Context:
         env = self.make()
         seeds = self.within_time(self.some_seeds())
         return [(seed, *self.episode(env, self.seed(seed), self.actions(seed))) for seed in seeds]
-
-    @cached_property
-    def wins(self) -> int:
-        """Number of episodes of random actions that end in success."""
-        return sum(bool(steps and self.shared.won(steps[-1])) for _, _, steps in self.played)
 
     def seed(self, seed: int) -> int | None:
         """The seed for ``reset``; None where it takes none."""

@@ -135,17 +135,6 @@ class Swallows(Maze):
         super().__init__()
 
 
-class Falls(Maze):
-    """Pays 1 for each step until the walker falls at the goal, as CartPole does: sound, without success."""
-
-    def info(self) -> dict[str, Any]:
-        return {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observation, _, fallen, truncated, _ = super().step(action)
-        return observation, 1.0, fallen, truncated, {}
-
-
 class Switches(gymnasium.Env[Any, Any]):
     """An action sets every switch at once: sound."""
 
@@ -361,45 +350,9 @@ class HidesTenLevels(TenLevels, HidesLevel):
     pass
 
 
-class Walled(Maze):
-    """The goal stands in a corner behind walls, on every odd seed."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.odd = bool((seed or 0) % 2)
-        return super().reset(seed=seed)
-
-    def acceptable(self) -> bool:
-        if self.odd:
-            self.goal, self.player = (0, 0), (5, 5)
-            self.walls = {(0, 1), (1, 0), (1, 1), *(wall for wall in self.walls if min(wall) > 0 and wall != (5, 5))}
-            return True
-        return super().acceptable()
-
-
-class CountsTurns(Maze):
-    """Says how long the episode has gone on: sound."""
-
-    def observation(self) -> Any:
-        return f"At turn {getattr(self, 'steps', 0)}:\n{super().observation()}"
-
-
-class WalledCountsTurns(CountsTurns, Walled):
-    pass
-
-
 class OutOfSpace(Maze):
     def observation(self) -> Any:
         return super().observation().replace("P", "p")
-
-
-class Foggy(Maze):
-    """Shows the cells next to the player alone, so that many places look alike: sound."""
-
-    def observation(self) -> Any:
-        rows = super().observation().split("\n")
-        x, y = self.player
-        near = ((x, y), (x - 1, y), (x + 1, y), (x, y - 1), (x, y + 1))
-        return "".join(rows[a][b] if 0 <= a < len(rows) and 0 <= b < len(rows) else "#" for a, b in near)
 
 
 class PaysSilence(Sum):
