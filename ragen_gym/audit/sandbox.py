@@ -244,10 +244,6 @@ class _Child:
                 self._late = not selector.select(left)
                 chunk = b"" if self._late else os.read(self._answers, 1 << 16)
                 if not chunk:
-                    try:  # it ends, or has closed the pipe and goes on
-                        self.process.wait(0 if self._late else left)
-                    except subprocess.TimeoutExpired:
-                        self._late = True
                     return
                 *lines, waiting = (waiting + chunk).split(b"\n")
                 for line in lines:
@@ -256,9 +252,10 @@ class _Child:
 
     def ending(self) -> str:
         """End of the process, in words."""
-        if self._late:
+        try:  # it ends, or has closed the pipe and goes on
+            code = self.process.wait(0 if self._late else self._limit)
+        except subprocess.TimeoutExpired:
             return f"the time limit of {self._limit:g} s was exceeded"
-        code = self.process.wait()
         text = self._log.read_text(encoding="utf-8", errors="replace").strip()
         said = f"; it said: {text[-_LOG_CHARACTERS:]}" if text else ""
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -104,7 +104,7 @@ def _levels(context: Context, seeds: Iterable[int], parts: int, **options: Any) 
     return {seed: context.whole_level(env, seed) for seed in context.within_time(seeds, parts)}
 
 
-def _shared(known: Mapping[int, str], asked: Mapping[int, str]) -> list[tuple[int, int]]:
+def _shared(known: dict[int, str], asked: dict[int, str]) -> list[tuple[int, int]]:
     """Pairs of seeds that give one level; raises NotApplicable where all levels are one."""
     if len({*known.values(), *asked.values()}) == 1:
         raise NotApplicable(_ALIKE)

@@ -7,7 +7,7 @@ import os
 import random  # noqa: TID251  # faults
 import time
 import zlib
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -272,19 +272,6 @@ class AwaitedSeedsGlobal(AwaitedMaze):
     kind = SeedsGlobal
 
 
-class SharedNoise(Maze):
-    """All environments draw from one generator."""
-
-    generator: ClassVar[np.random.Generator] = np.random.default_rng(0)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        SharedNoise.generator = np.random.default_rng(seed)
-        return super().reset(seed=seed)
-
-    def direction(self, action: int) -> int:
-        return int(self.generator.integers(4))
-
-
 class KeepsHistory(Maze):
     history = ""
 
@@ -339,13 +326,6 @@ class TenLevels(UnsplitMaze):
         return super().reset(seed=None if seed is None else seed % 10)
 
 
-class DrawsTenLevels(UnsplitMaze):
-    """Ten levels, whatever the seed."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return super().reset(seed=int(np.random.default_rng().integers(10)))
-
-
 class HidesTenLevels(TenLevels, HidesLevel):
     pass
 
@@ -395,14 +375,6 @@ class EndsProcess(Maze):
         if self.steps > 2:
             os._exit(3)
         return action
-
-
-class HangsUnheard(Maze):
-    """Hangs, and has closed all files before, as what makes a daemon of itself does."""
-
-    def step(self, action: int) -> Any:
-        os.closerange(3, 256)
-        time.sleep(600)
 
 
 class Hangs(Maze):

@@ -70,10 +70,9 @@ def test_a_process_that_ends_costs_one_check_and_is_a_finding() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Hangs", "HangsUnheard"])
-def test_an_environment_that_hangs_is_ended(name: str) -> None:
-    report = audit(f"audited_envs:{name}", settings("plays", "group_level", "process_survives", seconds=2))
-    assert (report.status("group_level") == "passed") == (name == "Hangs")
+def test_an_environment_that_hangs_is_ended() -> None:
+    report = audit("audited_envs:Hangs", settings("plays", "group_level", "process_survives", seconds=2))
+    assert report.status("group_level") == "passed"
     assert "time limit of 6 s" in report.findings()[0].detail
 
 
@@ -106,10 +105,6 @@ def test_what_cannot_be_opened_says_why(target: str, message: str) -> None:
 def test_settings_are_checked(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AuditSettings(**given)  # type: ignore[arg-type]
-
-
-def test_a_check_may_take_for_ever() -> None:
-    assert audit("audited_envs:Maze", settings("plays", seconds=float("inf"))).status("plays") == "passed"
 
 
 def test_an_interpreter_that_is_none_is_refused() -> None:

@@ -198,20 +198,11 @@ def test_a_data_set_is_asked_for_its_own_answers(scored: float, status: str, mon
             exec(found.evidence, {})
 
 
-def test_a_generator_that_environments_share_is_found_in_threads() -> None:
-    assert outcome("SharedNoise", "seed_threads").status == "finding"
-
-
 def test_levels_that_begin_alike_are_told_apart_by_what_follows() -> None:
     evidence = outcome("HidesTenLevels", "levels_repeat").evidence
     with pytest.raises(AssertionError):
         exec(evidence, {})
     exec(evidence.replace("HidesTenLevels", "HidesLevel"), {})
-
-
-def test_levels_that_no_seed_decides_are_not_repeated_by_seeds() -> None:
-    assert outcome("DrawsTenLevels", "seed_repeats").status == "finding"
-    assert outcome("DrawsTenLevels", "levels_repeat").status == "not applicable"
 
 
 @pytest.mark.parametrize("check", ["seed_repeats", "seed_varies", "reset_clean", "global_random_read", "group_level"])

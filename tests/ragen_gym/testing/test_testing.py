@@ -120,7 +120,6 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"legal": staticmethod(always)}, "legal says 0b11, action_mask"),
     ({"solve": solver(success=lambda *_: 1.0)}, "with no action left there is neither success nor reward"),
-    ({"solve": solver(success=lambda *asked: float(asked[-1] > 0))}, "its own actions reach"),
     ({"solve": solver(action=lambda *_: 0)}, "its own actions reach"),
     (
         {"solve": solver(success=lambda *_: 0.0, expected_return=lambda *_: 0.0, action=lambda *_: 0)},
