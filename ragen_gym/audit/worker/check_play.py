@@ -1,16 +1,15 @@
-"""Checks of what an environment does while it is played: observations, rewards and bad actions."""
+"""Checks of what an environment does while it is played: observations, rewards and exceptions."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from .context import Context, Fault, comparable, passed
-from .protocol import CHECKS, Check, NotApplicable, Outcome, check, key, literal
+from .context import Context, passed
+from .protocol import CHECKS, Check, NotApplicable, Outcome, check, literal
 
 __all__ = [
     "action_in_space",
-    "exception_state",
     "observation_in_space",
     "plays",
     "reward_after_end",
@@ -18,7 +17,6 @@ __all__ = [
 ]
 
 _IDLE = ("", " ", "\n")  # replies that do nothing
-_BAD: tuple[Any, ...] = (-1, -2, 10**6, "banana", "", None, 3.7, [], {}, "\ud800", "x" * 100_000)
 
 
 @check(
@@ -167,56 +165,6 @@ def action_in_space(context: Context) -> Outcome:
                     f"act(e, {literal(action)})  # raises",
                 ) from error
     return passed(f"{count} actions of the space are taken")
-
-
-@check(
-    "error",
-    "One malformed reply silently costs a step or corrupts the episode.",
-    "Check the action before anything is changed.",
-)
-def exception_state(context: Context) -> Outcome:
-    """An action that raises leaves the episode as it was."""
-    context.need_repeats()
-    raised = 0
-    for seed in context.within_time(context.some_seeds(4)):
-        actions = context.actions(seed)
-        truth = context.transcript(context.make(), seed, actions)
-        replies = isinstance(actions[0], str)  # of a model: always texts
-        bads = [bad for bad in _BAD if not replies or isinstance(bad, str)]
-        for place, bad in enumerate(bads):
-            if place and context.late:
-                break
-            env = context.make()
-            record: list[Any] = [key((env.reset(seed)[0], None))]
-            try:
-                env.step(bad)
-                continue
-            except Exception:
-                raised += 1
-            for action in actions:
-                try:
-                    step = env.step(action)
-                except Exception as error:
-                    raise _hurt(context, seed, bad, actions[: len(record)], f"raises {type(error).__name__}") from error
-                record.append(comparable(step))
-                if step.done:
-                    break
-            if record != truth:
-                raise _hurt(context, seed, bad, actions[: len(truth)], "goes on differently")
-    if not raised:
-        return passed(f"none of {len(_BAD)} bad actions raises")
-    return passed(f"after {raised} bad actions that raise, the episode goes on as it would have")
-
-
-def _hurt(context: Context, seed: int, bad: Any, actions: list[Any], how: str) -> Fault:
-    shown = repr(bad) if len(repr(bad)) < 40 else f"'x' * {len(bad)}"
-    return context.fault(
-        f"seed {seed}: after the bad action {shown} has raised, the episode {how}",
-        f"def play(bad):\n    e = new(); start(e, {seed})\n    try: bad and act(e, {shown})\n    except Exception: pass\n"
-        f"    out = []\n    for a in {literal(actions)}:\n        try: out.append(repr(act(e, a)))\n"
-        "        except Exception as x: out.append(repr(x))\n    return out",
-        "assert play(True) == play(False)",
-    )
 
 
 CHECKS["process_survives"] = Check(

@@ -363,13 +363,6 @@ class FailsSometimes(Maze):
         return super().reset(seed=seed)
 
 
-class HurtByErrors(Maze):
-    def step(self, action: int) -> Any:
-        self.steps += 1
-        self.player = self.moved(self.player, MOVES[self.steps % 4])
-        return super().step(action)
-
-
 class EndsProcess(Maze):
     def direction(self, action: int) -> int:
         if self.steps > 2:

@@ -39,7 +39,6 @@ ENVS = {
     "reward_idle": ("PaysSilence", "Sum"),
     "reward_after_end": ("PaysAfterEnd", "Maze"),
     "action_in_space": ("RefusesAction", "Maze"),
-    "exception_state": ("HurtByErrors", "Maze"),
 }
 #: Actions of the environments that list none.
 MENU = [str(number) for number in range(9)]
