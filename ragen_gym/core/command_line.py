@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
             hint = did_you_mean(match[1], re.findall(r"[\w.-]+", match[2]))
         elif match := re.match(r"unrecognized arguments: (--[\w.-]+)", message):
             flags = {
-                flag for _, parser in parsers(self) for action in parser._actions for flag in action.option_strings
+                each for _, parser in parsers(self) for action in parser._actions for each in action.option_strings
             }
             hint = " Other commands have it." if match[1] in flags else did_you_mean(match[1], flags)
         super().error(f"{message}.{hint}" if hint else message)

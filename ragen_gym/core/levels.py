@@ -203,9 +203,7 @@ def _joined_cells(row: Any) -> str:
 def check_file(path: str | Path) -> None:
     """Raise a ValueError unless the file exists."""
     if os.path.isdir(path):
-        names = sorted(name for name in os.listdir(path) if os.path.isfile(os.path.join(path, name)))
-        such = f", such as {os.path.join(path, names[0])}" if names else ""
-        raise ValueError(f"levels={shown(str(path))} is a folder, not a file: give one file{such}.")
+        raise ValueError(f"levels={shown(str(path))} is a folder, not a file: give one file.")
     if not os.path.isfile(path):  # which takes names that no file can have, too
         raise ValueError(
             f"levels={shown(str(path))} is not a file: give a path to a text file of boards, or a list of boards."

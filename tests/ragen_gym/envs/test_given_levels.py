@@ -386,7 +386,7 @@ def test_the_forms_of_level_files_that_are_refused_by_name(case: str, tmp_path: 
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=says):
         StepEnv("Sokoban", levels=path)
-    with pytest.raises(ValueError, match=r"is a folder, not a file: give one file, such as .*levels.txt"):
+    with pytest.raises(ValueError, match=r"is a folder, not a file: give one file"):
         StepEnv("Sokoban", levels=tmp_path)
 
 
