@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli.command import add_command, named_values, print_json, progress_bar, table_lines, wrapped
 from ragen_gym.core.validation import json_or_text
@@ -42,7 +42,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "Ask an environment whether it is what it says. Each check passes, has a finding, or does not apply, and says "
         "why. The environment runs in a process of its own with a time limit.",
     )
-    many = {"action": "append", "default": []}
+    many: dict[str, Any] = {"action": "append", "default": []}
     parser.add_argument("targets", nargs="+", metavar="TARGET", help="the environments; see below")
     parser.add_argument("--check", **many, metavar="ID", help="only this check; repeatable")
     parser.add_argument(

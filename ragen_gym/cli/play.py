@@ -139,7 +139,8 @@ class HumanPlay:
 
     def __init__(self, env: StepEnv, seed: int) -> None:
         self.env, self.ended = env, list[bool]()
-        self._next_level(seed)
+        self.played, self.total, self.over = 0, 0.0, False
+        env.reset(seed=seed)
         self.budget, self.keys = action_budget(env), key_names(env.game)
 
     @property
@@ -176,7 +177,8 @@ class HumanPlay:
     def _answer(self, word: str) -> tuple[str, bool]:
         """Carry out a player's word; what to say to it, and True if the board is to be shown again."""
         if word in _NEXT:
-            self._next_level()
+            self.env.reset()
+            self.played, self.total, self.over = 0, 0.0, False
             return self._level_line(), True
         if self.over:
             return f"This level is over: {_GO_ON}", False
@@ -211,10 +213,6 @@ class HumanPlay:
             if word in words:
                 return words.index(word)
         return None
-
-    def _next_level(self, seed: int | None = None) -> None:
-        self.env.reset(seed=seed)
-        self.played, self.total, self.over = 0, 0.0, False
 
     def _level_line(self) -> str:
         return f"\nLevel {self.env.level.id}, {self.budget} action{'s' * (self.budget > 1)} to play"

@@ -391,8 +391,8 @@ def _check_episode(game: Game, play: Play, actions_left: int, search: Search | N
     ``search`` finds what each action can do; it is None where chances are not known.
     """
     level = game.level(play.board)
-    again = game.board(Level(level.game, level.text))
-    require(again == play.board, f"{game.name}: a level's text reads back as another board:\n{level}")
+    read = game.board(Level(level.game, level.text))
+    require(read == play.board, f"{game.name}: a level's text reads back as another board:\n{level}")
     fast, solution = _compiled(game.rule), game.solve(play.board)
     board, state, unchecked = bytearray(play.board), first_state(game, play.board), list[str]()
     conserved, outcome = game.conserved(play.board), PLAYING
