@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -86,19 +86,16 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
     return app
 
 
-# A request's route is found by trying them in this order, so the busiest come first.
-
-
 @router.post("/sessions/{session}/step")
 async def step(request: Request, session: SessionId, body: schemas.StepRequest) -> Response:
     """Play one move, or one in every environment of a batch; of grain step."""
-    return _json(await _service(request).ask(session, lambda env: env.step(body.action), light=True))
+    return _json(await _service(request).ask(session, lambda env: env.step(body.action)))
 
 
 @router.post("/sessions/{session}/turn")
 async def turn(request: Request, session: SessionId, body: schemas.TurnRequest) -> Response:
     """Take a language model's whole reply; of grain turn."""
-    return _json(await _service(request).ask(session, lambda env: env.turn(body.reply), light=True))
+    return _json(await _service(request).ask(session, lambda env: env.turn(body.reply)))
 
 
 @router.post("/sessions/{session}/reset")
@@ -146,13 +143,7 @@ async def envs() -> Response:
 @router.get("/health")
 async def health(request: Request) -> Response:
     """State of the server, and how full it is."""
-    return JSONResponse({"status": "ok", "version": __version__, "sessions": len(_service(request).store)})
-
-
-@router.get("/", include_in_schema=False)
-async def front() -> Response:
-    """To the page that says how to use it."""
-    return RedirectResponse("/docs")
+    return JSONResponse({"status": "ok", "version": __version__, "sessions": len(_service(request))})
 
 
 def _service(request: Request) -> Service:

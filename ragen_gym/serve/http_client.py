@@ -15,7 +15,7 @@ from ragen_gym.serve.serialization import Json, request_json
 
 __all__ = ["RemoteSession", "ServerError", "ServerUnreachable", "SessionLost"]
 
-_VALUE_ERRORS = ("bad_value", "bad_request", "too_large", "not_rendering")
+_VALUE_ERRORS = ("bad_value", "bad_request")
 
 
 class ServerUnreachable(ConnectionError):

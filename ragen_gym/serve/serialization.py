@@ -12,22 +12,11 @@ import numpy as np
 from gymnasium import spaces
 
 from ragen_gym.core.levels import Level, item_text
-from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.validation import checked_options, items_of, shown
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.render.png import decode_png
 
-__all__ = [
-    "Json",
-    "Pixels",
-    "create_body",
-    "options_body",
-    "pixels",
-    "plain",
-    "request_json",
-    "space_json",
-    "space_of",
-]
+__all__ = ["Json", "Pixels", "create_body", "options_body", "pixels", "plain", "request_json", "space_json", "space_of"]
 
 Json = dict[str, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -41,9 +30,6 @@ def create_body(env: str, arguments: Json, **fields: Any) -> Json:
     body: Json = {"env": env, **{k: v for k, v in fields.items() if v not in (None, {})}}
     body["env_options"] = {name: value for name, value in arguments.items() if name not in _FIELDS}
     body |= {name: arguments[name] for name in _FIELDS if arguments.get(name) is not None}
-    if isinstance(body.get("vocabulary"), Vocabulary):
-        vocabulary: Vocabulary = body["vocabulary"]
-        body["vocabulary"] = {"name": vocabulary.name, "symbols": "".join(vocabulary.symbols)}
     if "levels" in body:
         levels = items_of(body["levels"])
         if not levels:

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import asdict
+from threading import Lock
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import turn_config
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import GameSpec
 from ragen_gym.render.png import encode_png
-from ragen_gym.serve.schemas import CreateRequest, RequestError, ResetRequest, Symbols, library_errors
+from ragen_gym.serve.schemas import CreateRequest, RequestError, ResetRequest, library_errors
 from ragen_gym.serve.serialization import Json, Pixels, plain, space_json
 
-__all__ = ["ServedBatch", "ServedEnv", "ServedSingle", "ServedStep", "ServedTurn", "make_env"]
+__all__ = ["ServedEnv", "ServedStep", "ServedTurn", "make_env"]
 
-#: Environments of a batch whose moves take so little time that they need no thread.
-_QUICK_ENVS = 16
+_drawing = Lock()  # pygame's fonts are not thread-safe
 
 
 class ServedEnv:
     """One environment, or one batch, with its state."""
 
     num_envs: int | None = None  # of a batch
-    slow = False  # whether an action may take long: a large batch, pictures, boards in the thinking, values
 
     def __init__(self, env: Any) -> None:
         self.env = env  # as Gymnasium or ``ragen_gym.make_turn`` makes it
@@ -54,11 +52,11 @@ class ServedEnv:
 
     def step(self, action: int | list[int]) -> Json:
         """Play one move, or one in every environment."""
-        raise RequestError("wrong_grain", "this session takes replies: create one with grain='step' for moves.")
+        raise RequestError("bad_value", "this session takes replies: create one with grain='step' for moves.")
 
     def turn(self, reply: str) -> Json:
         """Take a reply."""
-        raise RequestError("wrong_grain", "this session takes moves: create one with grain='turn' for replies.")
+        raise RequestError("bad_value", "this session takes moves: create one with grain='turn' for replies.")
 
     def state(self) -> Json:
         """Boards and levels as texts, none before the first reset."""
@@ -72,12 +70,12 @@ class ServedEnv:
             RequestError: it was made without pictures, or there is no such environment in it.
         """
         if self.env.render_mode is None:
-            raise RequestError("not_rendering", "this session draws nothing: create it with render=true.")
+            raise RequestError("bad_value", "this session draws nothing: create it with render=true.")
         if index >= (count := self.num_envs or 1):
             raise RequestError(
                 "bad_value", f"index={index} is not an environment of this session: choose 0 to {count - 1}."
             )
-        with library_errors():
+        with _drawing, library_errors():
             return self._drawn(index)
 
     def close(self) -> None:
@@ -140,12 +138,7 @@ class ServedStep(ServedSingle):
 
 
 class ServedTurn(ServedSingle):
-    """Whole replies: ``ragen_gym.make_turn``. ``max_reply`` is the most characters of all replies of an episode."""
-
-    def __init__(self, env: TurnEnv, max_reply: int) -> None:
-        super().__init__(env)
-        self.slow = bool(env.config.sees or env.config.state_parts)
-        self._characters, self._max_reply = 0, max_reply
+    """Whole replies: ``ragen_gym.make_turn``."""
 
     def describe(self) -> Json:
         """The options of a turn and the system message too."""
@@ -158,27 +151,13 @@ class ServedTurn(ServedSingle):
         }
 
     def turn(self, reply: str) -> Json:  # noqa: D102
-        characters = self._characters + len(reply)
-        if self.playing and characters > self._max_reply:
-            raise RequestError(
-                "conversation_full",
-                f"the replies of this episode would have {characters} characters, and this server keeps "
-                f"{self._max_reply}: give a shorter reply, or start the next episode.",
-            )
-        answer = self._step(reply)
-        self._characters = characters
-        return answer
+        return self._step(reply)
 
     def _observed(self, observation: Any) -> Json:
         if isinstance(observation, str):
             return {"observation": observation}
         picture = b64encode(encode_png(observation["image"])).decode()
         return {"observation": observation["text"], "images": [picture]}
-
-    def _reset(self, request: ResetRequest) -> Json:
-        answer = super()._reset(request)
-        self._characters = 0
-        return answer
 
     def _info(self, info: Json) -> Json:
         reply = info["reply"]  # the client has its text, and the conversation
@@ -192,9 +171,9 @@ class ServedBatch(ServedEnv):
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self.num_envs, self.slow = env.num_envs, env.num_envs > _QUICK_ENVS
+        self.num_envs = env.num_envs
 
-    def step(self, action: int | list[int]) -> Json:  # noqa: D102
+    def step(self, action: int | list[int]) -> Json:
         given = [action] if isinstance(action, int) else action
         with library_errors():
             moves = np.array(given, dtype=object if any(abs(a) >= 2**62 for a in given) else np.int64)
@@ -226,7 +205,7 @@ def _batch_info(infos: Json) -> Json:
     return {"which": None if which.all() else which.tolist(), **values}
 
 
-def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEnv:
+def make_env(spec: GameSpec, request: CreateRequest) -> ServedEnv:
     """The environment that a request asks for; its game's options are known to be such.
 
     Raises:
@@ -249,15 +228,12 @@ def make_env(spec: GameSpec, request: CreateRequest, max_reply: int) -> ServedEn
     arguments: Json = {**request.env_options, **request.model_dump(include=fields)}
     arguments["render_mode"] = "rgb_array" if request.render else None
     with library_errors(request.env_options):
-        if isinstance(request.vocabulary, Symbols):
-            arguments["vocabulary"] = Vocabulary(request.vocabulary.name, request.vocabulary.symbols)
         if request.render:
             from ragen_gym.render.canvas import load_pygame
 
             load_pygame()
         if by_turns:
-            turns = make_turn(spec.name, turn_config(None, request.budgets or {}), **arguments)
-            return ServedTurn(turns, max_reply)
+            return ServedTurn(make_turn(spec.name, turn_config(None, request.budgets or {}), **arguments))
         arguments["observation"] = request.observation
         if request.max_episode_steps is not None:
             arguments["max_episode_steps"] = request.max_episode_steps

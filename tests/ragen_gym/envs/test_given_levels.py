@@ -410,7 +410,7 @@ def test_a_server_plays_levels_as_the_library_does() -> None:
     texts = [*SIZES.split("\n\n"), SOLVED]
 
     def served(**fields: Any) -> Any:
-        return make_env(find("Sokoban"), CreateRequest.model_validate({"env": "Sokoban", **fields}), 100)
+        return make_env(find("Sokoban"), CreateRequest.model_validate({"env": "Sokoban", **fields}))
 
     one = served(levels=texts, skip_invalid=True)
     assert one.reset(ResetRequest.model_validate({"seed": 0}))["observation"].startswith("####")
