@@ -42,8 +42,6 @@ def _opened(url: str, body: Json, render_mode: str | None, token: str | None, ti
 
 
 class _RemoteSingle(gymnasium.Env[Any, Any]):
-    """A single environment on a server."""
-
     metadata: dict[str, Any] = {"render_modes": list(_RENDER_MODES), "render_fps": 4}  # noqa: RUF012  # Gymnasium's
 
     def __init__(self, remote: RemoteSession, render_mode: str | None) -> None:
@@ -205,7 +203,6 @@ class RemoteTurnEnv(_RemoteSingle):
         return tuple(self._images)
 
     def _observed(self, answer: Json) -> Any:
-        """Add the user message of an answer; the observation that it is."""
         text = answer["observation"]
         self._add("user", text)
         if not self.config.sees:

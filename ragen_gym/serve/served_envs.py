@@ -115,7 +115,6 @@ class ServedSingle(ServedEnv):
         return {**self._observed(observation), **ends, "info": self._info(info)}
 
     def _observed(self, observation: Any) -> Json:
-        """An observation as fields of the answer."""
         return {"observation": plain(observation)}
 
     def _boards_and_levels(self) -> tuple[list[str], list[str]]:

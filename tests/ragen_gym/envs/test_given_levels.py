@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.toy_text.frozen_lake import MAPS, generate_random_map
+from gymnasium.envs.toy_text.frozen_lake import MAPS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +23,6 @@ from ragen_gym.games.registry import TABLE
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.multiagent import parallel_env
 from ragen_gym.testing import boards, plays
-from ragen_gym.wrappers import TextToGrid
 
 ROOM = "#######\n#P_X_O#\n#__#__#\n#######"
 SMALL = "#####\n#PXO#\n#####"
@@ -160,14 +159,6 @@ def test_gymnasiums_maps_by_name(
         assert own in capsys.readouterr().out
 
 
-def test_gymnasiums_random_maps() -> None:
-    for size in (2, 5, 8):
-        rows = generate_random_map(size)
-        env = StepEnv("FrozenLake", desc=rows, vocabulary="letters")
-        assert env.reset(seed=0)[0] == "\n".join(rows)
-        assert (env.game.height, env.game.width) == (size, size)
-
-
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
@@ -240,12 +231,6 @@ def test_a_batch_of_several_sizes_is_gymnasiums_own() -> None:
     assert len(set(map(len, alone))) > 1
 
 
-def test_levels_of_one_size_make_a_native_batch() -> None:
-    envs = gymnasium.make_vec("ragen/Sokoban-v0", 2, levels=[ROOM], observation="grid")
-    assert isinstance(envs, BatchEnv)
-    assert envs.reset(seed=0)[0].shape == (2, 4, 7)
-
-
 @pytest.mark.parametrize("observation", ["grid", "rgb"])
 def test_grids_name_the_size_that_fits_all(observation: Any) -> None:
     for make in (StepEnv, BatchEnv):
@@ -253,8 +238,6 @@ def test_grids_name_the_size_that_fits_all(observation: Any) -> None:
             make("Sokoban", levels=SIZES, observation=observation)
         with pytest.raises(ValueError, match=r"from 4x4 to 5x5, and .* needs one size. Else give levels of one size"):
             make("FrozenLake", levels=LAKES, observation=observation)
-    with pytest.raises(ValueError, match="and TextToGrid needs one size"):
-        TextToGrid(StepEnv("Sokoban", levels=SIZES))
     with pytest.raises(ValueError, match="several players needs one size"):
         parallel_env("Sokoban", levels=SIZES)
     env = StepEnv("Sokoban", levels=SIZES, observation=observation, height=3, width=10)
@@ -399,21 +382,6 @@ def test_jsonl_with_blank_lines_and_texts(tmp_path: Path) -> None:
     path.write_text(f"\n{json.dumps({'text': ROOM})}\n \n{json.dumps(SMALL)}\n\n", encoding="utf-8")
     env = StepEnv("Sokoban", levels=path)
     assert [env.reset(options={"level": place})[0] for place in (0, 1)] == [ROOM, SMALL]
-
-
-def test_a_server_plays_levels_as_the_library_does() -> None:
-    pytest.importorskip("pydantic")
-    from ragen_gym.games.registry import find
-    from ragen_gym.serve.schemas import CreateRequest, ResetRequest
-    from ragen_gym.serve.served_envs import make_env
-
-    texts = [*SIZES.split("\n\n"), SOLVED]
-
-    def served(**fields: Any) -> Any:
-        return make_env(find("Sokoban"), CreateRequest.model_validate({"env": "Sokoban", **fields}))
-
-    one = served(levels=texts, skip_invalid=True)
-    assert one.reset(ResetRequest.model_validate({"seed": 0}))["observation"].startswith("####")
 
 
 def test_what_follows_an_environment_plays_at_the_size_of_its_level() -> None:

@@ -59,19 +59,6 @@ def test_a_bandit_tells_neither_what_it_pays_nor_whether_its_names_mislead() -> 
     assert "State:\nTeacher\nTrader\n" in plain.reset(options=level)[0]
 
 
-@pytest.mark.parametrize("name", TABLE)
-@pytest.mark.parametrize("think", [True, False])
-def test_the_messages_fit_their_space(name: str, think: bool) -> None:
-    env = make_turn(name, prompt="ragen-v1", think=think, max_tokens_per_turn=10**6)
-    message, _ = env.reset(seed=3)
-    while True:
-        assert message in env.observation_space
-        assert "Rewards:" not in env.instructions
-        if env.over:
-            break
-        message, *_ = env.step("x")
-
-
 # reply, thinks, (names, actions, problem), problem of the default grammar
 WORKED: list[tuple[str, bool, tuple[Any, ...], Problem | None]] = [
     ("<think>x</think><answer>Up</answer>", True, (("Up",), (3,), None), None),

@@ -13,7 +13,7 @@ from ragen_gym import make_turn
 from ragen_gym.core.text import TextFormat
 from ragen_gym.core.turn_config import STATE_FORMATS, STATE_SCORES
 from ragen_gym.envs.policies import plan_moves, reply_for
-from ragen_gym.envs.state import Fact, StateText, f1_of_kinds, share_of_objects
+from ragen_gym.envs.state import StateText
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.registry import TABLE
 from ragen_gym.games.sokoban import Sokoban
@@ -148,20 +148,6 @@ def test_saying_everything_does_not_pay() -> None:
     for score in ("objects", "f1"):
         modest = reader("coordinates", score).compare("player: (1,2)", Sokoban().board(ROOM)).score
         assert reader("coordinates", score).compare(claims, Sokoban().board(ROOM)).score < modest
-
-
-@pytest.mark.parametrize(("form", "kinds"), [("grid", 5), ("spaced", 5), ("coord", 4), ("grid_coord", 5)])
-def test_a_player_elsewhere_costs_its_kind_and_a_floor_cell(form: TextFormat, kinds: int) -> None:
-    """Of nine floor cells eight are right; a list of places names no walls."""
-    read, board = reader(form=form), Sokoban().board(ROOM)
-    moved = read.write(Sokoban().board(ROOM.replace("P_", "_P")))
-    assert read.compare(moved, board).score == pytest.approx((kinds - 2 + 8 / 9) / kinds)
-
-
-def test_no_facts_at_all() -> None:
-    assert (share_of_objects(set(), set()), f1_of_kinds(set(), set())) == (0, 0)
-    fact = Fact("box", (1, 1))
-    assert (share_of_objects({fact}, {fact}), f1_of_kinds({fact}, {fact})) == (1, 1)
 
 
 def test_the_form_of_a_reply_says_how_boards_are_written() -> None:

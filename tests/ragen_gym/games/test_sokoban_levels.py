@@ -170,29 +170,6 @@ BOXOBAN = """; 0
 ##########
 """
 
-COLLECTION = """My levels: a collection
-
-; first
-  ####
-###  #
-#@$. #
-######
-Title: one
-Author: nobody
-
-#######
-#+ * $#
-#  ####
-####
-; a comment after
-1
-_####
-_#@-#
-##$-#
-#_.-#
-#####
-"""
-
 
 def test_boxobans_files_load(tmp_path: Path) -> None:
     path = tmp_path / "000.txt"
@@ -201,18 +178,6 @@ def test_boxobans_files_load(tmp_path: Path) -> None:
     texts = {env.reset(seed=seed)[0] for seed in range(30)}
     assert len(texts) == 2
     assert any(text.split("\n")[2:5] == ["###O___###", "#__X_#__##", "#_OX__P_##"] for text in texts)
-
-
-def test_ragged_and_small_boards_of_a_collection_are_filled_with_walls(tmp_path: Path) -> None:
-    path = tmp_path / "collection.xsb"
-    path.write_text(COLLECTION, encoding="utf-8")
-    game = Sokoban(height=5, width=7)
-    texts = [game.own_text(board) for board in given_levels(game, path, None).boards]
-    assert texts == [
-        "#######\n###__##\n#PXO_##\n#######\n#######",
-        "#######\n#S_√_X#\n#__####\n#######\n#######",
-        "#######\n##P_###\n##X_###\n#_O_###\n#######",
-    ]
 
 
 #: As collections on the web look: a head, comments over several lines, titles on either side, no blank lines between.

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +9,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pettingzoo
 import pytest
 from gymnasium.error import ResetNeeded
 from hypothesis import given
@@ -263,30 +260,10 @@ def test_every_game_of_the_suite_is_for_several() -> None:
     assert rows.keys() == LONG.keys()
 
 
-@pytest.mark.skipif(not hasattr(pettingzoo, "make"), reason="PettingZoo has registries from 1.27 on")
-def test_every_id_is_in_the_registries_of_pettingzoo() -> None:
-    for spec in TABLE.values():
-        if spec.game not in multiagent.GAMES:
-            continue
-        made = pettingzoo.make("parallel", spec.id, players=3)
-        assert made.reset(seed=4)[0] == multiagent.parallel_env(spec.name, players=3).reset(seed=4)[0]
-        turns = pettingzoo.make("aec", spec.id, players=3, max_cycles=2)
-        turns.reset(seed=4)
-        assert turns.observe("player_1") == made.reset(seed=4)[0]["player_1"]
-
-
 def test_a_game_without_a_rule_for_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TABLE, "Lonely", replace(TABLE["Bandit"], name="Lonely", game="somewhere:Lonely"))
     with pytest.raises(ValueError, match="Lonely is not a game for several players: choose one of Bandit"):
         multiagent.parallel_env("Lonely")
-
-
-def test_the_package_draws_nothing_before_it_is_asked_to() -> None:
-    code = (
-        "import sys; from ragen_gym.multiagent import parallel_env; parallel_env('Bandit').reset(seed=0); "
-        "sys.exit('ragen_gym.render.canvas' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def short_vocabulary() -> ragen_gym.Vocabulary:

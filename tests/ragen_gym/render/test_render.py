@@ -17,10 +17,8 @@ import numpy as np
 import pytest
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.utils.play import play
-from gymnasium.wrappers import HumanRendering
 from PIL import Image
 
-from ragen_gym import make_turn
 from ragen_gym.cli.episodes import picture_episode, showcase_seed
 from ragen_gym.cli.render import LEVELS, index_page, measured, page, pictures
 from ragen_gym.envs.step import StepEnv
@@ -234,22 +232,6 @@ def test_a_game_of_many_actions_has_a_key_for_each_of_the_first_thirty(actions: 
     assert sorted(keys.values()) == list(range(min(actions, 30)))
     assert not {chr(key) for (key,) in keys} & set("nq?")
     assert len(set(key_names(game))) == actions
-
-
-def test_gymnasiums_own_window_shows_the_pictures() -> None:
-    env = HumanRendering(gymnasium.make("ragen/Bandit-v0", render_mode="rgb_array"))
-    env.reset(seed=0)
-    env.step(0)
-    env.close()  # type: ignore[no-untyped-call]
-
-
-def test_a_turn_environment_renders_its_board() -> None:
-    env = make_turn("FrozenLake", render_mode="rgb_array", think=False)
-    env.reset(seed=0)
-    before = env.render()
-    env.step("<answer>Up || Left</answer>")
-    assert (env.render() != before).any()
-    env.close()
 
 
 def test_a_window_stays_closed_once_closed() -> None:

@@ -88,7 +88,7 @@ def test_a_session_is_closed_between_requests(monkeypatch: pytest.MonkeyPatch) -
     """Not while one is being carried out; those that wait behind find no session. So when the server stops."""
     held: list[bool] = []
     closed: list[ServedStep] = []
-    monkeypatch.setattr(ServedStep, "close", lambda env: closed.append(env))
+    monkeypatch.setattr(ServedStep, "close", lambda env: closed.append(env))  # noqa: PLW0108  # a bound method is none of a class
 
     def slow(env: Any) -> str:
         time.sleep(0.1)
