@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
@@ -88,7 +88,7 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
 
 @router.post("/sessions/{session}/step")
 async def step(request: Request, session: SessionId, body: schemas.StepRequest) -> Response:
-    """Play one move, or one in every environment of a batch; of grain step."""
+    """Play one move; of grain step."""
     return _json(await _service(request).ask(session, lambda env: env.step(body.action)))
 
 
@@ -106,24 +106,20 @@ async def reset(request: Request, session: SessionId, body: schemas.ResetRequest
 
 @router.post("/sessions", status_code=201)
 async def create(request: Request, body: schemas.CreateRequest) -> Response:
-    """Make an environment of single moves, one of whole replies, or a batch."""
+    """Make an environment of single moves or of whole replies."""
     return _json(await _service(request).create(body), 201)
 
 
 @router.get("/sessions/{session}")
 async def state(request: Request, session: SessionId) -> Response:
-    """A session as it stands: boards and levels."""
+    """A session as it stands: board and level."""
     return _json(await _service(request).state(session))
 
 
 @router.get("/sessions/{session}/render.png", responses={200: {"content": {"image/png": {}}}}, response_class=Response)
-async def render(
-    request: Request,
-    session: SessionId,
-    index: Annotated[int, Query(ge=0, lt=2**31, description="Which environment of a batch.")] = 0,
-) -> Response:
+async def render(request: Request, session: SessionId) -> Response:
     """The board as a picture; for sessions made with ``render``."""
-    picture = await _service(request).ask(session, lambda env: env.pixels(index), write=encode_png)
+    picture = await _service(request).ask(session, lambda env: env.pixels(), write=encode_png)
     return Response(picture, media_type="image/png")
 
 

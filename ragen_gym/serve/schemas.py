@@ -31,28 +31,19 @@ class _Request(BaseModel):
 
 
 class ResetRequest(_Request):
-    """The episode to start; of a batch, one value is for all environments, and a list has one for each."""
+    """The episode to start."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"seed": 0}, {"seed": 0, "noise_seed": 7}, {}]})
 
-    seed: Seed | list[Seed | None] | None = Field(
-        None,
-        description="Without one the episode is the next of the seed before. In a batch, one seed s gives environment "
-        "i the seed s + i; one that is null in a list goes on.",
-    )
-    level: BoardText | list[BoardText] | None = Field(None, description="A board to play instead of a generated one.")
-    noise_seed: Seed | list[Seed] | None = Field(
-        None, description="Seed of the transition noise; it never changes the level."
-    )
-    reset_mask: list[bool] | None = Field(None, description="The environments of a batch to reset; all by default.")
+    seed: Seed | None = Field(None, description="Without one the episode is the next of the seed before.")
+    level: BoardText | None = Field(None, description="A board to play instead of a generated one.")
+    noise_seed: Seed | None = Field(None, description="Seed of the transition noise; it never changes the level.")
 
 
 class StepRequest(_Request):
-    """One move, or one of every environment of a batch."""
+    """One move."""
 
-    action: int | list[int] = Field(
-        description="The id of an action, from 0; the session's description names them. A list of them for a batch."
-    )
+    action: int = Field(description="The id of an action, from 0; the session's description names them.")
 
 
 class TurnRequest(_Request):
@@ -66,26 +57,19 @@ class TurnRequest(_Request):
 
 
 class CreateRequest(_Request):
-    """The environment to make: arguments of ``gymnasium.make``, ``gymnasium.make_vec`` or ``ragen_gym.make_turn``."""
+    """The environment to make: arguments of ``gymnasium.make`` or ``ragen_gym.make_turn``."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"env": "FrozenLake", "split": "test", "start": {"seed": 0}},
                 {"env": "Sokoban", "grain": "turn", "budgets": {"max_turns": 10}, "env_options": {"size": 7}},
-                {"env": "Bandit", "num_envs": 2},
             ]
         }
     )
 
     env: Annotated[str, Field(max_length=100, description="A game's name or id, such as Sokoban or ragen/Sokoban-v0.")]
     grain: Literal["step", "turn"] = Field("step", description="An action is a move, or a model's whole reply.")
-    num_envs: Annotated[int, Field(ge=1, le=4096)] | None = Field(
-        None, description="A batch of that many; grain step only."
-    )
-    autoreset: Literal["NextStep", "SameStep", "Disabled"] | None = Field(
-        None, description="A batch's `gymnasium.vector.AutoresetMode`; NextStep where it is left out."
-    )
     split: str | None = Field(None, description="train, validation or test; null for all.")
     preset: str | None = Field(None, description="A difficulty of the game.")
     env_options: dict[str, Any] = Field(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
 from math import isnan
 from typing import Any
 
@@ -37,7 +36,7 @@ def create_body(env: str, arguments: Json, **fields: Any) -> Json:
                 f"levels={shown(body['levels'])} holds no level, and a server reads no files; give the boards, such as "
                 "ragen_gym.core.levels.read_levels(path)."
             )
-        body["levels"] = _text(list(map(item_text, levels)))
+        body["levels"] = [_text(item_text(level)) for level in levels]
     return body
 
 
@@ -102,17 +101,15 @@ def pixels(png: bytes) -> Pixels:
     return decode_png(png, (height, width, 3))
 
 
-def options_body(options: Json | None, *others: str) -> Json:
-    """The options of a reset, levels as texts; ``others`` are known besides those of every environment.
+def options_body(options: Json | None) -> Json:
+    """The options of a reset, the level as text.
 
     Raises:
         ValueError: they are no dict, or one is not known.
     """
-    known = checked_options(options, ("level", "noise_seed", *others))
+    known = checked_options(options, ("level", "noise_seed"))
     return {name: _text(value) if name == "level" else value for name, value in known.items()}
 
 
 def _text(level: Any) -> Any:
-    if isinstance(level, Level):
-        return level.text
-    return [_text(one) for one in level] if isinstance(level, Sequence) and not isinstance(level, str) else level
+    return level.text if isinstance(level, Level) else level

@@ -33,7 +33,7 @@ def encode(answer: Any) -> bytes:
 
 
 class Session:
-    """One environment or batch; ``env`` is there once the session's first request ends."""
+    """One environment; ``env`` is there once the session's first request ends."""
 
     env: ServedEnv
 
@@ -154,7 +154,6 @@ class Service:
             "session": session.id,
             "env": session.env_id,
             "grain": "turn" if isinstance(session.env, ServedTurn) else "step",
-            "num_envs": session.env.num_envs,
             "expires_after": self.limits.session_ttl,
         }
 

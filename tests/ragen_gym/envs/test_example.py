@@ -84,11 +84,3 @@ def test_no_arm_of_any_split_is_named_by_the_example(name: str) -> None:
 def _arms(env: TurnEnv, seed: int) -> tuple[str, ...]:
     env.reset(seed=seed)
     return env.action_names
-
-
-@pytest.mark.parametrize("name", TABLE)
-def test_only_the_default_wording_has_an_example_and_only_where_it_is_asked_for(name: str) -> None:
-    assert "Example" not in make_turn(name).instructions
-    assert (
-        make_turn(name, prompt="ragen-v1", example=True).instructions == make_turn(name, prompt="ragen-v1").instructions
-    )

@@ -120,14 +120,6 @@ def test_a_reply_is_read_as_the_released_code_reads_it(text: str, think: bool) -
     assert (reply.problem is None) == (0 < len(reply.actions) == len(names))
 
 
-@given(replies(NAMES) | replies(NAMES, think=False), st.booleans())
-def test_what_has_no_fault_has_none_here(text: str, think: bool) -> None:
-    strict = parse_reply(text, NAMES, think=think)
-    if strict.problem is None:
-        reply = read(text, think)
-        assert (reply.problem, reply.actions, reply.thinking) == (None, strict.actions[:2], strict.thinking)
-
-
 def played(name: str, optimal: bool, **options: Any) -> list[Any]:
     """Moves, rewards and success of a few episodes, turn by turn."""
     env, rng, seen = make_turn(name, **options), np.random.default_rng(0), []

@@ -223,26 +223,6 @@ def test_what_a_reply_says_of_the_board_is_judged_exactly(name: str, seed: int, 
     assert earned == pytest.approx(reward + 0.25 * (seen == before) + 0.25 * (hoped == after))
 
 
-def test_a_description_of_another_board_or_of_none_earns_nothing() -> None:
-    env = lake(grounding=True, state_reward=1.0)
-    assert (
-        "Reply with <think><observation>the board as it is</observation>your thoughts</think>"
-        in (env.reset(seed=0, options={"level": LAKE})[0])
-    )
-    for seen, right in ((LAKE, True), (f"  {LAKE}".replace("\n", "\n  "), True), (LAKE[:-1], False), ("x", False)):
-        env.reset(seed=0, options={"level": LAKE})
-        _, reward, _, _, info = env.step(f"<think><observation>{seen}</observation></think><answer>Down</answer>")
-        assert (reward, info["observation_right"]) == (0.5 * right, right)
-        assert "prediction_right" not in info
-    env.reset(seed=0, options={"level": LAKE})
-    _, reward, _, _, info = env.step(f"<think><observation>{LAKE}</observation></think><answer>Fly</answer>")
-    assert (reward, info["observation_right"]) == (-0.1, True), "only a reply without fault is paid"
-    for thought in ("", "well", f"<observation>{LAKE}</observation>" * 2):
-        env.reset(seed=0, options={"level": LAKE})
-        _, reward, _, _, info = env.step(f"<think>{thought}</think><answer>Down</answer>")
-        assert (reward, info["reply"].problem, info["actions"]) == (-0.1, Problem.NO_STATE, ())
-
-
 def test_a_board_whose_floor_is_a_space_is_read_as_it_stands() -> None:
     env = make_turn("Sokoban", vocabulary="xsb", grounding=True, state_reward=2)
     env.reset(seed=1)

@@ -104,37 +104,6 @@ def test_the_arguments_of_single_environments_hold(name: str, arguments: dict[st
         assert_same(batch.render(), loop.render())
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-def test_options_are_those_of_single_environments(mode: AutoresetMode) -> None:
-    batch, loop = pair("ragen/FrozenLake-v0", 3, mode)
-    for options in (
-        {"level": "P__G\n____\n____\n___O"},
-        {"noise_seed": 7},
-        {"level": "G__P\n" + "\n".join(["____"] * 3), "noise_seed": 1},
-    ):
-        play_both(batch, loop, seed=5, steps=3, actions_seed=2)
-        assert_same(batch.reset(options=dict(options)), loop.reset(options=dict(options)))
-        for action in ([1, 1, 1], [2, 2, 2], [0, 1, 2]):
-            mine, theirs = batch.step(np.array(action)), loop.step(np.array(action))
-            assert_same(mine, theirs)
-            if (mine[2] | mine[3]).any():
-                break
-
-
-def test_a_group_shares_its_level_and_not_its_noise() -> None:
-    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 4)
-    boards = ["P__G\n____\n____\n____", "G__P\n____\n____\n____"]
-    texts, infos = batch.reset(
-        seed=1, options={"level": [boards[i // 2] for i in range(4)], "noise_seed": [1, 2, 1, 1]}
-    )
-    assert texts == (boards[0], boards[0], boards[1], boards[1])
-    assert [level.text for level in batch.unwrapped.levels] == list(texts)
-    assert infos["level_id"].tolist() == [level.id for level in batch.unwrapped.levels]
-    played = [batch.step([1] * 4)[0] for _ in range(3)]
-    assert any(texts[0] != texts[1] for texts in played)
-    assert all(texts[2] == texts[3] for texts in played)
-
-
 def test_seeds_go_on_where_none_is_given() -> None:
     batch, loop = pair("ragen/FrozenLake-v0", 3, AutoresetMode.NEXT_STEP)
     for seed in (3, None, [9, None, 2**40], None, np.arange(3).tolist()):
@@ -144,11 +113,6 @@ def test_seeds_go_on_where_none_is_given() -> None:
         options = {"reset_mask": mask}
         assert_same(batch.reset(seed=seed, options=options), loop.reset(seed=seed, options=dict(options)))
         assert options == {"reset_mask": mask}, "the caller's options stay as they were"
-
-
-def test_without_a_seed_no_two_batches_are_alike() -> None:
-    first, second = (gymnasium.make_vec("ragen/FrozenLake-v0", 50).reset()[1]["level_id"] for _ in range(2))
-    assert len({*first, *second}) > 90
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.value)
@@ -199,27 +163,6 @@ def test_infos_read_like_a_dictionary(way: str) -> None:
     unread, wanted = batch.step(np.zeros(3, int))[4], loop.step(np.zeros(3, int))[4]
     assert isinstance(unread, dict)
     assert_same(READINGS[way](unread), wanted)
-
-
-def test_infos_that_are_equal_do_not_differ() -> None:
-    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 1)
-    unread, same = batch.reset(seed=0)[1], dict(batch.reset(seed=0)[1])
-    for infos in (unread, same):
-        del infos["action_mask"]  # numpy has no truth value for arrays of several numbers
-    assert (unread != same) is False
-    assert unread == same
-
-
-@pytest.mark.parametrize("observation", ["text", "grid"])
-@pytest.mark.parametrize("name", IDS)
-def test_spaces_hold_what_is_returned(name: str, observation: str) -> None:
-    batch = gymnasium.make_vec(name, 3, observation=observation)
-    assert batch.observation_space.contains(batch.reset(seed=0)[0])
-    results = batch.step(batch.action_space.sample())
-    assert batch.observation_space.contains(results[0])
-    assert (
-        batch.observation_space == pair(name, 3, AutoresetMode.NEXT_STEP, observation=observation)[1].observation_space
-    )
 
 
 def test_without_a_limit_nothing_truncates() -> None:

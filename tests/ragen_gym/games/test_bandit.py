@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
-from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.bandit import SPLIT_OF_PAIR, Bandit, BanditRev
 from ragen_gym.testing import Search, check_game, games
@@ -159,11 +158,3 @@ def test_what_a_bandit_has_no_use_for() -> None:
 
     with pytest.raises(ValueError, match="arms are written by name; leave out vocabulary 'mine'"):
         StepEnv("Bandit", vocabulary=Vocabulary("mine", "ab"))
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "split"), [({}, None), ({}, "train"), ({}, "test"), ({"names": [("a", "b")]}, None)]
-)
-def test_as_many_levels_as_there_are_are_drawn(kwargs: dict[str, Any], split: str | None) -> None:
-    game = Bandit(**kwargs)
-    assert game.level_count(split) == len(set(distinct_boards(game, 5, split)))

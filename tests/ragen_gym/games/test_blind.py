@@ -223,9 +223,3 @@ def test_bandits_have_no_such_levels(name: str) -> None:
         ValueError, match=r"has no option 'beyond_blind'.* Here beyond_blind is without meaning: the blind"
     ):
         gymnasium.make(f"ragen/{name}-v0", beyond_blind=True)
-
-
-@pytest.mark.parametrize("name", ["FrozenLake", "Sokoban"])
-def test_the_option_is_true_or_false(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}: beyond_blind=1 must be True or False"):
-        StepEnv(name, beyond_blind=1)

@@ -45,12 +45,3 @@ def test_python_and_compiled_code_make_the_same_tables(name: str, moves: int) ->
     for may_stop in (False, True):
         steps = (reached.after, reached.rewards, reached.outcomes, chances, len(game.Action), moves, may_stop)
         assert equal(tables.backward.plain(*steps), tables.backward.native(*steps))
-
-
-def test_too_many_states_are_none() -> None:
-    game = build_game(find("Sokoban"), {})
-    explore = tables.explorer(game.rule)
-    count = len(explore.plain(*asked(game, 10))[0])
-    for form in (explore.plain, explore.native):
-        assert [len(column) for column in form(*asked(game, 10, count - 1))] == [0] * 6
-        assert len(form(*asked(game, 10, count))[0]) == count

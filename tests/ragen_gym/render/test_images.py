@@ -25,7 +25,7 @@ from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.render.canvas import glyphs, missing
-from ragen_gym.render.images import BoardImages, shape_names
+from ragen_gym.render.images import BoardImages
 from ragen_gym.render.png import decode_png, encode_png
 
 #: Name of a game -> look -> the first 16 digits of SHA-256 of the picture of seed 0's first board.
@@ -138,17 +138,6 @@ def test_a_game_without_a_painter_has_pictures(monkeypatch: pytest.MonkeyPatch) 
     game = FrozenLake(frozen_prob=0.123)  # equal games share their tiles
     picture = BoardImages(game).image(game.board("P__O\n____\n_O__\n___G"))
     assert len({picture[:28, 28 * i : 28 * i + 28].tobytes() for i in (0, 1, 3)}) == 3
-
-
-def test_every_shape_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shape_names(FrozenLake())[:3] == ["grey ground", "blue ring", "red square"]
-    assert shape_names(Sokoban())[:4] == ["grey ground", "white ground", "blue ring", "red square"]
-    game = FrozenLake()
-    monkeypatch.setattr(FrozenLake, "codes", 50)
-    assert len(set(shape_names(game))) == 50
-    monkeypatch.setattr(FrozenLake, "codes", 51)
-    with pytest.raises(ValueError, match="has 49 shapes, too few for the 51 tiles of FrozenLake"):
-        shape_names(game)
 
 
 def test_the_font_has_every_printable_letter_of_ascii_and_each_is_another() -> None:

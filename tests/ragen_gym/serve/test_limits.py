@@ -8,16 +8,14 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import gymnasium
 import httpx
-import numpy as np
 import pytest
 
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.serve import Limits, RemoteEnv, ServerError, serving
 from ragen_gym.serve.app import is_loopback
 from ragen_gym.serve.schemas import CreateRequest, RequestError
-from ragen_gym.serve.served_envs import ServedBatch, ServedStep
+from ragen_gym.serve.served_envs import ServedStep
 from ragen_gym.serve.server import check_token
 from ragen_gym.serve.service import Service
 
@@ -167,9 +165,3 @@ def test_who_needs_a_token() -> None:
     for token in ("short", "a b" * 10, "é" * 20):
         with pytest.raises(ValueError, match="16 or more"):
             check_token("127.0.0.1", token, "T")
-
-
-def test_a_picture_of_a_batch_is_of_one_environment() -> None:
-    env = gymnasium.make_vec("ragen/FrozenLake-v0", 3, render_mode="rgb_array")
-    env.reset(seed=0)
-    np.testing.assert_array_equal(ServedBatch(env).pixels(2), env.render()[2])  # type: ignore[index]
