@@ -243,7 +243,6 @@ def random_reply(env: ReplyEnv, rng: np.random.Generator) -> str:
 
 
 def _board_after(env: TurnEnv, actions: Sequence[int]) -> str:
-    """The board after the actions, as a reply writes it, if every move goes where it is meant to."""
     game = env.game
     board, state = env.env.state
     cells, integers = bytearray(board), list(state)

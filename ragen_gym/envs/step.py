@@ -51,7 +51,6 @@ class LazyGenerator:
 
 
 def _of_inner(name: str) -> Any:
-    """An attribute that is the inner environment's."""
     return property(
         lambda outer: getattr(outer.env.unwrapped, name),
         lambda outer, value: setattr(outer.env.unwrapped, name, value),
@@ -373,7 +372,6 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         return chosen_board(self.games, level, self._levels, self.vocabulary, size_given=self._size_given)
 
     def _play_at_size_of(self, board: bytes) -> None:
-        """Go on with the game at the size of a board."""
         game = self.game.for_board(board)
         if game is not self.game:
             self.game = game
@@ -400,7 +398,6 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         return rule, listed(self.game.params), observe, self.game.masker(), self.game.stochastic
 
     def _open_renderer(self) -> Renderer | None:
-        """What draws the episodes."""
         if self.render_mode not in ("rgb_array", "human"):
             return None
         from ragen_gym.render.renderer import Renderer, Window

@@ -125,7 +125,6 @@ def _is_source(levels: Any) -> bool:
 
 
 def _items(game: Game, levels: Any, vocabulary: Vocabulary | None) -> list[tuple[str, Any]]:
-    """The levels, each with its place."""
     if _is_source(levels):
         placed = game.level_items(levels, vocabulary)
         if not placed[0][0].startswith("["):

@@ -310,7 +310,6 @@ class LevelValues:
         return Value(total, success)
 
     def _results(self, node: int, action: int) -> list[_Step]:
-        """What an action does, draw by draw."""
         found = self._steps.get((node, action))
         if found is None:
             some = slice(action * len(self._draws), (action + 1) * len(self._draws))

@@ -142,34 +142,6 @@ def test_a_program_may_end_while_the_thread_compiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before", ["", "import numba"])
-def test_the_thread_leaves_standard_output_alone(before: str, tmp_path: Path) -> None:
-    (tmp_path / "colorama.py").write_text(
-        "import sys\n__version__ = '0.4.6'\n"
-        "class Fore:\n    BLACK = BLUE = CYAN = GREEN = MAGENTA = RED = WHITE = YELLOW = ''\n"
-        "class Style:\n    BRIGHT = RESET_ALL = ''\n"
-        "taken = []\n"
-        "def init():\n    taken.append(sys.stdout)\n"
-        "reinit = deinit = init\n"
-    )
-    program = f"""
-import sys; sys.path.insert(0, {str(tmp_path)!r})
-import colorama
-{before}
-colorama.taken.clear()
-{BUSY}
-import time
-from ragen_gym.games.frozen_lake.generate import fill_bitboards
-while not fill_bitboards.is_ready:
-    time.sleep(0.01)
-assert colorama.taken == [], len(colorama.taken)
-assert "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING" not in os.environ
-"""
-    done = run_python(program, tmp_path / "cache")
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_program_may_fork_while_the_thread_compiles(tmp_path: Path) -> None:
     program = """

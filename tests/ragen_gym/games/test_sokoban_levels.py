@@ -145,76 +145,6 @@ def test_splits_hold_under_rotations_and_reflections(kwargs: dict[str, Any]) -> 
                 assert other.split_of(other.parse("\n".join(text))) == split
 
 
-BOXOBAN = """; 0
-##########
-####  ####
-###.   ###
-#  $ #  ##
-# .$  @ ##
-#   $#   #
-##.  #$  #
-###   . ##
-##########
-##########
-
-; 1
-##########
-##########
-##  ######
-#@ $   ###
-##$$.$ ###
-## . . ###
-##  .  ###
-##########
-##########
-##########
-"""
-
-COLLECTION = """My levels: a collection
-
-; first
-  ####
-###  #
-#@$. #
-######
-Title: one
-Author: nobody
-
-#######
-#+ * $#
-#  ####
-####
-; a comment after
-1
-_####
-_#@-#
-##$-#
-#_.-#
-#####
-"""
-
-
-def test_boxobans_files_load(tmp_path: Path) -> None:
-    path = tmp_path / "000.txt"
-    path.write_text(BOXOBAN, encoding="utf-8")
-    env = StepEnv("Sokoban", height=10, width=10, levels=path)
-    texts = {env.reset(seed=seed)[0] for seed in range(30)}
-    assert len(texts) == 2
-    assert any(text.split("\n")[2:5] == ["###O___###", "#__X_#__##", "#_OX__P_##"] for text in texts)
-
-
-def test_ragged_and_small_boards_of_a_collection_are_filled_with_walls(tmp_path: Path) -> None:
-    path = tmp_path / "collection.xsb"
-    path.write_text(COLLECTION, encoding="utf-8")
-    game = Sokoban(height=5, width=7)
-    texts = [game.own_text(board) for board in given_levels(game, path, None).boards]
-    assert texts == [
-        "#######\n###__##\n#PXO_##\n#######\n#######",
-        "#######\n#S_√_X#\n#__####\n#######\n#######",
-        "#######\n##P_###\n##X_###\n#_O_###\n#######",
-    ]
-
-
 #: As collections on the web look: a head, comments over several lines, titles on either side, no blank lines between.
 ON_THE_WEB = """\
 ::: Collection: Gen\u00e8ve :::
@@ -269,24 +199,6 @@ def test_a_collection_as_it_is_found_on_the_web(encoding: str, newline: str, tmp
     ]
     env = StepEnv("Sokoban", height=6, width=7, levels=path)
     assert len({env.reset(seed=seed)[0] for seed in range(40)}) == 4
-
-
-@given(st.integers(0, 2**63), st.sampled_from(" -_"), st.booleans(), st.sampled_from(["\n", "\r\n"]))
-def test_xsb_says_the_same_as_the_own_symbols(key: int, floor: str, open_edge: bool, newline: str) -> None:
-    game = Sokoban(height=7, width=9, boxes=2, generator="reverse_walk")
-    board = bytes(game.generate(np.array([key], np.uint64), None)[0])
-    rows = game.own_text(board).translate(str.maketrans("#_O√XPS", f"#{floor}.*$@+")).split("\n")
-    if open_edge:  # no wall is drawn on the edge where it has only walls for neighbours
-        walls = {(r, c) for r in range(-1, 8) for c in range(-1, 10) if not (0 <= r < 7 and 0 <= c < 9)}
-        walls |= {(r, c) for r in range(7) for c in range(9) if rows[r][c] == "#"}
-        needless = {
-            (r, c)
-            for r, c in walls
-            if (r in (0, 6) or c == 8) and {(r + i, c + j) for i in (-1, 0, 1) for j in (-1, 0, 1)} <= walls
-        }
-        bare = ["".join(floor if (r, c) in needless else s for c, s in enumerate(row)) for r, row in enumerate(rows)]
-        rows = [less.rstrip() if less.strip(floor) else row for less, row in zip(bare, rows, strict=True)]
-    assert game.parse(newline.join(rows)) == board
 
 
 def test_a_level_file_of_this_suite_reads_back(tmp_path: Path) -> None:
