@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config.consent import load_problem
-from ragen_agent.openrlhf import cpu_patches
+from ragen_agent.openrlhf import cpu_patches, flash_attention
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
 from ragen_gym.core.storage import write_atomic
@@ -40,6 +40,7 @@ def main(path: Path) -> None:
         if start["cpu"]:
             cpu_patches.check_flags(start["flags"])
             cpu_patches.prepare()
+        flash_attention.stand_in()
         _start_ray(context.settings.ray_address, start)
         _install_classes(start["cpu"])
         sys.argv = [MODULE, *start["flags"]]
@@ -85,19 +86,28 @@ def _start_ray(address: str, start: dict[str, Any]) -> None:
         def _runtime_env_has_working_dir(self) -> bool:
             return True
 
-    environment: dict[str, Any] = {"env_vars": start["environment"]}
-    if start["cpu"]:
-        environment["worker_process_setup_hook"] = cpu_patches.HOOK
+    hook = cpu_patches.HOOK if start["cpu"] else flash_attention.HOOK
+    environment: dict[str, Any] = {"env_vars": start["environment"], "worker_process_setup_hook": hook}
     if start["modules"]:
         sys.path.append(os.getcwd())  # last, as where the game was first imported
         environment["py_modules"] = [import_module(name) for name in start["modules"]]
     if address:
         ray.init(address=address, job_config=Job(), runtime_env=environment)
+        _check_devices(ray.cluster_resources().get("GPU", 0.0), start["devices"])
         return
     here: dict[str, Any] = {"address": "local", "include_dashboard": False}  # never a cluster that happens to run here
     if start["cpu"]:  # OpenRLHF asks for a GPU for each model; these are pretended
         here |= {"num_gpus": start["devices"], "num_cpus": start["devices"] + 2, "object_store_memory": OBJECT_STORE}
     ray.init(job_config=Job(), runtime_env=environment, **here)
+
+
+def _check_devices(there: float, needed: int) -> None:
+    """Raises a ValueError if a cluster has fewer GPUs than the run needs, for which Ray would wait forever."""
+    if there < needed:
+        raise ValueError(
+            f"the run needs {needed} GPUs, and the cluster has {there:g} (ray status): join more nodes to it, lower "
+            "the plan (openrlhf.actor_gpus, critic_gpus, vllm_engines), or share GPUs with openrlhf.colocate=true."
+        )
 
 
 def _install_classes(on_cpu: bool) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "gpus_of_models",
     "is_visual",
     "most_pictures",
+    "packs_rows",
     "rows_of_episode",
     "rows_of_step",
 ]
@@ -105,6 +106,11 @@ def is_visual(config: Config) -> bool:
         return "vision_config" in json.loads((Path(config.model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not here
         return False
+
+
+def packs_rows(config: Config, settings: OpenRLHF) -> bool:
+    """True if rows are packed without padding on GPUs, which flash attention does, but not for visual models."""
+    return "flash" in settings.attention and not is_visual(config)
 
 
 def most_pictures(config: Config) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ragen_agent.openrlhf.launch import RunStoppedError
 from tests.ragen_agent.openrlhf.small_runs import SHORT, begin, configure, lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
@@ -19,14 +20,14 @@ def test_two_nodes(warm: Path, tmp_path: Path) -> None:
     node = {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 200 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     places = Watch(cluster.address)
+    config = configure(warm, SHORT, {"training": {"iterations": 2}})
+    settings = {"ray_address": cluster.address, "colocate": False}
     try:
+        with pytest.raises(RunStoppedError, match="needs 2 GPUs, and the cluster has 1"):
+            begin(tmp_path / "early", config, settings)
         cluster.add_node(**node)
         places.start()
-        begin(
-            tmp_path / "run",
-            configure(warm, SHORT, {"training": {"iterations": 2}}),
-            {"ray_address": cluster.address},
-        )
+        begin(tmp_path / "run", config, settings)
     finally:
         places.over.set()
         places.join()

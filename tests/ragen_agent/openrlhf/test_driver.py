@@ -15,7 +15,7 @@ from ray.exceptions import OutOfMemoryError, RayTaskError
 
 from ragen_agent.config import Config
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.driver import _start_ray, explanation
+from ragen_agent.openrlhf.driver import _check_devices, _start_ray, explanation
 from ragen_agent.openrlhf.launch import _environment
 from ragen_agent.openrlhf.processes import RunContext
 
@@ -43,6 +43,13 @@ def test_the_first_error_is_the_one_that_is_told() -> None:
     outer = RayTaskError("g", "traceback", inner)
     assert explanation(outer) == "ValueError: the game says no"
     assert explanation(KeyError()) == "KeyError"
+
+
+def test_a_cluster_with_too_few_gpus_is_refused() -> None:
+    """Ray would wait for the others forever."""
+    _check_devices(2.0, 2)
+    with pytest.raises(ValueError, match=r"needs 3 GPUs, and the cluster has 2 \(ray status\): join more nodes"):
+        _check_devices(2.0, 3)
 
 
 class Evil:
@@ -78,7 +85,10 @@ def test_a_saved_state_that_holds_code(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.filterwarnings("default")
 def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But the module of a game that the run plays, which lies there. vLLM's engine is a worker's child."""
+    """But the module of a game that the run plays, which lies there. vLLM's engine is a worker's child.
+
+    Nothing of CUDA is patched in these, and OpenRLHF is imported all the same.
+    """
     import ray
 
     for name in ("json", "gymnasium", "ragen_gym", "multiprocessing"):
@@ -96,6 +106,7 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypa
         @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
         def found() -> tuple[list[str], int]:
             import gymnasium  # noqa: F401
+            import openrlhf.models  # noqa: F401  # which imports flash-attn, here or not
 
             child = multiprocessing.get_context("spawn").Process(target=os.getpid)
             child.start()

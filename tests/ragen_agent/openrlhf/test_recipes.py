@@ -18,7 +18,8 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, presets, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import MODULE
-from ragen_agent.openrlhf.launch import planned_command, starting_model
+from ragen_agent.openrlhf.launch import planned_command
+from ragen_agent.openrlhf.model import starting_model
 from ragen_agent.openrlhf.supported import check_supported
 from ragen_agent.preflight.memory import estimate
 from ragen_agent.preflight.plan import BatchPlan, most_pictures, rows_of_step

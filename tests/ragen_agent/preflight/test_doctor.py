@@ -93,7 +93,7 @@ def test_each_gpu_is_named_with_its_free_memory(monkeypatch: pytest.MonkeyPatch)
     assert finding("CUDA", Look(False), monkeypatch).state == "ok", "one process needs no NCCL"
     assert finding("CUDA", Look(True), monkeypatch).found.endswith("no NCCL")
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    for settings, state in (({}, "ok"), ({"actor_gpus": 2}, "fail"), ({"colocate": True}, "ok")):
+    for settings, state in (({}, "ok"), ({"actor_gpus": 4}, "fail"), ({"actor_gpus": 2, "colocate": False}, "fail")):
         look = Look(True, config=Config(), settings=with_settings(OpenRLHF(), settings))
         assert finding("CUDA", look, monkeypatch).state == state, "Ray would wait for a GPU forever"
 
