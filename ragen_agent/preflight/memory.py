@@ -98,6 +98,8 @@ class ModelShape:
 KNOWN: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "smollm2-135m": ("llama", (576, 30, 1536, 9, 3, 64, 49_152), {}),
     "qwen2.5-0.5b-instruct": ("qwen2", (896, 24, 4864, 14, 2, 64, 151_936), {}),
+    "qwen2.5-7b-instruct": ("qwen2", (3584, 28, 18_944, 28, 4, 128, 152_064), {}),
+    "qwen3-4b": ("qwen3", (2560, 36, 9728, 32, 8, 128, 151_936), {}),
     "qwen2.5-vl-3b-instruct": (
         "qwen2_5_vl",
         (2048, 36, 11_008, 16, 2, 128, 151_936),
@@ -109,6 +111,7 @@ KNOWN: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
         {"hidden_size": 1024, "depth": 24, "intermediate_size": 4096, "deepstack_visual_indexes": [5, 11, 17]},
     ),
 }
+UNTIED = ("qwen2.5-7b-instruct",)  # models with an output layer of their own
 SIZES = (
     *("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
     *("head_dim", "vocab_size"),
@@ -135,7 +138,7 @@ def model_shape(config: Config) -> ModelShape | None:
         kind, sizes, seeing = KNOWN[folder.name.lower()] if config.model else of_small
         text = dict(zip(SIZES, sizes, strict=True))
         parts = {"text_config": text, "vision_config": {**seeing, "out_hidden_size": sizes[0]}} if seeing else text
-        return _shape(AutoConfig.for_model(kind, **parts, tie_word_embeddings=True), None)
+        return _shape(AutoConfig.for_model(kind, **parts, tie_word_embeddings=folder.name.lower() not in UNTIED), None)
     except (OSError, ValueError, AttributeError, KeyError):  # damaged, or a kind of model with other sizes
         return None
 

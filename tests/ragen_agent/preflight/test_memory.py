@@ -50,7 +50,7 @@ def test_shared_gpus_hold_what_does_not_sleep_and_sdpa_scores_sampled_tokens_alo
         assert estimated is not None
         return {part.name: part.gib for part in estimated.parts}, estimated.peak[0]
 
-    sampled = 8 * 2 * 24  # tokens of two turns of eight rows
+    sampled = 8 * 5 * 40  # tokens of five turns of eight rows
     parts, peak = found()
     assert parts["actor: logits"] == pytest.approx(sampled * 151_936 * 4 / 2**30)
     packed, more = found(attention="flash_attention_2")
