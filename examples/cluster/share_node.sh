@@ -12,6 +12,8 @@ out=${2:?usage: share_node.sh "GPU GPU ..." FOLDER [ragen-agent train options]}
 shift 2
 mkdir -p "$out"
 unset RAY_ADDRESS # or all of them would join one cluster
+# Each Ray would reserve 30 % of the machine's memory for its objects, of which a run needs little.
+export RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION=${RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION:-0.05}
 
 threads=$(($(nproc) / ${#gpus[@]}))
 pids=()

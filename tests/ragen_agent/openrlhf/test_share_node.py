@@ -33,7 +33,11 @@ def test_two_runs_share_a_node(warm: Path, tmp_path: Path) -> None:
     assert [len(each) for each in records] == [2, 2]
     assert all(abs(record["vllm_kl"]) < 1e-3 for each in records for record in each if "vllm_kl" in record)
     levels = [
-        {e["seed"] for e in read_json_lines(tmp_path / "runs" / f"seed{seed}" / "episodes.jsonl") if e["phase"] == "train"}
+        {
+            e["seed"]
+            for e in read_json_lines(tmp_path / "runs" / f"seed{seed}" / "episodes.jsonl")
+            if e["phase"] == "train"
+        }
         for seed in (0, 1)
     ]
     assert not levels[0] & levels[1], "another seed plays other levels"

@@ -151,7 +151,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(
         "so 1 update of the policy and of the critic",
         "25,600 episodes",
         "GPUs: 1, shared by all",
-        "about 52.2 of 80 GiB",
+        "about 51.3 of 80 GiB",
         "not run here",
         "<think>⟦</think><answer>",  # what the paper's prompt begins is not sampled
     ):
