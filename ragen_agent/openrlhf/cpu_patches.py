@@ -31,20 +31,11 @@ __all__ = ["HOOK", "UNSUPPORTED", "VALUES", "CpuWorker", "check_flags", "needed"
 HOOK = "ragen_agent.openrlhf.cpu_patches.prepare"
 """The name by which Ray finds ``prepare``."""
 
-UNSUPPORTED = (
-    "--ds.packing_samples",
-    "--train.dynamic_batch_enable",
-    "--train.enable_ema",
-    "--vllm.enable_sleep",
-    "--ds.enable_sleep",
-    "--ds.load_in_4bit",
-    "--ds.use_liger_kernel",
-)
-"""Flags of OpenRLHF that cannot work without CUDA."""
+UNSUPPORTED = ("--ds.load_in_4bit", "--ds.use_liger_kernel")
+"""Flags of OpenRLHF that cannot work without CUDA, but for those that a setting decides or that are refused anyway."""
 
-VALUES = {"--ds.ring_attn_size": ("1",), "--ds.attn_implementation": ("sdpa", "eager")}
+VALUES = {"--ds.ring_attn_size": ("1",)}
 """Flags for which only these values work without CUDA."""
-
 
 NEVER = 10**9  # seconds: no tensor is deleted before a slow engine has read it
 

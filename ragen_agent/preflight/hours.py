@@ -24,7 +24,7 @@ PEAK, BANDWIDTH = 989e12, 3.35e12
 
 @dataclass(frozen=True)
 class Pace:
-    """What a run reaches of the hardware, and how long its replies are."""
+    """Shares of the hardware's peak that a run reaches, and the length of its replies."""
 
     compute: float  # share of PEAK in training
     memory: float  # share of BANDWIDTH in decoding

@@ -124,9 +124,11 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
     training, evaluation, most = config.training, config.evaluation, config.turns.max_tokens_per_episode
     plan = BatchPlan.of(config, distributed=settings is not None)
     step = rows_of_step(config, settings) if settings else training.minibatch
+    prompts = rows_of_episode(config)
+    several = f" in each of its {prompts} prompts" * (prompts > 1)
     played = (
         f"An iteration plays {training.groups} prompts (levels) x {training.group_size} samples = {plan.episodes} "
-        f"episodes, of at most {most} tokens each: at most {plan.episodes * most:,} tokens."
+        f"episodes, of at most {most} tokens each{several}: at most {plan.episodes * prompts * most:,} tokens."
     )
     if training.refills:
         played += (

@@ -21,9 +21,12 @@ from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.launch import planned_command
 from ragen_agent.openrlhf.model import starting_model
 from ragen_agent.openrlhf.supported import check_supported
+from ragen_agent.preflight.hours import FAST, SLOW, estimate_hours
 from ragen_agent.preflight.memory import estimate
-from ragen_agent.preflight.plan import BatchPlan, devices_needed, most_pictures, rows_of_step
+from ragen_agent.preflight.plan import BatchPlan, devices_needed, most_pictures, rows_of_episode, rows_of_step
 from ragen_agent.run.run_folder import RunFolder
+
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "from_laptop_to_cluster.md"
 
 
 def resolve(name: str) -> tuple[presets.Recipe, Config, OpenRLHF]:
@@ -91,9 +94,10 @@ def test_a_plan_for_many_gpus_answers_before_anything_is_run(name: str, capsys: 
     assert config.turns.keep_thinking is not name.startswith("qwen3")
     assert main(["train", "--recipe", name, "--backend", "openrlhf", "--dry-run"]) == 0
     said = " ".join(capsys.readouterr().out.split())
+    prompts = " in each of its 5 prompts" * name.startswith("qwen3")
     for part in (
         f"GPUs: {recipe.gpus}, shared by all",
-        f"{recipe.gpus * 16} episodes, of at most 4096 tokens each",
+        f"{recipe.gpus * 16} episodes, of at most 4096 tokens each{prompts}: at most",
         f"needs about {recipe.memory_gib:.1f} of 80 GiB",
         "it fits",
         "Hours, estimated and not measured: ",
@@ -102,6 +106,22 @@ def test_a_plan_for_many_gpus_answers_before_anything_is_run(name: str, capsys: 
         f"Recipe {name}: not run here",
     ):
         assert part in said, part
+
+
+def test_the_page_has_the_estimates_of_larger_models() -> None:
+    rows = re.findall(
+        r"^\| `(\S+)` \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", PAGE.read_text("utf-8"), re.MULTILINE
+    )
+    assert len(rows) == 4
+    for name, tokens, gib, *shown in rows:
+        recipe, config, settings = resolve(name)
+        episodes = BatchPlan.of(config, distributed=True).episodes * rows_of_episode(config)
+        assert int(tokens.replace(",", "")) == episodes * config.turns.max_tokens_per_episode
+        assert float(gib) == recipe.memory_gib
+        for pace, hours in zip((FAST, SLOW), shown, strict=True):
+            found = estimate_hours(config, settings, recipe.gpu_gib, pace)
+            assert found is not None
+            assert found.run == pytest.approx(float(hours), abs=0.51 if float(hours) >= 10 else 0.051)
 
 
 @pytest.mark.parametrize("name", ON_CPUS)
@@ -238,7 +258,6 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
 
 
 SAID = ("optimal", "train_ppo_ray", "not run here", "25,600 episodes", "is ready")
-PAGE = Path(__file__).parents[3] / "docs" / "guides" / "from_laptop_to_cluster.md"
 
 
 def test_the_files_of_the_page_are_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
