@@ -21,6 +21,7 @@ from ragen_agent.config.consent import load_problem
 from ragen_agent.openrlhf import cpu_patches, flash_attention
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
+from ragen_agent.preflight.plan import check_devices
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["explanation", "main"]
@@ -36,12 +37,17 @@ def main(path: Path) -> None:
     os.environ.update(start["environment"])
     context = RunContext.from_environment()
     stop_without_parent()
+    import ray
+
     try:
         if start["cpu"]:
             cpu_patches.check_flags(start["flags"])
             cpu_patches.prepare()
         flash_attention.stand_in()
         _start_ray(context.settings.ray_address, start)
+        if context.settings.ray_address:
+            there = ray.cluster_resources().get("GPU", 0.0)
+            check_devices(context.config, context.settings, there, "the cluster")
         _install_classes(start["cpu"])
         sys.argv = [MODULE, *start["flags"]]
         runpy.run_module(MODULE, run_name="__main__")
@@ -99,21 +105,11 @@ def _start_ray(address: str, start: dict[str, Any]) -> None:
         environment["py_modules"] = [import_module(name) for name in start["modules"]]
     if address:
         ray.init(address=address, job_config=Job(), runtime_env=environment)
-        _check_devices(ray.cluster_resources().get("GPU", 0.0), start["devices"])
         return
     here: dict[str, Any] = {"address": "local", "include_dashboard": False}  # never a cluster that happens to run here
     if start["cpu"]:  # OpenRLHF asks for a GPU for each model; these are pretended
         here |= {"num_gpus": start["devices"], "num_cpus": start["devices"] + 2, "object_store_memory": OBJECT_STORE}
     ray.init(job_config=Job(), runtime_env=environment, **here)
-
-
-def _check_devices(there: float, needed: int) -> None:
-    """Raises a ValueError if a cluster has fewer GPUs than the run needs, for which Ray would wait forever."""
-    if there < needed:
-        raise ValueError(
-            f"the run needs {needed} GPUs, and the cluster has {there:g} (ray status): join more nodes to it, lower "
-            "the plan (openrlhf.actor_gpus, critic_gpus, vllm_engines), or share GPUs with openrlhf.colocate=true."
-        )
 
 
 def _install_classes(on_cpu: bool) -> None:

@@ -38,12 +38,12 @@ from ragen_agent.models.resources import cpu_threads
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE, check_extra_flags, command_flags
 from ragen_agent.openrlhf.flash_attention import check_attention
-from ragen_agent.openrlhf.model import check_biased, check_no_code, check_sees, starting_model, suppressed_ids
+from ragen_agent.openrlhf.model import check_no_code, check_sees, starting_model, suppressed_ids
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, kept_flags, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
 from ragen_agent.openrlhf.supported import check_supported
-from ragen_agent.preflight.memory import CPU_CACHE, available_memory, check_cpu_model, estimate
-from ragen_agent.preflight.plan import devices_needed
+from ragen_agent.preflight.memory import CPU_CACHE, available_memory, check_biased, check_cpu_model, estimate
+from ragen_agent.preflight.plan import check_devices, devices_needed
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.evaluation import evaluated_levels
@@ -92,13 +92,8 @@ def check_run(config: Config, settings: OpenRLHF, extra: Sequence[str] = ()) -> 
     if on_cpu:
         return True
     check_attention(settings.attention)
-    here, needed = torch.cuda.device_count(), devices_needed(config, settings)
-    if not settings.ray_address and needed > here:
-        cure = "lower openrlhf.actor_gpus" if settings.colocate else "share them with openrlhf.colocate=true"
-        raise ValueError(
-            f"the run needs {needed} GPUs, and this machine has {here}: Ray would wait for the others forever. Either "
-            f"{cure}, or join a cluster with openrlhf.ray_address."
-        )
+    if not settings.ray_address:  # or the cluster's GPUs are counted once it is joined
+        check_devices(config, settings, torch.cuda.device_count())
     return False
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
 from ragen_agent.openrlhf.processes import RunContext
-from ragen_agent.preflight.memory import MOST_BIASED
 from ragen_agent.tasks.tasks import all_settings
 from ragen_agent.tokens.chat import ChatFormat
 
-__all__ = ["check_biased", "check_no_code", "check_sees", "starting_model", "suppressed_ids"]
+__all__ = ["check_no_code", "check_sees", "starting_model", "suppressed_ids"]
 
 
 def starting_model(config: Config, folder: Path) -> Path:
@@ -66,12 +65,3 @@ def suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
     if (model / "generation_config.json").is_file():
         suppressed = GenerationConfig.from_pretrained(model).suppress_tokens or ()
     return tuple(sorted({*suppressed, *reserved_ids(config), *range(known, width)})), width
-
-
-def check_biased(count: int) -> None:
-    """Raises a ValueError if vLLM on a GPU cannot leave out so many ids."""
-    if count > MOST_BIASED:
-        raise ValueError(
-            f"{count:,} token ids of this model must not be sampled, and vLLM leaves out at most {MOST_BIASED:,} on a "
-            "GPU: fit the output layer to the tokenizer with model.resize_token_embeddings(len(tokenizer))."
-        )

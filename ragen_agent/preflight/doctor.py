@@ -28,13 +28,13 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference import torchvision_ops
 from ragen_agent.preflight.memory import (
     GIB,
-    MOST_BIASED,
     available_memory,
+    check_biased,
     check_cpu_model,
     estimate,
     model_shape,
 )
-from ragen_agent.preflight.plan import devices_needed
+from ragen_agent.preflight.plan import check_devices
 from ragen_gym.core.child_python import child_python
 from ragen_gym.core.threads import bfloat16_units, free_cores
 from ragen_gym.games.registry import TABLE
@@ -223,6 +223,14 @@ def _flash_attention(look: Look) -> str | None:
     return imported("import flash_attn; print(flash_attn.__version__)")
 
 
+def _refused(check: Callable[..., None], *arguments: object) -> None:
+    """Raises ``Trouble`` for what the start of a run would refuse."""
+    try:
+        check(*arguments)
+    except ValueError as error:
+        raise Trouble(str(error), "see there") from error
+
+
 def _cuda(look: Look) -> str:
     """GPUs by the names that ``--device`` takes: free memory, units for bfloat16, and enough of them."""
     import torch
@@ -240,11 +248,11 @@ def _cuda(look: Look) -> str:
             raise doubt(f"cuda:{number}: {str(error).splitlines()[0]}", advice) from error
         found.append(f"cuda:{number} {torch.cuda.get_device_name(number)}, {free:.1f} of {total:.1f} GiB free")
         old |= torch.cuda.get_device_capability(number) < (8, 0)
-    said, needed = "; ".join(found), devices_needed(look.run, look.settings)
+    said = "; ".join(found)
     if look.distributed and not torch.distributed.is_nccl_available():
         raise Trouble(f"{said}; no NCCL", "install the CUDA build of torch, which brings NCCL")
-    if look.distributed and look.config and not look.settings.ray_address and needed > look.gpus:
-        raise Trouble(f"{said}; the run needs {needed} GPUs", "share them: --set openrlhf.colocate=true")
+    if look.distributed and look.config and not look.settings.ray_address:
+        _refused(check_devices, look.config, look.settings, look.gpus)
     if old:
         advice = "add -- --ds.param_dtype fp16 to the command" if look.distributed else "nothing: float32 is used there"
         raise doubt(f"{said}; without units for bfloat16", advice)
@@ -342,24 +350,20 @@ def _model(look: Look) -> str:
     if width < known:
         advice = "model.resize_token_embeddings(len(tokenizer)), or use the tokenizer that belongs to the model"
         raise Trouble(f"{known} token ids, but an output layer of {width}", advice)
-    if look.distributed and look.gpus and width - known > MOST_BIASED:
-        advice = "model.resize_token_embeddings(len(tokenizer))"
-        raise Trouble(f"{width - known} ids beyond the tokenizer's, of which vLLM can leave out {MOST_BIASED}", advice)
+    if look.distributed and look.gpus:
+        _refused(check_biased, width - known)
     return f"{known} token ids" + f"; the {width - known} beyond them are never sampled" * (width > known)
 
 
 def _heads(look: Look) -> str | None:
     """Heads that vLLM can play."""
-    if look.gpus:
-        shape = model_shape(look.run)
-        if shape and shape.head_size < SMALLEST_HEAD:
-            raise doubt(f"of size {shape.head_size}: vLLM on a GPU was never run here with less than {SMALLEST_HEAD}")
-        return None
-    try:
-        check_cpu_model(look.run)
-    except ValueError as error:
-        raise Trouble(str(error)) from error
-    return "vLLM has them on a CPU"
+    if not look.gpus:
+        _refused(check_cpu_model, look.run)
+        return "vLLM has them on a CPU"
+    shape = model_shape(look.run)
+    if shape and shape.head_size < SMALLEST_HEAD:
+        raise doubt(f"of size {shape.head_size}: vLLM on a GPU was never run here with less than {SMALLEST_HEAD}")
+    return None
 
 
 def _round_trip(look: Look) -> str:

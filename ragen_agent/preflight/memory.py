@@ -32,11 +32,11 @@ from ragen_agent.update.scoring import TOKENS_PER_PASS
 
 __all__ = [
     "CPU_CACHE",
-    "MOST_BIASED",
     "Estimate",
     "ModelShape",
     "Part",
     "available_memory",
+    "check_biased",
     "check_cpu_model",
     "estimate",
     "model_shape",
@@ -189,6 +189,15 @@ def check_cpu_model(config: Config) -> None:
         raise ValueError(
             f"turns.max_tokens_per_episode is {tokens}; vLLM's cache on a CPU has {CPU_CACHE} GiB, which hold {most} "
             f"tokens of this model ({token:,} bytes each): lower it, or use the local trainer or a GPU."
+        )
+
+
+def check_biased(count: int) -> None:
+    """Raises a ValueError if vLLM on a GPU cannot leave out so many ids."""
+    if count > MOST_BIASED:
+        raise ValueError(
+            f"{count:,} token ids of this model must not be sampled, and vLLM leaves out at most {MOST_BIASED:,} on a "
+            "GPU: fit the output layer to the tokenizer with model.resize_token_embeddings(len(tokenizer))."
         )
 
 

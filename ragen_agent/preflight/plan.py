@@ -17,6 +17,7 @@ from ragen_agent.tasks.tasks import all_settings
 
 __all__ = [
     "BatchPlan",
+    "check_devices",
     "describe",
     "devices_needed",
     "gpus_of_models",
@@ -94,6 +95,16 @@ def devices_needed(config: Config, settings: OpenRLHF) -> int:
     """Number of GPUs that the models of a run take, shared or not."""
     gpus = gpus_of_models(config, settings)
     return gpus["actor"] if settings.colocate else sum(gpus.values())
+
+
+def check_devices(config: Config, settings: OpenRLHF, there: float, where: str = "this machine") -> None:
+    """Raises a ValueError if there are fewer GPUs than a run needs, for which Ray would wait forever."""
+    if there < (needed := devices_needed(config, settings)):
+        cure = "Lower openrlhf.actor_gpus and what goes with it" if settings.colocate else "Use openrlhf.colocate=true"
+        raise ValueError(
+            f"the run needs {needed} GPU{'s' * (needed > 1)}, and {where} has {there:g}: Ray would wait for the others forever. {cure}, "
+            "or join more nodes to a cluster (openrlhf.ray_address); ray status shows its GPUs."
+        )
 
 
 def is_visual(config: Config) -> bool:

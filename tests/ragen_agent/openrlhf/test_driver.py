@@ -15,7 +15,7 @@ from ray.exceptions import OutOfMemoryError, RayTaskError
 
 from ragen_agent.config import Config
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.driver import _check_devices, _start_ray, explanation
+from ragen_agent.openrlhf.driver import _start_ray, explanation
 from ragen_agent.openrlhf.launch import _environment
 from ragen_agent.openrlhf.processes import RunContext
 
@@ -43,13 +43,6 @@ def test_the_first_error_is_the_one_that_is_told() -> None:
     outer = RayTaskError("g", "traceback", inner)
     assert explanation(outer) == "ValueError: the game says no"
     assert explanation(KeyError()) == "KeyError"
-
-
-def test_a_cluster_with_too_few_gpus_is_refused() -> None:
-    """Ray would wait for the others forever."""
-    _check_devices(2.0, 2)
-    with pytest.raises(ValueError, match=r"needs 3 GPUs, and the cluster has 2 \(ray status\): join more nodes"):
-        _check_devices(2.0, 3)
 
 
 class Evil:

@@ -54,10 +54,10 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_default_run_starts_on_one_gpu_without_flash_attn(algo: str) -> None:
     config = with_settings(Config(), {"training": {"algo": algo}})
     assert not launch.check_run(config, OpenRLHF())
-    with pytest.raises(ValueError, match=r"needs [23] GPUs, and this machine has 1: .* with openrlhf.colocate=true"):
+    with pytest.raises(ValueError, match=r"needs [23] GPUs, and this machine has 1: .* Use openrlhf.colocate=true"):
         launch.check_run(config, with_settings(OpenRLHF(), {"colocate": False}))
     more = {"actor_gpus": 2, "critic_gpus": 2, "vllm_engines": 2}
-    with pytest.raises(ValueError, match=r"needs 2 GPUs, and this machine has 1: .* lower openrlhf.actor_gpus"):
+    with pytest.raises(ValueError, match=r"needs 2 GPUs, and this machine has 1: .* Lower openrlhf.actor_gpus"):
         launch.check_run(config, with_settings(OpenRLHF(), more))
     for attention in ("flash_attention_2", "kernels-community/flash-attn2"):
         with pytest.raises(ValueError, match=r"flash-attn is not installed here: use --set openrlhf.attention=sdpa"):

@@ -87,7 +87,7 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
     monkeypatch.setattr(launch, "_run", run)
     monkeypatch.setattr(launch, "atexit", SimpleNamespace(register=lambda *_: None))
     monkeypatch.setattr(cpu_patches, "needed", lambda accelerator: False)
-    monkeypatch.setattr(launch, "devices_needed", lambda *_: 0)
+    monkeypatch.setattr(launch, "check_devices", lambda *_: None)
     for version in ("1", "2"):
         known: dict[str, Any] = {"python": version}
         monkeypatch.setattr(run_folder, "versions", lambda known=known: known)
@@ -115,7 +115,7 @@ def test_a_resumed_run_keeps_the_flags_that_it_was_started_with(
     monkeypatch.setattr(launch, "_run", run)
     monkeypatch.setattr(launch, "atexit", SimpleNamespace(register=lambda *_: None))
     monkeypatch.setattr(cpu_patches, "needed", lambda accelerator: False)
-    monkeypatch.setattr(launch, "devices_needed", lambda *_: 0)
+    monkeypatch.setattr(launch, "check_devices", lambda *_: None)
     added = ["--train.agent_func_path", "mine.py", "--ds.param_dtype=fp16"]
     for given, kept in ((added, added), ([], added), (["--ds.overlap_comm"], ["--ds.overlap_comm"])):
         with pytest.raises(launch.RunStoppedError):

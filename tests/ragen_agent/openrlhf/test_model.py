@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ragen_agent.openrlhf.model import check_biased, check_no_code
+from ragen_agent.openrlhf.model import check_no_code
+from ragen_agent.preflight.memory import check_biased
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "preprocessor_config.json"])

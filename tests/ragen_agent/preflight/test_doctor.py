@@ -280,7 +280,7 @@ def test_what_a_gpu_changes_is_looked_at(model: Path, monkeypatch: pytest.Monkey
         config["vocab_size"] = 5000
 
     change(model / "config.json", widen)
-    assert "of which vLLM can leave out 1024" in finding("model", Look(True, model), monkeypatch).found
+    assert "vLLM leaves out at most 1,024 on a GPU" in finding("model", Look(True, model), monkeypatch).found
     assert finding("model", Look(False, model), monkeypatch).state == "ok"
 
 
