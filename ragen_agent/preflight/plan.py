@@ -102,8 +102,8 @@ def check_devices(config: Config, settings: OpenRLHF, there: float, where: str =
     if there < (needed := devices_needed(config, settings)):
         cure = "Lower openrlhf.actor_gpus and what goes with it" if settings.colocate else "Use openrlhf.colocate=true"
         raise ValueError(
-            f"the run needs {needed} GPU{'s' * (needed > 1)}, and {where} has {there:g}: Ray would wait for the others forever. {cure}, "
-            "or join more nodes to a cluster (openrlhf.ray_address); ray status shows its GPUs."
+            f"the run needs {needed} GPU{'s' * (needed > 1)}, and {where} has {there:g}: Ray would wait for the others "
+            f"forever. {cure}, or join more nodes to a cluster (openrlhf.ray_address); ray status shows its GPUs."
         )
 
 
