@@ -14,7 +14,7 @@ from typing import Any
 
 from ragen_agent.config import Config, Training
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.preflight.plan import is_visual, most_pictures, rows_of_step
+from ragen_agent.preflight.plan import most_pictures, packs_rows, rows_of_step
 
 __all__ = ["DECIDED", "MODULE", "check_extra_flags", "command_flags"]
 
@@ -45,10 +45,9 @@ class _Start:
     def with_kl(self) -> bool:
         return self.training.kl_estimate != "none"
 
-    @property
-    def sleeps(self) -> bool:
-        """True if models that share a GPU leave its memory to the one that works."""
-        return self.openrlhf.colocate and not self.cpu
+    def sleeps(self, *choices: str) -> bool:
+        """True if models share their GPUs, and ``openrlhf.sleep`` is one of the choices."""
+        return self.openrlhf.colocate and not self.cpu and self.openrlhf.sleep in choices
 
     def value(self, setting: str) -> Any:
         """A setting by its dotted name."""
@@ -70,7 +69,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "vllm.gpu_memory_utilization": "openrlhf.vllm_memory",
     "vllm.sync_backend": ("openrlhf.accelerator", lambda start: "gloo" if start.cpu else "nccl"),
     "vllm.enforce_eager": ("openrlhf.accelerator", lambda start: start.cpu),
-    "vllm.enable_sleep": ("openrlhf.colocate", lambda start: start.sleeps),
+    "vllm.enable_sleep": ("openrlhf.sleep", lambda start: start.sleeps("all", "vllm")),
     "vllm.enable_prefix_caching": (
         "(always on: every turn of an episode begins with the turns before it)",
         lambda start: True,
@@ -126,10 +125,10 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
         "lora.targets",
         lambda start: None if start.config.lora.targets == ["all-linear"] else start.config.lora.targets,
     ),
-    "ds.enable_sleep": ("openrlhf.colocate", lambda start: start.sleeps),
+    "ds.enable_sleep": ("openrlhf.sleep", lambda start: start.sleeps("all")),
     "ds.packing_samples": (
         "openrlhf.attention",
-        lambda start: "flash" in start.openrlhf.attention and not start.cpu and not is_visual(start.config),
+        lambda start: not start.cpu and packs_rows(start.config, start.openrlhf),
     ),
     "ds.adam_offload": "openrlhf.adam_offload",
     "ckpt.path": ("(the run's folder)", lambda start: start.folder / "deepspeed"),

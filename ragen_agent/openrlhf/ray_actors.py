@@ -327,6 +327,14 @@ class _VllmActor(RolloutRayActor.__ray_metadata__.modified_class):  # type: igno
         self.updates += int(empty_cache)
         return received
 
+    async def update_weight_cuda_ipc(
+        self, name: str, dtype: Any, shape: Any, ipc_handles: Any, empty_cache: bool = False
+    ) -> Any:
+        """The same for weights that reach the engine through the memory of a GPU that it shares with the model."""
+        received = await super().update_weight_cuda_ipc(name, dtype, shape, ipc_handles, empty_cache)
+        self.updates += int(empty_cache)
+        return received
+
 
 class _CpuVllmActor(_VllmActor):
     """The same for an engine that receives its weights without CUDA."""

@@ -17,11 +17,13 @@ from ragen_agent.tasks.tasks import all_settings
 
 __all__ = [
     "BatchPlan",
+    "check_devices",
     "describe",
     "devices_needed",
     "gpus_of_models",
     "is_visual",
     "most_pictures",
+    "packs_rows",
     "rows_of_episode",
     "rows_of_step",
 ]
@@ -95,6 +97,16 @@ def devices_needed(config: Config, settings: OpenRLHF) -> int:
     return gpus["actor"] if settings.colocate else sum(gpus.values())
 
 
+def check_devices(config: Config, settings: OpenRLHF, there: float, where: str = "this machine") -> None:
+    """Raises a ValueError if there are fewer GPUs than a run needs, for which Ray would wait forever."""
+    if there < (needed := devices_needed(config, settings)):
+        cure = "Lower openrlhf.actor_gpus and what goes with it" if settings.colocate else "Use openrlhf.colocate=true"
+        raise ValueError(
+            f"the run needs {needed} GPU{'s' * (needed > 1)}, and {where} has {there:g}: Ray would wait for the others "
+            f"forever. {cure}, or join more nodes to a cluster (openrlhf.ray_address); ray status shows its GPUs."
+        )
+
+
 def is_visual(config: Config) -> bool:
     """True if the run's model reads pictures or is to read them."""
     if any(each.turns.sees for each in all_settings(config)):
@@ -105,6 +117,11 @@ def is_visual(config: Config) -> bool:
         return "vision_config" in json.loads((Path(config.model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not here
         return False
+
+
+def packs_rows(config: Config, settings: OpenRLHF) -> bool:
+    """True if rows are packed without padding on GPUs, which flash attention does, but not for visual models."""
+    return "flash" in settings.attention and not is_visual(config)
 
 
 def most_pictures(config: Config) -> int:
@@ -118,9 +135,11 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
     training, evaluation, most = config.training, config.evaluation, config.turns.max_tokens_per_episode
     plan = BatchPlan.of(config, distributed=settings is not None)
     step = rows_of_step(config, settings) if settings else training.minibatch
+    prompts = rows_of_episode(config)
+    several = f" in each of its {prompts} prompts" * (prompts > 1)
     played = (
         f"An iteration plays {training.groups} prompts (levels) x {training.group_size} samples = {plan.episodes} "
-        f"episodes, of at most {most} tokens each: at most {plan.episodes * most:,} tokens."
+        f"episodes, of at most {most} tokens each{several}: at most {plan.episodes * prompts * most:,} tokens."
     )
     if training.refills:
         played += (

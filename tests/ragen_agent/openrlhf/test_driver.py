@@ -78,7 +78,10 @@ def test_a_saved_state_that_holds_code(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.filterwarnings("default")
 def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But the module of a game that the run plays, which lies there. vLLM's engine is a worker's child."""
+    """But the module of a game that the run plays, which lies there. vLLM's engine is a worker's child.
+
+    Nothing of CUDA is patched in these, and OpenRLHF is imported all the same.
+    """
     import ray
 
     for name in ("json", "gymnasium", "ragen_gym", "multiprocessing"):
@@ -96,6 +99,7 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypa
         @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
         def found() -> tuple[list[str], int]:
             import gymnasium  # noqa: F401
+            import openrlhf.models  # noqa: F401  # which imports flash-attn, here or not
 
             child = multiprocessing.get_context("spawn").Process(target=os.getpid)
             child.start()

@@ -37,7 +37,8 @@ from ragen_agent.openrlhf import ray_actors
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.experience import EpisodeGenerator, StarPOExperience
-from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT, _suppressed_ids
+from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
+from ragen_agent.openrlhf.model import suppressed_ids
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.trainer import StarPO
 from ragen_agent.run.diagnostics import gradient_figures, information_figures, rollout_entropy
@@ -169,7 +170,7 @@ def both(case: Mapping[str, Any], folder: Path) -> Iterator[Both]:
         config = with_settings(Config(), merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), case))
         agent = agent_of(config, folder / "model")
         settings, training = with_settings(OpenRLHF(), {"accelerator": "cpu"}), config.training
-        run = RunContext(config, settings, str(folder), *_suppressed_ids(folder / "model"))
+        run = RunContext(config, settings, str(folder), *suppressed_ids(folder / "model"))
         for name, value in {VARIABLE: run.to_json(), **CPU_ENVIRONMENT}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))

@@ -75,7 +75,8 @@ def test_grpo_with_starpo_s(grpo: tuple[RunFolder, dict[str, Any]], warm: Path) 
     assert [i for i, record in enumerate(records, 1) if "eval_success" in record] == [10]
     assert records[9]["eval_random"] == summary["random"]["rate"] < records[9]["eval_optimal"] == 1.0
     names = {"entropy", "entropy_sampled", "reply_tokens", "invalid_rate", "effective_rate", "spread", "kept_share"}
-    assert all(names <= set(record) for record in records)
+    assert all(names <= set(record) for record in records if record["train_tokens"])
+    assert all(names - {"entropy"} <= set(record) for record in records), "an iteration may have nothing to learn"
     evaluated = {"eval_success", "eval_random", "eval_blind", "eval_optimal"}
     assert shown(folder.path / "tensorboard") >= names | evaluated | {"vllm_kl", "grad_norm", "failed"}
     assert all(abs(record["learning_rate"] - 1e-3) < 1e-9 for record in records)

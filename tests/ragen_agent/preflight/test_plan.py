@@ -30,7 +30,7 @@ def test_gradient_norms_need_whole_weights() -> None:
 
 
 def test_stale_episodes_need_a_correction_and_gpus_of_their_own() -> None:
-    ahead = {"staleness": 1}
+    ahead = {"staleness": 1, "colocate": False}
     check({}, ahead)
     check({"training": {"policy_loss": "gspo", "aggregation": "sequence_mean"}}, ahead)
     uncorrected = {"training": {"correction": "none"}}
@@ -42,7 +42,7 @@ def test_stale_episodes_need_a_correction_and_gpus_of_their_own() -> None:
         check({}, ahead | {"colocate": True})
     with pytest.raises(ValueError, match=r"openrlhf.staleness is -1; it must be at least 0"):
         check({}, {"staleness": -1})
-    said = " ".join(describe(Config(), with_settings(OpenRLHF(), {"staleness": 2})))
+    said = " ".join(describe(Config(), with_settings(OpenRLHF(), ahead | {"staleness": 2})))
     assert "by weights that are 2 updates behind (openrlhf.staleness)" in said
     assert "updates behind" not in " ".join(describe(Config(), OpenRLHF()))
 
@@ -72,11 +72,11 @@ def test_the_plan_says_how_much_more_dynamic_sampling_may_play() -> None:
 def test_each_gpu_has_something_to_score() -> None:
     few = {"training": {"groups": 2, "group_size": 4, "minibatch": 16}}
     check(few)
-    check(few, {"micro_batch": 4, "actor_gpus": 2})
+    check(few, {"micro_batch": 4, "actor_gpus": 2, "colocate": False})
     with pytest.raises(
         ValueError, match=r"is 8; OpenRLHF needs .* openrlhf\.micro_batch=8 times 2: play more, or lower"
     ):
-        check(few, {"actor_gpus": 2})
+        check(few, {"actor_gpus": 2, "colocate": False})
 
 
 def test_a_run_without_iterations_is_of_the_local_trainer_alone() -> None:
@@ -146,7 +146,7 @@ def test_models_that_share_gpus_must_be_equally_many() -> None:
     with pytest.raises(ValueError, match="the actor's 1 and the critic's 2 must be equal"):
         check({"training": {"algo": "ppo"}}, {"colocate": True, "critic_gpus": 2})
     check({}, {"colocate": True, "critic_gpus": 2})
-    check({}, {"actor_gpus": 2})
+    check({}, {"actor_gpus": 2, "colocate": False})
 
 
 def test_gpus_must_be_able_to_share_a_minibatch() -> None:
