@@ -78,7 +78,8 @@ def _teach(policy: Tiny, taught: list[list[int]]) -> None:
     for _ in range(30):
         loss = torch.stack(
             [
-                -policy.model(torch.tensor([row])).logits[0, len(prompt) - 1 : -1]
+                -policy.model(torch.tensor([row]))
+                .logits[0, len(prompt) - 1 : -1]
                 .log_softmax(-1)
                 .gather(1, torch.tensor(row[len(prompt) :])[:, None])
                 .mean()

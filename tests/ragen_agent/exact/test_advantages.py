@@ -17,7 +17,7 @@ Make = Callable[..., Tiny]
 
 def test_advantages_of_a_prefix_average_to_zero(tiny: Make) -> None:
     policy = tiny()
-    (found,) = solve(policy.reader(), policy.levels(0), mass=1e-8, by_reach=False)
+    (found,) = solve(policy.reader(), policy.levels(2), mass=1e-8, by_reach=False)
     for state in found.states:
         tree, values = state.tree, prefix_values(state)
         assert values[0] == pytest.approx(state.value)
@@ -30,7 +30,7 @@ def test_advantages_of_a_prefix_average_to_zero(tiny: Make) -> None:
 
 def test_advantages_of_a_reply_add_up_to_its_worth(tiny: Make) -> None:
     policy = tiny()
-    (found,) = solve(policy.reader(), policy.levels(0), mass=1e-8, by_reach=False)
+    (found,) = solve(policy.reader(), policy.levels(2), mass=1e-8, by_reach=False)
     state = found.start
     leaf = int(np.flatnonzero(state.tree.outcome >= 0)[0])
     ids = state.tree.path(leaf)
@@ -43,14 +43,14 @@ def test_advantages_of_a_reply_add_up_to_its_worth(tiny: Make) -> None:
 
 def test_a_token_outside_the_tree_has_a_wide_interval(tiny: Make) -> None:
     policy = tiny()
-    (found,) = solve(policy.reader(), policy.levels(0), mass=0.3)
+    (found,) = solve(policy.reader(), policy.levels(2), mass=0.3)
     low, high = token_advantages(found.start, [0])[0]
     assert low < 0 < high
 
 
 def test_the_exact_gradient_equals_finite_differences(tiny: Make) -> None:
     policy = tiny(room=4, dtype=torch.float64)
-    levels = policy.levels(0, 3, success_rate=0.7)
+    levels = policy.levels(1, 2, success_rate=0.7)
 
     def mean_return() -> float:
         return float(np.mean([each.of("return") for each in solve(policy.reader(), levels, mass=1e-9)]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import product
 
 import numpy as np
 import pytest
@@ -80,7 +79,7 @@ def close(found: LevelValue, expected: NDArray[np.float64], width: float = 1e-5)
         assert high - low < width, quantity
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_equal_to_the_list_of_all_replies(tiny: Make, seed: int) -> None:
     policy = tiny(room=4)
     (found,) = solve(policy.reader(), policy.levels(seed), mass=1e-7)
@@ -108,7 +107,9 @@ def test_transitions_are_those_of_the_turn_environment(tiny: Make, game: str) ->
         state, process = level.start, TokenMDP.from_settings(played, policy.chat, policy.turns)
         process.begin(seed=5)
         while not process.done:
-            text = random_reply(played, rng) if rng.random() < 0.7 else "<answer>Up || Nowhere</answer>" * rng.integers(3)
+            text = (
+                random_reply(played, rng) if rng.random() < 0.7 else "<answer>Up || Nowhere</answer>" * rng.integers(3)
+            )
             ids = policy.chat.reply_ids(text)[: policy.turns.max_tokens_per_turn]
             reply = played.parse(policy.chat.decode_reply(ids))
             outcome = Outcome(reply.actions[: level.most_actions(state)], reply.problem is not None)
@@ -182,7 +183,7 @@ def test_bounds_hold_the_value_of_the_whole_tree(tiny: Make, by_reach: bool) -> 
 
 def test_too_few_tokens_widen_the_interval(tiny: Make) -> None:
     policy = tiny()
-    levels = policy.levels(0)
+    levels = policy.levels(1)
     (exact,) = solve(policy.reader(), levels, mass=1e-6)
     (found,) = solve(policy.reader(), levels, mass=1e-6, most_nodes=20)
     low, high = found.of("success")
@@ -195,11 +196,11 @@ def test_too_few_tokens_widen_the_interval(tiny: Make) -> None:
 def test_sampled_episodes_agree(tiny: Make, episodes: int, success_rate: float) -> None:
     """Success, return and malformed replies of sampled episodes lie within five standard errors."""
     policy = tiny(room=6)
-    (found,) = solve(policy.reader(), policy.levels(3, success_rate=success_rate), mass=1e-6)
+    (found,) = solve(policy.reader(), policy.levels(2, success_rate=success_rate), mass=1e-6)
     engine = TorchEngine(policy.model, policy.chat.stop_ids, policy.chat.vocabulary_size)
     env = policy.env(success_rate=success_rate)
     processes = [TokenMDP.from_settings(env.twin(), policy.chat, policy.turns) for _ in range(1000)]
-    instances = [Instance(3, noise) for noise in range(episodes)]
+    instances = [Instance(2, noise) for noise in range(episodes)]
     played = play(engine, processes, instances, temperature=policy.temperature, seed=0)
     figures = {
         "success": [float(t.success) for t in played],
