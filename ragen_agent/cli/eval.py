@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ragen_agent.run.policy import Policy
     from ragen_agent.run.run_folder import RunFolder
 
-__all__ = ["add"]
+__all__ = ["add", "measured_policy"]
 
 EVAL = """\
 Plays fixed levels of one split and prints the success rate beside random play, a blind script and optimal play on the
@@ -70,13 +70,24 @@ def add(commands: Any) -> None:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.run.console import Display
-    from ragen_agent.run.run_folder import RunFolder
 
     check_not_distributed(options)
     if options.json is not None:
         _check_writable(options.json)
     display = Display()
     display.say(f"measuring {options.model}")
+    return _play(options, *measured_policy(options, display), display)
+
+
+def measured_policy(options: argparse.Namespace, display: Display) -> tuple[Policy, dict[str, Any]]:
+    """The policy that a command measures, with the settings to measure it by, and what tells its weights from others.
+
+    Args:
+        options: of a parser with ``model``, ``split``, ``levels`` and ``add_settings``.
+        display: says what is waited for.
+    """
+    from ragen_agent.run.run_folder import RunFolder
+
     flags = {**given(options, "device"), "evaluation": given(options, "split", "levels")}
     folder, state, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
@@ -102,7 +113,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         if state is not None:
             load_policy(policy.model, trained.lora, state["model"])
             weights["iteration"] = state["iteration"]
-    return _play(options, policy, weights, display)
+    return policy, weights
 
 
 def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], display: Display) -> int:

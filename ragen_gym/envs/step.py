@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -270,6 +270,15 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._board, self._state = bytearray(other._board), list(other._state)
         self._level_id, self._allowed = other._level_id, other._allowed
         self.reseed_noise(noise_seed)
+
+    def stand_at(self, board: bytes, state: Sequence[int]) -> None:
+        """Stand in a state of this episode's level in which the game goes on; the transition noise goes on too.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode was started.
+        """
+        self._check_started()
+        self._board, self._state, self._allowed = bytearray(board), list(state), self._actions
 
     def render(self) -> Any:
         """The board as text in mode ``"ansi"``, a uint8 (height, width, 3) array in ``"rgb_array"``, else None.

@@ -290,6 +290,28 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self.message_text, self._info = other.message_text, dict(other._info)
         self._messages, self._images = [*map(dict, other._messages)], list(other._images)
 
+    def stand_at(
+        self, board: bytes, state: Sequence[int], *, turn: int, played: int, earned: float | None, total: float | None
+    ) -> Any:
+        """Stand before a turn of this episode's level, as if other replies had led there; the message of that turn.
+
+        Args:
+            board: of a state in which the game goes on.
+            state: its integers.
+            turn: turns taken.
+            played: moves played.
+            earned: the game's rewards in the last turn; None before the first.
+            total: the reward of the last turn; None before the first.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode was started.
+        """
+        self.env.stand_at(board, state)
+        self._turn, self._played, self._over = turn, played, False
+        self._messages, self._images = [], []
+        self._add("system", self.instructions)
+        return self._say(total if self._prompt.shows_penalty else earned)
+
     def render(self) -> Any:
         """Rendering of the environment of single moves: text, a picture, or None."""
         return self.env.render()
