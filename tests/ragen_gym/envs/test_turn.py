@@ -144,7 +144,12 @@ def test_a_long_bandit_is_truncated_by_our_budgets_and_ended_by_its_own() -> Non
 def test_the_turn_is_its_moves(seed: int, texts: list[str], budgets: tuple[int, int, int], penalty: float) -> None:
     """The same moves one by one give the same boards and rewards, in every budget."""
     turns, a_turn, most = budgets
-    limits = {"max_turns": turns, "max_actions_per_turn": a_turn, "max_actions": most, "format_penalty": penalty}
+    limits: dict[str, Any] = {
+        "max_turns": turns,
+        "max_actions_per_turn": a_turn,
+        "max_actions": most,
+        "format_penalty": penalty,
+    }
     env, single = make_turn("FrozenLake", **limits), gymnasium.make("ragen/FrozenLake-v0", max_episode_steps=10**6)
     message, info = env.reset(seed=seed)
     observation, one = single.reset(seed=seed)

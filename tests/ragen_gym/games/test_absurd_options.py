@@ -48,9 +48,9 @@ def check(option: str, make: Callable[[], Any], action: Callable[[Any], Any]) ->
 
 #: Each of these once broke something.
 KNOWN: list[tuple[str, str, Any]] = [
-    ("Sokoban", "wall_prob", "x"),
-    ("Sokoban", "wall_prob", [0.5]),
-    ("Sokoban", "min_pushes", 2**63),
+    ("Sokoban", "min_moves", "x"),
+    ("Sokoban", "min_moves", [0.5]),
+    ("Sokoban", "min_moves", 2**63),
     ("Sokoban", "vocabulary", ["x"]),
     ("Sokoban", "levels", "a" * 5000),
     ("FrozenLake", "levels", {"P_G": 1}),

@@ -52,10 +52,10 @@ CHOICES: list[tuple[str, dict[str, Any], str | None]] = [
     ("FrozenLake", {"height": 9, "width": 8, "min_path": 4}, "validation"),
     ("FrozenLake", {"height": 2, "width": 64}, None),
     ("Sokoban", {}, "train"),
-    ("Sokoban", {"min_moves": 4, "max_moves": 10, "min_pushes": 2}, None),
+    ("Sokoban", {"min_moves": 4, "max_moves": 10}, None),
     ("Sokoban", {"height": 8, "width": 6, "boxes": 2, "search_depth": 20}, "test"),
-    ("Sokoban", {"size": 7, "wall_prob": 0.2, "boxes": 2, "search_depth": 30}, None),
-    ("Sokoban", {"size": 8, "boxes": 3, "generator": "reverse_walk", "max_pushes": 30}, None),
+    ("Sokoban", {"size": 7, "boxes": 2, "search_depth": 30}, None),
+    ("Sokoban", {"size": 8, "boxes": 3, "generator": "reverse_walk", "min_moves": 9}, None),
     ("LargeSokoban", {}, "validation"),
 ]
 

@@ -22,7 +22,7 @@ KWARGS: list[dict[str, Any]] = [
     {},
     {"height": 8, "width": 8, "boxes": 2, "search_depth": 10},
     {"height": 5, "width": 8, "boxes": 2, "generator": "reverse_walk"},
-    {"height": 7, "width": 5, "wall_prob": 0.2, "min_moves": 3, "max_moves": 12},
+    {"height": 7, "width": 5, "min_moves": 3, "max_moves": 12},
     {"height": 3, "width": 9},
 ]
 

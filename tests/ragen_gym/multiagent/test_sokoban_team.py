@@ -145,7 +145,7 @@ def test_bad_teams_are_refused_with_the_remedy() -> None:
             call()
     with pytest.raises(ValueError, match="places 2 other workers, with players=2 there are 1"):
         parallel_env("Sokoban", height=4).reset(options={"level": "######\n#PXO_#\n#Q_Q_#\n######"})
-    full = parallel_env("Sokoban", height=3, width=5, wall_prob=0.0, generator="reverse_walk")
+    full = parallel_env("Sokoban", height=3, width=5, generator="reverse_walk")
     with pytest.raises(
         ValueError, match=r"none of 200 levels has room for players=2 .*height=3, width=5; ask for fewer"
     ):

@@ -18,12 +18,12 @@ from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.serve import RemoteEnv, RemoteTurnEnv, SessionLost
 from ragen_gym.serve.served_envs import ServedStep
 
-NAN, INF = float("nan"), float("inf")
+NO_RATES: list[Any] = [2, "1", {}, True, float("nan"), float("-inf")]
 
 #: What is wrong with the options of a FrozenLake.
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"sucess_rate": 1}, "Did you mean success_rate?"),
-    *(({"success_rate": value}, "must be a number") for value in (2, "1", {}, True, NAN, -INF)),
+    *(({"success_rate": value}, "must be a number") for value in NO_RATES),
     ({"levels": "/etc/passwd"}, "has no option 'levels'"),
     ({"render_mode": "human"}, "has no option 'render_mode'"),
     ({"size": 10**9}, "size"),
@@ -56,7 +56,7 @@ LAKE = {"env": "FrozenLake"}
 CREATE = [
     ({"env": "FrozenLak"}, "bad_value", "Did you mean FrozenLake?"),
     ({"env": "my_game:Maze"}, "bad_value", "`ragen-gym serve` does with --game my_game:Maze."),
-    ({"env": "Sokoban", "env_options": {"wall_prob": "x"}}, "bad_value", "wall_prob"),
+    ({"env": "Sokoban", "env_options": {"boxes": "x"}}, "bad_value", "boxes"),
     ({"env": "Sokoban", "levels": ["/etc/passwd"]}, "bad_value", "is written in the symbols of"),
     ({"env": "Bandit", "env_options": {"names": [1, 2]}}, "bad_value", "names"),
     ({"env": "Bandit", "text_format": "coord"}, "bad_value", "does not fit arms"),

@@ -41,6 +41,11 @@ async def code_of(call: Coroutine[Any, Any, Any]) -> str:
     return error.value.code
 
 
+def slowly(env: Any) -> str:
+    time.sleep(0.2)
+    return "played"
+
+
 def test_sessions_expire_by_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("ragen_gym.serve.service._now", lambda: now)
@@ -51,7 +56,7 @@ def test_sessions_expire_by_their_last_use(monkeypatch: pytest.MonkeyPatch) -> N
         now = 6
         await service.state(first)
         now = 12
-        busy = asyncio.create_task(service.ask(first, lambda _: time.sleep(0.2) or "played"))
+        busy = asyncio.create_task(service.ask(first, slowly))
         await asyncio.sleep(0.05)
         now = 30
         third = await made(service)
