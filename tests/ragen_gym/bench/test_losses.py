@@ -118,7 +118,7 @@ def test_levels_with_too_many_states_are_shown_as_unknown(monkeypatch: pytest.Mo
     run: Any = SimpleNamespace(records=[record])
     [(name, place, found)] = losses_by_split([run], {"split": replayer})
     assert (name, place) == ("split", 0)
-    assert found == Losses(1, 0, {}, {}, None, None)
+    assert found == Losses(1, 0, {}, None, None)
     assert benchmark_page._loss_cells(replayer, found)[:3] == ["0 of 1", "\N{EN DASH}", "\N{EN DASH}"]
 
 

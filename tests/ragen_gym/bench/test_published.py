@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from ragen_gym.bench.baselines import baseline
@@ -33,7 +31,7 @@ def test_the_papers_levels() -> None:
     assert spa["sokoban"].levels == first["sokoban"][:128]
     assert spa["frozen_lake"].levels == first["frozen_lake"][:128]
     assert {len(split.levels) for split in two.values()} == {512}
-    lakes = [split for split in load_suite("rllm-frozenlake").splits if split.ladder == "lake"]
+    lakes = [split for split in load_suite("rllm-frozenlake").splits if split.name.startswith("lake")]
     assert sum(len(split.levels) for split in lakes) == 100
     [vagen] = [split for split in load_suite("vagen-v1").splits if split.name == "sokoban"]
     env = vagen.make_game()
@@ -82,7 +80,6 @@ def test_rates_of_several_splits_are_pooled_by_instances() -> None:
 def test_the_verdict(success: float, verdict: str) -> None:
     rate = PublishedRate("spa", Published("x", success, ("frozen_lake",)), 100, 0.2, 0.35, 0.5)
     assert rate.verdict == verdict
-    assert rate.to_dict()["verdict"] == verdict
 
 
 @pytest.mark.slow
@@ -94,9 +91,6 @@ def test_the_table_of_all_and_of_one(capsys: pytest.CaptureFixture[str], monkeyp
     assert "above optimal play: not this protocol" in said
     assert "lmgame-bench Sokoban" in said
     assert "no filter" not in said, "only the main results"
-    assert main(["bench", "suites", "--published", "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert len(record["rates"]) == sum(len(load_suite(name).published) for name in PAPERS)
 
 
 def test_the_table_of_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -59,13 +57,6 @@ def test_the_blind_script_loses_what_lies_beyond_it() -> None:
     slippery = rates.pop("frozen_lake_slippery")
     assert [(rate["blind"], rate["optimal"]) for rate in rates.values()] == [(0, 1)] * 3
     assert (slippery["blind"] or 0) < 0.6 * (slippery["optimal"] or 0), "within 10 moves, and below half within 32"
-
-
-def test_levels_of_a_game_are_not_frozen_as_json(tmp_path: Path) -> None:
-    _, row = next(iter(recipes(SUITES["difficulty"]).items()))
-    with pytest.raises(ValueError, match=r"not as JSON; end its name in \.txt"):
-        write_frozen(tmp_path / "levels.jsonl", frozen_levels(row))
-    assert not list(tmp_path.iterdir())
 
 
 @every_split
@@ -187,18 +178,18 @@ def test_the_same_levels_are_seen_in_five_looks() -> None:
         assert own[0].turn_config.image_style == ImageStyle()
 
 
-def test_a_ladder_goes_from_easy_to_hard() -> None:
-    ladders: dict[str, list[float]] = {}
+def test_difficulty_goes_from_easy_to_hard() -> None:
+    rungs: dict[str, list[float]] = {}
     for split in load_suite("difficulty").splits:
-        ladders.setdefault(split.ladder, []).append(baseline(split).means["random"] or 0.0)
-    assert {name: len(rungs) for name, rungs in ladders.items()} == {
-        "sokoban": 4,
-        "large_sokoban": 4,
-        "frozen_lake": 4,
-        "bandit": 3,
+        rungs.setdefault(split.env, []).append(baseline(split).means["random"] or 0.0)
+    assert {name: len(rates) for name, rates in rungs.items()} == {
+        "Sokoban": 4,
+        "LargeSokoban": 4,
+        "FrozenLake": 4,
+        "Bandit": 3,
     }
-    for name in ("sokoban", "large_sokoban"):
-        assert ladders[name] == sorted(ladders[name], reverse=True)
+    for name in ("Sokoban", "LargeSokoban"):
+        assert rungs[name] == sorted(rungs[name], reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -217,17 +208,8 @@ def test_the_hash_covers_all_that_decides_what_is_played(change: Callable[[Split
     changed = Suite("smoke", (change(split),))
     assert changed.hash != Suite("smoke", (split,)).hash
     assert changed.hash == Suite("smoke", (change(split),)).hash
-    described = replace(split, about="other words", published={"somebody": 0.5}, ladder="other")
+    described = replace(split, about="other words", published={"somebody": 0.5})
     assert Suite("smoke", (described,)).hash == Suite("smoke", (split,)).hash
-
-
-def test_suites_load_without_what_is_slow_to_import() -> None:
-    code = (
-        "import sys; from ragen_gym.bench.suites import SUITES, load_suite; [load_suite(name) for name in SUITES]; "
-        "print({'numba', 'scipy', 'pygame', 'torch'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 TABLE = """
@@ -296,22 +278,17 @@ def test_freeze_writes_through_no_link(tmp_path: Path) -> None:
     [
         ('name = "mine"\n[budgets]', "[budgets]", "lacks its 'name'"),
         ("max_turns = 2", "max_moves = 2", "choose from max_turns"),
-        ("max_turns = 2", "max_turns = 0", "max_turns is 0; it must be at least 1"),
         ('env = "FrozenLake"', 'env = "FrozenLak"', "Did you mean FrozenLake"),
         ("success_rate = 0.5", "slip = 0.5", "no option 'slip'"),
         ('"abcdef"', '"abc"', "needs 6"),
         ('levels = "lakes.txt"', 'levels = "none.txt"', "there is no file none.txt yet: `ragen-gym bench freeze`"),
-        ('levels = "lakes.txt"', 'levels = ""', "levels='' must be the name of a file in the folder"),
         ('levels = "lakes.txt"', "levels = []\nabout = 3", "split 'slippery'"),
         ("size = 3", "size = 4", "the board is 3x3"),
         ("[[splits]]", "[splits]", "splits must be a list"),
-        ("[[splits]]", "temperature = -1\n[[splits]]", "[budgets] has no key 'temperature'"),
         ('name = "mine"\n', 'name = "mine"\ntemperature = -1\n', "temperature=-1"),
         ('name = "mine"\n[', 'name = "mine\n[', "suite.toml"),
         (TABLE, TABLE + TABLE[TABLE.index("[[") :], "two splits are called 'slippery'"),
         ('name = "slippery"', "name = 4", "name=4 must be a text"),
-        ('name = "slippery"', 'name = ""', "name='' must be a text"),
-        ('name = "mine"\n[', "name = 4\n[", "the suite: name=4 must be a text"),
         ('name = "mine"\n[', 'name = "mi\\nne"\n[', r"name='mi\nne' must be a text"),
         (
             'name = "mine"\n[',
@@ -319,7 +296,6 @@ def test_freeze_writes_through_no_link(tmp_path: Path) -> None:
             r"the suite, name: '\x1b[2Jmine' has a character that is not",
         ),
         ("[budgets]", 'about = "\\u009b2J"\n[budgets]', r"the suite, about: '\x9b2J' has a character"),
-        ('env = "FrozenLake"', 'env = "FrozenLake"\nladder = "\\u001b"', r"the suite, splits, 0, ladder: '\x1b' has"),
         ("freeze", 'published = { "\\u001b[2J" = 1 }\nfreeze', r"the suite, splits, 0, published: '\x1b[2J' has"),
         (
             "[budgets]",
@@ -328,7 +304,6 @@ def test_freeze_writes_through_no_link(tmp_path: Path) -> None:
         ),
         ("[budgets]", '[[published]]\nwho = "x"\nsuccess = 50\nsplits = ["slippery"]\n[budgets]', "success=50"),
         ("[budgets]", '[[published]]\nwho = "x"\nsuccess = "half"\nsplits = ["slippery"]\n[budgets]', "'str'"),
-        ("[budgets]", '[[published]]\nwho = "x"\nsuccess = 0.5\nsplits = 3\n[budgets]', "'int'"),
     ],
 )
 def test_a_table_that_is_wrong_is_explained(tmp_path: Path, old: str, new: str, message: str) -> None:
