@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 from ragen_gym.bench import agents
-from ragen_gym.bench.agent import ReplyAgent, StepAgent
 from ragen_gym.bench.agents import KINDS, make_agent, settings_of
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 from ragen_gym.bench.records import EpisodeRecord
@@ -359,19 +358,6 @@ def test_code_that_blocks_holds_up_nobody(target: str, here: Path) -> None:
     assert time.monotonic() - began < 50
 
 
-def test_threads_say_what_was_raised(here: Path) -> None:
-    write(
-        here / "raising.py",
-        """
-        def reply(messages, task):
-            raise (StopIteration, KeyError, SystemExit)[task.index]("oh")
-        """,
-    )
-    _, records = play(make_agent("python:raising:reply"), here / "run", "sokoban", limit=3)
-    said = [record.detail.split(" (")[0] for record in sorted(records, key=lambda record: record.index)]
-    assert said == ["RuntimeError: StopIteration: oh", "KeyError: 'oh'", "SystemExit: oh"]
-
-
 # Programs
 
 
@@ -459,20 +445,6 @@ def test_a_program_that_always_crashes_is_not_started_for_ever(here: Path) -> No
     assert all(detail.startswith("not started again after 11 ends; the program ended") for detail in details[11:])
 
 
-def test_a_program_that_ends_while_it_is_ended_keeps_its_exit_code(
-    here: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    agent = make_agent("cmd:echo hi")
-    _, records = play(agent, here / "run", "sokoban", concurrency=1)
-    assert {record.detail for record in records} == {"the program wrote a line that is no answer: 'hi'"}
-    assert not caplog.messages  # asyncio's, of a child whose exit code somebody else took
-
-
-def test_an_answer_may_hold_an_error_that_is_null(here: Path) -> None:
-    outcome, _ = play(program(here, "nulls always"), here / "run", "sokoban", limit=2)
-    assert not outcome.failures
-
-
 def test_a_program_that_cannot_be_started_ends_the_command_before_it_plays(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -485,16 +457,6 @@ def test_a_program_that_cannot_be_started_ends_the_command_before_it_plays(
         assert main(["bench", "run", "--suite", "smoke", "--agent", command, "--out", "run"]) == 2
         assert said in capsys.readouterr().err
         assert not (here / "run").exists()
-
-
-def test_a_program_that_goes_away_says_so(here: Path) -> None:
-    script = here / "agent"
-    script.write_text("#!/bin/sh\n")
-    script.chmod(0o755)
-    agent = make_agent("cmd:./agent")
-    script.unlink()
-    _, records = play(agent, here / "run", "sokoban", limit=1)
-    assert records[0].detail.startswith("cannot start ./agent")
 
 
 def test_what_an_agent_prints_is_no_part_of_the_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -567,13 +529,6 @@ def test_options_reach_the_agents_that_have_them(
     ):
         assert main([*base, "--agent", "openai:m", *words]) == 2
         assert said in capsys.readouterr().err
-
-
-def test_agents_are_of_one_of_two_protocols() -> None:
-    assert isinstance(make_agent("random"), StepAgent)
-    assert not isinstance(make_agent("random"), ReplyAgent)
-    assert isinstance(make_agent("cmd:true"), ReplyAgent)
-    assert isinstance(make_agent("cmd:true", kind="step"), StepAgent)
 
 
 # The documentation

@@ -122,11 +122,6 @@ def test_levels_with_too_many_states_are_shown_as_unknown(monkeypatch: pytest.Mo
     assert benchmark_page._loss_cells(replayer, found)[:3] == ["0 of 1", "\N{EN DASH}", "\N{EN DASH}"]
 
 
-def test_a_split_whose_environments_have_regret_anyway() -> None:
-    replayer, record = played(LAKE, [[1]], success_rate=1.0, regret=True)
-    assert find_loss(replayer, replayer.replay(record)) == Loss("fatal", 0, 0, 0, 1.0, 1.0)
-
-
 def test_of_the_oracles_losses_on_ice_chance_explains_all() -> None:
     suite = load_suite("smoke")
     split = next(split for split in suite.splits if split.env == "FrozenLake")

@@ -8,7 +8,6 @@ from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.suites import SUITES, Published, load_suite
 from ragen_gym.bench.suites.published import PublishedRate, published_rates
 from ragen_gym.cli import main
-from ragen_gym.core.turn_config import TurnConfig
 
 PAPERS = [name for name in SUITES if load_suite(name).source]
 
@@ -38,24 +37,6 @@ def test_the_papers_levels() -> None:
     for level in set(vagen.boards):
         env.reset(options={"level": level})
         assert env.env.solution().success(*env.env.state, 5) == 1, "solved in at most five moves"
-
-
-@pytest.mark.parametrize(
-    ("suite", "turns"),
-    [
-        ("ragen-2", TurnConfig(max_turns=5, max_actions_per_turn=2, max_actions=10)),
-        ("spa", TurnConfig(max_turns=5, max_actions_per_turn=5, max_actions=10)),
-        ("echo", TurnConfig(max_turns=4, max_actions_per_turn=25, max_actions=100)),
-        ("rllm-frozenlake", TurnConfig(max_turns=10, max_actions_per_turn=1, max_actions=10)),
-    ],
-)
-def test_the_papers_turns(suite: str, turns: TurnConfig) -> None:
-    assert {split.turn_config for split in load_suite(suite).splits} == {turns}
-
-
-def test_vagens_episodes_show_pictures_and_ask_for_both_boards() -> None:
-    config = load_suite("vagen-v1").splits[0].turn_config
-    assert (config.observation, config.state_parts, config.action_budget) == ("image", ("observation", "prediction"), 9)
 
 
 def test_rates_of_several_splits_are_pooled_by_instances() -> None:

@@ -165,32 +165,6 @@ def test_random_play_cannot_be_differs_from_random_play(random_run: list[Episode
             assert entry == expected.to_dict("rate")
 
 
-def test_random_play_of_the_papers_instances_gives_the_papers_rates() -> None:
-    suite = load_suite("ragen-v1")
-    summary = score(suite, play(suite, by_chance), "random")
-    within = {name: split["differs_from_random"] for name, split in summary["splits"].items()}
-    assert within == dict.fromkeys(within, False)
-    random = {name: round(split["random"]["rate"], 2) for name, split in summary["splits"].items()}
-    assert random == {
-        "sokoban": 0.19,
-        "new_vocab": 0.19,
-        "large_sokoban": 0.03,
-        "frozen_lake": 0.21,
-        "bandit": 0.5,
-        "bandit_rev": 0.5,
-    }
-    assert summary["splits"]["sokoban"]["levels"] == 239
-    assert summary["splits"]["bandit"]["levels"] == 16
-    for name in ("sokoban", "new_vocab", "large_sokoban", "frozen_lake"):
-        split = summary["splits"][name]
-        low, high = split["clustered"]["low"], split["clustered"]["high"]
-        assert low < split["published"]["StarPO-S (Table 4)"] < high, "the paper's agent, beside random play"
-
-
-def by_half_shouting(env: TurnEnv, rng: np.random.Generator) -> str:
-    return by_shouting(env, rng) if env.turn % 2 else "<think>Hm.</think><answer>Jump</answer>"
-
-
 def test_a_problem_that_most_replies_share_is_named_with_an_example() -> None:
     one = replace(SMOKE, splits=SMOKE.splits[:1])
     records = play(one, by_shouting)
@@ -210,17 +184,6 @@ def test_a_problem_that_most_replies_share_is_named_with_an_example() -> None:
     (said,) = tables.common_problems(score(one, cut, "shouting"))
     assert f"A limit of tokens cut {replies} of them: raise it." in said
     assert len(said) < 600
-
-
-def test_problems_of_at_most_half_of_the_replies_are_not_named() -> None:
-    sixteen = replace(SMOKE, splits=SMOKE.splits[:1])
-    four = tuple(replace(split, turn_config=replace(split.turn_config, max_turns=4)) for split in sixteen.splits)
-    summary = score(replace(sixteen, splits=four), play(replace(sixteen, splits=four), by_half_shouting), "half")
-    split = summary["splits"][four[0].name]
-    assert split["malformed"]["rate"] == 1
-    assert 2 * split["common_problem"]["n"] == split["malformed"]["n"]
-    assert tables.common_problems(summary) == []
-    assert tables.common_problems(score(CALM, play(CALM, by_oracle), "oracle")) == []
 
 
 def test_malformed_replies_are_counted_and_cost_what_they_cost() -> None:
@@ -265,10 +228,6 @@ def test_a_split_of_which_nothing_counts_says_so(oracle_run: list[EpisodeRecord]
 def test_an_episode_that_was_played_again_counts_once(oracle_run: list[EpisodeRecord]) -> None:
     failed = [replace(record, failure=Failure.TIMEOUT, success=False) for record in oracle_run[:5]]
     assert score(CALM, [*failed, *oracle_run], "oracle") == score(CALM, oracle_run, "oracle")
-
-
-def test_the_order_of_the_episodes_does_not_matter(random_run: list[EpisodeRecord]) -> None:
-    assert score(CALM, random_run[::-1], "random") == score(CALM, random_run, "random")
 
 
 def test_the_lines_are_those_of_the_instances_played() -> None:
@@ -385,15 +344,6 @@ def test_the_command_takes_a_record_and_keeps_it(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["splits"]["sokoban"]["seen"] == 3
     assert json.loads((folder / "summary.json").read_text())["splits"]["sokoban"]["seen"] == 3
     assert load_results(folder).seen == frozenset(met)
-    families = SMOKE.splits[0].families
-    both = sum(family in families[:5] for family in families)
-    assert both > 3
-    write_seen(tmp_path / "trained" / "seen.npy", families[2:5])
-    assert run_command("score", folder, "--seen", tmp_path / "trained", "--write", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["splits"]["sokoban"]["seen"] == both, (
-        "nothing that is known is forgotten"
-    )
-    assert load_results(folder).seen == frozenset(families[:5])
     with pytest.raises(ValueError, match="holds no record of the levels seen"):
         run_command("score", folder, "--seen", tmp_path)
 
@@ -503,14 +453,6 @@ def test_a_run_that_is_narrower_than_its_suite_says_so(tmp_path: Path, capsys: p
     for command in (["verify", run], ["report", run, "--markdown"]):
         assert main(["bench", *map(str, command)]) == 0
         assert sentence in capsys.readouterr().out
-
-
-def test_no_zero_is_printed_with_a_minus_sign(folders: tuple[Path, Path]) -> None:
-    summary = json.loads(json.dumps(score(SMOKE, ResultsFolder(folders[0]).records(), "chance")))
-    summary["splits"]["sokoban"]["normalised"]["value"] = -0.001
-    printed = "\n".join(bench_results.score_lines(summary))
-    assert " 0.00 " in printed
-    assert "-0.00" not in printed
 
 
 def test_bench_suites_prints(capsys: pytest.CaptureFixture[str]) -> None:
