@@ -97,7 +97,7 @@ class Replayer:
         self._task: ReplyEnv | None = None
 
     def parse(self, text: str) -> Reply:
-        """What a reply says; of a text task just its text."""
+        """Parsed form of a reply; of a text task just its text."""
         return Reply(text) if self.split.is_task else TurnEnv.parse(self._env(False), text)
 
     @property
