@@ -156,7 +156,7 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
     if options.json is not None:
         write_atomic(options.json, json.dumps(summary, indent=2) + "\n")
     _print(games, summary, folder.path, display)
-    return 1 if outcome.infrastructure or outcome.missing else 0
+    return 1 if outcome.infrastructure else 0
 
 
 def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: Display) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from numpy.lib import format as npy
 
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["SEEN_FILE", "find_seen", "read_seen", "seen_digest", "write_seen"]
+__all__ = ["SEEN_FILE", "find_seen", "read_seen", "write_seen"]
 
 SEEN_FILE = "seen.npy"
 
@@ -74,12 +73,6 @@ def _array(opened: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint64]] | Non
         return np.frombuffer(opened.read(), np.uint64)
     except (ValueError, TypeError, RecursionError, MemoryError):  # not a header
         return None
-
-
-def seen_digest(families: Iterable[int]) -> dict[str, Any]:
-    """``{"families": number, "sha256": hash}`` of a record, by which a run knows its own."""
-    array = np.array(sorted(set(families)), "<u8")
-    return {"families": len(array), "sha256": sha256(array.tobytes()).hexdigest()}
 
 
 def write_seen(path: str | Path, families: Iterable[int]) -> None:
