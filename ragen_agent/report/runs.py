@@ -36,7 +36,7 @@ __all__ = [
 #: Settings that do not change what is learned.
 IRRELEVANT = (
     *("seed", "threads", "device", "evaluation.imitation"),
-    *("diagnostics.tensorboard", "diagnostics.wandb", "diagnostics.alarm"),
+    *("diagnostics.tensorboard", "diagnostics.wandb"),
 )
 NAMED = 3  # settings that the name of a group may hold
 

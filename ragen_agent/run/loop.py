@@ -10,7 +10,7 @@ With a staleness of s the engines play iteration n + s while the models train on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,7 +23,6 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import SeedStream, derive_seed
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.iteration import Iteration, undecided
-from ragen_agent.update.replay import KeptEpisodes, ReplayBuffer
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
@@ -59,7 +58,6 @@ class LoopState:
 
     iteration: int = 0  # how many iterations are done
     stagnant: int = 0  # how many of the last ones taught nothing
-    replay: Sequence[Mapping[str, Any]] = ()  # ``ReplayBuffer.state``
 
 
 class Backend(Protocol):
@@ -74,12 +72,12 @@ class Backend(Protocol):
         """Plays so many groups of an iteration; ``refill`` is the round of dynamic sampling, 0 the first."""
         ...
 
-    def update(self, iteration: Iteration, episodes: KeptEpisodes) -> tuple[dict[str, Any], list[list[float]]]:
-        """Gradient steps on kept episodes: those of ``iteration.rows``, at least one, then replayed ones.
+    def update(self, iteration: Iteration) -> tuple[dict[str, Any], list[list[float]]]:
+        """Gradient steps on ``iteration.update_on``, at least one episode.
 
         Returns:
             The figures of the steps, ``train_tokens`` and ``updates`` among them; and the advantages of the sampled
-            tokens of each episode of this iteration.
+            tokens of each episode.
         """
         ...
 
@@ -123,7 +121,6 @@ class Loop:
         self.folder, self.backend, self.say = folder, backend, say
         self.monitor = Monitor(config, piece, validation if config.stops.validate_every else None)
         self.history = History(read_json_lines(folder.metrics), config.stops)
-        self.replay = ReplayBuffer(self.settings.replay)
         self.ahead = PlayAhead(self.play, self.settings.iterations, staleness)
         self.iteration = 0
         self._seen = set[int]()  # families of the levels played so far
@@ -132,7 +129,6 @@ class Loop:
         """Goes on from the last saved iteration, if there is one."""
         state = self.backend.restore()
         self.iteration, self.history.stagnant = state.iteration, state.stagnant
-        self.replay.restore(state.replay)
 
     @property
     def stop_reason(self) -> str:
@@ -169,7 +165,7 @@ class Loop:
                 stop = interrupted()
                 if stop or self.stop_reason or self.iteration == last or self.iteration % self.settings.save_every == 0:
                     self.folder.add_seen(self._seen)
-                    self.backend.save(LoopState(self.iteration, self.history.stagnant, self.replay.state()))
+                    self.backend.save(LoopState(self.iteration, self.history.stagnant))
                     saved()
                 if stop:
                     raise KeyboardInterrupt
@@ -194,7 +190,9 @@ class Loop:
             self.history.entropies,
         )
         figures = self.monitor.before_update(self.backend.policy, iteration)
-        measured, advantages = self.update(iteration)
+        measured, advantages = {"train_tokens": 0, "updates": 0, "empty_updates": 1}, list[list[float]]()
+        if iteration.rows:
+            measured, advantages = self.backend.update(iteration)
 
         record = {
             "iteration": number,
@@ -219,15 +217,3 @@ class Loop:
             if lacking:
                 rollouts += self.backend.rollout(number, lacking, refill)
         return rollouts
-
-    def update(self, iteration: Iteration) -> tuple[dict[str, Any], list[list[float]]]:
-        """Steps on the kept episodes and those of the replay buffer; see ``Backend.update``."""
-        rows = iteration.rows
-        episodes = self.replay.joined(KeptEpisodes.of(iteration, rows))
-        measured: dict[str, Any] = {"train_tokens": 0, "updates": 0, "empty_updates": 1}
-        advantages: list[list[float]] = []
-        if rows:
-            measured, advantages = self.backend.update(iteration, episodes)
-        if self.settings.replay:
-            measured["replayed"] = len(episodes.trajectories) - len(rows) if rows else 0
-        return measured, advantages

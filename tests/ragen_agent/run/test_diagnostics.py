@@ -21,7 +21,7 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.inference.vision import ImageTable
 from ragen_agent.run.alarm import FOLLOWS, AlarmThresholds, signs_at
 from ragen_agent.run.diagnostics import MeasuredPolicy, Monitor, information
-from ragen_agent.tokens.trajectory import BranchPoint, Trajectory, TurnInfo
+from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
 from ragen_agent.update.iteration import Iteration, ScoredGroups
 from ragen_agent.update.metrics import piece_decoder, reasoning_spans, reply_figures, reply_parts, turn_spans
 from ragen_gym import make_turn
@@ -119,7 +119,7 @@ def test_spans_of_real_tokenizers(make_tokenizer: Callable[[str, str], PreTraine
         assert [turn.problem for turn in trajectory.turn_infos] == [""] * len(said)
 
 
-def test_the_information_is_of_first_turns_and_counts_none_twice() -> None:
+def test_the_information_is_of_first_turns() -> None:
     """Of each level two episodes, and two that branch off the first one after its first turn."""
     asked: list[tuple[list[int], list[int]]] = []
 
@@ -129,14 +129,12 @@ def test_the_information_is_of_first_turns_and_counts_none_twice() -> None:
             return torch.zeros(len(rows), dtype=torch.float64)
 
     played = []
-    for level in "AB":
-        for branch in (None, None, BranchPoint(1, 0), BranchPoint(1, 0)):
-            episode = spoken("<think>one</think>", "<think>two</think>")
-            ids = np.array([ord(level), *episode.ids[1:]])
-            played.append(replace(episode, ids=ids, branch=branch))
-    groups = ScoredGroups(torch.zeros(2, 4), torch.ones(2, 4, dtype=torch.bool), torch.zeros(2), torch.ones(2))
-    iteration = Iteration(0, played, [t.own for t in played], ["Bandit"] * 2, groups, False, {})
-    settings = {"information_every": 1, "information_prompts": 2, "information_samples": 2}
+    for level in "AABB":
+        episode = spoken("<think>one</think>", "<think>two</think>")
+        played.append(replace(episode, ids=np.array([ord(level), *episode.ids[1:]])))
+    groups = ScoredGroups(torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool), torch.zeros(2))
+    iteration = Iteration(0, played, played, ["Bandit"] * 2, groups, False, {})
+    settings = {"information_every": 1}
     monitor = Monitor(with_settings(Config(), {"diagnostics": settings}), PIECES, None)
     assert "retrieval_chance" in monitor.before_update(cast(MeasuredPolicy, Policy()), iteration)
     texts = ["".join(map(chr, before + said)) for before, said in asked]
