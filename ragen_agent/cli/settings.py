@@ -11,7 +11,7 @@ from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.consent import effects
-from ragen_agent.config.io import OPENRLHF, catalog, check_name, file_schema, groups, settings_of_pairs
+from ragen_agent.config.io import OPENRLHF, catalog, check_name, groups, settings_of_pairs
 from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.settings import OPENS, Setting
 from ragen_gym.core.validation import joined
@@ -33,14 +33,11 @@ __all__ = [
 ABOUT = """\
 Lists every setting of a run: type, default, range, unit and meaning. Defaults in parentheses hold for the games named
 there, and for a pretrained model (--model). A setting is given in a TOML file (--config) or as --set NAME=VALUE.
---schema prints a JSON schema of such files: an editor with a TOML language server completes and checks a file whose
-first line is "#:schema settings.schema.json".
 
 examples:
   ragen-agent settings
   ragen-agent settings training
   ragen-agent settings training.filter
-  ragen-agent settings --schema > settings.schema.json
   ragen-agent train --set training.groups=16 --set training.filter=top_p --set training.keep=0.9"""
 
 
@@ -51,13 +48,9 @@ def add(commands: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only the settings that begin so")
-    parser.add_argument("--schema", action="store_true", help="print a JSON schema of TOML files")
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.schema:
-        print(json.dumps(file_schema(), indent=2))
-        return 0
     shown = [(group, [n for n in group.settings if n.startswith(options.prefix)]) for group in groups()]
     if not any(names for _, names in shown):
         check_name(options.prefix)

@@ -156,8 +156,11 @@ def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:
     others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
     if others:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
-        longer = _longer(options.resume, options.iterations) if options.iterations is not None else ""
-        raise ValueError(f"--resume goes on with the run's own settings: leave out {flags}.{longer}")
+        raise ValueError(
+            f"--resume goes on with the run's own settings: leave out {flags}. To train its model further, begin a "
+            f"new run: ragen-agent train --config {options.resume}/config.toml --model "
+            f"{options.resume}/checkpoint --seed N."
+        )
     folder, config = RunFolder.reopen(options.resume)
     check_consent(options.resume, options.run_code, config)
     return folder, with_settings(config, _flags(options))
@@ -205,24 +208,6 @@ def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder)
     if options.config is not None:
         check_consent(options.config, options.run_code, settings, asked=settings_of(options))
     return settings
-
-
-def _longer(run: Path, iterations: int) -> str:
-    """A sentence on how to train a run's model for further iterations."""
-    from ragen_agent.run.console import run_code_flag
-    from ragen_agent.run.run_folder import RunFolder
-    from ragen_gym.core.storage import read_json_lines
-
-    folder, config = RunFolder.reopen(run)
-    done = len(read_json_lines(folder.metrics))
-    if not folder.checkpoint.is_dir():
-        return f" It has no final model yet: finish it first, with --resume {run} alone."
-    more = iterations - done if iterations > done else iterations
-    return (
-        f" The run has {done} iterations and keeps no state of its optimiser. To train its model further, begin a new "
-        f"run with new levels: ragen-agent train --config {run / 'config.toml'} --model {folder.checkpoint} --seed "
-        f"{config.seed + 1} --iterations {more}{run_code_flag(config)}"
-    )
 
 
 def _check_read(options: argparse.Namespace, config: Config) -> None:

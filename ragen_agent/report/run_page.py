@@ -53,7 +53,6 @@ def page(
     runs: Sequence[RecordedRun],
     *,
     megabytes: float = 20.0,
-    weight: float = SMOOTHING,
     progress: Callable[[int, int], None] = lambda done, of: None,
     recent: int | None = None,
     live: str | None = None,
@@ -64,18 +63,12 @@ def page(
         runs: at least one; see ``load_runs``.
         megabytes: the most that the episodes may take in the page. If they take more, it holds some of every phase and
             of all parts of the training, and says so.
-        weight: with which each value enters the moving average, above 0 to 1.
         progress: called with how many of the episodes are drawn, and of how many.
         recent: only the last so many episodes of each run are replayed; None for all.
         live: see ``render_page``.
-
-    Raises:
-        ValueError: a weight out of range.
     """
-    if not 0 < weight <= 1:
-        raise ValueError(f"the weight of the moving average is {weight}; it must be above 0 and at most 1.")
     groups = group_by_settings(runs)
-    drawn = panels(groups, weight)
+    drawn = panels(groups, SMOOTHING)
     index, archive, total = _viewer(runs, megabytes, progress, recent)
     opening, why = _opening(archive.headings)
     said = f"The last {len(archive.headings)} of {total:,} recorded episodes."
@@ -104,7 +97,7 @@ def page(
             (group.name, (group.runs[0].folder.path / "config.toml").read_text(encoding="utf-8")) for group in groups
         ],
         made=[_made_with(group, run) for group in groups for run in group.runs],
-        terms=[(term, meaning.format(weight=weight)) for term, meaning in _TERMS],
+        terms=[(term, meaning.format(weight=SMOOTHING)) for term, meaning in _TERMS],
         colophon=[
             f"ragen-gym {__version__}.",
             *(f"{run.name}: {' '.join(plural(len(run.metrics), 'iteration'))}." for run in runs),

@@ -24,6 +24,7 @@ from ragen_agent.run.alarm import FOLLOWS, Sign, sign_label
 from ragen_agent.run.run_folder import RunFolder, runs_below
 from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
 from ragen_gym.core.console import span
+from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.messages import plain_text
 
 __all__ = [
@@ -103,7 +104,7 @@ class RunTail:
         path = self.folder.path
         if self._config is None and (path / "config.toml").is_file():
             self._config = RunFolder.reopen(path)[1]
-        metrics = self.folder.read_metrics()
+        metrics = read_json_lines(self.folder.metrics)
         done, known = self._signs if self._signs[0] <= len(metrics) else (0, [])
         self._signs = len(metrics), first_signs(metrics, known=known, done=done)
         summary = self.folder.read_summary()

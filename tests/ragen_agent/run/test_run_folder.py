@@ -59,15 +59,6 @@ def test_a_torn_last_line_is_left_out(
     assert read_json_lines(folder.metrics) == [*records[:-1], {"next": 1}]
 
 
-def test_an_iteration_with_an_alarm_is_read_back(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", Config())
-    append_json_lines(folder.metrics, [{"iteration": 3, "spread": 0.0, "alarm": ["spread_fall"]}])
-    assert folder.read_metrics() == [{"iteration": 3, "spread": 0.0, "alarm": ["spread_fall"]}]
-    append_json_lines(folder.metrics, [{"iteration": 4, "alarm": 0.5}])
-    with pytest.raises(ValueError, match=r"line 2.*alarm is 0\.5, not a list of signs"):
-        folder.read_metrics()
-
-
 def test_state_is_replaced_whole(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert folder.load_state() is None
