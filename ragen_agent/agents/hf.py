@@ -177,7 +177,6 @@ class HFAgent:
         self._worker, self.closed = _one_thread(), False
 
     def _work(self) -> None:
-        """Generate until nobody waits. Called in the worker's thread."""
         expected, wait = 0, 0.0
         while True:
             with self._news:
@@ -203,7 +202,6 @@ class HFAgent:
         return self.closed or len(self._inbox) >= expected
 
     def _step(self, new: Sequence[Request]) -> int:
-        """One token for each reply; how many replies were handed out."""
         engine = self.engine
         for request in new:
             engine.submit(request)

@@ -117,7 +117,6 @@ def measured_policy(options: argparse.Namespace, display: Display) -> tuple[Poli
 
 
 def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], display: Display) -> int:
-    """Plays the episodes that the folder of results does not hold yet, and prints the scores."""
     from ragen_agent.run.benchmark import PlayedAgent, evaluation_suite
     from ragen_agent.tasks.tasks import measured_settings
     from ragen_gym.bench.episode_plan import RunOptions, identity
@@ -160,7 +159,6 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
 
 
 def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: Display) -> None:
-    """Prints the table of each game, its malformed replies, and how to see them."""
     from ragen_agent.run.console import rates_table, run_code_flag
     from ragen_gym.bench.report.tables import at_most_blind, success
     from ragen_gym.core.stats import percent
@@ -197,7 +195,6 @@ def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: 
 
 
 def _fresh_folder(model: Path, config: Config) -> Path:
-    """The first folder for such an evaluation that is not there yet."""
     name = f"eval-{model.resolve().name}-{config.game.rpartition(':')[2]}-{config.evaluation.split}"
     candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
     return next(path for path in candidates if not path.exists())

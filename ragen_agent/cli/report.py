@@ -145,7 +145,7 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from ragen_agent.report.live import RunPage
+    from ragen_agent.report.run_page import RunPage
     from ragen_gym.bench.report.live import LivePage, make_server
 
     def check(config: Config) -> None:

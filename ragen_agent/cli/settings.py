@@ -64,7 +64,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _lines(name: str, each: Setting, width: int) -> list[str]:
-    """A setting's name, type, default and range; its meaning; the meanings of its choices."""
     kind = "text" if each.type is str else getattr(each.type, "__name__", str(each.type))
     about = f"{kind}, default {json.dumps(each.default)}" + f" {each.unit}" * bool(each.unit)
     if elsewhere := _other_defaults(name):
@@ -81,7 +80,6 @@ def _lines(name: str, each: Setting, width: int) -> list[str]:
 
 
 def _other_defaults(name: str) -> str:
-    """A setting's defaults for single games and for pretrained models, in words; empty where it has none."""
     from ragen_agent.config.presets import other_defaults
 
     return "; ".join(f"{who}: {json.dumps(value)}" for who, value in other_defaults(name))
@@ -223,7 +221,6 @@ def settings_of(options: argparse.Namespace, flags: Settings | None = None) -> S
 
 
 def _files(options: argparse.Namespace) -> Settings:
-    """The recipe, and the file over it."""
     from ragen_agent.config.presets import read_recipe, read_settings_file
 
     name = getattr(options, "recipe", None)

@@ -149,7 +149,6 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:
-    """The folder of ``--resume`` and its settings."""
     from ragen_agent.run.run_folder import RunFolder
 
     own = ("run", "run_code", "resume", "extra", "backend", "compare", "dry_run", "list_recipes")
@@ -167,7 +166,6 @@ def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:
 
 
 def _check_compared(options: argparse.Namespace, config: Config) -> None:
-    """Raise a ValueError if ``--compare`` has no imitation to compare with."""
     if options.compare and not config.warm_start.epochs:
         raise ValueError(
             "--compare trains further imitation, but warm_start.epochs is 0, so there is none: leave it out, or let "

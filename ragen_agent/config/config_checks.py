@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ragen_agent.config.algorithms import (
@@ -44,14 +43,11 @@ def _check_games(config: Config) -> None:
             raise ValueError(
                 f'games holds {row!r}; give tables with {", ".join(kinds)}, such as {{game = "Sokoban", weight = 2.0}}.'
             )
-        if not 0 < row.get("weight", 1.0) <= sys.float_info.max:
-            weight = shown(row["weight"])
+        if not 0 < row.get("weight", 1.0) <= 1e9:
             raise ValueError(
-                f"games gives {row['game']} the weight {weight}; it must be above 0, and fit into a float."
+                f"games gives {row['game']} the weight {shown(row['weight'])}; it must be above 0, up to 1e9."
             )
         _check_chat(config, row)
-    if not sum(float(row.get("weight", 1.0)) for row in config.games) <= sys.float_info.max:
-        raise ValueError("the weights of games sum to more than fits into a float; make them smaller, such as 2.0.")
 
 
 def _check_chat(config: Config, row: dict[str, Any]) -> None:

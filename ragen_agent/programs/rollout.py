@@ -167,7 +167,6 @@ class _Rollout:
             process.end(max(0.0, until - time.monotonic()))
 
     def _gather(self) -> list[_Pending]:
-        """Waiting requests of all programs; each gives others a chance to join its batch."""
         found: list[_Pending] = []
         with suppress(queue.Empty):
             found.append(self._waiting.get(timeout=_POLL))

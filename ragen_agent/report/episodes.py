@@ -197,7 +197,6 @@ class EpisodeViews:
         return shown
 
     def _colour(self, turns: Sequence[dict[str, Any]], episode: StoredEpisode, piece: Callable[[int], str]) -> None:
-        """The tokens of each turn's reply as they were sampled, with log-prob and advantage."""
         t, advantages = episode.trajectory, episode.advantages
         before = t.sampled.cumsum() - t.sampled  # sampled tokens ahead of each
         for turn, (first, end) in zip(turns, turn_spans(t), strict=False):
@@ -280,7 +279,6 @@ def sort_headings(headings: Sequence[dict[str, Any]], runs: Sequence[RecordedRun
 
 
 def _read_episodes(run: RecordedRun, recent: int | None) -> tuple[list[StoredEpisode], int]:
-    """The last ``recent`` episodes, or all, and the number of all."""
     keys = read_json_lines(run.folder.episodes, _phase_and_iteration)
     first = max(0, len(keys) - recent) if recent else 0
     numbers, places = count(), Counter[tuple[Any, Any]]()

@@ -213,7 +213,6 @@ def _differing(runs: Iterable[RecordedRun]) -> list[str]:
 
 
 def _group_name(group: Sequence[RecordedRun], differing: Sequence[str]) -> str:
-    """The game, the preset, and the other settings that differ if they are few; else the first folder's name."""
     config, others = group[0].config, [name for name in differing if name not in ("game", "training.starpo_s")]
     if not differing:
         return config.game

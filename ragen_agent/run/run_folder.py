@@ -21,7 +21,6 @@ import hashlib
 import json
 import pickle
 import platform
-import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,23 +43,11 @@ from ragen_gym.core.storage import (
 )
 from ragen_gym.core.validation import shown
 
-__all__ = ["IMITATION", "PACKAGES", "RunFolder", "families_met", "git_state", "resumable", "runs_below", "versions"]
+__all__ = ["IMITATION", "PACKAGES", "RunFolder", "families_met", "git_state", "resumable", "versions"]
 
 VERSIONS = "versions.json"
 
 STATE, IMITATION = "state.pt", "imitation.pt"
-NAMED = 6  # maximum folders named in a message
-
-
-def runs_below(path: Path) -> str:
-    """For an error message: the runs in a folder that is not a run itself, such as an experiment's; or empty."""
-    folders = [file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/config.toml")]
-    hidden = re.compile(r"/(warm/|\.)|\.new$")  # warm starts, hidden folders, unfinished runs
-    found = sorted(str(run) for run in folders if not hidden.search(f"/{run.relative_to(path).as_posix()}"))
-    if len(found) < 2:
-        return f"it holds the run {found[0]}: give that" if found else ""
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return f"it holds the runs {', '.join(found[:NAMED])}{more}: name the folder of a run"
 
 
 @contextmanager
@@ -122,8 +109,7 @@ class RunFolder:
     def reopen(cls, path: Path) -> tuple[RunFolder, Config]:
         """An existing run and its settings; raises a ValueError if there is none."""
         if not (path / "config.toml").is_file():
-            hint = runs_below(path) or "give the folder that an earlier --out named"
-            raise ValueError(f"{path} holds no run (no config.toml); {hint}.")
+            raise ValueError(f"{path} holds no run (no config.toml); give the folder that an earlier --out named.")
         return cls(path), with_settings(Config(), read_toml(path / "config.toml"))
 
     def keep(self, path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
@@ -289,7 +275,6 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """The output of git, or the empty text if it fails."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],

@@ -150,7 +150,6 @@ def _check_library(name: str) -> None:
 
 
 def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers among the figures of an iteration, and its failures by kind."""
     failures = {f"failures/{kind}": count for kind, count in record.get("failures", {}).items()}
     return {
         name: value

@@ -337,7 +337,6 @@ def trajectories_of(
 
 
 def _conversations(config: Config, chunk: Chunk) -> Iterator[dict[str, Any]]:
-    """The episodes of a chunk, as the lines of the file."""
     env, rng = make_env(chunk.config, SPLIT), np.random.default_rng(chunk.seed)
     for number, instance in enumerate(chunk.instances):
         _, info = env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
@@ -351,7 +350,6 @@ def _conversations(config: Config, chunk: Chunk) -> Iterator[dict[str, Any]]:
 
 
 def _origin(config: Config, chunk: Chunk, number: int) -> dict[str, Any]:
-    """The origin of an episode of a chunk."""
     instance, how = chunk.instances[number], asdict(chunk.how)
     episodes = how.pop("episodes")
     origin = {

@@ -99,7 +99,6 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
 
 
 def _check_text_task(config: Config) -> None:
-    """Raises a ValueError for settings that need a game, not a text task."""
     training = config.training
     if CREDITS[training.credit].shaped:
         raise ValueError(

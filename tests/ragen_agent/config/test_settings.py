@@ -123,12 +123,7 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"games": ["Sokoban"]}, r"games is \['Sokoban'\]; it must be a list, each item a table"),
         ({"training": {"overlong_buffer": 4}, "games": [{"game": "Bandit", "turns": 9}]}, r"games holds .*'turns': 9"),
         ({"games": [{"game": "Sokoban", "weight": 0}]}, r"games gives Sokoban the weight 0"),
-        (
-            {"games": [{"game": "Sokoban", "weight": 10**400}]},
-            r"the weight 1000+\.\.\.; it must be above 0, and fit into a float",
-        ),
-        ({"games": [{"game": "Sokoban", "weight": inf}]}, r"the weight inf; it must be above 0, and fit into a float"),
-        ({"games": [{"game": "Bandit", "weight": 1e308}] * 2}, r"weights of games sum to more than fits into a float"),
+        ({"games": [{"game": "Sokoban", "weight": inf}]}, r"the weight inf; it must be above 0, up to 1e9"),
         ({"curriculum": [{"iteration": 3, "env_options": {}}] * 2}, r"curriculum holds.*ascending"),
         ({"curriculum": [{"env_options": {}}]}, r"curriculum holds"),
         ({"training": {"group_size": 1}}, r"training\.group_size is 1; it must be at least 2"),
