@@ -5,9 +5,9 @@ update, validation, alarm, record. A backend plays, updates and keeps its state 
 
 With a staleness of s (``openrlhf.staleness``) the engines play iteration n + s while the models train on iteration n:
 its episodes come from the weights after n updates. The weights are sent out between two iterations' play, so all
-episodes of an iteration come from the same weights. ``Training.correction`` makes up for the older ones: PPO's ratio is to the
-policy before the update, and a bounded weight leads there from the one that sampled (decoupled PPO: AReaL, arXiv
-2505.24298).
+episodes of an iteration come from the same weights. ``Training.correction`` makes up for the older ones: PPO's ratio
+is to the policy before the update, and a bounded weight leads there from the one that sampled (decoupled PPO: AReaL,
+arXiv 2505.24298).
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Loop:
 
     Args:
         config: the settings.
-        folder: the run's, which gets a record of each iteration and some of its episodes.
+        folder: gets a record of each iteration and some of its episodes.
         backend: plays, updates and saves.
         piece: the text of a token id.
         say: prints a sentence for the user.

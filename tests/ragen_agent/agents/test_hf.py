@@ -24,7 +24,7 @@ import pytest
 from ragen_agent.agents import hf
 from ragen_gym.bench.agent import AgentFailure, Answer, Task
 from ragen_gym.bench.agents import make_agent
-from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
+from ragen_gym.bench.episode_plan import RunOptions, make_env
 from ragen_gym.bench.results import ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
@@ -127,21 +127,6 @@ def test_the_clock_starts_with_the_requests_own_generation(model: Path) -> None:
     answers = all_of(agent, *(ask(agent, seed) for seed in range(10)))
     assert time.monotonic() - began > 3  # by the model's sleep alone
     assert [answer.completion_tokens for answer in answers] == [10] * 10
-
-
-@pytest.mark.slow
-def test_a_reply_is_there_when_its_own_row_has_ended(model: Path) -> None:
-    """A short conversation's reply does not wait for the longest of its batch."""
-    agent = agent_of(model, 0.02, max_tokens=2000, timeout=600)
-    agent.engine.sampler.bias.zero_()
-
-    async def one(seed: int) -> tuple[Answer, int]:
-        return await ask(agent, seed), len(agent.engine.running)
-
-    rows = all_of(agent, *(one(seed) for seed in range(8)))
-    lengths = [answer.completion_tokens or 0 for answer, _ in rows]
-    assert min(lengths) + 20 < max(lengths) < 2000, "rows of different lengths"
-    assert rows[lengths.index(min(lengths))][1] > 0, "the others are still being generated"
 
 
 def test_a_batch_for_which_nobody_waits_is_stopped(model: Path) -> None:
@@ -318,14 +303,6 @@ def test_no_thread_is_left_after_close(model: Path, tmp_path: Path) -> None:
         for out in ("run", "again")
     ]
     assert replies[0] == replies[1]
-
-
-def test_a_run_of_more_episodes_than_rows_loses_none(model: Path, tmp_path: Path) -> None:
-    agent = agent_of(model, 0.02, max_tokens=8, batch=2, timeout=5)
-    options = RunOptions(("frozen_lake",), concurrency=8, timeouts=Timeouts(request=5))
-    outcome = run_suite(SMOKE, agent, tmp_path / "run", options)
-    assert (outcome.played, outcome.failures) == (8, {})
-    assert len(ResultsFolder(tmp_path / "run").records()) == 8
 
 
 def program(source: str, *arguments: str) -> subprocess.Popen[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
@@ -11,8 +10,6 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -202,33 +199,6 @@ def test_information_by_hand() -> None:
     assert measured.mutual_information == pytest.approx((-math.log(2) - math.log(5 / 32) / 2) / 2, abs=1e-6)
     assert measured.retrieval_accuracy == 0.75, "the first is found, the second is a tie of two"
     assert measured.retrieval_chance == 0.5
-
-
-@given(data=st.data(), prompts=st.integers(2, 4), samples=st.integers(1, 3))
-def test_information_reference(data: st.DataObject, prompts: int, samples: int) -> None:
-    cells = st.lists(st.floats(-9, -0.1), min_size=prompts, max_size=prompts)
-    table = [[data.draw(cells) for _ in range(samples)] for _ in range(prompts)]
-    lengths = [[data.draw(st.integers(0, 3)) for _ in range(samples)] for _ in range(prompts)]
-    scores, sizes = torch.tensor(table, dtype=torch.float64), torch.tensor(lengths)
-    matched, gains, hits = [], [], []
-    for i in range(prompts):
-        for k in range(samples):
-            if lengths[i][k]:
-                row = table[i][k]
-                own = row[i] / lengths[i][k]
-                mixture = math.log(sum(math.exp(score) for score in row) / prompts) / lengths[i][k]
-                matched.append(own)
-                gains.append(own - mixture)
-                hits.append((row[i] == max(row)) / row.count(max(row)))
-    if not matched:
-        with pytest.raises(ValueError, match="no sample has any reasoning"):
-            information(scores, sizes)
-        return
-    measured = information(scores, sizes)
-    assert measured.mutual_information == pytest.approx(statistics.fmean(gains), abs=1e-9)
-    assert measured.conditional_entropy == pytest.approx(-statistics.fmean(matched), abs=1e-9)
-    assert measured.retrieval_accuracy == pytest.approx(statistics.fmean(hits), abs=1e-9)
-    assert measured.mutual_information <= math.log(prompts) + 1e-9
 
 
 def test_a_template_says_nothing_about_its_prompt() -> None:
