@@ -4,15 +4,12 @@ Generation is continuous (``ragen_agent.inference.continuous``): up to ``batch``
 request joins as soon as another reply has ended, and what has been read of a conversation is kept between its turns.
 The runner's concurrency is what fills the batch. The chat template is the tokenizer's own.
 
-**Time.** One thread generates; it lives until the agent is closed, which waits for it. The clock of a request starts
-with its own generation, not while it waits for a place. A reply that has taken too long, or for which nobody waits any
-more, is ended.
+One thread generates; it lives until the agent is closed, which waits for it. The clock of a request starts with its own
+generation, not while it waits for a place. A reply that takes too long, or for which nobody waits any more, is ended.
 
-**Repeatability.** Every request draws with uniform numbers of its own, by its episode and turn, by inversion of the
-next token's distribution (one number a token). So what it draws depends neither on its neighbours in the batch nor on
-their number, and a run that is repeated or resumed asks for the same draws. The logits themselves may differ in the
-last bits with the shape of the batch, so a token on the very edge of its interval, once in some ten thousand tokens in
-float32 and more often in bfloat16, can still come out as its neighbour. ``batch=1`` removes that too.
+Every request draws with uniform numbers of its own, by its episode and turn, so what it draws depends neither on its
+neighbours in the batch nor on their number. The logits may differ in the last bits with the shape of the batch, so that
+a token on the edge of its interval can still come out as its neighbour; ``batch=1`` removes that too.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "check_not_distributed",
     "configure",
     "distributed",
+    "free_folder",
     "given",
     "help_text",
     "settings_of",
@@ -196,19 +198,13 @@ def _table(settings: Settings) -> Settings:
     return dict(table)
 
 
-def check_not_distributed(options: argparse.Namespace, advice: str = "leave it out", but: Sequence[str] = ()) -> None:
+def check_not_distributed(options: argparse.Namespace, advice: str = "leave it out") -> None:
     """Raises a ValueError if flags give a setting of the distributed trainer, which would have no effect.
 
-    A file may hold the settings of both trainers.
-
-    Args:
-        options: of a parser with ``add_settings``.
-        advice: what to do, which ends the message.
-        but: names of settings that may be given.
+    A file may hold the settings of both trainers. ``advice`` ends the message.
     """
     for name in _table(settings_of(options)):
-        if name not in but:
-            raise ValueError(f"{OPENRLHF}.{name} is a setting of the distributed trainer alone: {advice}.")
+        raise ValueError(f"{OPENRLHF}.{name} is a setting of the distributed trainer alone: {advice}.")
 
 
 def settings_of(options: argparse.Namespace, flags: Settings | None = None) -> Settings:
@@ -226,6 +222,12 @@ def _files(options: argparse.Namespace) -> Settings:
     name = getattr(options, "recipe", None)
     recipe = read_recipe(name).settings if name else {}
     return merged(recipe, read_settings_file(options.config)) if options.config is not None else recipe
+
+
+def free_folder(name: str) -> Path:
+    """The first of ``runs/NAME``, ``runs/NAME-2``, ... that is not there yet."""
+    candidates = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(path for path in candidates if not path.exists())
 
 
 def help_text(each: Setting) -> str:

@@ -14,6 +14,7 @@ from ragen_agent.cli.settings import (
     check_not_distributed,
     configure,
     distributed,
+    free_folder,
     given,
     settings_of,
 )
@@ -176,12 +177,7 @@ def _check_compared(options: argparse.Namespace, config: Config) -> None:
 def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder) -> OpenRLHF | None:
     """The settings of the distributed trainer: a resumed run's own, or those asked for; None for the local one."""
     if options.resume is None and options.backend != "openrlhf":
-        check_not_distributed(options, "give --backend openrlhf, or leave it out", but=["staleness"])
-        if staleness := distributed(options).get("staleness"):
-            raise ValueError(
-                f"openrlhf.staleness is {staleness}, but the local trainer plays with the very weights that it trains, "
-                "in turn, so its episodes are never behind: use --backend openrlhf, or openrlhf.staleness=0."
-            )
+        check_not_distributed(options, "give --backend openrlhf, or leave it out")
         return None
     from ragen_agent.config.io import read_openrlhf
     from ragen_agent.config.trainers import OpenRLHF
@@ -270,7 +266,4 @@ def _usable(config: Config) -> Policy:
 
 def fresh_folder(config: Config) -> Path:
     """The first folder for such a run that is not there yet."""
-    game = config.game.rpartition(":")[2]  # a colon is no part of a file's name everywhere
-    name = f"{game}-{config.training.algo}-seed{config.seed}"
-    candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
-    return next(path for path in candidates if not path.exists())
+    return free_folder(f"{config.game.rpartition(':')[2]}-{config.training.algo}-seed{config.seed}")

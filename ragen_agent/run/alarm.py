@@ -1,13 +1,11 @@
 """Run history: signs of the Echo Trap, and early-stopping rules.
 
 RAGEN (arXiv 2504.20073, section on the Echo Trap) describes how multi-turn training collapses onto a few replies: the
-return std within groups falls first, the entropy falls or jumps, the gradient norm spikes, and the success
-does not come back. Two signs of format collapse, which small models meet more often, stand next to these: malformed
-replies, and returns that no longer differ at all.
+return std within groups falls first, the entropy falls or jumps, the gradient norm spikes, and the success does not
+come back. Two signs of format collapse stand next to these: malformed replies, and returns that no longer differ.
 
-A sign is a function of the history up to an iteration, so it can be computed on a run's ``metrics.jsonl`` afterwards
-and is the same for a resumed run. A sign is a warning, not a verdict: each compares the last iterations with the
-first ones by a factor, and how often it is right depends on model, game and factor.
+A sign is a function of the history up to an iteration, the same for a resumed run. It is a warning, not a verdict: it
+compares the last iterations with the first ones by a factor.
 
 A rule of stopping is from RAGEN-2 (arXiv 2604.06268, training details): the return std within groups stays below a
 tenth of its initial value, so there is no more signal. A resumed run stops where an uninterrupted one does.

@@ -1,9 +1,8 @@
 """Demonstrations of an oracle with deliberate faults, and conversations on disk, as tokens of a rollout.
 
-The demonstrator knows the best moves, and a model that imitates it learns the reply format and single moves.
-``Demonstrations`` sets its faults: the number of moves in a reply, and the chances of a random move or a random reply.
-The default demonstrator of FrozenLake is *cautious*: it mostly replies with one move, so the turns run out on long
-paths. Only the reward shows the learner that long replies pay.
+The demonstrator knows the best moves; ``Demonstrations`` sets its faults: the number of moves in a reply, and the
+chances of a random move or a random reply. FrozenLake's mostly replies with one move, so the turns run out on long
+paths, and only the reward shows the learner that long replies pay.
 
 A line of a file of conversations holds ``messages``, from the system message to the last reply, and their origin:
 ``env``, ``env_options`` and ``turns`` (the budgets), ``split`` (always train), ``seed``, ``noise_seed``, ``level_id``,

@@ -140,7 +140,7 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["sft", "data", "--out", "/proc/demos.jsonl"], "/proc/demos.jsonl.part: no such file or directory"),
         (["train", "--out", f"{__file__}/x"], "not a directory"),
         (["eval", "no-such-run"], "ragen-agent: model no-such-run: there is no such folder"),
-        (["eval", "no-such-run", "--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
+        (["eval", "no-such-run", "--json", "/nonexistent/x.json"], "there is no folder /nonexistent"),
     ],
 )
 def test_a_mistake_is_one_line(
