@@ -9,7 +9,7 @@ A line of ``metrics.jsonl`` also holds here: ``vllm_kl``, ``vllm_gap`` and ``mis
 ``seconds_own`` are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an
 episode, in the mean, what is not vLLM's answer (an upper bound: episodes wait for each other).
 
-With ``openrlhf.staleness`` the engines play ahead (``ragen_agent.run.ahead``). A line then holds ``staleness``,
+With ``openrlhf.staleness`` the engines play ahead (``ragen_agent.run.loop``). A line then holds ``staleness``,
 the updates since the weights with which its oldest episode was played, as vLLM's processes counted those that arrived,
 and ``seconds_wait``, in which training waited for the engines; ``seconds_rollout`` went by while it trained.
 """
