@@ -141,7 +141,6 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
 DECIDED = {name: row if isinstance(row, str) else row[0] for name, row in _FLAGS.items()}
 """What decides each flag that ``command_flags`` writes."""
 
-_CORRECTION = (("mode", "mode"), ("gating", "gating"), ("threshold", "bounds"))
 WANDB_FLAGS = ("key", "org", "group", "project", "run_name")
 
 #: Flags that would repeat or undo what our trainer does in another way, or that it does not read.
@@ -169,13 +168,13 @@ _REPLACED = {
     "reward.remote_url": "the game gives the reward",
     "reward.clip_range": "the game gives the reward",
     "reward.overlong_buffer_len": "training.overlong_buffer says from which length on replies cost something",
-    "reward.overlong_penalty_factor": "training.overlong_penalty says what overlong replies cost",
+    "reward.overlong_penalty_factor": "training.overlong_buffer says where they begin; at the limit the cost is 1",
     "reward.stop_properly_penalty_coef": "the game gives the reward",
     "data.max_samples": "the run plays its whole prompt dataset: training.iterations and training.groups",
     "logger.logging_steps": "every iteration is logged",
     "actor.eps_clip_low_high": "training.clip_low and training.clip_high say where the ratio is clipped",
     "actor.eps_clip": "training.clip_low and training.clip_high say where the ratio is clipped",
-    "actor.dual_clip": "training.dual_clip says where the term of a negative advantage is clipped",
+    "actor.dual_clip": "the loss is ours: training.policy_loss",
     "actor.policy_loss_type": "training.policy_loss says which loss",
     "actor.entropy_coef": "training.entropy_bonus says how much the entropy counts",
     "actor.loss_agg_mode": "training.aggregation says how tokens become one loss",
@@ -184,7 +183,10 @@ _REPLACED = {
     "algo.kl.target": "training.kl is the weight of the divergence, and constant",
     "algo.kl.horizon": "training.kl is the weight of the divergence, and constant",
     "algo.kl.unbiased_gradient": "training.kl_kind says which estimate is taken",
-    **{f"algo.advantage.is_correction_{part}": f"training.correction_{ours} says it" for part, ours in _CORRECTION},
+    **{
+        f"algo.advantage.is_correction_{part}": "training.correction says it"
+        for part in ("mode", "gating", "threshold")
+    },
     **{f"logger.wandb.{part}": "diagnostics.wandb names the project" for part in WANDB_FLAGS},
     "logger.tensorboard_dir": "diagnostics.tensorboard says whether TensorBoard gets the metrics",
 }

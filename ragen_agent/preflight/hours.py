@@ -60,7 +60,7 @@ def estimate_hours(config: Config, settings: OpenRLHF, gpu_gib: float, pace: Pac
     training, plan = config.training, BatchPlan.of(config, distributed=True)
     playing = _playing(config, settings, shape, gpu_gib, pace, plan.episodes)
     gpus, size = gpus_of_models(config, settings), shape.language.parameters
-    tokens = plan.trained * config.turns.max_tokens_per_episode * pace.length
+    tokens = plan.rows * config.turns.max_tokens_per_episode * pace.length
     learn = training.updates * (8 if settings.gradient_checkpointing else 6)
     work = {"actor": 2 + learn, "critic": 2 + learn, "reference": 2}
     seconds = [work[m] * size * tokens / (gpus[m] * PEAK * pace.compute) for m in work if gpus[m]]

@@ -104,7 +104,7 @@ def test_flags_that_the_settings_decide_are_refused(
 
 
 def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
-    everything = {"dual_clip": 3.0, "starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
+    everything = {"starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
     sizes = {"attention": "flash_attention_2", "adam_offload": True, "gradient_checkpointing": True}
     config = {"training": everything, "lora": {"rank": 4, "targets": ["q_proj"]}}
     written = set(values(config, sizes, cpu=False, resume=True))
