@@ -228,7 +228,7 @@ def _refused(check: Callable[..., None], *arguments: object) -> None:
     try:
         check(*arguments)
     except ValueError as error:
-        raise Trouble(str(error), "see there") from error
+        raise Trouble(str(error), "change the settings that it names") from error
 
 
 def _cuda(look: Look) -> str:
