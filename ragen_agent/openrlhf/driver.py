@@ -61,17 +61,19 @@ def main(path: Path) -> None:
 
 def explanation(error: BaseException) -> str:
     """The first error, wherever in the cluster it was raised: Ray wraps it once for each process it passes through."""
-    from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
     if isinstance(error, OutOfMemoryError):
         return _memory_ran_out(str(error))
-    if isinstance(error, RayActorError) and "node has died" in str(error):
+    if isinstance(error, ActorUnavailableError) or (
+        isinstance(error, ActorDiedError) and "node has died" in str(error)
+    ):
         where = re.search(r"ip: (\S+)", str(error))
         return (
-            f"a node of the cluster was lost{f' ({where[1]})' if where else ''}, and with it processes of the run: "
-            "ray status shows which nodes are left; bring it back, or join another one."
+            f"a process of the run is out of reach, most likely with its node{f' ({where[1]})' if where else ''}: ray "
+            "status shows which nodes are left; bring it back, or join another one."
         )
     return f"{type(error).__name__}: {load_problem(error)}" if str(error) else type(error).__name__
 

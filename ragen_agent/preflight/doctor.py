@@ -228,7 +228,7 @@ def _refused(check: Callable[..., None], *arguments: object) -> None:
     try:
         check(*arguments)
     except ValueError as error:
-        raise Trouble(str(error), "see there") from error
+        raise Trouble(str(error), "change the settings that it names") from error
 
 
 def _cuda(look: Look) -> str:
@@ -253,6 +253,12 @@ def _cuda(look: Look) -> str:
         raise Trouble(f"{said}; no NCCL", "install the CUDA build of torch, which brings NCCL")
     if look.distributed and look.config and not look.settings.ray_address:
         _refused(check_devices, look.config, look.settings, look.gpus)
+    allocator = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if look.distributed and look.settings.colocate and "expandable_segments:True" in allocator:
+        advice = "unset PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF"
+        raise doubt(
+            f"{said}; weights reach vLLM by CUDA IPC, which expandable segments break in some sandboxes", advice
+        )
     if old:
         advice = "add -- --ds.param_dtype fp16 to the command" if look.distributed else "nothing: float32 is used there"
         raise doubt(f"{said}; without units for bfloat16", advice)

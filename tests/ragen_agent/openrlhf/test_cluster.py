@@ -63,7 +63,7 @@ def test_a_node_that_is_cut_off_stops_the_run_and_loses_nothing(warm: Path, tmp_
     threading.Thread(target=cut_off, daemon=True).start()
     try:
         with pytest.raises(
-            RunStoppedError, match=r"a node of the cluster was lost .*ray status.* Go on with: "
+            RunStoppedError, match=r"a process of the run is out of reach, .*ray status.* Go on with: "
         ) as stop:
             begin(run, config, {"ray_address": cluster.address, "colocate": False})
         before = lines(run)[: RunState.read(run).iteration]

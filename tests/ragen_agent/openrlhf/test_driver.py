@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from ray.exceptions import OutOfMemoryError, RayTaskError
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
 from ragen_agent.config import Config
 from ragen_agent.config.trainers import OpenRLHF
@@ -43,6 +44,17 @@ def test_the_first_error_is_the_one_that_is_told() -> None:
     outer = RayTaskError("g", "traceback", inner)
     assert explanation(outer) == "ValueError: the game says no"
     assert explanation(KeyError()) == "KeyError"
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_lost_node_is_named_and_a_process_that_died_on_its_own_is_not_blamed_on_it() -> None:
+    """Ray says either, by what it notices first."""
+    unavailable = ActorUnavailableError("RpcError: Socket closed", b"0" * 16)
+    assert explanation(RayTaskError("f", "traceback", unavailable)).startswith("a process of the run is out of reach")
+    context = {"class_name": "PolicyActor", "actor_id": b"0" * 16, "node_ip_address": "192.0.2.2"}
+    for text, blamed in (("The actor died because its node has died. Node Id: 7", True), ("Killed by signal 9", False)):
+        died = ActorDiedError(ActorDiedErrorContext(error_message=text, **context))
+        assert ("most likely with its node (192.0.2.2): ray status" in explanation(died)) is blamed
 
 
 class Evil:

@@ -24,6 +24,7 @@ from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.run import run_folder
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display
+from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines
 
@@ -130,14 +131,14 @@ def test_the_warm_start_gives_its_memory_back(tmp_path: Path, monkeypatch: pytes
     config = with_settings(Config(), {**small, "demonstrations": {"episodes": 64}})
     built: list[weakref.ref[Any]] = []
     alive: list[bool] = []
-    build = launch.Policy.build
+    build = Policy.build
 
     def noted(config: Config) -> Any:
         policy = build(config)
         built.extend((weakref.ref(policy.model), weakref.ref(next(policy.model.parameters()))))
         return policy
 
-    monkeypatch.setattr(launch.Policy, "build", noted)
+    monkeypatch.setattr(Policy, "build", noted)
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: alive.extend(ref() is not None for ref in built))
     folder = RunFolder.create(tmp_path / "run", config)
     launch._model(config, folder, Display(Console(file=StringIO())))

@@ -162,7 +162,7 @@ def test_updates_are_counted_whichever_way_weights_arrive(way: str) -> None:
 
     actor: Any = ray_actors._VllmActor.__new__(ray_actors._VllmActor)
     actor.llm = SimpleNamespace(collective_rpc=collective_rpc)
-    more = ({},) if way.endswith("ipc") else ()
+    more: tuple[Any, ...] = ({},) if way.endswith("ipc") else ()
     for last in (False, True, False, True):
         asyncio.run(getattr(actor, way)("weight", torch.bfloat16, (2, 3), *more, empty_cache=last))
     assert (asked, actor.updates) == ([way] * 4, 2), "one of two parameters each"

@@ -97,6 +97,9 @@ def test_each_gpu_is_named_with_its_free_memory(monkeypatch: pytest.MonkeyPatch)
     for settings, state in (({}, "ok"), ({"actor_gpus": 4}, "fail"), ({"actor_gpus": 2, "colocate": False}, "fail")):
         look = Look(True, config=Config(), settings=with_settings(OpenRLHF(), settings))
         assert finding("CUDA", look, monkeypatch).state == state, "Ray would wait for a GPU forever"
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert "unset PYTORCH" in finding("CUDA", Look(True), monkeypatch).advice
+    assert finding("CUDA", Look(False), monkeypatch).state == "ok"
 
 
 def test_a_model_that_cannot_be_used_is_a_failure(
