@@ -223,13 +223,14 @@ class _Walk:
 
     def _likely(self, trees: NDArray[np.int64], reach: NDArray[np.float64]) -> NDArray[np.bool_]:
         """The closed prefixes of each tree but the least likely, which together hold no more than may be left out."""
-        order = np.lexsort((reach, trees))
-        below = reach[order].cumsum()
-        first = np.searchsorted(trees[order], trees[order])  # of the same tree
-        before = np.where(first > 0, below[first - 1], 0.0)
         faint = np.bincount(np.array(self.tree), self._faint_of_nodes(), len(self.roots))
+        order = np.argsort(reach)
+        order = order[np.argsort(trees[order], kind="stable")]
+        sizes = np.bincount(trees, minlength=len(self.roots))
+        below = np.append(0.0, reach[order].cumsum())
+        before = below[sizes.cumsum() - sizes]  # the mass of the trees before each
         likely = np.zeros(len(reach), bool)
-        likely[order] = below - before > (self.mass - faint)[trees[order]]
+        likely[order] = below[1:] - np.repeat(before + self.mass - faint, sizes) > 0
         return likely
 
     def _open(self, node: int, token: int, reach: float) -> int:

@@ -26,7 +26,7 @@ from ragen_agent.update.prefix_tree import shares_prefixes
 
 __all__ = ["TreeReader"]
 
-TOKENS_PER_PASS = 4096
+TOKENS_PER_PASS = 1024
 """Tokens that are read in one pass."""
 
 LOGITS_AT_ONCE = 2**24
