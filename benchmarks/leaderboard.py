@@ -5,8 +5,8 @@ each suite into a folder of its own under ``--runs``, so the command may be stop
 time; episodes that are there are not played again. ``--server "vLLM=MODEL@http://127.0.0.1:8000/v1"`` adds a model
 behind a server, such as ``vllm serve FOLDER --dtype bfloat16`` or llama.cpp's ``llama-server``: the same model there
 and here should agree, and a server that is killed midway costs no episode, as the next command plays what failed. A row
-that is called like another one and after a comma something more, such as ``after SFT, vLLM``, stands next to it, and is
-compared with it.
+that is called like another one and after a comma something more, such as ``after SFT, vLLM``, stands next to it; each
+model is compared with the one before it.
 
 Written are ``leaderboard.json`` and ``leaderboard.md``.
 """
@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,11 @@ from ragen_agent.agents.hf import weights_hash
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.compare import compare_results
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts
-from ragen_gym.bench.report.leaderboard import published_table, rates_table, split_rate
-from ragen_gym.bench.report.tables import sentences
+from ragen_gym.bench.report.tables import markdown_row, sentences, success
 from ragen_gym.bench.results import BenchResults, ResultsFolder, load_results
 from ragen_gym.bench.runner import RunProgress, run_suite
 from ragen_gym.bench.score import score_results
-from ragen_gym.bench.suites import Suite, load_suite
+from ragen_gym.bench.suites import Split, Suite, load_suite
 from ragen_gym.core.command_line import stops_at_sigterm
 from ragen_gym.core.stats import percent
 from ragen_gym.core.storage import write_atomic
@@ -99,7 +99,7 @@ class Row:
 
 
 ROWS = (
-    *(Row(name, name) for name in ("random", "greedy", "oracle")),
+    *(Row(name, name) for name in ("random", "oracle")),
     Row("SmolLM2-135M untrained", "smollm2-135m", model=True),
     Row("Gemma 3 270M untrained", "gemma3-270m", model=True),
 )
@@ -205,7 +205,7 @@ def _play(row: Row, suite: Suite, arguments: argparse.Namespace) -> None:
     )
     print(f"{row.name} plays {suite.name}", file=sys.stderr, flush=True)
     try:
-        outcome = run_suite(suite, agent, folder, options, RunProgress())
+        run_suite(suite, agent, folder, options, RunProgress())
     finally:
         cost["seconds"] += time.monotonic() - began
         cost["cpu_seconds"] += time.process_time() - cpu
@@ -214,8 +214,6 @@ def _play(row: Row, suite: Suite, arguments: argparse.Namespace) -> None:
             write_atomic(file, json.dumps(cost) + "\n")
         del agent
         gc.collect()
-    if outcome.stopped:
-        raise ValueError(outcome.stopped)
 
 
 def _is_same(row: Row, info: Mapping[str, Any], arguments: argparse.Namespace) -> bool:
@@ -241,7 +239,7 @@ def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str
     overall = summary["overall"]
     splits = {
         name: {
-            **split_rate(split),
+            **{key: success(split)[key] for key in ("rate", "low", "high")},
             "n": split["success"]["n"],
             "replies": split["malformed"]["n"] if split["malformed"] else 0,
             "malformed": (split["malformed"]["rate"] or 0.0) if split["malformed"] else 0.0,
@@ -274,25 +272,12 @@ def _write(
         models = [row for row in models if (_folder(row, suite, arguments.runs) / "run.json").is_file()]
         runs = [_results(row, suite, arguments.runs) for row in models]
         if runs:
-            compared = [compare_results(run, other) for run, other in _pairs(runs)]
+            compared = [compare_results(run, other) for other, run in pairwise(runs)]
             entry["differences"] = entry.get("differences", {}) | {  # those of runs that are elsewhere stay
-                f"{each['first']} and {each['second']}": {
-                    n: s["success"]["sentence"] for n, s in each["splits"].items()
-                }
+                f"{each['first']} and {each['second']}": {n: s["sentence"] for n, s in each["splits"].items()}
                 for each in compared
             }
     write_results(arguments.out, "leaderboard", results, _page(results))
-
-
-def _pairs(runs: Sequence[BenchResults]) -> list[tuple[BenchResults, BenchResults]]:
-    """Each run with the one that it is named after, or else with the last before it that is named after none."""
-    by_name, pairs, last = {run.agent: run for run in runs}, [], runs[0]
-    for run in runs:
-        other = by_name.get(run.agent.rpartition(", ")[0])
-        if run is not runs[0]:
-            pairs.append((run, other or last))
-        last = last if other else run
-    return pairs
 
 
 def _page(results: Mapping[str, Any]) -> str:
@@ -308,10 +293,11 @@ def _suite(suite: Suite, entry: Mapping[str, Any], machines: Sequence[str]) -> s
     measured = {name: row for name, row in entry["rows"].items() if "left_out" not in row}
     left_out = {name: row["left_out"] for name, row in entry["rows"].items() if "left_out" in row}
     shown = [split for split in suite.splits if any(split.name in row["splits"] for row in measured.values())]
-    splits = rates_table(shown, {name: row["splits"] for name, row in measured.items()})
-    published = published_table(shown)
-    if published:
-        published = f"\nPublished by others, of other levels of the same games, in %:\n\n{published}"
+    splits = _rates(shown, {name: row["splits"] for name, row in measured.items()})
+    who = dict.fromkeys(name for split in shown for name in split.published)
+    reported = {name: {s.name: {"rate": s.published[name]} for s in shown if name in s.published} for name in who}
+    published = "\nPublished by others, of other levels of the same games, in %:\n\n" * bool(reported)
+    published += _rates(shown, reported) if reported else ""
     differences = "".join(
         f"\n{pair}:\n" + "".join(f"- {name}: {text}\n" for name, text in found.items())
         for pair, found in entry.get("differences", {}).items()
@@ -335,6 +321,20 @@ def _suite(suite: Suite, entry: Mapping[str, Any], machines: Sequence[str]) -> s
         published=published,
         differences=differences + reasons,
     )
+
+
+def _rates(splits: Sequence[Split], rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """A table of success in %: a row for each name, a column for each split; what is not known is empty."""
+
+    def cell(entry: Mapping[str, Any] | None) -> str:
+        if entry is None or entry["rate"] is None:
+            return ""
+        interval = f" ({100 * entry['low']:.0f} to {100 * entry['high']:.0f})" if "low" in entry else ""
+        return f"{100 * entry['rate']:.1f}{interval}"
+
+    head = ["success, %", *(split.name for split in splits)]
+    body = [[name, *(cell(rates.get(split.name)) for split in splits)] for name, rates in rows.items()]
+    return "\n".join([*map(markdown_row, [head, ["---"] * len(head), *body]), ""])
 
 
 def _overall(name: str, row: Mapping[str, Any], instances: int, machines: Sequence[str]) -> str:

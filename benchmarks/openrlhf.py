@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     if options.only in (None, "small"):
         base = merged(default_settings("FrozenLake"), {"training": {"iterations": options.iterations}})
-        results["small"] = _pair(options.runs, base, {}, ahead={"staleness": 1, "max_vllm_kl": 1.0})
+        results["small"] = _pair(options.runs, base, {}, ahead={"staleness": 1, "colocate": False, "max_vllm_kl": 1.0})
     if options.only in (None, "real"):
         recipe = dict(read_recipe(RECIPE).settings)
         distributed = recipe.pop("openrlhf", {})

@@ -108,13 +108,6 @@ def on_page_content(text: str, page: Page, config: MkDocsConfig, files: Files) -
     )
 
 
-def on_post_build(config: MkDocsConfig) -> None:
-    """Write the JSON schema of the settings' files beside the pages."""
-    from ragen_agent.config.io import file_schema
-
-    Path(config.site_dir, "settings.schema.json").write_text(json.dumps(file_schema(), indent=2), encoding="utf-8")
-
-
 def _outside() -> dict[str, Path]:
     """Pages and pictures from outside ``docs``, by their path in the site."""
     return {home: ROOT / name for name, home in FILES.items()} | {

@@ -2,63 +2,39 @@
 
 | single | batch | observation |
 |---|---|---|
-| ``TextToGrid`` | ``BatchTextToGrid`` | the text, parsed back into uint8 (height, width) |
 | ``OneHotPlanes`` | ``BatchOneHotPlanes`` | uint8 (codes, height, width): a plane for each tile, 1 where it lies |
 | ``FlatSymbols`` | ``BatchFlatSymbols`` | float32 (height * width * codes,): the one-hot code of each cell in turn |
 
-The last two take ``observation="grid"``, or text by way of the first. A batch's observations have one axis more, and
-``final_obs`` is viewed like the rest.
+They take ``observation="grid"``. A batch's observations have one axis more, and ``final_obs`` is viewed like the rest.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from ragen_gym.core.text import EDGE, TextFormat, Vocabulary
 from ragen_gym.core.validation import BatchType, check_number, plain_number
-from ragen_gym.games.game import Game
-from ragen_gym.games.given_levels import check_one_size
 
-__all__ = [
-    "BatchFlatSymbols",
-    "BatchOneHotPlanes",
-    "BatchTextToGrid",
-    "Curriculum",
-    "FlatSymbols",
-    "OneHotPlanes",
-    "TextToGrid",
-]
-
-Grids = npt.NDArray[np.uint8]
+__all__ = ["BatchFlatSymbols", "BatchOneHotPlanes", "Curriculum", "FlatSymbols", "OneHotPlanes"]
 
 
 class _View:
-    """Common part of views: ``_view``, a function of observations, which a copy makes anew."""
+    """Common part of the views: ``_view`` of many grids, by the identity matrix of their codes."""
 
-    env: Any
-
-    def _views(self, base: Any, space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], spaces.Space[Any]]:
+    def _of(self, space: spaces.Space[Any]) -> spaces.Box:
+        """The space of the view of a grid of that space."""
         raise NotImplementedError
 
-    def _inner_space(self) -> spaces.Space[Any]:
-        return self.env.observation_space  # type: ignore[no-any-return]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_view"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._view, _ = self._views(self.env.unwrapped, self._inner_space())
+    def _view(self, grids: Any) -> Any:
+        raise NotImplementedError
 
 
 class _SingleView(_View, gymnasium.ObservationWrapper[Any, Any, Any]):
@@ -66,7 +42,7 @@ class _SingleView(_View, gymnasium.ObservationWrapper[Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self._view, self.observation_space = self._views(env.unwrapped, self._inner_space())
+        self.observation_space = self._of(env.observation_space)
 
     def observation(self, observation: Any) -> Any:
         """The view of one observation."""
@@ -78,7 +54,7 @@ class _BatchView(_View, VectorWrapper[Any, Any, Any, Any, Any], metaclass=BatchT
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         super().__init__(env)
-        self._view, self.single_observation_space = self._views(env.unwrapped, self._inner_space())
+        self.single_observation_space = self._of(env.single_observation_space)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -95,53 +71,25 @@ class _BatchView(_View, VectorWrapper[Any, Any, Any, Any, Any], metaclass=BatchT
                 final[i] = view
         return self._view(observations), rewards, terminated, truncated, infos
 
-    def _inner_space(self) -> spaces.Space[Any]:
-        return self.env.single_observation_space  # type: ignore[no-any-return]
 
-
-class _TextToGrid:
-    def _views(self, base: Any, space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], spaces.Space[Any]]:
-        if not isinstance(space, spaces.Text):
-            raise ValueError(f"observations are {space}, not text: make the environment with observation='text'.")
-        if not hasattr(base, "vocabulary"):
-            raise ValueError(
-                f"{base} does not say how its texts show a board: wrap what gymnasium.make or gymnasium.make_vec makes "
-                "of a game; in another batch, wrap each environment in TextToGrid."
-            )
-        game: Game = base.game
-        check_one_size(getattr(base, "games", [game]), type(self).__name__)
-        grid = spaces.Box(0, game.codes - 1, (game.height, game.width), np.uint8)
-        return _reader(game, base.vocabulary, base.text_format), grid
-
-
-class _OneHotPlanes:
-    def _views(self, base: Any, space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], spaces.Space[Any]]:
+class _OneHotPlanes(_View):
+    def _of(self, space: spaces.Space[Any]) -> spaces.Box:
         codes, height, width = _shape(space)
-        eye = np.eye(codes, dtype=np.uint8)
+        self._eye = np.eye(codes, dtype=np.uint8)
+        return spaces.Box(0, 1, (codes, height, width), np.uint8)
 
-        def planes(grids: Any) -> Any:
-            return np.ascontiguousarray(np.moveaxis(eye[np.asarray(grids)], -1, 1))
-
-        return planes, spaces.Box(0, 1, (codes, height, width), np.uint8)
+    def _view(self, grids: Any) -> Any:
+        return np.ascontiguousarray(np.moveaxis(self._eye[np.asarray(grids)], -1, 1))
 
 
-class _FlatSymbols:
-    def _views(self, base: Any, space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], spaces.Space[Any]]:
+class _FlatSymbols(_View):
+    def _of(self, space: spaces.Space[Any]) -> spaces.Box:
         codes, height, width = _shape(space)
-        eye = np.eye(codes, dtype=np.float32)
+        self._eye = np.eye(codes, dtype=np.float32)
+        return spaces.Box(0, 1, (height * width * codes,), np.float32)
 
-        def flat(grids: Any) -> Any:
-            return eye[np.asarray(grids)].reshape(len(grids), -1)
-
-        return flat, spaces.Box(0, 1, (height * width * codes,), np.float32)
-
-
-class TextToGrid(_TextToGrid, _SingleView):
-    """Text as uint8 (height, width), the codes of the game's ``Tile`` enum."""
-
-
-class BatchTextToGrid(_TextToGrid, _BatchView):
-    """Texts as uint8 (num_envs, height, width)."""
+    def _view(self, grids: Any) -> Any:
+        return self._eye[np.asarray(grids)].reshape(len(grids), -1)
 
 
 class OneHotPlanes(_OneHotPlanes, _SingleView):
@@ -165,28 +113,6 @@ def _shape(space: spaces.Space[Any]) -> tuple[int, int, int]:
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 2:
         raise ValueError(f"observations are {space}, not grids: make the environment with observation='grid'.")
     return int(space.high.max()) + 1, *space.shape
-
-
-def _reader(game: Game, vocabulary: Vocabulary, text_format: TextFormat) -> Callable[[Any], Grids]:
-    """A function from texts to grids: by table where texts are rows of symbols, else one by one."""
-    height, width = game.height, game.width
-
-    def parsed(texts: Any) -> Grids:
-        rows = b"".join(game.parse(text, vocabulary, text_format) + b"\xff" for text in texts)
-        return np.frombuffer(rows, np.uint8).reshape(len(texts), height, width + 1)[:, :, :width].copy()
-
-    if (text_format, game.layout) != ("grid", "grid"):
-        return parsed
-    points = [ord(symbol) for symbol in vocabulary.symbols]
-    codes = np.full(max(points) + 1, EDGE, np.uint8)
-    codes[points] = np.arange(len(points))
-    cells = height * (width + 1) - 1
-
-    def looked_up(texts: Any) -> Grids:
-        characters = np.array([text + " " for text in texts], f"U{cells + 1}").view(np.uint32)
-        return codes[characters.reshape(len(texts), height, width + 1)[:, :, :width]]
-
-    return looked_up
 
 
 class Curriculum(gymnasium.Wrapper[Any, Any, Any, Any]):

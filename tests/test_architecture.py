@@ -43,7 +43,7 @@ FLOORS = (
     "models",
     "update",
     "run",
-    "sft",
+    "sft exact",
     "preflight",
     "local openrlhf report",
     "cli",

@@ -4,23 +4,18 @@ Generation is continuous (``ragen_agent.inference.continuous``): up to ``batch``
 request joins as soon as another reply has ended, and what has been read of a conversation is kept between its turns.
 The runner's concurrency is what fills the batch. The chat template is the tokenizer's own.
 
-**Time.** One thread generates; it lives until the agent is closed, which waits for it. The clock of a request starts
-with its own generation, not while it waits for a place. A reply that has taken too long, or for which nobody waits any
-more, is ended. The first tokens of a run are timed: where replies of the greatest length would take longer than
-``timeout``, a warning says so at once.
+One thread generates; it lives until the agent is closed, which waits for it. The clock of a request starts with its own
+generation, not while it waits for a place. A reply that takes too long, or for which nobody waits any more, is ended.
 
-**Repeatability.** Every request draws with uniform numbers of its own, by its episode and turn, by inversion of the
-next token's distribution (one number a token). So what it draws depends neither on its neighbours in the batch nor on
-their number, and a run that is repeated or resumed asks for the same draws. The logits themselves may differ in the
-last bits with the shape of the batch, so a token on the very edge of its interval, once in some ten thousand tokens in
-float32 and more often in bfloat16, can still come out as its neighbour. ``batch=1`` removes that too.
+Every request draws with uniform numbers of its own, by its episode and turn, so what it draws depends neither on its
+neighbours in the batch nor on their number. The logits may differ in the last bits with the shape of the batch, so that
+a token on the edge of its interval can still come out as its neighbour; ``batch=1`` removes that too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import os
 import threading
 import time
@@ -47,13 +42,10 @@ if TYPE_CHECKING:
 
 __all__ = ["HFAgent", "answer_of", "begun_reply", "end_tokens", "load_model", "reply_limit", "weights_hash"]
 
-_LOG = logging.getLogger(__name__)
-
 _GATHER = 0.01  # seconds to wait for the next requests of conversations whose replies were handed out
 LARGE = 2**24
 """Parameters from which on a model is played in bfloat16 where the CPU has units for it."""
 
-_TIMED = 8  # tokens after which a request knows its speed
 _EDGE = 2**20  # bytes of each end of a file that are hashed
 _HUB_SECONDS = 10.0  # to wait for the Hub
 
@@ -127,7 +119,6 @@ class HFAgent:
         self._inbox: list[Request] = []
         self._news = threading.Condition()
         self._working = False
-        self._complained = False
         self._worker = _one_thread()
         self.seen = find_seen(path)
         self.settings = {
@@ -183,7 +174,6 @@ class HFAgent:
         self._worker, self.closed = _one_thread(), False
 
     def _work(self) -> None:
-        """Generate until nobody waits. Called in the worker's thread."""
         expected, wait = 0, 0.0
         while True:
             with self._news:
@@ -209,7 +199,6 @@ class HFAgent:
         return self.closed or len(self._inbox) >= expected
 
     def _step(self, new: Sequence[Request]) -> int:
-        """One token for each reply; how many replies were handed out."""
         engine = self.engine
         for request in new:
             engine.submit(request)
@@ -219,10 +208,6 @@ class HFAgent:
                 del self._asked[request]
         ended = engine.step()
         now, running = time.monotonic(), engine.running
-        rows = len(ended) + len(running)
-        for request in (*ended, *running):
-            if request.first is not None and len(request.sampled) == min(_TIMED, request.limit):
-                self._check_speed(request, now, rows)
         for request in ended:
             begun = self._asked[request].begun if request in self._asked else ""
             outcome: Answer | AgentFailure
@@ -234,7 +219,11 @@ class HFAgent:
         for request in running:
             if not request.cancelled and request.began is not None and now - request.began > self.timeout:
                 request.cancelled = True
-                self._settle(request, AgentFailure(Failure.TIMEOUT, self._too_late(request, now, rows)))
+                said = (
+                    f"no whole reply within {self.timeout:g} s: {len(request.sampled):,} of {request.limit:,} tokens; "
+                    "lower --max-tokens or --set batch, or raise --timeout"
+                )
+                self._settle(request, AgentFailure(Failure.TIMEOUT, said))
         return len(ended)
 
     def _settle(self, request: Request, outcome: Answer | AgentFailure) -> None:
@@ -242,32 +231,6 @@ class HFAgent:
         if asked is not None:
             with suppress(RuntimeError):  # the loop has been closed: the run is over
                 asked.loop.call_soon_threadsafe(_settle, asked.answer, outcome)
-
-    def _too_late(self, request: Request, now: float, rows: int) -> str:
-        """What a request that has timed out says."""
-        done = "no token yet"
-        if request.first is not None:
-            first, each = _speed(request, now)
-            later = f", then {1 / each:.3g} tokens/s in each row of {rows}" if each else ""
-            done = f"{len(request.sampled):,} of {request.limit:,} tokens, the first after {first:.3g} s{later}"
-        return (
-            f"no whole reply within {self.timeout:g} s: {done}; lower --max-tokens or --set batch, or raise --timeout"
-        )
-
-    def _check_speed(self, request: Request, now: float, rows: int) -> None:
-        """Warn once where whole replies cannot be written in time, by the seconds of the first tokens."""
-        first, each = _speed(request, now)
-        whole = first + each * (request.limit - 1)
-        if whole <= self.timeout or self._complained:
-            return
-        self._complained = True
-        fits = int((self.timeout - first) / each) if each and self.timeout > first else 0
-        _LOG.warning(
-            "%s: %s tokens at %.3g tokens/s take %.0f s > time limit %g s: lower --max-tokens%s or raise --timeout, or "
-            "longer replies are lost (in each row of %d; the first token took %.3g s)",
-            self.name, f"{request.limit:,}", request.limit / whole, whole, self.timeout, f" to {fits:,}" * (fits > 0),
-            rows, first,
-        )  # fmt: skip
 
 
 def reply_limit(max_tokens: int, task: Task, context: int | None, tokens: int, of_pictures: int | None = None) -> int:
@@ -330,13 +293,6 @@ def _settle(future: asyncio.Future[Answer], outcome: Answer | AgentFailure) -> N
         future.set_result(outcome)
     else:
         future.set_exception(outcome)
-
-
-def _speed(request: Request, now: float) -> tuple[float, float]:
-    """Seconds to a request's first token, and for each one after it."""
-    assert request.began is not None
-    assert request.first is not None
-    return request.first - request.began, (now - request.first) / max(1, len(request.sampled) - 1)
 
 
 def _one_thread() -> ThreadPoolExecutor:

@@ -154,7 +154,6 @@ class HFVisionAgent:
         return ids, spans
 
     async def _generate(self) -> None:
-        """Generate batch after batch until nobody waits."""
         await asyncio.sleep(_GATHER)
         while self._inbox:
             warm = self._inbox[0].temperature
@@ -177,7 +176,6 @@ class HFVisionAgent:
             await asyncio.sleep(_GATHER)
 
     def _sample(self, batch: Sequence[_Request]) -> list[Answer]:
-        """The replies to a batch. Called in the thread."""
         session = self._engine.start(
             [request.ids for request in batch],
             temperature=batch[0].temperature,

@@ -1,7 +1,7 @@
 """The algorithms as pure functions of tensors: no state, no model, no tokenizer.
 
-They cover StarPO and StarPO-S (RAGEN, arXiv 2504.20073; RAGEN-2, arXiv 2604.06268) and TRICO (VAGEN): format rewards
-and returns compared within groups (``advantages``), token advantages with a critic and token masks (``gae``), the
+They cover StarPO and StarPO-S (RAGEN, arXiv 2504.20073; RAGEN-2, arXiv 2604.06268) and TRICO (VAGEN): returns
+compared within groups (``advantages``), token advantages with a critic and token masks (``gae``), the
 choice of groups to learn from (``filters``), the losses (``losses``), their regularisers (``regularisers``), and
 loss aggregation (``aggregation``). A *row* is one episode's token sequence, ``sampled`` marks the tokens that the
 policy sampled, and a *group* is the set of episodes that share one level. Everything runs on the device of its
@@ -15,7 +15,7 @@ arguments.
 | Dr. GRPO | ``normalised(..., "dr_grpo")`` | ``policy_loss(..., how="constant", length=...)`` |
 | RLOO, BRPO, ARPO, asymmetric clip | ``normalised(..., name)`` | ``policy_loss`` |
 | REINFORCE with baseline | ``normalised(..., "reinforce")`` | ``policy_loss(..., how="sequence_sum")``, one update |
-| clip-higher, dual clip | any | ``policy_loss(..., clip_high=0.28, dual_clip=3.0)`` |
+| clip-higher | any | ``policy_loss(..., clip_high=0.28)`` |
 | DAPO | ``normalised(..., "grpo")``, ``length_penalty`` in the rewards | the same, only groups whose returns differ |
 | GSPO, CISPO, SAPO, Clip-Cov, KL-Cov | any | ``policy_loss(..., name)``; GSPO with ``how="sequence_mean"`` |
 | TIS, IcePop | any | ``policy_loss(..., weights=mismatch_weights(...)[0])`` |
@@ -28,7 +28,6 @@ from ragen_agent.algo.advantages import (
     asymmetric_clip,
     broadcast_to_tokens,
     discounted_returns,
-    format_reward,
     group_normalised,
     leave_one_out,
     length_penalty,
@@ -45,7 +44,6 @@ from ragen_agent.algo.filters import (
     group_std,
     group_variance,
     keep_groups,
-    uncertainty_weights,
 )
 from ragen_agent.algo.gae import (
     bi_level_gae,
@@ -67,7 +65,7 @@ from ragen_agent.algo.losses import (
     token_terms,
     value_loss,
 )
-from ragen_agent.algo.regularisers import entropy_deviation, entropy_phase, kl_loss, kl_penalty
+from ragen_agent.algo.regularisers import entropy_deviation, kl_loss, kl_penalty
 
 __all__ = [
     "MIN_UNCERTAINTY",
@@ -80,8 +78,6 @@ __all__ = [
     "critic_advantages",
     "discounted_returns",
     "entropy_deviation",
-    "entropy_phase",
-    "format_reward",
     "gae",
     "group_normalised",
     "group_std",
@@ -108,7 +104,6 @@ __all__ = [
     "turn_end_mask",
     "turn_wise_gae",
     "turns_to_tokens",
-    "uncertainty_weights",
     "value_loss",
     "whiten",
 ]

@@ -19,14 +19,13 @@ import torch
 from torch import Tensor
 
 from ragen_agent.algo.filters import finite_groups, group_std
-from ragen_agent.config.algorithms import ADVANTAGE_RULES, FORMAT_REWARDS
+from ragen_agent.config.algorithms import ADVANTAGE_RULES
 
 __all__ = [
     "Peers",
     "asymmetric_clip",
     "broadcast_to_tokens",
     "discounted_returns",
-    "format_reward",
     "group_normalised",
     "leave_one_out",
     "length_penalty",
@@ -243,26 +242,6 @@ def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8, *, over: Tensor | None = 
     centred = torch.where(mask, x - mean, zero)
     variance = (torch.where(over, centred, zero) ** 2).sum() / (number - 1)
     return centred * torch.rsqrt(variance + eps)
-
-
-def format_reward(well_formed: Tensor, rule: str = "ragen") -> Tensor:
-    """The format's part of each turn's reward.
-
-    Args:
-        well_formed: bool, any shape: whether the turn's reply was of the form asked for and named known actions only.
-        rule: a key of ``FORMAT_REWARDS``.
-
-    Returns:
-        float32, the shape of ``well_formed``.
-
-    Raises:
-        ValueError: an unknown rule.
-    """
-    if rule not in FORMAT_REWARDS:
-        raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(FORMAT_REWARDS)}")
-    row = FORMAT_REWARDS[rule]
-    malformed, formed = (torch.tensor(amount, device=well_formed.device) for amount in (row.malformed, row.well_formed))
-    return torch.where(well_formed, formed, malformed)
 
 
 def length_penalty(lengths: Tensor, limit: int, buffer: int) -> Tensor:

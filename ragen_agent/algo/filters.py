@@ -10,7 +10,6 @@ are all zero. Other numbers of an episode, such as entropy or length, work as we
 
 from __future__ import annotations
 
-import math
 from pkgutil import resolve_name
 
 import torch
@@ -33,7 +32,6 @@ __all__ = [
     "keep_softmax_top_p",
     "keep_top",
     "keep_top_p",
-    "uncertainty_weights",
 ]
 
 MIN_UNCERTAINTY = 1e-6
@@ -223,35 +221,6 @@ def keep_random_spread(uncertainty: Tensor, share: float, generator: torch.Gener
     _check_uncertainty(uncertainty)
     order = torch.randperm(len(uncertainty), generator=generator, device=generator.device).to(uncertainty.device)
     return _mask(uncertainty, order[uncertainty[order] > 0][: _number_kept(len(uncertainty), share)])
-
-
-def uncertainty_weights(uncertainty: Tensor, power: float = 1.0) -> Tensor:
-    """Soft reweighting: every group stays, with a weight that grows with its uncertainty (RAGEN-2's soft variant).
-
-    weight = u^power / mean(u^power) of the uncertainty u, so that the weights have mean 1 and the step keeps its scale.
-    Power 0 weighs all uncertain groups alike; a large power approaches keeping only the most uncertain. With GRPO,
-    whose advantages are divided by the std, power 1 on the std gives Dr. GRPO's advantages up to one factor for the
-    batch.
-
-    Args:
-        uncertainty: float (groups,), at least 0.
-        power: at least 0.
-
-    Returns:
-        float (groups,), factors of the advantages; 0 everywhere if no group is uncertain.
-
-    Raises:
-        ValueError: the power is negative, or an uncertainty is negative or not finite.
-    """
-    if not power >= 0:
-        raise ValueError(f"power is {power}; it must be at least 0, for example 1")
-    _check_uncertainty(uncertainty)
-    if not bool((uncertainty > 0).any()):
-        return torch.zeros_like(uncertainty)
-    weights = torch.where(uncertainty > 0, uncertainty**power, torch.zeros_like(uncertainty))
-    if not torch.finfo(uncertainty.dtype).tiny <= float(weights.mean()) < math.inf:  # the powers over- or underflow
-        weights = (uncertainty / uncertainty.max()) ** power
-    return weights / weights.mean()
 
 
 def _mask(uncertainty: Tensor, chosen: Tensor) -> Tensor:

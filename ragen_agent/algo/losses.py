@@ -65,14 +65,12 @@ def ppo(
     *,
     clip_low: float = 0.2,
     clip_high: float = 0.28,
-    dual_clip: float | None = None,
 ) -> TokenTerms:
     """min(r A, clip(r, 1 - clip_low, 1 + clip_high) A).
 
     PPO (arXiv 1707.06347, equation 7) over whole trajectories (RAGEN, arXiv 2504.20073, section on StarPO), with the
     higher upper bound of DAPO (arXiv 2503.14476, section 3.1), which StarPO-S takes; ``clip_high=0.2`` is the symmetric
-    clip of StarPO. The dual clip (Ye et al., arXiv 1912.09729, equation 5) bounds the term of a negative advantage from
-    below, max(min(...), dual_clip A), so a token that has become far more likely since sampling cannot dominate.
+    clip of StarPO.
 
     Args:
         log_probs: float (rows, T), with gradient, of the tokens under the policy being trained.
@@ -81,13 +79,12 @@ def ppo(
         mask: bool (rows, T), the tokens in the loss: sampled ones only.
         clip_low: the lower bound of the ratio is 1 - clip_low, in [0, 1).
         clip_high: the upper bound of the ratio is 1 + clip_high, at least 0.
-        dual_clip: the bound c above 1, 3 in the paper; None for no dual clip.
 
     Raises:
         ValueError: bounds out of range.
     """
     ratio = log_ratio(log_probs, old_log_probs, mask).exp()
-    return _clipped(ratio, advantages, clip_low, clip_high, dual_clip)
+    return _clipped(ratio, advantages, clip_low, clip_high)
 
 
 def gspo(
@@ -98,7 +95,6 @@ def gspo(
     *,
     clip_low: float = 3e-4,
     clip_high: float = 4e-4,
-    dual_clip: float | None = None,
 ) -> TokenTerms:
     """min(s A, clip(s, 1 - clip_low, 1 + clip_high) A) with s = (pi / pi_old)^(1 / length) of the whole row.
 
@@ -109,7 +105,7 @@ def gspo(
     """
     length = mask.sum(dim=1, keepdim=True).clamp(min=1)
     mean = log_ratio(log_probs, old_log_probs, mask).sum(dim=1, keepdim=True) / length
-    return _clipped(mean.exp().expand_as(log_probs), advantages, clip_low, clip_high, dual_clip)
+    return _clipped(mean.exp().expand_as(log_probs), advantages, clip_low, clip_high)
 
 
 def cispo(
@@ -153,7 +149,7 @@ def clip_cov(
     *,
     clip_low: float = 0.2,
     clip_high: float = 0.28,
-    share: float = 2e-4,
+    share: float = 2e-3,
     band: tuple[float, float] = (1.0, 5.0),
     generator: torch.Generator | None = None,
 ) -> TokenTerms:
@@ -170,7 +166,7 @@ def clip_cov(
         mask: see ``ppo``.
         clip_low: see ``ppo``.
         clip_high: see ``ppo``.
-        share: the paper's r, above 0 and at most 1.
+        share: the paper's r, there 0.0002, above 0 and at most 1.
         band: the paper's omega_low and omega_high.
         generator: random generator on the CPU; by default one with the seed 0.
     """
@@ -213,8 +209,8 @@ class PolicyStats(NamedTuple):
     """Statistics of ``policy_loss``; scalars without gradient."""
 
     clip_fraction: Tensor
-    """Token mean of ``TokenTerms.restrained``: with a clip, the share of masked tokens whose term is at a bound (or the
-    dual clip's) and has no gradient."""
+    """Token mean of ``TokenTerms.restrained``: with a clip, the share of masked tokens whose term is at a bound and
+    has no gradient."""
     approx_kl: Tensor
     """Token mean of the k3 estimate of KL(old || new), at least 0."""
 
@@ -291,55 +287,36 @@ def mismatch_weights(
     rollout_log_probs: Tensor,
     mask: Tensor,
     *,
-    level: str = "token",
     mode: str = "clip",
-    gating: str = "ratio",
     bounds: tuple[float, float] = (0.0, 2.0),
 ) -> tuple[Tensor, Tensor]:
     """Importance weights that correct a policy loss for the mismatch between sampling engine and trainer.
 
     With rho = pi_trainer / pi_rollout, both before the first step. TIS (Yao et al. 2025, "Your Efficient RL Framework
-    Secretly Brings You Off-Policy RL Training"): level token, mode clip, gating ratio weighs a token by min(rho, C),
-    here by rho within ``bounds``. IcePop (Ring-1T, arXiv 2510.18855): mode mask weighs by rho and drops tokens
-    outside ``bounds``. The three axes are OpenRLHF's (``is_correction_level``, ``_mode``, ``_gating``).
+    Secretly Brings You Off-Policy RL Training"): mode clip weighs a token by min(rho, C), here by rho within
+    ``bounds``. IcePop (Ring-1T, arXiv 2510.18855): mode mask weighs by rho and drops tokens outside ``bounds``.
 
     Args:
         log_probs: float (rows, T), by the trainer.
         rollout_log_probs: float (rows, T), by the sampling engine.
         mask: bool (rows, T).
-        level: "token", or "sequence" to drop whole rows by the geometric mean of their ratios or the mean of their
-            divergences.
-        mode: "clip", which needs level token and gating ratio, or "mask".
-        gating: the quantity to bound, with p = pi_rollout and q = pi_trainer: "ratio", rho; "binary_kl",
-            p log(p / q) + (1 - p) log((1 - p) / (1 - q)); or "tv", |p - q|.
-        bounds: lower and upper bound; the lower is 0 for divergences.
+        mode: "clip" or "mask".
+        bounds: lower and upper bound.
 
     Returns:
         the weights, float (rows, T), without gradient, 0 outside the mask; and bool (rows, T), the masked tokens
         outside ``bounds``.
 
     Raises:
-        ValueError: shapes that differ, an unknown axis, or clip with another level or gating.
+        ValueError: shapes that differ, or an unknown mode.
     """
     check_shapes(log_probs, rollout_log_probs, mask)
-    known = {"level": ("token", "sequence"), "mode": ("clip", "mask"), "gating": ("ratio", "binary_kl", "tv")}
-    for name, given in (("level", level), ("mode", mode), ("gating", gating)):
-        if given not in known[name]:
-            raise ValueError(f"{name} is {given!r}; it must be one of {', '.join(known[name])}")
-    if mode == "clip" and (level, gating) != ("token", "ratio"):
-        raise ValueError(
-            f"mode 'clip' bounds the ratio of a token; with level={level}, gating={gating} use mode 'mask'"
-        )
+    if mode not in ("clip", "mask"):
+        raise ValueError(f"mode is {mode!r}; it must be clip or mask")
     zero = torch.zeros_like(log_probs)
-    gap = log_ratio(log_probs, rollout_log_probs, mask).detach()
-    statistic = gap if gating == "ratio" else _divergence(log_probs, rollout_log_probs, mask, gating)
-    if level == "sequence":
-        mean = statistic.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-        statistic = mean.expand_as(statistic)
-    if gating == "ratio":
-        statistic = statistic.exp()
-    outside = mask & ((statistic < bounds[0]) | (statistic > bounds[1]))
-    weights = statistic.clamp(*bounds) if mode == "clip" else torch.where(outside, zero, gap.exp())
+    ratio = log_ratio(log_probs, rollout_log_probs, mask).detach().exp()
+    outside = mask & ((ratio < bounds[0]) | (ratio > bounds[1]))
+    weights = ratio.clamp(*bounds) if mode == "clip" else torch.where(outside, zero, ratio)
     return torch.where(mask, weights, zero), outside
 
 
@@ -384,23 +361,13 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor
     return 0.5 * masked_mean(errors, mask)
 
 
-def _clipped(
-    ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
-) -> TokenTerms:
-    """min(ratio A, clip(ratio) A), with the dual clip; see ``ppo``."""
+def _clipped(ratio: Tensor, advantages: Tensor, clip_low: float, clip_high: float) -> TokenTerms:
+    """min(ratio A, clip(ratio) A)."""
     if not 0 <= clip_low < 1 or clip_high < 0:
         raise ValueError(f"clip_low={clip_low}, clip_high={clip_high}; need 0 <= clip_low < 1 and clip_high >= 0")
-    if dual_clip is not None and not dual_clip > 1:
-        raise ValueError(f"dual_clip is {dual_clip}; it must be above 1, for example 3 (None turns it off)")
     plain = ratio * advantages
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
-    surrogate = torch.minimum(plain, clipped)
-    dropped = clipped < plain
-    if dual_clip is not None:
-        floor = dual_clip * advantages
-        dropped = dropped | ((advantages < 0) & (surrogate < floor))
-        surrogate = torch.where(advantages < 0, torch.maximum(surrogate, floor), surrogate)
-    return TokenTerms(surrogate, dropped)
+    return TokenTerms(torch.minimum(plain, clipped), clipped < plain)
 
 
 def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -414,11 +381,3 @@ def _covariance(log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
 def _number(share: float, mask: Tensor) -> int:
     """The number of tokens in a share of the masked tokens, at least one."""
     return max(1, int(share * int(mask.sum())))
-
-
-def _divergence(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor, kind: str) -> Tensor:
-    """Binary divergence (token drawn or not) between the rollout's and the trainer's policy; 0 outside the mask."""
-    p, q = (torch.where(mask, x.detach(), -1.0).exp().clamp(1e-6, 1 - 1e-6) for x in (rollout_log_probs, log_probs))
-    if kind == "tv":
-        return (p - q).abs()
-    return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()

@@ -10,15 +10,13 @@ reward with a weight of 0.001; StarPO-S uses none.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from ragen_agent.algo.aggregation import aggregate, check_shapes
 from ragen_agent.algo.losses import MAX_LOG_RATIO, log_prob_gap
 
-__all__ = ["entropy_deviation", "entropy_phase", "kl_loss", "kl_penalty"]
+__all__ = ["entropy_deviation", "kl_loss", "kl_penalty"]
 
 
 def entropy_deviation(entropy: Tensor, mask: Tensor, average: float, band: tuple[float, float] = (0.5, 1.5)) -> Tensor:
@@ -43,31 +41,6 @@ def entropy_deviation(entropy: Tensor, mask: Tensor, average: float, band: tuple
     mean = torch.where(mask, entropy, zero).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
     outside = (band[0] * average - mean).clamp(min=0) + (mean - band[1] * average).clamp(min=0)
     return torch.where(mask, outside, zero)
-
-
-def entropy_phase(schedule: str, progress: float) -> float:
-    """Factor of the weight of ``entropy_deviation``'s penalty after a share ``progress`` of the training.
-
-    ``constant``: 1. ``epo``: 1 - 0.2 (1 - exp(-4 progress)) in the first half, from 1 slowly to 0.83, and
-    0.8 exp(-3 (2 progress - 1)) in the second, from 0.8 fast to 0.04. This follows the code of EPO's authors
-    (github.com/WujiangXu/EPO, ``_calculate_epoch_based_entropy_weight`` in ``verl/workers/actor/dp_actor.py``), with
-    training 150 epochs long. The abstract of the paper (arXiv 2509.22576, version 2) speaks of a transition "from
-    conservative exploration to strong stabilization", which suggests a growing weight; in the code it falls.
-
-    Args:
-        schedule: a choice of ``Training.entropy_schedule``.
-        progress: from 0 to 1.
-
-    Raises:
-        ValueError: an unknown schedule.
-    """
-    if schedule == "constant":
-        return 1.0
-    if schedule != "epo":
-        raise ValueError(f"schedule is {schedule!r}; it must be constant or epo")
-    if progress <= 0.5:
-        return 1 - 0.2 * (1 - math.exp(-4 * progress))
-    return 0.8 * math.exp(-3 * (2 * progress - 1))
 
 
 def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Tensor:

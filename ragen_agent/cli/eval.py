@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections import Counter
@@ -17,19 +16,21 @@ from ragen_agent.cli.settings import (
     check_consent,
     check_not_distributed,
     configure,
+    free_folder,
     given,
     settings_of,
 )
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_gym.core.command_line import stops_at_sigterm
 from ragen_gym.core.levels import SPLITS
+from ragen_gym.core.storage import check_parent
 
 if TYPE_CHECKING:
     from ragen_agent.run.console import Display
     from ragen_agent.run.policy import Policy
     from ragen_agent.run.run_folder import RunFolder
 
-__all__ = ["add"]
+__all__ = ["add", "measured_policy"]
 
 EVAL = """\
 Plays fixed levels of one split and prints the success rate beside random play, a blind script and optimal play on the
@@ -70,13 +71,24 @@ def add(commands: Any) -> None:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from ragen_agent.run.console import Display
-    from ragen_agent.run.run_folder import RunFolder
 
     check_not_distributed(options)
     if options.json is not None:
-        _check_writable(options.json)
+        check_parent(options.json)
     display = Display()
     display.say(f"measuring {options.model}")
+    return _play(options, *measured_policy(options, display), display)
+
+
+def measured_policy(options: argparse.Namespace, display: Display) -> tuple[Policy, dict[str, Any]]:
+    """The policy that a command measures, with the settings to measure it by, and what tells its weights from others.
+
+    Args:
+        options: of a parser with ``model``, ``split``, ``levels`` and ``add_settings``.
+        display: says what is waited for.
+    """
+    from ragen_agent.run.run_folder import RunFolder
+
     flags = {**given(options, "device"), "evaluation": given(options, "split", "levels")}
     folder, state, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
@@ -102,11 +114,10 @@ def _evaluate(options: argparse.Namespace) -> int:
         if state is not None:
             load_policy(policy.model, trained.lora, state["model"])
             weights["iteration"] = state["iteration"]
-    return _play(options, policy, weights, display)
+    return policy, weights
 
 
 def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], display: Display) -> int:
-    """Plays the episodes that the folder of results does not hold yet, and prints the scores."""
     from ragen_agent.run.benchmark import PlayedAgent, evaluation_suite
     from ragen_agent.tasks.tasks import measured_settings
     from ragen_gym.bench.episode_plan import RunOptions, identity
@@ -117,7 +128,7 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
     from ragen_gym.core.storage import write_atomic
 
     games = measured_settings(policy.config)
-    folder = ResultsFolder(options.out or _fresh_folder(options.model, policy.config))
+    folder = ResultsFolder(options.out or free_folder(_name(options.model, policy.config)))
     with tempfile.TemporaryDirectory() as temporary:
         suite = evaluation_suite(games, Path(temporary))
         agent = PlayedAgent(f"hf:{options.model}", policy, games, weights, find_seen(options.model))
@@ -145,11 +156,10 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
     if options.json is not None:
         write_atomic(options.json, json.dumps(summary, indent=2) + "\n")
     _print(games, summary, folder.path, display)
-    return 1 if outcome.infrastructure or outcome.missing else 0
+    return 1 if outcome.infrastructure else 0
 
 
 def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: Display) -> None:
-    """Prints the table of each game, its malformed replies, and how to see them."""
     from ragen_agent.run.console import rates_table, run_code_flag
     from ragen_gym.bench.report.tables import at_most_blind, success
     from ragen_gym.core.stats import percent
@@ -185,11 +195,8 @@ def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: 
     display.say(f"Every reply on a page: ragen-gym bench report {folder}{suite}")
 
 
-def _fresh_folder(model: Path, config: Config) -> Path:
-    """The first folder for such an evaluation that is not there yet."""
-    name = f"eval-{model.resolve().name}-{config.game.rpartition(':')[2]}-{config.evaluation.split}"
-    candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
-    return next(path for path in candidates if not path.exists())
+def _name(model: Path, config: Config) -> str:
+    return f"eval-{model.resolve().name}-{config.game.rpartition(':')[2]}-{config.evaluation.split}"
 
 
 def _policy_of(run: RunFolder) -> tuple[Path, dict[str, Any] | None]:
@@ -206,9 +213,3 @@ def _policy_of(run: RunFolder) -> tuple[Path, dict[str, Any] | None]:
         print(f"{run.path} was cut short: this is its model before reinforcement.")
         return run.warm, None
     raise ValueError(f"{run.path} holds no model yet; go on with it first: ragen-agent train --resume {run.path}")
-
-
-def _check_writable(path: Path) -> None:
-    """Raises before a long evaluation if its result could not be written to ``path``."""
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ValueError(f"--json {path} cannot be written; name a file in a folder that exists and may be written to.")

@@ -26,9 +26,7 @@ others are compared.
 examples:
   ragen-agent report runs/FrozenLake-grpo-seed0
   ragen-agent report runs/seed0 runs/seed1 runs/seed2 --out seeds.html
-  ragen-agent report runs/starpo-s runs/starpo --out comparison.html --force
-  ragen-agent report runs/seed0 runs/seed1 --json
-  ragen-agent report runs/seed0 runs/seed1 --tensorboard && tensorboard --logdir runs"""
+  ragen-agent report runs/starpo-s runs/starpo --out comparison.html --force"""
 
 
 WATCH = """\
@@ -59,17 +57,6 @@ def add(commands: Any) -> None:
     report.add_argument(
         "--megabytes", type=float, default=20.0, metavar="N", help="the most that episodes take (default 20)"
     )
-    report.add_argument(
-        "--smooth", type=float, default=0.25, metavar="W", help="weight of a new value in the average (default 0.25)"
-    )
-    instead = report.add_mutually_exclusive_group()
-    instead.add_argument("--json", action="store_true", help="print what the page says as JSON, and write no page")
-    instead.add_argument(
-        "--tensorboard",
-        action="store_true",
-        help="write no page, but each run's figures as event files into tensorboard/ in its folder "
-        "(a run writes them itself with --set diagnostics.tensorboard=true)",
-    )
     add_run_code(report)
     watch = commands.add_parser("watch", help="show a run while it goes on", description=WATCH)
     watch.set_defaults(run=_watch)
@@ -84,39 +71,16 @@ def add(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from ragen_agent.report.rates import sentences
-    from ragen_agent.report.runs import differing_settings, group_by_settings, load_runs
+    from ragen_agent.report.runs import load_runs
     from ragen_gym.core.console import ProgressBar, rich_console
     from ragen_gym.core.storage import check_free, write_atomic
 
-    instead = "--json" if options.json else "--tensorboard" if options.tensorboard else ""
-    if instead and (options.out is not None or options.force):
-        given = "--out" if options.out is not None else "--force"
-        raise ValueError(f"{given} has no effect with {instead}, which writes no page: leave one of them out.")
     out = options.out or options.runs[0] / "report.html"
     if not options.megabytes > 0:
         raise ValueError(f"--megabytes is {options.megabytes:g}; it must be above 0.")
-    if options.tensorboard:
-        return _events(options.runs)
     runs = load_runs(options.runs)
     for run in runs:
         check_consent(run.folder.path, options.run_code, run.config, kinds=("module",))
-    if options.json:
-        groups = group_by_settings(runs)
-        content = {
-            "configurations": [
-                {
-                    "name": g.name,
-                    "runs": [{"name": r.name, "path": str(r.folder.path), "rates": r.summary} for r in g.runs],
-                }
-                for g in groups
-            ],
-            "findings": sentences(groups),
-            "differences": dict(differing_settings(groups)),
-            "alarms": [{"run": r.name, **vars(sign)} for r in runs for sign in r.signs],
-        }
-        print(_json(content))
-        return 0
     from ragen_agent.report.run_page import page
     from ragen_gym.bench.report.html_page import is_page
 
@@ -125,7 +89,6 @@ def _report(options: argparse.Namespace) -> int:
         text = page(
             runs,
             megabytes=options.megabytes,
-            weight=options.smooth,
             progress=lambda done, total: bar.update(done, total=total),
         )
     check_free(out, True)
@@ -145,15 +108,6 @@ def _json(content: Any) -> str:
         return None if isinstance(value, float) and not isfinite(value) else value
 
     return json_text(plain(content))
-
-
-def _events(paths: list[Path]) -> int:
-    from ragen_agent.run.run_folder import RunFolder
-    from ragen_agent.run.tracking import write_events
-
-    for path in paths:
-        print(write_events(RunFolder.reopen(path)[0]))
-    return 0
 
 
 def _watch(options: argparse.Namespace) -> int:
@@ -191,7 +145,7 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from ragen_agent.report.live import RunPage
+    from ragen_agent.report.run_page import RunPage
     from ragen_gym.bench.report.live import LivePage, make_server
 
     def check(config: Config) -> None:

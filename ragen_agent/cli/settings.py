@@ -6,12 +6,13 @@ import argparse
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.consent import effects
-from ragen_agent.config.io import OPENRLHF, check_name, file_schema, groups, settings_of_pairs
+from ragen_agent.config.io import OPENRLHF, check_name, groups, settings_of_pairs
 from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.settings import OPENS, Setting
 from ragen_gym.core.validation import joined
@@ -25,6 +26,7 @@ __all__ = [
     "check_not_distributed",
     "configure",
     "distributed",
+    "free_folder",
     "given",
     "help_text",
     "settings_of",
@@ -33,14 +35,11 @@ __all__ = [
 ABOUT = """\
 Lists every setting of a run: type, default, range, unit and meaning. Defaults in parentheses hold for the games named
 there, and for a pretrained model (--model). A setting is given in a TOML file (--config) or as --set NAME=VALUE.
---schema prints a JSON schema of such files: an editor with a TOML language server completes and checks a file whose
-first line is "#:schema settings.schema.json".
 
 examples:
   ragen-agent settings
   ragen-agent settings training
   ragen-agent settings training.filter
-  ragen-agent settings --schema > settings.schema.json
   ragen-agent train --set training.groups=16 --set training.filter=top_p --set training.keep=0.9"""
 
 
@@ -51,13 +50,9 @@ def add(commands: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("prefix", nargs="?", default="", metavar="PREFIX", help="only the settings that begin so")
-    parser.add_argument("--schema", action="store_true", help="print a JSON schema of TOML files")
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.schema:
-        print(json.dumps(file_schema(), indent=2))
-        return 0
     shown = [(group, [n for n in group.settings if n.startswith(options.prefix)]) for group in groups()]
     if not any(names for _, names in shown):
         check_name(options.prefix)
@@ -71,7 +66,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _lines(name: str, each: Setting, width: int) -> list[str]:
-    """A setting's name, type, default and range; its meaning; the meanings of its choices."""
     kind = "text" if each.type is str else getattr(each.type, "__name__", str(each.type))
     about = f"{kind}, default {json.dumps(each.default)}" + f" {each.unit}" * bool(each.unit)
     if elsewhere := _other_defaults(name):
@@ -88,7 +82,6 @@ def _lines(name: str, each: Setting, width: int) -> list[str]:
 
 
 def _other_defaults(name: str) -> str:
-    """A setting's defaults for single games and for pretrained models, in words; empty where it has none."""
     from ragen_agent.config.presets import other_defaults
 
     return "; ".join(f"{who}: {json.dumps(value)}" for who, value in other_defaults(name))
@@ -204,19 +197,13 @@ def _table(settings: Settings) -> Settings:
     return dict(table)
 
 
-def check_not_distributed(options: argparse.Namespace, advice: str = "leave it out", but: Sequence[str] = ()) -> None:
+def check_not_distributed(options: argparse.Namespace, advice: str = "leave it out") -> None:
     """Raises a ValueError if flags give a setting of the distributed trainer, which would have no effect.
 
-    A file may hold the settings of both trainers.
-
-    Args:
-        options: of a parser with ``add_settings``.
-        advice: what to do, which ends the message.
-        but: names of settings that may be given.
+    A file may hold the settings of both trainers. ``advice`` ends the message.
     """
     for name in _table(settings_of(options)):
-        if name not in but:
-            raise ValueError(f"{OPENRLHF}.{name} is a setting of the distributed trainer alone: {advice}.")
+        raise ValueError(f"{OPENRLHF}.{name} is a setting of the distributed trainer alone: {advice}.")
 
 
 def settings_of(options: argparse.Namespace, flags: Settings | None = None) -> Settings:
@@ -229,12 +216,17 @@ def settings_of(options: argparse.Namespace, flags: Settings | None = None) -> S
 
 
 def _files(options: argparse.Namespace) -> Settings:
-    """The recipe, and the file over it."""
     from ragen_agent.config.presets import read_recipe, read_settings_file
 
     name = getattr(options, "recipe", None)
     recipe = read_recipe(name).settings if name else {}
     return merged(recipe, read_settings_file(options.config)) if options.config is not None else recipe
+
+
+def free_folder(name: str) -> Path:
+    """The first of ``runs/NAME``, ``runs/NAME-2``, ... that is not there yet."""
+    candidates = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(path for path in candidates if not path.exists())
 
 
 def help_text(each: Setting) -> str:

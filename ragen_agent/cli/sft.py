@@ -32,7 +32,7 @@ DATA = """\
 Writes demonstrations on levels of the training split, one conversation a line: messages, game, env options, budgets,
 level, seeds and success. The demonstrator knows the best moves, replies with as many as a reply may hold and says in
 its thought what each of them does; the settings [demonstrations] make it worse, or change what it thinks. The same
-settings give the same file. If it is interrupted, the same command goes on.
+settings give the same file.
 
 With --config RUN/config.toml they are the demonstrations that the run's own warm start was shown. For a pretrained
 model give --model: its messages state the limit of tokens, as they will in ragen-agent train --model.
@@ -128,21 +128,12 @@ def _data(options: argparse.Namespace) -> int:
 
     check_not_distributed(options)
     check_parent(options.out)
-    if options.out.exists():
-        raise ValueError(f"--out {options.out} exists already; choose another name, or remove it.")
     with _display().waiting("loading torch and transformers"):
-        from ragen_agent.sft.demonstrations import partial_file, write_conversations
+        from ragen_agent.sft.demonstrations import write_conversations
     config = _demonstrators(options)
-    try:
-        with stops_at_sigterm():
-            written = write_conversations(config, options.out, _display())
-    except KeyboardInterrupt:
-        kept = partial_file(options.out)
-        print(f"\nragen-agent: stopped; what is done is in {kept}. The same command goes on.", file=sys.stderr)
-        return 130
+    written = write_conversations(config, options.out, _display())
     text = "{out}: {episodes} conversations, {successes} of them won".format(out=options.out, **written)
-    again = f" ({written['resumed']} were there)" if written["resumed"] else ""
-    _print(options, {"out": str(options.out), **written}, text + again)
+    _print(options, {"out": str(options.out), **written}, text)
     return 0
 
 

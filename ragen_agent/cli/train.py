@@ -14,6 +14,7 @@ from ragen_agent.cli.settings import (
     check_not_distributed,
     configure,
     distributed,
+    free_folder,
     given,
     settings_of,
 )
@@ -149,22 +150,23 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:
-    """The folder of ``--resume`` and its settings."""
     from ragen_agent.run.run_folder import RunFolder
 
     own = ("run", "run_code", "resume", "extra", "backend", "compare", "dry_run", "list_recipes")
     others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
     if others:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
-        longer = _longer(options.resume, options.iterations) if options.iterations is not None else ""
-        raise ValueError(f"--resume goes on with the run's own settings: leave out {flags}.{longer}")
+        raise ValueError(
+            f"--resume goes on with the run's own settings: leave out {flags}. To train its model further, begin a "
+            f"new run: ragen-agent train --config {options.resume}/config.toml --model "
+            f"{options.resume}/checkpoint --seed N."
+        )
     folder, config = RunFolder.reopen(options.resume)
     check_consent(options.resume, options.run_code, config)
     return folder, with_settings(config, _flags(options))
 
 
 def _check_compared(options: argparse.Namespace, config: Config) -> None:
-    """Raise a ValueError if ``--compare`` has no imitation to compare with."""
     if options.compare and not config.warm_start.epochs:
         raise ValueError(
             "--compare trains further imitation, but warm_start.epochs is 0, so there is none: leave it out, or let "
@@ -175,12 +177,7 @@ def _check_compared(options: argparse.Namespace, config: Config) -> None:
 def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder) -> OpenRLHF | None:
     """The settings of the distributed trainer: a resumed run's own, or those asked for; None for the local one."""
     if options.resume is None and options.backend != "openrlhf":
-        check_not_distributed(options, "give --backend openrlhf, or leave it out", but=["staleness"])
-        if staleness := distributed(options).get("staleness"):
-            raise ValueError(
-                f"openrlhf.staleness is {staleness}, but the local trainer plays with the very weights that it trains, "
-                "in turn, so its episodes are never behind: use --backend openrlhf, or openrlhf.staleness=0."
-            )
+        check_not_distributed(options, "give --backend openrlhf, or leave it out")
         return None
     from ragen_agent.config.io import read_openrlhf
     from ragen_agent.config.trainers import OpenRLHF
@@ -205,24 +202,6 @@ def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder)
     if options.config is not None:
         check_consent(options.config, options.run_code, settings, asked=settings_of(options))
     return settings
-
-
-def _longer(run: Path, iterations: int) -> str:
-    """A sentence on how to train a run's model for further iterations."""
-    from ragen_agent.run.console import run_code_flag
-    from ragen_agent.run.run_folder import RunFolder
-    from ragen_gym.core.storage import read_json_lines
-
-    folder, config = RunFolder.reopen(run)
-    done = len(read_json_lines(folder.metrics))
-    if not folder.checkpoint.is_dir():
-        return f" It has no final model yet: finish it first, with --resume {run} alone."
-    more = iterations - done if iterations > done else iterations
-    return (
-        f" The run has {done} iterations and keeps no state of its optimiser. To train its model further, begin a new "
-        f"run with new levels: ragen-agent train --config {run / 'config.toml'} --model {folder.checkpoint} --seed "
-        f"{config.seed + 1} --iterations {more}{run_code_flag(config)}"
-    )
 
 
 def _check_read(options: argparse.Namespace, config: Config) -> None:
@@ -287,7 +266,4 @@ def _usable(config: Config) -> Policy:
 
 def fresh_folder(config: Config) -> Path:
     """The first folder for such a run that is not there yet."""
-    game = config.game.rpartition(":")[2]  # a colon is no part of a file's name everywhere
-    name = f"{game}-{config.training.algo}-seed{config.seed}"
-    candidates = [Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 10_000)]
-    return next(path for path in candidates if not path.exists())
+    return free_folder(f"{config.game.rpartition(':')[2]}-{config.training.algo}-seed{config.seed}")

@@ -7,15 +7,13 @@ used, so that settings can be read without torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 __all__ = [
     "ADVANTAGE_RULES",
     "AGGREGATIONS",
     "CREDITS",
     "FILTER_RULES",
-    "FORMAT_REWARDS",
     "GROUPINGS",
     "KL_ESTIMATES",
     "POLICY_LOSSES",
@@ -24,7 +22,6 @@ __all__ = [
     "AggregationRule",
     "CreditRule",
     "FilterRule",
-    "FormatReward",
     "Grouping",
     "PolicyLoss",
 ]
@@ -94,7 +91,6 @@ class Grouping:
 
     doc: str  # what it does, and its paper
     states: bool = False  # whether turns that begin in the same state are compared too
-    branches: bool = False  # whether some episodes branch off others
 
 
 @dataclass(frozen=True)
@@ -103,19 +99,10 @@ class PolicyLoss:
 
     doc: str  # its formula and paper
     function: str  # module:name of f(log_probs, old_log_probs, advantages, mask, **options) -> algo.TokenTerms
-    options: Mapping[str, str] = field(default_factory=dict)  # its options, and the property of Training that each is
+    clips: tuple[str, ...] = ()  # the bounds of the ratio among its options: clip_low, clip_high
     sequences: bool = False  # whether its terms are of whole rows, which are averaged: training.aggregation
     batch_statistics: bool = False  # whether it compares the tokens of a minibatch, which then is not divided
     random: bool = False  # whether its function takes a torch.Generator, as ``generator``
-
-
-@dataclass(frozen=True)
-class FormatReward:
-    """Reward of a turn's form, malformed and well formed."""
-
-    doc: str
-    malformed: float = 0.0
-    well_formed: float = 0.0
 
 
 _FILTERS = "ragen_agent.algo.filters:"
@@ -204,44 +191,41 @@ AGGREGATIONS: dict[str, AggregationRule] = {
 }
 
 _LOSSES = "ragen_agent.algo.losses:"
-_CLIP = {"clip_low": "clip_low", "clip_high": "upper_clip"}
+_BOTH = ("clip_low", "clip_high")
 
 #: With r = pi / pi_old of a token, A its advantage and sg a value without gradient.
 POLICY_LOSSES: dict[str, PolicyLoss] = {
     "ppo": PolicyLoss(
         "min(r A, clip(r) A) (arXiv 1707.06347, equation 7)",
         f"{_LOSSES}ppo",
-        _CLIP | {"dual_clip": "dual_bound"},
+        _BOTH,
     ),
     "gspo": PolicyLoss(
         "as ppo with the geometric mean of r over the episode; the paper clips at 3e-4 and 4e-4 (arXiv 2507.18071)",
         f"{_LOSSES}gspo",
-        _CLIP | {"dual_clip": "dual_bound"},
+        _BOTH,
         sequences=True,
     ),
     "cispo": PolicyLoss(
         "sg(min(r, 1 + clip_high)) A log pi: no token loses its gradient (arXiv 2506.13585, equations 4 and 5)",
         f"{_LOSSES}cispo",
-        {"clip_high": "upper_clip"},
+        ("clip_high",),
     ),
     "sapo": PolicyLoss(
-        "(4 / tau) sigmoid(tau (r - 1)) A, tau by sapo_temperatures (arXiv 2511.20347)",
+        "(4 / tau) sigmoid(tau (r - 1)) A, tau 1 where A > 0, else 1.05 (arXiv 2511.20347)",
         f"{_LOSSES}sapo",
-        {"temperatures": "sapo_temperatures"},
     ),
     "clip_cov": PolicyLoss(
-        "as ppo, but 0 at cov_share of the tokens, drawn from those whose covariance of log pi and A is in cov_band "
+        "as ppo, but 0 at 0.2 % of the tokens, drawn from those whose covariance of log pi and A is from 1 to 5 "
         "(arXiv 2505.22617)",
         f"{_LOSSES}clip_cov",
-        _CLIP | {"share": "cov_share", "band": "cov_band"},
+        _BOTH,
         batch_statistics=True,
         random=True,
     ),
     "kl_cov": PolicyLoss(
-        "r A, less cov_kl |log r| at the cov_share of the tokens with the highest covariance of log pi and A "
-        "(arXiv 2505.22617)",
+        "r A, less |log r| at the 0.2 % of the tokens with the highest covariance of log pi and A (arXiv 2505.22617)",
         f"{_LOSSES}kl_cov",
-        {"share": "cov_share", "weight": "cov_kl"},
         batch_statistics=True,
     ),
 }
@@ -270,11 +254,6 @@ GROUPINGS: dict[str, Grouping] = {
     "state": Grouping(
         "the same, plus the turns that begin in the same state of the game (GiGPO, arXiv 2505.10978)", states=True
     ),
-    "branch": Grouping(
-        "as state, and some episodes of a group branch off others (ragen_agent.run.branches)",
-        states=True,
-        branches=True,
-    ),
 }
 
 #: With d = log policy - log reference, of a sampled token; see ``ragen_agent.algo.regularisers``.
@@ -288,10 +267,4 @@ TOKEN_PARTS: dict[str, str] = {
     "all": "all sampled tokens",
     "reasoning": "those of the thinking",
     "answer": "those of the answer",
-}
-
-FORMAT_REWARDS: dict[str, FormatReward] = {
-    "none": FormatReward("nothing"),
-    "ragen": FormatReward("-0.1 for a malformed turn (RAGEN, arXiv 2504.20073)", malformed=-0.1),
-    "vagen": FormatReward("+0.5 for a well-formed turn (VAGEN, arXiv 2510.16907)", well_formed=0.5),
 }

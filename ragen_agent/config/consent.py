@@ -68,7 +68,7 @@ def check_no_kernels(config: Any) -> None:
 
 
 def load_problem(error: BaseException) -> str:
-    """The reason why a file was not loaded, without a full stop if the text is ours.
+    """The reason why a file was not loaded.
 
     torch and transformers advise ``weights_only=False`` and ``trust_remote_code=True``, with which the file's own code
     would run.

@@ -1,4 +1,4 @@
-"""Settings as nested tables: TOML files, NAME=VALUE pairs, merging, a listing and a schema.
+"""Settings as nested tables: TOML files, NAME=VALUE pairs, merging and a listing.
 
 A setting's name is dotted, such as ``training.groups``, and gives the nesting.
 """
@@ -15,8 +15,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from ragen_agent.config.settings import Config
 from ragen_agent.config.table import parts, with_settings
 from ragen_agent.config.trainers import OpenRLHF
@@ -29,7 +27,6 @@ __all__ = [
     "Settings",
     "catalog",
     "check_name",
-    "file_schema",
     "groups",
     "merged",
     "read_openrlhf",
@@ -137,14 +134,3 @@ def settings_of_pairs(pairs: Sequence[str]) -> Settings:
             value = {part: value}
         settings = joined(settings, value)
     return settings
-
-
-def file_schema() -> dict[str, Any]:
-    """A JSON schema (draft 2020-12) of the TOML files that ``--config`` takes."""
-    schema = TypeAdapter(Config).json_schema()
-    schema["properties"][OPENRLHF] = TypeAdapter(OpenRLHF).json_schema()
-    schema["properties"]["recipe"] = {
-        "type": "object",
-        "description": "about a recipe; base names one that this changes",
-    }
-    return schema

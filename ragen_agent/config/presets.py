@@ -1,17 +1,11 @@
 """Named settings: each game's changes to the defaults of ``Config``, and recipes, which are whole runs.
 
 FrozenLake, the default run: lakes without transition noise, shortest paths of three moves or more, and two turns. The
-demonstrator knows the way but mostly replies with one move, so it (and the model that imitates it) runs out of turns.
-Reinforcement learning has to discover longer replies, which the demonstrations hardly contain.
-
-The bandits: the demonstrator chooses at random; reinforcement learning has to discover which name pays more. A model
-from scratch has never read the held-out names of the test split, so it is measured on the training split.
-
-Countdown, a text task: two numbers up to 50, and a demonstrator whose replies are random expressions in seven of ten
-cases. Reinforcement learning has to discover which sign leads to the target.
-
-A pretrained model thinks in its own words and at its own length, is shown an example reply, is warm-started only on
-request, and takes the small steps of fine-tuning.
+demonstrator mostly replies with one move, so it runs out of turns; reinforcement learning has to discover longer
+replies. The bandits: the demonstrator chooses at random; what is discovered is which name pays more. A model from
+scratch has never read the names of the test split, so it is measured on the training split. Countdown: seven in ten
+replies of the demonstrator are random; what is discovered is which sign leads to the target. A pretrained model thinks
+at its own length, is shown an example reply, and takes the small steps of fine-tuning.
 
 A recipe, for ``ragen-agent train --recipe NAME``, is a file of settings in ``recipes/``, with the tables of
 ``--config`` ([openrlhf] for the distributed trainer) and a table [recipe] about itself:

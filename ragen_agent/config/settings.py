@@ -160,33 +160,15 @@ class Stops(Table):
     """Early stopping (RAGEN-2, arXiv 2604.06268); every rule is off at 0."""
 
     return_std_patience: int = setting(
-        0, "stop after this many iterations in a row with a low return std; 0 never", low=0, unit="iterations"
-    )
-    return_std_share: float = setting(
-        0.1,
-        "low is below this share of the mean over the first return_std_baseline iterations",
-        above=0,
-        below=1,
-        needs="return_std_patience",
-    )
-    return_std_baseline: int = setting(
-        10,
-        "number of first iterations whose mean return std is the baseline",
-        low=1,
+        0,
+        "stop after this many iterations in a row with a return std below a tenth of the first ten's mean; 0 never",
+        low=0,
         unit="iterations",
-        needs="return_std_patience",
     )
     validate_every: int = setting(0, "iterations between evaluations on the split validation", low=0, unit="iterations")
     validation_levels: int = setting(
         64, "fixed levels of this evaluation", low=1, unit="levels", needs="validate_every"
     )
-    validation_patience: int = setting(
-        0,
-        "stop after this many evaluations in a row with a success rate below validation_floor; 0 never",
-        low=0,
-        needs="validate_every",
-    )
-    validation_floor: float = setting(0.01, "see validation_patience", above=0, high=1, needs="validation_patience")
     sampled_tokens: int = setting(
         0, "stop when the rollouts have sampled this many tokens, for runs at equal cost; 0 never", low=0, unit="tokens"
     )
@@ -205,17 +187,11 @@ class Diagnostics(Table):
         empty="none",
         opens="nothing",
     )
-    alarm: bool = setting(True, "watch for the Echo Trap (RAGEN, arXiv 2504.20073, section 4)")
-    entropy_every: int = setting(0, "iterations between entropies of all rollouts", low=0, unit="iterations")
-    gradients_every: int = setting(
-        0, "iterations between gradient norms of the parts of the loss", low=0, unit="iterations"
-    )
     information_every: int = setting(
-        0, "iterations between estimates of the mutual information of reasoning and prompt", low=0, unit="iterations"
-    )
-    information_prompts: int = setting(8, "prompts of this estimate", low=2, needs="information_every")
-    information_samples: int = setting(
-        4, "episodes on each of these prompts", low=1, unit="episodes", needs="information_every"
+        0,
+        "iterations between estimates of the mutual information of reasoning and prompt (8 prompts, 4 episodes each)",
+        low=0,
+        unit="iterations",
     )
 
 

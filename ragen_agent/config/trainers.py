@@ -46,14 +46,24 @@ class OpenRLHF(Table):
     vllm_engines: int = setting(1, "engines of vLLM", low=1)
     vllm_tensor_parallel: int = setting(1, "GPUs of each engine", low=1)
     vllm_memory: float = setting(0.6, "share of a GPU's memory for vLLM", low=0.01, high=1)
-    colocate: bool = setting(False, "put all models on the same GPUs")
+    colocate: bool = setting(True, "put all models on the same GPUs; false: each on GPUs of its own")
+    sleep: str = setting(
+        "all",
+        "models that leave a shared GPU's memory to the one that works, if all models share their GPUs",
+        choices={
+            "all": "vLLM, and the optimiser's states, which go to the host's memory between two iterations",
+            "vllm": "vLLM alone, which saves the optimiser's way to the host where its states fit beside vLLM",
+            "none": "none: everything stays, and the models train at the same time",
+        },
+    )
     micro_batch: int = setting(8, "rows on one GPU at a time", low=1, unit="rows")
     zero_stage: int = setting(2, "stage of DeepSpeed's ZeRO", choices=(2, 3))
     adam_offload: bool = setting(False, "keep the optimiser's state in the host's memory")
     gradient_checkpointing: bool = setting(False, "compute activations again in the backward pass, to save memory")
     attention: str = setting(
-        "flash_attention_2",
-        "attention implementation of transformers; a flash attention packs rows without padding, but for visual models",
+        "sdpa",
+        "attention implementation of transformers; a flash attention, which needs flash-attn, packs rows without "
+        "padding, but for visual models. Others score the sampled tokens alone, and shared prefixes once",
         opens="kernel",
     )
     freeze_vision: bool = setting(False, "train the language model alone, not the vision encoder")

@@ -12,7 +12,6 @@ from ragen_agent.config.algorithms import (
     AGGREGATIONS,
     CREDITS,
     FILTER_RULES,
-    FORMAT_REWARDS,
     GROUPINGS,
     KL_ESTIMATES,
     POLICY_LOSSES,
@@ -46,21 +45,7 @@ class Training(Table):
         False, "episodes of a group share the transition noise, as in the paper's code, not only the level"
     )
     groups_by: str = setting("level", "unit of comparison within a group", choices=GROUPINGS)
-    step_weight: float = setting(
-        1.0,
-        "with groups_by=state and branch: weight of a turn's advantage in its state, next to its episode's (GiGPO)",
-        low=0,
-    )
-    branches: int = setting(3, "with groups_by=branch: number of branches of each base episode", low=1, unit="episodes")
-    branch_at: str = setting(
-        "pivot",
-        "with groups_by=branch: the turn that branches begin with",
-        choices={"pivot": "where the level was lost, by exact values", "entropy": "where the reply was most uncertain"},
-    )
     filter: str = setting("", "rule that selects the groups to train on", choices=FILTER_RULES, empty=PRESET)
-    filter_by: str = setting(
-        "reward", "the number of an episode that the filter compares", choices=("reward", "entropy", "length")
-    )
     filter_statistic: str = setting(
         "std", "the filter's measure of the differences within a group", choices=("std", "variance")
     )
@@ -72,10 +57,8 @@ class Training(Table):
         low=0,
         unit="rounds",
     )
-    reweight: float = setting(0.0, "weigh groups by this power of their return std; 0 weighs them alike", low=0)
     minibatch: int = setting(64, "episodes in an optimiser step", low=1, unit="episodes")
     updates: int = setting(1, "passes over one batch of rollouts (Online-k)", low=1)
-    replay: int = setting(0, "earlier iterations whose kept episodes are trained on again", low=0, unit="iterations")
     learning_rate: float = setting(5e-4, "of the policy's AdamW", above=0, high=1e3)
     critic_learning_rate: float = setting(1e-3, "of the critic's AdamW", above=0, high=1e3)
     schedule: str = setting(
@@ -90,47 +73,17 @@ class Training(Table):
     )
     clip_low: float = setting(0.2, "ratios are clipped at 1 minus this", low=0, below=1)
     clip_high: float = setting(0.28, "ratios are clipped at 1 plus this (clip-higher: DAPO, arXiv 2503.14476)", low=0)
-    dual_clip: float = setting(
-        0.0, "bound above 1 on the ratio if the advantage is negative (arXiv 1912.09729); 0 for none", low=0
-    )
-    sapo_temperatures: list[float] = setting(
-        [1.0, 1.05], "policy_loss sapo: temperatures of the gate for positive and other advantages; above 0"
-    )
-    cov_share: float = setting(
-        0.002,
-        "policy_loss clip_cov and kl_cov: share of restrained tokens, at least one token (the paper: 0.0002 and 0.002)",
-        above=0,
-        high=1,
-    )
-    cov_band: list[float] = setting([1.0, 5.0], "policy_loss clip_cov: covariance range of the drawn tokens")
-    cov_kl: float = setting(1.0, "policy_loss kl_cov: weight of its penalty", low=0)
     correction: str = setting(
         "",
-        "unit of the correction for the rollouts' probabilities, pi_trainer / pi_rollout before the step (TIS, IcePop)",
+        "correction for the rollouts' probabilities: weights pi_trainer / pi_rollout of tokens, before the step",
         choices={
             "none": "nothing",
-            "token": "each token",
-            "sequence": "each episode's mean over its tokens in the loss; needs correction_mode=mask",
+            "clip": "clipped to correction_bounds (TIS)",
+            "mask": "a token outside correction_bounds is left out (IcePop, arXiv 2510.18855)",
         },
-        empty="token with OpenRLHF, none in the local trainer, which samples from the weights that it trains",
+        empty="clip with OpenRLHF, none in the local trainer, which samples from the weights that it trains",
     )
-    correction_mode: str = setting(
-        "clip",
-        "treatment of a token outside correction_bounds",
-        choices={"clip": "its weight is the bound (TIS)", "mask": "it is left out (IcePop, arXiv 2510.18855)"},
-    )
-    correction_gating: str = setting(
-        "ratio",
-        "quantity that correction_bounds bound, with p = pi_rollout and q = pi_trainer",
-        choices={
-            "ratio": "q / p",
-            "binary_kl": "p log(p / q) + (1 - p) log((1 - p) / (1 - q)); needs correction_mode=mask",
-            "tv": "|p - q|; needs correction_mode=mask",
-        },
-    )
-    correction_bounds: list[float] = setting(
-        [0.0, 2.0], "lower and upper bound of the correction (IcePop: 0.5 and 5); the lower is 0 for a divergence"
-    )
+    correction_bounds: list[float] = setting([0.0, 2.0], "lower and upper bound of these weights (IcePop: 0.5 and 5)")
     aggregation: str = setting("token_mean", "aggregation of token terms into one loss", choices=AGGREGATIONS)
     kl_kind: str = setting(
         "",
@@ -147,23 +100,9 @@ class Training(Table):
     entropy_bonus: float = setting(0.001, "weight of the policy's entropy", low=0, unit="per nat")
     entropy_smoothing: float = setting(
         0.0,
-        "weight, within the entropy bonus, of the distance of an episode's entropy from entropy_band (EPO, arXiv "
-        "2509.22576); 0 for none",
+        "weight, within the entropy bonus, of the distance of an episode's entropy from 0.5 to 1.5 times the rollouts' "
+        "mean over the iterations so far (EPO, arXiv 2509.22576); 0 for none",
         low=0,
-    )
-    entropy_band: list[float] = setting(
-        [0.5, 1.5],
-        "the band of entropy_smoothing, relative to the rollouts' mean entropy over the iterations so far",
-        needs="entropy_smoothing",
-    )
-    entropy_schedule: str = setting(
-        "constant",
-        "schedule of the weight entropy_smoothing",
-        choices={
-            "constant": "unchanged",
-            "epo": "falls slowly to 0.83 of it by half-time, then fast to 0.04 (EPO's code)",
-        },
-        needs="entropy_smoothing",
     )
     credit: str = setting("trajectory", "unit of a critic's advantages", choices=CREDITS)
     gamma: float = setting(1.0, "discount between tokens", low=0, high=1)
@@ -171,17 +110,13 @@ class Training(Table):
     gae_lambda: float = setting(1.0, "trace parameter of generalised advantage estimation", low=0, high=1)
     loss_tokens: str = setting("all", "tokens in the loss (VAGEN's M_loss)", choices=TOKEN_PARTS)
     advantage_tokens: str = setting("all", "tokens for a critic's advantages (VAGEN's M_adv)", choices=TOKEN_PARTS)
-    format_reward: str = setting(
-        "none", "reward of a turn's form, added to the game's and to turns.format_penalty", choices=FORMAT_REWARDS
-    )
     overlong_buffer: int = setting(
         0,
-        "tokens before turns.max_tokens_per_turn over which a turn's reward falls by overlong_penalty (overlong "
-        "shaping: DAPO, arXiv 2503.14476, section 3.4); 0 for none",
+        "tokens before turns.max_tokens_per_turn over which a turn's reward falls by 1 (overlong shaping: DAPO, arXiv "
+        "2503.14476, section 3.4); 0 for none",
         low=0,
         unit="tokens",
     )
-    overlong_penalty: float = setting(1.0, "cost of a reply at the length limit", low=0, needs="overlong_buffer")
     max_grad_norm: float = setting(1.0, "gradients are scaled down to this norm", above=0, high=inf)
     temperature: float = setting(1.0, "of sampling in rollouts", above=0, high=10)
     save_every: int = setting(1, "iterations between saved states", low=1, unit="iterations")
@@ -203,29 +138,15 @@ class Training(Table):
         return ADVANTAGE_RULES[self.algo].critic
 
     @property
-    def policy_loss_options(self) -> dict[str, Any]:
+    def policy_loss_options(self) -> dict[str, float]:
         """The options of the policy loss's function."""
-        return {option: getattr(self, name) for option, name in POLICY_LOSSES[self.policy_loss].options.items()}
+        bounds = {"clip_low": self.clip_low, "clip_high": self.upper_clip}
+        return {name: bounds[name] for name in POLICY_LOSSES[self.policy_loss].clips}
 
     @property
     def correction_options(self) -> dict[str, Any]:
         """The options of ``algo.mismatch_weights`` if there is a correction."""
-        return {
-            "level": self.correction or "token",
-            "mode": self.correction_mode,
-            "gating": self.correction_gating,
-            "bounds": (self.correction_bounds[0], self.correction_bounds[1]),
-        }
-
-    @property
-    def entropy_limits(self) -> tuple[float, float]:
-        """The entropy band as a pair."""
-        return self.entropy_band[0], self.entropy_band[1]
-
-    @property
-    def dual_bound(self) -> float | None:
-        """The bound of the dual clip, or None."""
-        return self.dual_clip or None
+        return {"mode": self.correction or "clip", "bounds": tuple(self.correction_bounds)}
 
     @property
     def filter_rule(self) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from ragen_agent.config import Config
-from ragen_agent.config.algorithms import GROUPINGS
 from ragen_agent.local.diagnostics import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.models.parameters import (
@@ -28,7 +27,6 @@ from ragen_agent.models.parameters import (
     trained,
 )
 from ragen_agent.models.resources import release_freed_memory
-from ragen_agent.run.branches import play_trees
 from ragen_agent.run.loop import Loop, LoopState, Rollouts
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
@@ -40,7 +38,6 @@ from ragen_agent.update.batches import distinct_prefixes, rows_of
 from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.loss import Targets
 from ragen_agent.update.metrics import piece_decoder
-from ragen_agent.update.replay import KeptEpisodes
 from ragen_gym.core.stats import Rate
 from ragen_gym.envs.reply_env import ReplyEnv
 
@@ -79,18 +76,16 @@ class LocalBackend:
         torch.cuda.empty_cache()  # of what the engine held: the update needs pieces of other sizes
         return found
 
-    def update(self, iteration: Iteration, episodes: KeptEpisodes) -> tuple[dict[str, Any], list[list[float]]]:
+    def update(self, iteration: Iteration) -> tuple[dict[str, Any], list[list[float]]]:
         """As the protocol says."""
         self.learner.observe(iteration)
         self._set_rates(iteration.number)
         seen: list[Targets] = []
         measured = update(
             self.learner,
-            episodes.trajectories,
-            episodes.advantages,
+            *iteration.update_on,
             self.settings,
             derive_seed(self.config.seed, SeedStream.MINIBATCHES, iteration.number),
-            episodes.weights if self.settings.reweight else None,
             seen.append,
         )
         for optimiser in self._optimisers.values():  # the gradients are as large as the weights
@@ -121,7 +116,7 @@ class LocalBackend:
                 load_trained(module, state[name])
             for name, optimiser in self._optimisers.items():
                 restore_optimiser(optimiser, state[name])
-            return LoopState(state["iteration"], state["stagnant"], state["replay"])
+            return LoopState(state["iteration"], state["stagnant"])
         except (KeyError, RuntimeError, ValueError) as error:
             raise ValueError(f"{self.folder.path / 'state.pt'} does not fit the run's settings: {error}") from error
 
@@ -204,15 +199,8 @@ class RolloutWorker:
 
     def _play(self, processes: list[TokenMDP], instances: list[Instance], path: tuple[int, ...]) -> list[Trajectory]:
         """Episodes of one game; ``path`` goes into the seed of what is sampled."""
-        settings = self.config.training
-
-        def play(some: list[Instance], branches: bool) -> list[Trajectory]:
-            stream = SeedStream.BRANCHES if branches else SeedStream.SAMPLING
-            return self.policy.play(processes, some, settings.temperature, derive_seed(self.config.seed, stream, *path))
-
-        if GROUPINGS[settings.groups_by].branches:
-            return play_trees(play, instances, settings)
-        return play(instances, False)
+        seed = derive_seed(self.config.seed, SeedStream.SAMPLING, *path)
+        return self.policy.play(processes, instances, self.config.training.temperature, seed)
 
     def _processes_of(self, config: Config) -> list[TokenMDP]:
         """Token processes for a game, made when the game or a step of the curriculum first comes up."""

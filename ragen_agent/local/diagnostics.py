@@ -11,11 +11,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent.config import Training
 from ragen_agent.inference.vision import ImageTable
-from ragen_agent.local.policy_update import Learner, policy_terms, targets_of
-from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.local.policy_update import Learner
 from ragen_agent.update.batches import Batch
-from ragen_agent.update.iteration import Iteration
-from ragen_agent.update.replay import KeptEpisodes
 from ragen_agent.update.scoring import sampled_scores
 
 __all__ = ["LearnerDiagnostics"]
@@ -38,34 +35,6 @@ class LearnerDiagnostics:
             log_probs = sampled_scores(learner.model, batch, learner.bias, settings.temperature).log_probs
             scores[part] = log_probs.sum(dim=1, dtype=torch.float64).cpu()
         return scores
-
-    @torch.no_grad()
-    def entropy(self, played: Sequence[Trajectory]) -> float:
-        """As the protocol says."""
-        learner, settings = self.learner, self.settings
-        total = 0.0
-        for start in range(0, len(played), settings.minibatch):
-            batch = Batch.of(played[start : start + settings.minibatch], learner.bias.device)
-            total += float(sampled_scores(learner.model, batch, learner.bias, settings.temperature).entropy.sum())
-        return total
-
-    def gradient_norms(self, iteration: Iteration, rows: Sequence[int]) -> dict[str, float]:
-        """As the protocol says."""
-        if not rows:
-            return {}
-        learner, settings, episodes = self.learner, self.settings, KeptEpisodes.of(iteration, rows)
-        learner.observe(iteration)
-        batch = Batch.of(episodes.trajectories, learner.bias.device)
-        targets = targets_of(learner, batch, episodes.trajectories, episodes.advantages, settings, episodes.weights)
-        if not bool(targets["mask"].any()):
-            return {}
-        terms, _ = policy_terms(learner, batch, targets, settings)
-        parameters = [parameter for parameter in learner.model.parameters() if parameter.requires_grad]
-        norms = {}
-        for name, term in terms.items():
-            parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
-            norms[name] = float(torch.stack([part.norm() for part in parts if part is not None]).norm())
-        return norms
 
 
 def _batch(rows: Sequence[tuple[list[int], list[int]]], device: torch.device) -> Batch:

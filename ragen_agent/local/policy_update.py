@@ -81,11 +81,10 @@ class Learner:
     longest: int = 1024  # the most tokens that an episode may have, for the aggregation ``constant``
     adapter: PeftModel | None = None  # with LoRA, peft's handle of the adapter in ``model``
     average_entropy: float = 0.0  # of the rollouts so far, in nats a token, for ``Training.entropy_smoothing``
-    entropy_phase: float = 1.0  # the part of its weight that this has now
 
     def observe(self, iteration: Iteration) -> None:
         """Takes over what the entropy smoothing of an iteration's loss needs."""
-        self.average_entropy, self.entropy_phase = iteration.average_entropy, iteration.entropy_phase
+        self.average_entropy = iteration.average_entropy
 
 
 def update(
@@ -94,7 +93,6 @@ def update(
     advantages: Tensor,
     settings: Training,
     seed: int,
-    weights: Tensor | None = None,
     seen: Callable[[Targets], None] | None = None,
 ) -> dict[str, float]:
     """Gradient steps on trajectories, none of which failed.
@@ -106,7 +104,6 @@ def update(
             its own and does not read them.
         settings: the algorithm's.
         seed: of the minibatches.
-        weights: float (rows,), with which PPO multiplies its advantages; None for none.
         seen: called with the targets before the first step.
 
     Returns:
@@ -120,7 +117,7 @@ def update(
         finite gradient, it alone takes its step, and its figures alone count.
     """
     batch = Batch.of(trajectories, learner.bias.device)
-    targets = targets_of(learner, batch, trajectories, advantages, settings, weights)
+    targets = targets_of(learner, batch, trajectories, advantages, settings)
     if seen is not None:
         seen(targets)
     generator = torch.Generator().manual_seed(seed)
@@ -148,7 +145,6 @@ def targets_of(
     trajectories: Sequence[Trajectory],
     advantages: Tensor,
     settings: Training,
-    weights: Tensor | None = None,
 ) -> Targets:
     """See ``Targets``.
 
@@ -177,7 +173,7 @@ def targets_of(
             turns, ends = [turn_advantages(t) for t in trajectories], [t.turn_ends for t in trajectories]
             found = token_advantages(advantages.to(cost.device), turns, ends, batch.sampled)
             return targets | {"advantages": found - cost}
-        return targets | _estimated(learner, learner.critic, batch, trajectories, cost, settings, weights)
+        return targets | _estimated(learner, learner.critic, batch, trajectories, cost, settings)
 
 
 def _scored(learner: Learner, model: PreTrainedModel, batch: Batch, settings: Training) -> Tensor:
@@ -220,7 +216,6 @@ def policy_terms(
         divisors or Divisors.of(batch.sampled, targets["mask"], settings),
         length=learner.longest,
         average_entropy=learner.average_entropy,
-        entropy_phase=learner.entropy_phase,
         generator=generator,
     )
 
@@ -232,7 +227,6 @@ def _estimated(
     trajectories: Sequence[Trajectory],
     cost: Tensor,
     settings: Training,
-    weights: Tensor | None,
 ) -> Targets:
     """Advantages, returns and values by the critic, over the tokens of M_adv."""
     ends = [list(t.turn_ends) for t in trajectories]
@@ -241,8 +235,6 @@ def _estimated(
     values = torch.where(mask, _by_minibatch(batch, settings, critic), 0.0)
     estimated, returns, compared = critic_estimates(ends, earned, values, cost, mask, settings)
     advantages = algo.whiten(estimated, mask, over=compared)
-    if weights is not None:
-        advantages = advantages * weights.to(advantages.device)[:, None]
     # The critic learns only where the recursion ran: elsewhere there is no return.
     critic_mask = mask & _mask(learner, batch, trajectories, settings.loss_tokens)
     return {"advantages": advantages, "returns": returns, "values": values, "critic_mask": critic_mask}

@@ -14,7 +14,7 @@ from typing import Any
 
 from ragen_agent.config import Config, Training
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.preflight.plan import is_visual, most_pictures, rows_of_step
+from ragen_agent.preflight.plan import most_pictures, packs_rows, rows_of_step
 
 __all__ = ["DECIDED", "MODULE", "check_extra_flags", "command_flags"]
 
@@ -45,10 +45,9 @@ class _Start:
     def with_kl(self) -> bool:
         return self.training.kl_estimate != "none"
 
-    @property
-    def sleeps(self) -> bool:
-        """True if models that share a GPU leave its memory to the one that works."""
-        return self.openrlhf.colocate and not self.cpu
+    def sleeps(self, *choices: str) -> bool:
+        """True if models share their GPUs, and ``openrlhf.sleep`` is one of the choices."""
+        return self.openrlhf.colocate and not self.cpu and self.openrlhf.sleep in choices
 
     def value(self, setting: str) -> Any:
         """A setting by its dotted name."""
@@ -70,7 +69,7 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
     "vllm.gpu_memory_utilization": "openrlhf.vllm_memory",
     "vllm.sync_backend": ("openrlhf.accelerator", lambda start: "gloo" if start.cpu else "nccl"),
     "vllm.enforce_eager": ("openrlhf.accelerator", lambda start: start.cpu),
-    "vllm.enable_sleep": ("openrlhf.colocate", lambda start: start.sleeps),
+    "vllm.enable_sleep": ("openrlhf.sleep", lambda start: start.sleeps("all", "vllm")),
     "vllm.enable_prefix_caching": (
         "(always on: every turn of an episode begins with the turns before it)",
         lambda start: True,
@@ -126,10 +125,10 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
         "lora.targets",
         lambda start: None if start.config.lora.targets == ["all-linear"] else start.config.lora.targets,
     ),
-    "ds.enable_sleep": ("openrlhf.colocate", lambda start: start.sleeps),
+    "ds.enable_sleep": ("openrlhf.sleep", lambda start: start.sleeps("all")),
     "ds.packing_samples": (
         "openrlhf.attention",
-        lambda start: "flash" in start.openrlhf.attention and not start.cpu and not is_visual(start.config),
+        lambda start: not start.cpu and packs_rows(start.config, start.openrlhf),
     ),
     "ds.adam_offload": "openrlhf.adam_offload",
     "ckpt.path": ("(the run's folder)", lambda start: start.folder / "deepspeed"),
@@ -142,7 +141,6 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
 DECIDED = {name: row if isinstance(row, str) else row[0] for name, row in _FLAGS.items()}
 """What decides each flag that ``command_flags`` writes."""
 
-_CORRECTION = (("mode", "mode"), ("gating", "gating"), ("threshold", "bounds"))
 WANDB_FLAGS = ("key", "org", "group", "project", "run_name")
 
 #: Flags that would repeat or undo what our trainer does in another way, or that it does not read.
@@ -170,13 +168,13 @@ _REPLACED = {
     "reward.remote_url": "the game gives the reward",
     "reward.clip_range": "the game gives the reward",
     "reward.overlong_buffer_len": "training.overlong_buffer says from which length on replies cost something",
-    "reward.overlong_penalty_factor": "training.overlong_penalty says what overlong replies cost",
+    "reward.overlong_penalty_factor": "training.overlong_buffer says where they begin; at the limit the cost is 1",
     "reward.stop_properly_penalty_coef": "the game gives the reward",
     "data.max_samples": "the run plays its whole prompt dataset: training.iterations and training.groups",
     "logger.logging_steps": "every iteration is logged",
     "actor.eps_clip_low_high": "training.clip_low and training.clip_high say where the ratio is clipped",
     "actor.eps_clip": "training.clip_low and training.clip_high say where the ratio is clipped",
-    "actor.dual_clip": "training.dual_clip says where the term of a negative advantage is clipped",
+    "actor.dual_clip": "the loss is ours: training.policy_loss",
     "actor.policy_loss_type": "training.policy_loss says which loss",
     "actor.entropy_coef": "training.entropy_bonus says how much the entropy counts",
     "actor.loss_agg_mode": "training.aggregation says how tokens become one loss",
@@ -185,7 +183,10 @@ _REPLACED = {
     "algo.kl.target": "training.kl is the weight of the divergence, and constant",
     "algo.kl.horizon": "training.kl is the weight of the divergence, and constant",
     "algo.kl.unbiased_gradient": "training.kl_kind says which estimate is taken",
-    **{f"algo.advantage.is_correction_{part}": f"training.correction_{ours} says it" for part, ours in _CORRECTION},
+    **{
+        f"algo.advantage.is_correction_{part}": "training.correction says it"
+        for part in ("mode", "gating", "threshold")
+    },
     **{f"logger.wandb.{part}": "diagnostics.wandb names the project" for part in WANDB_FLAGS},
     "logger.tensorboard_dir": "diagnostics.tensorboard says whether TensorBoard gets the metrics",
 }

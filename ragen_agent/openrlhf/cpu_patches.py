@@ -2,7 +2,7 @@
 
 OpenRLHF 0.11 needs CUDA in five places. They are patched from outside:
 
-1. It imports flash_attn unconditionally: a stub module takes its place, whose functions raise.
+1. It imports flash-attn unconditionally: see ``ragen_agent.openrlhf.flash_attention``.
 2. It calls torch.cuda for the current device, streams and synchronisation: functions without effect replace them.
 3. It broadcasts weights from the trainer to vLLM over NCCL, and without NCCL vLLM's communicator disables itself
    silently: the run would go on sampling from the old weights. ``stateless_init_process_group`` broadcasts them over a
@@ -17,7 +17,6 @@ a process that needs no torch does not import it.
 
 from __future__ import annotations
 
-import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -25,26 +24,18 @@ from types import ModuleType
 from typing import Any
 
 from ragen_agent.inference.torchvision_ops import PatchAfterImport
+from ragen_agent.openrlhf.flash_attention import stand_in
 
 __all__ = ["HOOK", "UNSUPPORTED", "VALUES", "CpuWorker", "check_flags", "needed", "prepare"]
 
 HOOK = "ragen_agent.openrlhf.cpu_patches.prepare"
 """The name by which Ray finds ``prepare``."""
 
-UNSUPPORTED = (
-    "--ds.packing_samples",
-    "--train.dynamic_batch_enable",
-    "--train.enable_ema",
-    "--vllm.enable_sleep",
-    "--ds.enable_sleep",
-    "--ds.load_in_4bit",
-    "--ds.use_liger_kernel",
-)
-"""Flags of OpenRLHF that cannot work without CUDA."""
+UNSUPPORTED = ("--ds.load_in_4bit", "--ds.use_liger_kernel")
+"""Flags of OpenRLHF that cannot work without CUDA, but for those that a setting decides or that are refused anyway."""
 
-VALUES = {"--ds.ring_attn_size": ("1",), "--ds.attn_implementation": ("sdpa", "eager")}
+VALUES = {"--ds.ring_attn_size": ("1",)}
 """Flags for which only these values work without CUDA."""
-
 
 NEVER = 10**9  # seconds: no tensor is deleted before a slow engine has read it
 
@@ -79,8 +70,7 @@ def check_flags(flags: Sequence[str]) -> None:
 
 def prepare() -> None:
     """Prepares this process for OpenRLHF without CUDA; a second call has no effect."""
-    if "flash_attn" not in sys.modules:
-        _stub_flash_attn()
+    stand_in()
     if not any(getattr(finder, "patches_after_import", None) is _PATCHES for finder in sys.meta_path):
         sys.meta_path.insert(0, PatchAfterImport(_PATCHES))
     for name, patch in _PATCHES.items():
@@ -112,24 +102,6 @@ _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch": _patch_torch_cuda,
     "openrlhf.utils.distributed_util": _patch_process_group,
 }
-
-
-def _stub_flash_attn() -> None:
-    def missing(*args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("this needs flash_attn, which needs CUDA; on a CPU use attention 'sdpa' without packing")
-
-    for name, functions in (
-        ("flash_attn", ()),
-        ("flash_attn.bert_padding", ("index_first_axis", "pad_input", "rearrange", "unpad_input")),
-        ("flash_attn.utils", ()),
-        ("flash_attn.utils.distributed", ("all_gather",)),
-    ):
-        module = ModuleType(name)
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        module.__path__ = []  # a package, so that its submodules are looked up in sys.modules
-        for function in functions:
-            setattr(module, function, missing)
-        sys.modules[name] = module
 
 
 class _StoreBroadcast:

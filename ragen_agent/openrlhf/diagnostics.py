@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ray
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -13,9 +12,6 @@ from torch.nn.utils.rnn import pad_sequence
 from ragen_agent.inference.vision import ImageTable
 from ragen_agent.openrlhf.experience import EpisodeGenerator, StarPOExperience
 from ragen_agent.openrlhf.pictures import packed
-from ragen_agent.tokens.trajectory import Trajectory
-from ragen_agent.update.iteration import Iteration
-from ragen_agent.update.replay import KeptEpisodes
 
 __all__ = ["ActorDiagnostics"]
 
@@ -24,15 +20,10 @@ Arguments = tuple[Tensor, Tensor, Tensor, Sequence[Mapping[str, Tensor] | None]]
 
 
 class ActorDiagnostics:
-    """See ``ragen_agent.run.diagnostics.MeasuredPolicy``.
+    """See ``ragen_agent.run.diagnostics.MeasuredPolicy``."""
 
-    ``rows`` makes of episodes the rows that are trained on, with padding up to whole minibatches.
-    """
-
-    def __init__(
-        self, maker: StarPOExperience, rollouts: EpisodeGenerator, rows: Callable[[KeptEpisodes], list[Any]]
-    ) -> None:
-        self.maker, self.rollouts, self.rows = maker, rollouts, rows
+    def __init__(self, maker: StarPOExperience, rollouts: EpisodeGenerator) -> None:
+        self.maker, self.rollouts = maker, rollouts
 
     def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
         """As the protocol says."""
@@ -43,22 +34,6 @@ class ActorDiagnostics:
         for part, log_probs in zip(parts, self._everywhere("forward", batches), strict=True):
             scores[part] = log_probs.sum(dim=1, dtype=torch.float64)
         return scores
-
-    def entropy(self, played: Sequence[Trajectory]) -> float:
-        """As the protocol says."""
-        batches = self.maker.split_rollout_samples([row for t in played for row in self.rollouts.rows(t)])
-        arguments = [(b.sequences, b.action_mask, b.attention_mask, b.mm_train_inputs) for b in batches]
-        return float(sum(self._everywhere("entropy", arguments)))
-
-    def gradient_norms(self, iteration: Iteration, rows: Sequence[int]) -> dict[str, float]:
-        """As the protocol says; a critic's advantages are those of these episodes alone."""
-        if not rows:
-            return {}
-        self.maker.observe(iteration)
-        experiences = self.maker.make_experience_batch(self.rows(KeptEpisodes.of(iteration, rows)))
-        refs = self.maker.actor_model_group.async_run_method(method_name="gradient_norms", experiences=experiences)
-        found: dict[str, float] = ray.get(refs)[0]
-        return found
 
     def _batch(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None) -> Arguments:
         """The second part of each row is its actions; padded on the right."""

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config.consent import load_problem
-from ragen_agent.openrlhf import cpu_patches
+from ragen_agent.openrlhf import cpu_patches, flash_attention
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
+from ragen_agent.preflight.plan import check_devices
 from ragen_gym.core.storage import write_atomic
 
 __all__ = ["explanation", "main"]
@@ -36,11 +37,17 @@ def main(path: Path) -> None:
     os.environ.update(start["environment"])
     context = RunContext.from_environment()
     stop_without_parent()
+    import ray
+
     try:
         if start["cpu"]:
             cpu_patches.check_flags(start["flags"])
             cpu_patches.prepare()
+        flash_attention.stand_in()
         _start_ray(context.settings.ray_address, start)
+        if context.settings.ray_address:
+            there = ray.cluster_resources().get("GPU", 0.0)
+            check_devices(context.config, context.settings, there, "the cluster")
         _install_classes(start["cpu"])
         sys.argv = [MODULE, *start["flags"]]
         runpy.run_module(MODULE, run_name="__main__")
@@ -54,12 +61,20 @@ def main(path: Path) -> None:
 
 def explanation(error: BaseException) -> str:
     """The first error, wherever in the cluster it was raised: Ray wraps it once for each process it passes through."""
-    from ray.exceptions import OutOfMemoryError, RayTaskError
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
     if isinstance(error, OutOfMemoryError):
         return _memory_ran_out(str(error))
+    if isinstance(error, ActorUnavailableError) or (
+        isinstance(error, ActorDiedError) and "node has died" in str(error)
+    ):
+        where = re.search(r"ip: (\S+)", str(error))
+        return (
+            f"a process of the run is out of reach, most likely with its node{f' ({where[1]})' if where else ''}: ray "
+            "status shows which nodes are left; bring it back, or join another one."
+        )
     return f"{type(error).__name__}: {load_problem(error)}" if str(error) else type(error).__name__
 
 
@@ -85,9 +100,8 @@ def _start_ray(address: str, start: dict[str, Any]) -> None:
         def _runtime_env_has_working_dir(self) -> bool:
             return True
 
-    environment: dict[str, Any] = {"env_vars": start["environment"]}
-    if start["cpu"]:
-        environment["worker_process_setup_hook"] = cpu_patches.HOOK
+    hook = cpu_patches.HOOK if start["cpu"] else flash_attention.HOOK
+    environment: dict[str, Any] = {"env_vars": start["environment"], "worker_process_setup_hook": hook}
     if start["modules"]:
         sys.path.append(os.getcwd())  # last, as where the game was first imported
         environment["py_modules"] = [import_module(name) for name in start["modules"]]

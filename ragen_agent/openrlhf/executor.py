@@ -154,9 +154,11 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         """One reply of vLLM, whose seconds are added to ``answers``; the samples of a prompt share no parameters.
 
         Raises:
-            ValueError: vLLM read other tokens than ``ids``, since it cuts pictures in another way.
+            ValueError: vLLM refuses the request, as it would every other; or it read other tokens than ``ids``, since
+                it cuts pictures in another way.
         """
         from vllm import SamplingParams
+        from vllm.exceptions import VLLMValidationError
 
         assert self.chat is not None
         parameters = SamplingParams(
@@ -174,6 +176,8 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         asked = time.monotonic()
         try:
             answer = await engine.generate(list(ids), parameters, multi_modal_data=self._pictures(images))
+        except VLLMValidationError as error:  # no ValueError itself from vLLM 0.29 on
+            raise ValueError(f"vLLM refuses a request: {error}") from error
         finally:
             answers.append(time.monotonic() - asked)
         if images and answer.prompt_token_ids != list(ids):

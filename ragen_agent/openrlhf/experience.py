@@ -41,7 +41,6 @@ from ragen_agent.update.step_groups import token_advantages, turn_advantages
 
 __all__ = [
     "AVERAGE_ENTROPY",
-    "ENTROPY_PHASE",
     "EPISODE_SHARE",
     "EPISODE_TOKENS",
     "AdvantageInputs",
@@ -67,9 +66,6 @@ divided by, which over the rows of an episode adds up to 1, or to 0 where it doe
 
 AVERAGE_ENTROPY = "average_entropy"
 """In ``info``, with ``Training.entropy_smoothing``: the mean entropy of the rollouts so far, the same in every row."""
-
-ENTROPY_PHASE = "entropy_phase"
-"""In ``info``, with ``Training.entropy_smoothing``: the part of its weight that this has now, the same in every row."""
 
 
 @dataclass(frozen=True)
@@ -152,13 +148,11 @@ class AdvantageInputs:
     """Inputs of one row's advantages; OpenRLHF carries ragged data in ``labels`` alone."""
 
     advantage: float = 0.0  # of the whole episode
-    weight: float = 1.0  # of its group
     turn_ends: tuple[int, ...] = ()  # the column of each turn's last sampled token, counted in actions
     turn_rewards: tuple[float, ...] = ()
     loss: tuple[tuple[int, int], ...] | None = None  # (first, end) of M_loss in columns of actions; None for all
     estimate: tuple[tuple[int, int], ...] | None = None  # the same of M_adv
     continues: bool = False  # the episode of the row before, whose prompts left out earlier turns
-    replayed: bool = False  # from an earlier iteration
     turn_advantages: tuple[float, ...] = ()  # of each turn; empty where all have that of the episode
 
     def to_json(self) -> str:
@@ -167,7 +161,7 @@ class AdvantageInputs:
 
 
 def advantage_inputs(
-    trajectory: Trajectory, advantage: float, weight: float, settings: Training, piece: Callable[[int], str]
+    trajectory: Trajectory, advantage: float, settings: Training, piece: Callable[[int], str]
 ) -> AdvantageInputs:
     """The note of a row whose rewards are final; ``piece`` gives a token's text, which selective masks need."""
 
@@ -178,7 +172,6 @@ def advantage_inputs(
 
     return AdvantageInputs(
         advantage,
-        weight,
         tuple(end - 1 for end in trajectory.turn_ends),
         trajectory.turn_rewards,
         columns(settings.loss_tokens),
@@ -222,13 +215,10 @@ class LogProbDifference(NamedTuple):
 
 
 def log_prob_difference(experiences: Sequence[Any]) -> LogProbDifference:
-    """See ``LogProbDifference``; replayed rows were sampled from yet other weights and are left out."""
-    parts = []
-    for e in experiences:
-        fresh = torch.tensor([not note.replayed for note in _notes(e)])
-        chosen = e.action_mask.bool() & fresh[:, None]
-        parts.append((e.rollout_log_probs.float() - e.action_log_probs.float())[chosen])
-    difference = torch.cat(parts)
+    """See ``LogProbDifference``."""
+    difference = torch.cat(
+        [(e.rollout_log_probs.float() - e.action_log_probs.float())[e.action_mask.bool()] for e in experiences]
+    )
     k3 = algo.kl_penalty(difference, torch.zeros_like(difference), "k3")
     return LogProbDifference(float(difference.mean()), float(difference.abs().mean()), float(k3.mean()))
 
@@ -261,18 +251,15 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
     run: RunContext
     difference = LogProbDifference()
     average_entropy = 0.0  # of the rollouts so far, in nats a token
-    entropy_phase = 1.0  # the part of its weight that ``Training.entropy_smoothing`` has now
     sampled_advantages: Sequence[list[float]] = ()  # of the sampled tokens of each episode scored last
     reference_kl = 0.0  # of the policy that sampled from the start, in nats a token; 0 unless it is part of the reward
 
     def observe(self, iteration: Iteration) -> None:
         """Takes over what the entropy smoothing of an iteration's loss needs."""
-        self.average_entropy, self.entropy_phase = iteration.average_entropy, iteration.entropy_phase
+        self.average_entropy = iteration.average_entropy
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
         """As OpenRLHF; then checks that the weights of the last synchronisation arrived.
-
-        A replayed token keeps the log-prob with which it was sampled, as in the local trainer.
 
         Raises:
             WeightsLostError: the log-probs of vLLM and of the trainer differ by more than ``max_vllm_kl``.
@@ -291,8 +278,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
                 self.run.settings.staleness,
             )
         for e in experiences:
-            replayed = torch.tensor([note.replayed for note in _notes(e)])[:, None]
-            e.action_log_probs = torch.where(replayed, e.rollout_log_probs.float(), e.action_log_probs.float())
+            e.action_log_probs = e.action_log_probs.float()
             if e.base_action_log_probs is not None and not in_loss:
                 e.kl = algo.kl_penalty(e.action_log_probs, e.base_action_log_probs.float(), settings.kl_estimate)
                 e.base_action_log_probs = None
@@ -328,7 +314,6 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
             for experience in experiences:
                 ones = torch.ones(len(experience.action_mask))
                 experience.info[AVERAGE_ENTROPY] = self.average_entropy * ones
-                experience.info[ENTROPY_PHASE] = self.entropy_phase * ones
         return experiences
 
 
@@ -419,9 +404,7 @@ def _joined(parts: Sequence[tuple[AdvantageInputs, int]]) -> AdvantageInputs:
 
 
 def _narrow(experience: Any, notes: Sequence[AdvantageInputs], settings: Training) -> None:
-    """Weighs a critic's advantages by their groups, and leaves in the loss the tokens that are meant to be there."""
-    if settings.critic and settings.reweight:
-        experience.advantages *= torch.tensor([note.weight for note in notes])[:, None]
+    """Leaves in the loss the tokens that are meant to be there."""
     if settings.loss_tokens != "all":
         spans = [list(note.loss or ()) for note in notes]
         experience.action_mask = algo.part_mask(spans, experience.action_mask.bool()).to(experience.action_mask.dtype)

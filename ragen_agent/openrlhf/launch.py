@@ -33,16 +33,17 @@ import torch
 
 from ragen_agent.config import Config
 from ragen_agent.config.io import read_openrlhf
-from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.openrlhf import cpu_patches
 from ragen_agent.openrlhf.cli_flags import MODULE, check_extra_flags, command_flags
+from ragen_agent.openrlhf.flash_attention import check_attention
+from ragen_agent.openrlhf.model import check_no_code, check_sees, starting_model, suppressed_ids
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, kept_flags, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
 from ragen_agent.openrlhf.supported import check_supported
-from ragen_agent.preflight.memory import CPU_CACHE, available_memory, check_cpu_model, estimate
-from ragen_agent.preflight.plan import devices_needed, gpus_of_models
+from ragen_agent.preflight.memory import CPU_CACHE, available_memory, check_biased, check_cpu_model, estimate
+from ragen_agent.preflight.plan import check_devices, devices_needed
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.evaluation import evaluated_levels
@@ -53,13 +54,12 @@ from ragen_agent.run.tracking import Tracker, track
 from ragen_agent.sft.demonstrations import demonstrated_families, measure_baselines
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tasks.tasks import all_settings
-from ragen_agent.tokens.chat import ChatFormat
 from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
 from ragen_gym.games.registry import own_module
 
-__all__ = ["RunStoppedError", "check_run", "planned_command", "starting_model", "train_distributed"]
+__all__ = ["RunStoppedError", "check_run", "planned_command", "train_distributed"]
 
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
 FULL = 1.0  # MiB; with less free space a disk counts as full
@@ -89,13 +89,12 @@ def check_run(config: Config, settings: OpenRLHF, extra: Sequence[str] = ()) -> 
     _check_installed()
     on_cpu = cpu_patches.needed(settings.accelerator)
     _check_plan(config, settings, extra, on_cpu)
-    here, needed = torch.cuda.device_count(), devices_needed(config, settings)
-    if not on_cpu and not settings.ray_address and needed > here:
-        raise ValueError(
-            f"the run needs {needed} GPUs, and this machine has {here}: Ray would wait for the others forever. Share "
-            "them with openrlhf.colocate=true, or join a cluster with openrlhf.ray_address."
-        )
-    return on_cpu
+    if on_cpu:
+        return True
+    check_attention(settings.attention)
+    if not settings.ray_address:  # or the cluster's GPUs are counted once it is joined
+        check_devices(config, settings, torch.cuda.device_count())
+    return False
 
 
 def planned_command(config: Config, settings: OpenRLHF, folder: Path, extra: Sequence[str]) -> tuple[list[str], bool]:
@@ -147,16 +146,18 @@ def train_distributed(
         if not (folder.path / "prompts.jsonl").is_file():
             write_rows(folder.path / "prompts.jsonl", train_rows(config))
         model = _model(config, folder, display)
-        _check_no_code(model)
+        check_no_code(model)
         summary = folder.read_summary()
         measure_baselines(config, *evaluated_levels(config), summary, display)
         folder.write_summary(summary)
         path = folder.path.resolve()
-        context = RunContext(config, settings, str(path), *_suppressed_ids(model), str(model))
-        _check_sees(config, model, context)
+        context = RunContext(config, settings, str(path), *suppressed_ids(model), str(model))
+        if not on_cpu:
+            check_biased(len(context.suppressed_ids))
+        check_sees(config, model, context)
         start = {
             "cpu": on_cpu,
-            "devices": sum(gpus_of_models(config, settings).values()),
+            "devices": devices_needed(config, settings),
             "environment": _environment(context, on_cpu),
             # packages or modules of games that are not of this suite, which the machines of a cluster may not have
             "modules": sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""}),
@@ -196,13 +197,6 @@ def _check_installed() -> None:
         )
 
 
-def starting_model(config: Config, folder: Path) -> Path:
-    """The folder of the model that reinforcement starts from: the one given, or what its warm start leaves."""
-    if pretrained(config.model) and not config.warm_start.epochs:
-        return Path(config.model).resolve()
-    return folder.resolve() / "warm"
-
-
 def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     """``starting_model``, after the warm start in this process if there is one to do."""
     model = starting_model(config, folder.path)
@@ -210,52 +204,9 @@ def _model(config: Config, folder: RunFolder, display: Display) -> Path:
     if model == folder.warm.resolve() and not model.is_dir():
         warm_start(config, Policy.build(config), folder.warm, display, folder)
         folder.copy_seen(folder.warm)
-        gc.collect()  # the memory of its weights and moments is needed by the processes of the run
+        gc.collect()  # its weights and moments; their memory is needed by the processes of the run
+        torch.cuda.empty_cache()  # which torch would keep for this process
     return model
-
-
-def _check_no_code(model: Path) -> None:
-    """Raises a ValueError if a model's folder names code of its own: OpenRLHF and vLLM would run it."""
-    for path in model.glob("*config.json"):
-        keys: set[str] = set()
-        with suppress(ValueError):  # damaged: the loader says so
-            json.loads(path.read_text(encoding="utf-8"), object_hook=keys.update)
-        if "auto_map" in keys:
-            raise ValueError(
-                f"{path} names code of the model's own (auto_map), which OpenRLHF would run: use a model that "
-                "transformers knows, and remove auto_map from its files."
-            )
-
-
-def _check_sees(config: Config, model: Path, context: RunContext) -> None:
-    """Raises a ValueError if there are pictures, and the model or its chat template takes none."""
-    if not any(each.turns.sees for each in all_settings(config)):
-        return
-    from transformers import AutoTokenizer
-
-    chat = ChatFormat.from_settings(
-        AutoTokenizer.from_pretrained(model, trust_remote_code=False), config.turns, context.vision
-    )
-    if chat.image_refusal:
-        raise ValueError(chat.image_refusal)
-
-
-def _suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
-    """Ids that must not be sampled, and the output layer's width.
-
-    They are those that the model suppresses, those that mean pictures, and padding.
-    """
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
-
-    from ragen_agent.inference.vision import reserved_ids
-
-    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-    width = int(config.get_text_config().vocab_size)
-    known = len(AutoTokenizer.from_pretrained(model, trust_remote_code=False))
-    suppressed: Sequence[int] = ()
-    if (model / "generation_config.json").is_file():
-        suppressed = GenerationConfig.from_pretrained(model).suppress_tokens or ()
-    return tuple(sorted({*suppressed, *reserved_ids(config), *range(known, width)})), width
 
 
 def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:

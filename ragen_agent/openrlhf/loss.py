@@ -7,7 +7,7 @@ tokens (Clip-Cov, KL-Cov) compare the rows of one micro-batch, and the entropy r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,10 +19,10 @@ from torch import Tensor
 from ragen_agent import algo
 from ragen_agent.config import Config, Training
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
-from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, ENTROPY_PHASE, EPISODE_SHARE, EPISODE_TOKENS
+from ragen_agent.openrlhf.experience import AVERAGE_ENTROPY, EPISODE_SHARE, EPISODE_TOKENS
 from ragen_agent.update.loss import Divisors, Targets, loss_terms
 
-__all__ = ["count_episodes", "gradient_norms", "install", "install_critic"]
+__all__ = ["count_episodes", "install", "install_critic"]
 
 _STOCK_STEPS: Callable[..., Iterator[Any]] = ppo_critic.iter_grad_accum_global_norm
 NO_WEIGHT = 1e-12  # of the figures of rows without a token: OpenRLHF divides by the number of tokens
@@ -43,29 +43,6 @@ def install_critic() -> None:
 def count_episodes(experience: Any) -> float:
     """The episodes among these rows that the loss is divided by, each row counted as its share of its episode."""
     return float(_per_row(experience, EPISODE_SHARE).float().sum())
-
-
-def gradient_norms(trainer: Any, config: Config, experiences: Sequence[Any]) -> dict[str, float]:
-    """The gradient norms of the terms of the loss on some rows, which are one minibatch; nothing is changed.
-
-    ``policy``, ``entropy`` and, with a KL term in the loss, ``kl``, each with its weight; empty where the loss has no
-    token. The model of ``trainer`` must hold all its weights, and DeepSpeed must not see its passes.
-    """
-    trainer.generator = None  # the same figures whatever was drawn before; a step's is set anew
-    count = sum(_count(e, AGGREGATIONS[config.training.aggregation].divisor) for e in experiences)
-    parameters = [parameter for parameter in trainer.actor.parameters() if parameter.requires_grad]
-    found: dict[str, list[Tensor]] = {}
-    for experience in experiences:
-        if not bool(experience.action_mask.any()):
-            continue
-        experience.to_device(torch.cuda.current_device())
-        for name, term in _terms(trainer, config, experience, count)[0].items():
-            parts = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
-            sums = found.setdefault(name, [torch.zeros(()) for _ in parameters])
-            for index, part in enumerate(parts):
-                if part is not None:
-                    sums[index] = sums[index].to(part.device) + part.float()
-    return {name: float(torch.stack([part.norm().cpu() for part in sums]).norm()) for name, sums in found.items()}
 
 
 def _training_step(trainer: Any, config: Config, experience: Any, kl: float, step: int, count: float) -> dict[str, Any]:
@@ -118,7 +95,6 @@ def _terms(trainer: Any, config: Config, experience: Any, count: float) -> tuple
         Divisors(tokens, tokens, count, _per_row(experience, EPISODE_TOKENS).to(mask.device)),
         length=config.turns.max_tokens_per_episode,
         average_entropy=_shared(experience, AVERAGE_ENTROPY),
-        entropy_phase=_shared(experience, ENTROPY_PHASE),
         generator=trainer.generator,
     )
 

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.consent import load_problem
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.run.run_folder import RunFolder
-from ragen_gym.core.storage import atomic_path, write_atomic
+from ragen_gym.core.storage import write_atomic
 
 if TYPE_CHECKING:
     from ragen_agent.inference.vision import Vision
@@ -35,11 +33,9 @@ __all__ = [
     "RunState",
     "kept_flags",
     "kill_after_exit",
-    "read_replay",
     "repair",
     "stop_process",
     "stop_without_parent",
-    "write_replay",
 ]
 
 START = "openrlhf.json"
@@ -130,34 +126,6 @@ def kept_flags(folder: Path) -> list[str]:
     path = folder / START
     start = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return [str(word) for word in start.get("extra", ())]
-
-
-def write_replay(folder: Path, state: RunState, episodes: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the replay buffer of a state, before the state itself; nothing for an empty one."""
-    if not episodes:
-        return
-    import torch
-
-    place = folder / "deepspeed" / "_replay"
-    (place / state.tag).mkdir(parents=True, exist_ok=True)
-    with atomic_path(place / state.tag / "episodes.pt") as temporary, temporary.open("wb") as file:
-        torch.save(list(episodes), file)
-    for old in sorted(place.glob("iteration*"), key=lambda path: int(path.name.removeprefix("iteration")))[
-        :-KEPT_STATES
-    ]:
-        shutil.rmtree(old)
-
-
-def read_replay(folder: Path, state: RunState) -> list[dict[str, Any]]:
-    """Episodes that ``write_replay`` wrote with a state; empty if there were none."""
-    import torch
-
-    path = folder / "deepspeed" / "_replay" / state.tag / "episodes.pt"
-    try:
-        episodes: list[dict[str, Any]] = torch.load(path, weights_only=True) if path.is_file() else []
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{path} is damaged: {load_problem(error)}.") from error
-    return episodes
 
 
 def repair(folder: RunFolder) -> RunState:

@@ -13,7 +13,6 @@ local trainer does: logits only where a token was sampled, and each distinct pre
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from multiprocessing import active_children
 from pathlib import Path
 from statistics import fmean
@@ -31,7 +30,6 @@ from openrlhf.trainer.ray.launcher import ReferenceModelActor
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
-from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
@@ -39,7 +37,7 @@ from torch import Tensor, nn
 from ragen_agent.inference.sampling import SUPPRESSED
 from ragen_agent.inference.vision import FAMILIES, Vision, attach
 from ragen_agent.openrlhf.experience import narrow_to_returns
-from ragen_agent.openrlhf.loss import gradient_norms, install, install_critic
+from ragen_agent.openrlhf.loss import install, install_critic
 from ragen_agent.openrlhf.pictures import copy_processor, cut_into_patches, visual_rows
 from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
 from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
@@ -185,44 +183,6 @@ class PolicyActor(PolicyModelActor.__ray_metadata__.modified_class):  # type: ig
         """As OpenRLHF; but the gradient norm is the mean over the steps, not that of the last."""
         return super().fit(kl_ctl) | self.norms.mean("actor_grad_norm")
 
-    def entropy(
-        self,
-        sequences: Tensor,
-        action_mask: Tensor,
-        attention_mask: Tensor,
-        mm_train_inputs_list: Sequence[Mapping[str, Tensor] | None] = (),
-    ) -> float:
-        """The sum of the entropies, in nats, of the distributions that the actions of some rows were drawn from.
-
-        ``mm_train_inputs_list`` are the rows' pictures, under the name that ``forward`` gives them.
-        """
-        device = torch.cuda.current_device()
-        mask = action_mask.to(device)
-        self.actor.eval()
-        with torch.no_grad():
-            _, output = self.actor(
-                sequences.to(device),
-                mask,
-                attention_mask=attention_mask.to(device),
-                return_output=True,
-                ring_attn_group=self.strategy.ring_attn_group,
-                return_entropy=True,
-                **merge_mm_train_inputs(list(mm_train_inputs_list), device),
-            )
-        self.actor.train()
-        return float(torch.where(mask.bool(), output.entropy[:, -mask.shape[1] :], 0.0).sum(dtype=torch.float64))
-
-    def gradient_norms(self, experiences: list[Any]) -> dict[str, float]:
-        """See ``ragen_agent.openrlhf.loss.gradient_norms``; empty but on the first of the policy's processes."""
-        if not self.strategy.is_rank_0():
-            return {}
-        engine = self.actor.model
-        self.actor.model = engine.module
-        try:
-            return gradient_norms(self.trainer, self.config, experiences)
-        finally:
-            self.actor.model = engine
-
     def save_model(self) -> None:
         """As OpenRLHF; a model with LoRA adapters is saved merged, and they next to it, as by the local trainer.
 
@@ -324,6 +284,14 @@ class _VllmActor(RolloutRayActor.__ray_metadata__.modified_class):  # type: igno
     async def update_weight(self, name: str, dtype: Any, shape: Any, empty_cache: bool = False) -> Any:
         """As OpenRLHF, which sets ``empty_cache`` with the last parameter of an update."""
         received = await super().update_weight(name, dtype, shape, empty_cache)
+        self.updates += int(empty_cache)
+        return received
+
+    async def update_weight_cuda_ipc(
+        self, name: str, dtype: Any, shape: Any, ipc_handles: Any, empty_cache: bool = False
+    ) -> Any:
+        """The same for weights that reach the engine through the memory of a GPU that it shares with the model."""
+        received = await super().update_weight_cuda_ipc(name, dtype, shape, ipc_handles, empty_cache)
         self.updates += int(empty_cache)
         return received
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ragen_agent.config import Config
-from ragen_agent.config.algorithms import GROUPINGS, POLICY_LOSSES
+from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.preflight.plan import gpus_of_models, is_visual, rows_of_episode
 from ragen_agent.tasks.tasks import all_settings
@@ -25,11 +25,6 @@ def _refusals(config: Config, settings: OpenRLHF) -> Iterator[tuple[object, str]
     training, lora, gpus = config.training, config.lora, gpus_of_models(config, settings)
     whole = settings.zero_stage == 3
     yield (
-        whole and config.diagnostics.gradients_every,
-        "diagnostics.gradients_every needs openrlhf.zero_stage 2: at stage 3 no GPU holds all the weights in which the "
-        "parts of the loss have their gradients. Use diagnostics.gradients_every=0, or stage 2.",
-    )
-    yield (
         whole and lora.rank,
         "lora.rank needs openrlhf.zero_stage 2: at stage 3 no GPU holds the weights to merge.",
     )
@@ -45,7 +40,6 @@ def _refusals(config: Config, settings: OpenRLHF) -> Iterator[tuple[object, str]
     several = max(map(rows_of_episode, all_settings(config))) > 1
     for name, asked, value in (
         ("policy_loss", POLICY_LOSSES[training.policy_loss].sequences, training.policy_loss),
-        ("correction", training.correction == "sequence", training.correction),
         ("entropy_smoothing", training.entropy_smoothing, f"{training.entropy_smoothing:g}"),
     ):
         yield (
@@ -54,12 +48,6 @@ def _refusals(config: Config, settings: OpenRLHF) -> Iterator[tuple[object, str]
             "(turns.history, turns.keep_thinking) make several rows of one, which OpenRLHF does not join: use "
             "turns.history=-1 and turns.keep_thinking=true, another setting, or --backend local.",
         )
-    yield (
-        GROUPINGS[training.groups_by].branches,
-        f"training.groups_by={training.groups_by} is for the local trainer alone: OpenRLHF sends all samples of a "
-        "prompt to its engines at once, and knows no second round that begins with what was sampled in the first. "
-        "Use training.groups_by=state or level, or --backend local.",
-    )
     visual = is_visual(config)
     yield (
         settings.freeze_vision and not visual,
@@ -79,7 +67,7 @@ def _refusals(config: Config, settings: OpenRLHF) -> Iterator[tuple[object, str]
         settings.staleness and training.correction == "none",
         f"openrlhf.staleness is {settings.staleness}, so episodes come from older weights than those that are trained, "
         "and training.correction is 'none': the loss would take their tokens for the current policy's. Leave "
-        "training.correction out (token by default), or use openrlhf.staleness=0.",
+        "training.correction out (clip by default), or use openrlhf.staleness=0.",
     )
     yield (
         settings.staleness and settings.colocate,

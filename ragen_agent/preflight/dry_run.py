@@ -26,6 +26,7 @@ from ragen_agent.models.checkpoint import check_context, load_shape
 from ragen_agent.models.named_models import cached_folder
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
+from ragen_agent.preflight.hours import hours_in_words
 from ragen_agent.preflight.memory import available_memory, estimate, model_shape
 from ragen_agent.preflight.plan import describe, is_visual
 from ragen_agent.run.policy import device_and_dtype
@@ -94,7 +95,10 @@ def dry_run(
     else:
         if on_cpu:
             _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
-        _memory(console, config, settings, 0.0 if on_cpu else (recipe.gpu_gib if recipe else 0.0) or GPU_GIB)
+        gpu_gib = 0.0 if on_cpu else (recipe.gpu_gib if recipe else 0.0) or GPU_GIB
+        for sentence in hours_in_words(config, settings, gpu_gib) if gpu_gib else ():
+            _say(console, f"- {sentence}")
+        _memory(console, config, settings, gpu_gib)
     for doubt in _overlong(config, chat):
         console.print(Text.assemble("\n", ("Warning", "bold yellow"), f" {doubt}"), soft_wrap=not console.is_terminal)
     if recipe:

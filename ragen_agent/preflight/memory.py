@@ -12,7 +12,7 @@ tokens at most (``ragen_agent.update.scoring``), and the processes' own share is
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from ragen_agent.config import Config
 from ragen_agent.config.consent import check_no_kernels
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference.vision import SAME_PROCESSOR, ImageProcessor, Vision
-from ragen_agent.preflight.plan import gpus_of_models, most_pictures
+from ragen_agent.preflight.plan import gpus_of_models, most_pictures, packs_rows
 from ragen_agent.tasks.tasks import all_settings, make_env
 from ragen_agent.update.scoring import TOKENS_PER_PASS
 
@@ -36,6 +36,7 @@ __all__ = [
     "ModelShape",
     "Part",
     "available_memory",
+    "check_biased",
     "check_cpu_model",
     "estimate",
     "model_shape",
@@ -45,9 +46,10 @@ __all__ = [
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 CPU_CACHE = 1  # GiB of vLLM's cache on a CPU
 CPU_PROCESS = 0.55  # GiB that a process takes on a CPU for its libraries, measured
-CPU_LOGITS = 2 + 2  # bytes for each sampled token and id: the logits, and their gradient
-LOGITS = 2 + 4 + 4 + 4  # the same on a GPU, for each token: in bfloat16, in float32, once more masked, their gradient
+SAMPLED_LOGITS = 2 + 2  # bytes for each sampled token and id: the logits, and their gradient
+LOGITS = 2 + 4 + 4 + 4  # the same in OpenRLHF's own pass: in bfloat16, in float32, once more masked, their gradient
 GPU_PROCESS = 0.5  # GiB that CUDA takes on a GPU for each process
+MOST_BIASED = 1024  # ids that vLLM's second model runner, that of GPUs, biases in a request
 GIB = 2**30
 
 
@@ -96,6 +98,8 @@ class ModelShape:
 KNOWN: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "smollm2-135m": ("llama", (576, 30, 1536, 9, 3, 64, 49_152), {}),
     "qwen2.5-0.5b-instruct": ("qwen2", (896, 24, 4864, 14, 2, 64, 151_936), {}),
+    "qwen2.5-7b-instruct": ("qwen2", (3584, 28, 18_944, 28, 4, 128, 152_064), {}),
+    "qwen3-4b": ("qwen3", (2560, 36, 9728, 32, 8, 128, 151_936), {}),
     "qwen2.5-vl-3b-instruct": (
         "qwen2_5_vl",
         (2048, 36, 11_008, 16, 2, 128, 151_936),
@@ -107,6 +111,7 @@ KNOWN: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
         {"hidden_size": 1024, "depth": 24, "intermediate_size": 4096, "deepstack_visual_indexes": [5, 11, 17]},
     ),
 }
+UNTIED = ("qwen2.5-7b-instruct",)  # models with an output layer of their own
 SIZES = (
     *("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads", "num_key_value_heads"),
     *("head_dim", "vocab_size"),
@@ -133,7 +138,7 @@ def model_shape(config: Config) -> ModelShape | None:
         kind, sizes, seeing = KNOWN[folder.name.lower()] if config.model else of_small
         text = dict(zip(SIZES, sizes, strict=True))
         parts = {"text_config": text, "vision_config": {**seeing, "out_hidden_size": sizes[0]}} if seeing else text
-        return _shape(AutoConfig.for_model(kind, **parts, tie_word_embeddings=True), None)
+        return _shape(AutoConfig.for_model(kind, **parts, tie_word_embeddings=folder.name.lower() not in UNTIED), None)
     except (OSError, ValueError, AttributeError, KeyError):  # damaged, or a kind of model with other sizes
         return None
 
@@ -187,6 +192,15 @@ def check_cpu_model(config: Config) -> None:
         )
 
 
+def check_biased(count: int) -> None:
+    """Raises a ValueError if vLLM on a GPU cannot leave out so many ids."""
+    if count > MOST_BIASED:
+        raise ValueError(
+            f"{count:,} token ids of this model must not be sampled, and vLLM leaves out at most {MOST_BIASED:,} on a "
+            "GPU: fit the output layer to the tokenizer with model.resize_token_embeddings(len(tokenizer))."
+        )
+
+
 @dataclass(frozen=True)
 class Part:
     """One thing that takes memory."""
@@ -194,7 +208,7 @@ class Part:
     place: str  # actor, critic, reference or vllm; all or host if they share it
     name: str
     gib: float
-    when: str = "always"  # or playing, or training
+    when: str = "always"  # or playing, or training, or training the actor or the critic, if they take turns
 
 
 @dataclass(frozen=True)
@@ -206,40 +220,42 @@ class Estimate:
     @property
     def peak(self) -> tuple[float, str]:
         """GiB of the fullest place, and when that is: playing or training."""
+        phases = {part.when for part in self.parts} - {"always"} or {"always"}
         return max(
-            (sum(part.gib for part in self.parts if part.place == place and part.when in ("always", when)), when)
+            (
+                sum(p.gib for p in self.parts if p.place == place and (p.when == "always" or phase.startswith(p.when))),
+                phase,
+            )
             for place in {part.place for part in self.parts}
-            for when in ("playing", "training")
+            for phase in phases
         )
 
 
 def estimate(config: Config, settings: OpenRLHF, gpu_gib: float = 0.0) -> Estimate | None:
     """Estimate for GPUs of ``gpu_gib`` GiB each, or for a machine without one; None for a model of unknown sizes.
 
-    If all models share their GPUs, vLLM sleeps while they train, and the actor and the critic take turns: the one that
-    waits keeps only its weights there.
+    If all models share their GPUs, ``openrlhf.sleep`` says what makes room: vLLM while they train, and the optimiser's
+    states of a model while another one works.
     """
     shape = model_shape(config)
     if shape is None:
         return None
     on_cpu, gpus, rank = not gpu_gib, gpus_of_models(config, settings), config.lora.rank
     together = settings.colocate and not on_cpu
+    in_turn = together and settings.sleep == "all"
     offloaded = settings.adam_offload and not on_cpu
     every = shape.language.parameters
     frozen = shape.encoder.parameters if shape.encoder and settings.freeze_vision else 0
     trained = rank * shape.adapted if rank else every - frozen
     parts = []
     for place in ("actor", "critic") if config.training.critic else ("actor",):
-        copies = gpus[place] if on_cpu else 1
+        copies, when = gpus[place] if on_cpu else 1, f"training the {place}" if in_turn else "training"
         weights = copies * 2 * (every + trained * bool(rank)) / (gpus[place] if settings.zero_stage == 3 else 1)
+        state = copies * (2 if offloaded else 14) * trained / gpus[place]
+        states = "gradients" if offloaded else "gradients and optimiser"
         parts.append(Part(place, "weights", weights / GIB))
-        state = copies * (2 if offloaded else 14) * trained / gpus[place] / GIB
-        if offloaded or not together:
-            parts.append(Part(place, "gradients" if offloaded else "gradients and optimiser", state))
-        elif place == "actor":  # while it trains; while the critic does, less memory is used
-            parts.append(Part(place, "gradients and optimiser", state, "training"))
-        if place == "actor" or not together:
-            parts += _passes(config, settings, shape, place, on_cpu)
+        parts.append(Part(place, states, state / GIB, when if in_turn and not offloaded else "always"))
+        parts += _passes(config, settings, shape, place, when, on_cpu)
     if gpus["reference"]:
         parts.append(Part("reference", "weights", (gpus["reference"] if on_cpu else 1) * 2 * every / GIB))
     if on_cpu:
@@ -249,31 +265,36 @@ def estimate(config: Config, settings: OpenRLHF, gpu_gib: float = 0.0) -> Estima
         count = 3 + sum(gpus.values()) + engines * (1 if settings.vllm_tensor_parallel == 1 else 2)
         parts.append(Part("run", f"libraries of {count} processes", count * CPU_PROCESS))
     else:
-        parts.append(Part("vllm", "weights and cache", settings.vllm_memory * gpu_gib, "playing"))
+        leaves = together and settings.sleep == "none"
+        parts.append(
+            Part("vllm", "weights and cache", settings.vllm_memory * gpu_gib, "always" if leaves else "playing")
+        )
         parts += [Part(place, "CUDA", GPU_PROCESS) for place in dict.fromkeys(part.place for part in parts)]
     if on_cpu or together:
         parts = [Part("host" if on_cpu else "all", f"{p.place}: {p.name}", p.gib, p.when) for p in parts]
     return Estimate(sorted(parts, key=lambda part: part.place))
 
 
-def _passes(config: Config, settings: OpenRLHF, shape: ModelShape, place: str, on_cpu: bool) -> list[Part]:
+def _passes(
+    config: Config, settings: OpenRLHF, shape: ModelShape, place: str, when: str, on_cpu: bool
+) -> Iterator[Part]:
     """What a model keeps of one micro-batch, whose rows are as long as they can be, for the backward pass."""
     turns, rows, again = config.turns, settings.micro_batch, settings.gradient_checkpointing
     tokens = scored = rows * turns.max_tokens_per_episode
     size = LOGITS
-    if on_cpu and settings.zero_stage != 3 and place == "actor":  # at 3, OpenRLHF's own pass scores all tokens
+    # Where rows are packed or weights divided, the policy's pass is OpenRLHF's own and scores all tokens.
+    if place == "actor" and settings.zero_stage != 3 and (on_cpu or not packs_rows(config, settings)):
         tokens = min(tokens, max(TOKENS_PER_PASS, turns.max_tokens_per_episode))
         scored = rows * min(turns.max_turns * turns.max_tokens_per_turn, turns.max_tokens_per_episode)
-        size = CPU_LOGITS
-    parts = [Part(place, "layers", tokens * shape.language.kept(again) / GIB, "training")]
+        size = SAMPLED_LOGITS
+    yield Part(place, "layers", tokens * shape.language.kept(again) / GIB, when)
     if place != "actor":
-        return parts
-    parts.append(Part(place, "logits", scored * shape.vocabulary * size / GIB, "training"))
+        return
+    yield Part(place, "logits", min(scored, tokens) * shape.vocabulary * size / GIB, when)
     if shape.encoder and shape.processor and not on_cpu and (pictures := most_pictures(config)):
         spaces = [make_env(each, None).observation_space for each in all_settings(config) if each.turns.sees]
         boards = [tuple(space["image"].shape or ()) for space in spaces if isinstance(space, Dict)]
         grids = [shape.processor.grid(np.zeros(board, np.uint8)) for board in boards]
         patches = shape.processor.merge_size**2 * max(across * down for across, down in grids)
         each = shape.encoder.kept_by_one if settings.freeze_vision else shape.encoder.kept(again)
-        parts.append(Part(place, "pictures", rows * pictures * patches * each / GIB, "training"))
-    return parts
+        yield Part(place, "pictures", rows * pictures * patches * each / GIB, when)

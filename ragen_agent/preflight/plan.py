@@ -10,18 +10,20 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragen_agent.config import Config, Training
-from ragen_agent.config.algorithms import FILTER_RULES, GROUPINGS
+from ragen_agent.config import Config
+from ragen_agent.config.algorithms import FILTER_RULES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.tasks.tasks import all_settings
 
 __all__ = [
     "BatchPlan",
+    "check_devices",
     "describe",
     "devices_needed",
     "gpus_of_models",
     "is_visual",
     "most_pictures",
+    "packs_rows",
     "rows_of_episode",
     "rows_of_step",
 ]
@@ -35,7 +37,6 @@ class BatchPlan:
     kept_groups: int  # trained on, at most
     kept_episodes: int  # of those groups
     rows: int  # the most training rows of the kept episodes
-    trained: int  # the same with the replayed episodes, once as many iterations are remembered as are replayed
     updates: int  # steps of the optimiser on those
 
     @classmethod
@@ -46,14 +47,8 @@ class BatchPlan:
         episodes = rows = kept * training.group_size
         if distributed:
             rows *= max(rows_of_episode(settings) for settings in all_settings(config))
-        trained = rows * (1 + min(training.replay, max(0, training.iterations - 1)))
-        updates = training.updates * math.ceil(trained / training.minibatch)
-        return cls(training.groups * training.group_size, kept, episodes, rows, trained, updates)
-
-    def updates_in_all(self, training: Training) -> int:
-        """Steps of the optimiser in a whole run; the first iterations replay less."""
-        rows = [self.rows * (1 + min(training.replay, iteration)) for iteration in range(training.iterations)]
-        return sum(training.updates * math.ceil(count / training.minibatch) for count in rows)
+        updates = training.updates * math.ceil(rows / training.minibatch)
+        return cls(training.groups * training.group_size, kept, episodes, rows, updates)
 
 
 def rows_of_episode(config: Config) -> int:
@@ -73,7 +68,7 @@ def rows_of_step(config: Config, settings: OpenRLHF) -> int:
     """
     gpus = gpus_of_models(config, settings)
     at_once = settings.micro_batch * math.lcm(*(gpus[model] for model in ("actor", "critic") if gpus[model]))
-    rows = BatchPlan.of(config, distributed=True).trained
+    rows = BatchPlan.of(config, distributed=True).rows
     return min(config.training.minibatch, math.ceil(rows / at_once) * at_once)
 
 
@@ -95,6 +90,16 @@ def devices_needed(config: Config, settings: OpenRLHF) -> int:
     return gpus["actor"] if settings.colocate else sum(gpus.values())
 
 
+def check_devices(config: Config, settings: OpenRLHF, there: float, where: str = "this machine") -> None:
+    """Raises a ValueError if there are fewer GPUs than a run needs, for which Ray would wait forever."""
+    if there < (needed := devices_needed(config, settings)):
+        cure = "Lower openrlhf.actor_gpus and what goes with it" if settings.colocate else "Use openrlhf.colocate=true"
+        raise ValueError(
+            f"the run needs {needed} GPU{'s' * (needed > 1)}, and {where} has {there:g}: Ray would wait for the others "
+            f"forever. {cure}, or join more nodes to a cluster (openrlhf.ray_address); ray status shows its GPUs."
+        )
+
+
 def is_visual(config: Config) -> bool:
     """True if the run's model reads pictures or is to read them."""
     if any(each.turns.sees for each in all_settings(config)):
@@ -105,6 +110,11 @@ def is_visual(config: Config) -> bool:
         return "vision_config" in json.loads((Path(config.model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not here
         return False
+
+
+def packs_rows(config: Config, settings: OpenRLHF) -> bool:
+    """True if rows are packed without padding on GPUs, which flash attention does, but not for visual models."""
+    return "flash" in settings.attention and not is_visual(config)
 
 
 def most_pictures(config: Config) -> int:
@@ -118,20 +128,16 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
     training, evaluation, most = config.training, config.evaluation, config.turns.max_tokens_per_episode
     plan = BatchPlan.of(config, distributed=settings is not None)
     step = rows_of_step(config, settings) if settings else training.minibatch
+    prompts = rows_of_episode(config)
+    several = f" in each of its {prompts} prompts" * (prompts > 1)
     played = (
         f"An iteration plays {training.groups} prompts (levels) x {training.group_size} samples = {plan.episodes} "
-        f"episodes, of at most {most} tokens each: at most {plan.episodes * most:,} tokens."
+        f"episodes, of at most {most} tokens each{several}: at most {plan.episodes * prompts * most:,} tokens."
     )
     if training.refills:
         played += (
             f" For those whose episodes all earn the same it plays others, in at most {training.refills} further "
             f"rounds of {plan.episodes} episodes (training.refills)."
-        )
-    if GROUPINGS[training.groups_by].branches:
-        trees = training.group_size // (1 + training.branches)
-        played += (
-            f" Of the {training.group_size} episodes of a group {trees} are played from the start, and "
-            f"{training.branches} branch off each of them."
         )
     rule, learned = training.filter_rule, plan.kept_episodes
     at_most = "" if FILTER_RULES[rule].fixed_share else "up to "
@@ -143,14 +149,12 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         kept = f"There is no filter: all {training.groups} groups are trained on, {learned} episodes."
     if plan.rows > learned:
         kept += f" Their prompts leave out earlier turns, so each is several rows, {plan.rows} in all at most."
-    if plan.trained > plan.rows:
-        kept += f" With those of earlier iterations, trained on again, they are {plan.trained} at most."
     updates = (
-        f"Those are cut into minibatches of {step}: {math.ceil(plan.trained / step)} of them, {training.updates} "
+        f"Those are cut into minibatches of {step}: {math.ceil(plan.rows / step)} of them, {training.updates} "
         f"pass{'es' * (training.updates > 1)} over them, so {plan.updates} update{'s' * (plan.updates > 1)} of the "
         f"policy{' and of the critic' if training.critic else ''} in an iteration."
     )
-    if padding := -plan.trained % step:
+    if padding := -plan.rows % step:
         unit = "episodes" if plan.rows == learned else "rows"
         filled = f" and {padding} rows of padding without loss" if settings else ""
         updates += f" The last minibatch of a pass has {step - padding} {unit}{filled}."
@@ -160,7 +164,7 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         kept,
         updates,
         f"The run: {training.iterations} iterations, {training.iterations * plan.episodes:,} episodes, "
-        f"{plan.updates_in_all(training):,} updates.",
+        f"{training.iterations * plan.updates:,} updates.",
         f"Evaluated before and after{often} on {evaluation.levels} fixed levels of the split {evaluation.split}, one "
         f"episode each, at temperature {evaluation.temperature:g}.",
     ]

@@ -220,7 +220,6 @@ class _Handler(BaseHTTPRequestHandler):
         raise RequestError(404, "not_found", f"there is no {method} /{'/'.join(path)} here.")
 
     def _gone(self) -> bool:
-        """True if the client has closed the connection."""
         self.connection.settimeout(0)
         try:
             return not self.connection.recv(1, socket.MSG_PEEK)

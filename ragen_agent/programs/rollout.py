@@ -4,10 +4,9 @@ A program is started with ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``RAGEN_GY
 one episode and end, and is started again for the next, or request one session after another until none is left
 (HTTP 410). A reward of the game goes to the last reply sampled before it.
 
-The game is played in the threads of the server, and all tokens are sampled in the thread of ``play_programs``; waiting
-requests form one batch. Each reply draws from the stream of its episode and its number. But batches depend on the
-programs' timing, and logits differ in their last bits with the shape of a batch: a run with programs repeats only up to
-this.
+The game is played in the threads of the server, and all tokens are sampled in the thread of ``play_programs``, waiting
+requests in one batch. Each reply draws from the stream of its episode and its number, but batches depend on the
+programs' timing: a run with programs repeats only up to the last bits of the logits.
 """
 
 from __future__ import annotations
@@ -167,7 +166,6 @@ class _Rollout:
             process.end(max(0.0, until - time.monotonic()))
 
     def _gather(self) -> list[_Pending]:
-        """Waiting requests of all programs; each gives others a chance to join its batch."""
         found: list[_Pending] = []
         with suppress(queue.Empty):
             found.append(self._waiting.get(timeout=_POLL))

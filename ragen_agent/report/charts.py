@@ -111,7 +111,6 @@ def tick_labels(name: str, ticks: Sequence[float]) -> list[str]:
 
 
 def _round_step(rough: float) -> float:
-    """1, 2 or 5 times a power of ten, at least as large."""
     power = 10.0 ** floor(log10(rough))
     return float(next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9)))
 
@@ -310,5 +309,4 @@ def _path(x: Floats, y: Floats) -> str:
 
 
 def _ring(x: Floats, low: Floats, high: Floats) -> str:
-    """The area between two lines."""
     return "M" + "L".join([*_points(x, high), *reversed(_points(x, low))]) + "Z"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, zip_longest
 from typing import Any
@@ -197,7 +197,6 @@ class EpisodeViews:
         return shown
 
     def _colour(self, turns: Sequence[dict[str, Any]], episode: StoredEpisode, piece: Callable[[int], str]) -> None:
-        """The tokens of each turn's reply as they were sampled, with log-prob and advantage."""
         t, advantages = episode.trajectory, episode.advantages
         before = t.sampled.cumsum() - t.sampled  # sampled tokens ahead of each
         for turn, (first, end) in zip(turns, turn_spans(t), strict=False):
@@ -258,12 +257,7 @@ class GameReplayer:
         env, level_id = self._env("train"), episode.trajectory.level_id
         env.reset(options={"level": self._levels[level_id]})
         record = _bench_record(episode, list(self._levels).index(level_id), env)
-        if (branch := episode.trajectory.branch) is None:
-            return details(self._replayer, record, "")
-        reseed = None if branch.noise_seed == record.noise_seed else (branch.turns, record.noise_seed)
-        shown = details(self._replayer, replace(record, noise_seed=branch.noise_seed), "", reseed)
-        shared = f"its first {branch.turns} turns are" if branch.turns > 1 else "its first turn is"
-        return {**shown, "facts": [*shown["facts"], f"branches off another episode: {shared} that one's"]}
+        return details(self._replayer, record, "")
 
     def _env(self, split: str) -> TurnEnv:
         if split not in self._envs:
@@ -285,7 +279,6 @@ def sort_headings(headings: Sequence[dict[str, Any]], runs: Sequence[RecordedRun
 
 
 def _read_episodes(run: RecordedRun, recent: int | None) -> tuple[list[StoredEpisode], int]:
-    """The last ``recent`` episodes, or all, and the number of all."""
     keys = read_json_lines(run.folder.episodes, _phase_and_iteration)
     first = max(0, len(keys) - recent) if recent else 0
     numbers, places = count(), Counter[tuple[Any, Any]]()

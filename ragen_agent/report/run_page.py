@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ragen_agent.config import Config
 from ragen_agent.report.charts import panels
 from ragen_agent.report.episodes import FILTERS, EpisodeViews, sort_headings
 from ragen_agent.report.rates import lanes, rates_table, sentences
@@ -19,15 +20,18 @@ from ragen_agent.report.runs import (
     changed_settings,
     differing_settings,
     group_by_settings,
+    load_run,
 )
+from ragen_agent.report.watch import RunTail, pace, phase_line
 from ragen_agent.run.alarm import FOLLOWS, sign_label
 from ragen_agent.update.metrics import SMOOTHING, cost_line
 from ragen_gym import __version__
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
+from ragen_gym.bench.report.live import RECENT, waiting_page
 from ragen_gym.bench.report.plots import COLOURS
 from ragen_gym.bench.report.tables import number
 
-__all__ = ["page"]
+__all__ = ["RunPage", "page"]
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -53,7 +57,6 @@ def page(
     runs: Sequence[RecordedRun],
     *,
     megabytes: float = 20.0,
-    weight: float = SMOOTHING,
     progress: Callable[[int, int], None] = lambda done, of: None,
     recent: int | None = None,
     live: str | None = None,
@@ -64,18 +67,12 @@ def page(
         runs: at least one; see ``load_runs``.
         megabytes: the most that the episodes may take in the page. If they take more, it holds some of every phase and
             of all parts of the training, and says so.
-        weight: with which each value enters the moving average, above 0 to 1.
         progress: called with how many of the episodes are drawn, and of how many.
         recent: only the last so many episodes of each run are replayed; None for all.
         live: see ``render_page``.
-
-    Raises:
-        ValueError: a weight out of range.
     """
-    if not 0 < weight <= 1:
-        raise ValueError(f"the weight of the moving average is {weight}; it must be above 0 and at most 1.")
     groups = group_by_settings(runs)
-    drawn = panels(groups, weight)
+    drawn = panels(groups, SMOOTHING)
     index, archive, total = _viewer(runs, megabytes, progress, recent)
     opening, why = _opening(archive.headings)
     said = f"The last {len(archive.headings)} of {total:,} recorded episodes."
@@ -104,7 +101,7 @@ def page(
             (group.name, (group.runs[0].folder.path / "config.toml").read_text(encoding="utf-8")) for group in groups
         ],
         made=[_made_with(group, run) for group in groups for run in group.runs],
-        terms=[(term, meaning.format(weight=weight)) for term, meaning in _TERMS],
+        terms=[(term, meaning.format(weight=SMOOTHING)) for term, meaning in _TERMS],
         colophon=[
             f"ragen-gym {__version__}.",
             *(f"{run.name}: {' '.join(plural(len(run.metrics), 'iteration'))}." for run in runs),
@@ -112,10 +109,32 @@ def page(
     )
 
 
+class RunPage:
+    """The page of a training run while it goes on.
+
+    Args:
+        path: folder of the run, which may not be there yet.
+        check: raises a ``ValueError`` where the settings of the run name code that the user has not allowed.
+    """
+
+    def __init__(self, path: Path, check: Callable[[Config], None]) -> None:
+        self._tail, self._check = RunTail(path), check
+        names = ("config.toml", "summary.json", "metrics.jsonl", "episodes.jsonl")
+        self.files = [path / name for name in names]
+
+    def render(self) -> str:
+        """The page as it stands."""
+        status = self._tail.read()
+        if status.config is None:
+            return waiting_page("Training report", status.path)
+        self._check(status.config)
+        run = load_run(status.path, status.path.resolve().name)
+        return page([run], recent=RECENT, live=" · ".join([phase_line(status), *pace(status)]))
+
+
 def _viewer(
     runs: Sequence[RecordedRun], megabytes: float, progress: Callable[[int, int], None], recent: int | None
 ) -> tuple[dict[str, Any], Archive, int]:
-    """What the viewer needs at once, the episodes, and how many there were to choose from."""
     several = len(runs) > 1
     each = [EpisodeViews(run, several, recent) for run in runs]
     total, done = sum(episodes.recorded for episodes in each), 0
@@ -154,7 +173,6 @@ def _title(groups: Sequence[SeedGroup], runs: Sequence[RecordedRun]) -> str:
 
 
 def _lede(groups: Sequence[SeedGroup], runs: Sequence[RecordedRun]) -> str:
-    """What was trained on what, from the settings."""
     if len(groups) > 1:
         return f"{len(groups)} configurations, which differ in their settings: {', '.join(g.name for g in groups)}."
     config = runs[0].config
@@ -193,7 +211,6 @@ def _signs(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
 
 
 def _made_with(group: SeedGroup, run: RecordedRun) -> dict[str, Any]:
-    """How far a run came, what its diagnostics cost, and its versions: one entry for every start under other ones."""
     done, wanted = len(run.metrics), run.config.training.iterations
     seconds = run.summary.get("wall_s")
     how = [

@@ -15,8 +15,7 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.run.alarm import AlarmThresholds, Sign, signs_at
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_gym.core.validation import shown
-from ragen_gym.envs.messages import plain_text
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = [
     "RecordedRun",
@@ -36,7 +35,7 @@ __all__ = [
 #: Settings that do not change what is learned.
 IRRELEVANT = (
     *("seed", "threads", "device", "evaluation.imitation"),
-    *("diagnostics.tensorboard", "diagnostics.wandb", "diagnostics.alarm"),
+    *("diagnostics.tensorboard", "diagnostics.wandb"),
 )
 NAMED = 3  # settings that the name of a group may hold
 
@@ -91,7 +90,7 @@ class SeedGroup:
 def load_run(path: Path, name: str = "") -> RecordedRun:
     """The run of a folder; raises a ValueError if there is none, or a file of it is damaged."""
     folder, config = RunFolder.reopen(path)
-    return RecordedRun(name or path.name, folder, config, folder.read_summary(), folder.read_metrics())
+    return RecordedRun(name or path.name, folder, config, folder.read_summary(), read_json_lines(folder.metrics))
 
 
 def load_runs(paths: Sequence[Path]) -> list[RecordedRun]:
@@ -120,19 +119,9 @@ def read_episode(line: bytes) -> tuple[dict[str, Any], Trajectory]:
 def episode_of(record: Mapping[str, Any]) -> Trajectory:
     """The episode of a record of ``episodes.jsonl``; raises a ValueError where it holds something else."""
     try:
-        trajectory = Trajectory.from_dict(record)
-        numbers = [record.get("iteration", 0), record.get("noise_seed") or 0, *(record.get("advantages") or ())]
-        if wrong := [each for each in numbers if not isinstance(each, int | float)]:
-            raise ValueError(f"{shown(wrong[0])} is not a number")
-        for message in trajectory.messages:
-            content = message["content"]
-            if not isinstance(content, str | list) or not isinstance(message["role"] + plain_text(content), str):
-                raise ValueError(f"{shown(message)} is not a message")
-        if not isinstance(record["phase"], str) or not isinstance(trajectory.failure, str | None):
-            raise ValueError("its phase and its failure must be texts")
+        return Trajectory.from_dict(record)
     except (KeyError, TypeError, AttributeError, IndexError, AssertionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-    return trajectory
 
 
 def first_signs(
@@ -224,7 +213,6 @@ def _differing(runs: Iterable[RecordedRun]) -> list[str]:
 
 
 def _group_name(group: Sequence[RecordedRun], differing: Sequence[str]) -> str:
-    """The game, the preset, and the other settings that differ if they are few; else the first folder's name."""
     config, others = group[0].config, [name for name in differing if name not in ("game", "training.starpo_s")]
     if not differing:
         return config.game

@@ -21,9 +21,10 @@ from ragen_agent.config import Config
 from ragen_agent.report.charts import MAIN, SAME, is_number
 from ragen_agent.report.runs import episode_of, first_signs
 from ragen_agent.run.alarm import FOLLOWS, Sign, sign_label
-from ragen_agent.run.run_folder import RunFolder, runs_below
+from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
 from ragen_gym.core.console import span
+from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.messages import plain_text
 
 __all__ = [
@@ -103,7 +104,7 @@ class RunTail:
         path = self.folder.path
         if self._config is None and (path / "config.toml").is_file():
             self._config = RunFolder.reopen(path)[1]
-        metrics = self.folder.read_metrics()
+        metrics = read_json_lines(self.folder.metrics)
         done, known = self._signs if self._signs[0] <= len(metrics) else (0, [])
         self._signs = len(metrics), first_signs(metrics, known=known, done=done)
         summary = self.folder.read_summary()
@@ -159,9 +160,7 @@ def _phase(config: Config | None, summary: Mapping[str, Any], done: int, warm: b
 def dashboard(status: RunStatus, width: int = 100) -> RenderableType:
     """The state of the run, for a terminal of so many columns."""
     if status.config is None:
-        below = runs_below(status.path)
-        hint = f" But {below}." if below else ""
-        return Panel(Text(f"There is no run in {status.path} yet.{hint}"), title=WAITING, title_align="left")
+        return Panel(Text(f"There is no run in {status.path} yet."), title=WAITING, title_align="left")
     inner = width // 2 if width >= WIDE else width
     left: list[RenderableType] = [_rates(status, inner), _figures(status, inner)]
     right = [part for part in (_signs(status), _episode(status)) if part is not None]
@@ -305,7 +304,6 @@ def _signs(status: RunStatus) -> RenderableType:
 
 
 def _episode(status: RunStatus) -> RenderableType | None:
-    """The last turn of the last episode: what was asked, what was answered, and what came of it."""
     episode = status.episode
     if episode is None:
         return None

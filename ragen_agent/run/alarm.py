@@ -1,17 +1,14 @@
 """Run history: signs of the Echo Trap, and early-stopping rules.
 
 RAGEN (arXiv 2504.20073, section on the Echo Trap) describes how multi-turn training collapses onto a few replies: the
-return std within groups falls first, the entropy falls or jumps, the gradient norm spikes, and the success
-does not come back. Two signs of format collapse, which small models meet more often, stand next to these: malformed
-replies, and returns that no longer differ at all.
+return std within groups falls first, the entropy falls or jumps, the gradient norm spikes, and the success does not
+come back. Two signs of format collapse stand next to these: malformed replies, and returns that no longer differ.
 
-A sign is a function of the history up to an iteration, so it can be computed on a run's ``metrics.jsonl`` afterwards
-and is the same for a resumed run. A sign is a warning, not a verdict: each compares the last iterations with the
-first ones by a factor, and how often it is right depends on model, game and factor.
+A sign is a function of the history up to an iteration, the same for a resumed run. It is a warning, not a verdict: it
+compares the last iterations with the first ones by a factor.
 
-Two rules of stopping are from RAGEN-2 (arXiv 2604.06268, training details, whose values are the defaults): the return
-std within groups stays below a tenth of its initial value, so there is no more signal; or the policy repeatedly fails
-on nearly every validation level. A resumed run stops at the same iteration as an uninterrupted one.
+A rule of stopping is from RAGEN-2 (arXiv 2604.06268, training details): the return std within groups stays below a
+tenth of its initial value, so there is no more signal. A resumed run stops where an uninterrupted one does.
 """
 
 from __future__ import annotations
@@ -29,10 +26,8 @@ __all__ = [
     "AlarmThresholds",
     "History",
     "Sign",
-    "return_std_stop",
     "sign_label",
     "signs_at",
-    "validation_stop",
 ]
 
 #: What each sign is, and what usually follows it.
@@ -138,6 +133,7 @@ def _spike(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, floa
     return (series[-1], usual) if series[-1] > alarm.spike * usual > 0 else None
 
 
+FIRST, LOW = 10, 0.1  # iterations of the initial return std, and the share of it that is low
 STAGNANT_ITERATIONS = 3  # this many in a row without anything to learn from end a run
 NO_FORMAT = (
     "The model does not know the reply format: no reply since the first iteration was well-formed, so no reward can "
@@ -179,22 +175,16 @@ class History:
         if self.stagnant >= STAGNANT_ITERATIONS:
             return _stagnant_reason(self.records)
         stops, stopped = self.stops, f"Stopped after iteration {len(self.records)}"
-        stds = [record["spread"] for record in self.records]
-        if return_std_stop(stds, stops):
+        stds, patience = [record["spread"] for record in self.records], stops.return_std_patience
+        if patience and len(stds) >= FIRST + patience and max(stds[-patience:]) < LOW * fmean(stds[:FIRST]):
             return (
-                f"{stopped}: for {stops.return_std_patience} iterations the return std within groups was below "
-                f"{100 * stops.return_std_share:g} % of what it was in the first {stops.return_std_baseline}."
+                f"{stopped}: for {patience} iterations the return std within groups was below {100 * LOW:g} % of what "
+                f"it was in the first {FIRST}."
             )
         sampled = sum(record.get("sampled_tokens", 0) for record in self.records)
         if 0 < stops.sampled_tokens <= sampled:
             limit = f"stops.sampled_tokens={stops.sampled_tokens}"
             return f"{stopped}: the rollouts have sampled {sampled:,} tokens, and {limit}."
-        rates = [record["validation"] for record in self.records if "validation" in record]
-        if validation_stop(rates, stops):
-            return (
-                f"{stopped}: {stops.validation_patience} validations in a row were below "
-                f"{100 * stops.validation_floor:g} %."
-            )
         return ""
 
 
@@ -211,26 +201,3 @@ def _stagnant_reason(records: Sequence[Mapping[str, Any]]) -> str:
         "filter kept did better or worse than those it is compared with, so there is nothing to learn from (success "
         f"{100 * last['success']:.0f} %, return {last['return']:.2f}). {advice}"
     )
-
-
-def return_std_stop(history: Sequence[float], stops: Stops) -> bool:
-    """True if the return std has been low for ``return_std_patience`` iterations; never if that is 0.
-
-    Low is below ``return_std_share`` of the mean of the first ``return_std_baseline`` iterations, which never stop a
-    run themselves. ``history`` holds each iteration's return std within groups, averaged over the groups. A run whose
-    returns never differed does not stop by this rule.
-    """
-    first, patience = stops.return_std_baseline, stops.return_std_patience
-    if not patience or len(history) < first + patience:
-        return False
-    bound = stops.return_std_share * sum(history[:first]) / first
-    return all(std < bound for std in history[-patience:])
-
-
-def validation_stop(history: Sequence[float], stops: Stops) -> bool:
-    """True if the last ``validation_patience`` validations were all below ``validation_floor``; never if that is 0.
-
-    ``history`` holds the success rates of the validations so far, in [0, 1].
-    """
-    patience = stops.validation_patience
-    return 0 < patience <= len(history) and all(rate < stops.validation_floor for rate in history[-patience:])

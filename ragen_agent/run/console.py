@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ragen_agent.config import Config, Demonstrations, Evaluation
+from ragen_agent.config import Config, Evaluation
 from ragen_agent.config.consent import effects
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.run.run_folder import RunFolder
@@ -106,9 +106,6 @@ class Display:
     def report(self, config: Config, summary: Mapping[str, Any], folder: RunFolder) -> None:
         """Prints the table, a success and a failure, and the places of the files."""
         self.rates(config, summary)
-        if config.warm_start.epochs:
-            most = 1 if task_of(config.game) else config.turns.max_actions_per_turn
-            self.say(_demonstrator_faults(config.demonstrations, most))
         episodes = [episode for episode in read_json_lines(folder.episodes) if episode["phase"] == "after"]
         means = "" if task_of(config.game) else find(config.game).game_class.success_means
         solved = f"A success: {means}" if means else "A success"
@@ -163,20 +160,6 @@ def episode_counts(failed: int, overflowed: int) -> str:
 
 def _row_name(row: str) -> str:
     return {"random": "random replies", "blind": "blind script"}.get(row, row.replace("_", " "))
-
-
-def _demonstrator_faults(how: Demonstrations, most: int) -> str:
-    """A sentence on a demonstrator's deliberate faults, with at most ``most`` moves in a reply."""
-    total = sum(how.moves)
-    shares = [f"{100 * chance / total:.0f} % hold {moves}" for moves, chance in enumerate(how.moves, 1) if chance]
-    faults = [f"{100 * how.mistakes:.0f} % of its moves are drawn at random"] if how.mistakes else []
-    faults += [f"{100 * (1 - how.quality):.0f} % of its replies are drawn at random"] if how.quality < 1 else []
-    if most > 1:
-        faults.append(f"of its answers {', '.join(shares)} moves, of {most} allowed")
-    return (
-        f"The demonstrator's faults: {'; '.join(faults) or 'none'}. "
-        "Where the policy does better than its demonstrator, it learned that from reward alone."
-    )
 
 
 def run_code_flag(config: Config, trainer: OpenRLHF | None = None, extra: Sequence[str] = ()) -> str:

@@ -1,10 +1,9 @@
 """Per-iteration diagnostics and their timings, shared by both trainers.
 
-Most figures need passes of the model: gradient norms of the parts of the loss, entropies by teacher forcing, and the
-mutual information of reasoning and prompt. For the last, RAGEN-2 (arXiv 2604.06268, section on diagnostics) samples
-reasoning Z for each of P prompts X, K times, and scores every reasoning under every prompt by teacher forcing. In
-*template collapse* the reasoning stays varied, so the conditional entropy stays high, but it no longer depends on its
-prompt, so the mutual information falls and the prompt cannot be retrieved from it.
+The mutual information of reasoning and prompt needs passes of the model: RAGEN-2 (arXiv 2604.06268, section on
+diagnostics) samples reasoning Z for each of P prompts X, K times, and scores every reasoning under every prompt by
+teacher forcing. In *template collapse* the reasoning stays varied, so the conditional entropy stays high, but it no
+longer depends on its prompt, so the mutual information falls and the prompt cannot be retrieved from it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ragen_agent.config import Config, Diagnostics
-from ragen_agent.config.algorithms import GROUPINGS
+from ragen_agent.config import Config
 from ragen_agent.inference.vision import ImageTable
 from ragen_agent.run.alarm import History
 from ragen_agent.tokens.trajectory import Trajectory
@@ -27,39 +25,25 @@ from ragen_agent.update.metrics import reasoning_spans
 from ragen_gym.core.stats import Rate
 
 __all__ = [
-    "QUANTILES",
     "Information",
     "MeasuredPolicy",
     "Monitor",
-    "gradient_figures",
     "information",
     "information_figures",
-    "rollout_entropy",
 ]
 
 T = TypeVar("T")
 
-QUANTILES = 4
+PROMPTS, SAMPLES = 8, 4  # of an estimate of the mutual information
 
 
 class MeasuredPolicy(Protocol):
-    """The policy that played an iteration; diagnostics never change it or its gradients."""
+    """The policy that played an iteration."""
 
     def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
         """The log-prob of each row's second part after its first, float64 (rows,), by teacher forcing.
 
         Both are token ids, with visual tokens as numbered by ``images``; the value is 0 if the second part is empty.
-        """
-        ...
-
-    def entropy(self, played: Sequence[Trajectory]) -> float:
-        """The summed entropy, in nats, of the distributions from which the episodes' tokens were drawn."""
-        ...
-
-    def gradient_norms(self, iteration: Iteration, rows: Sequence[int]) -> dict[str, float]:
-        """The gradient norms of the terms of the loss (``policy``, ``entropy``, ``kl``) on some episodes, by index.
-
-        Empty if the loss has no token.
         """
         ...
 
@@ -77,24 +61,18 @@ class Monitor:
 
     def before_update(self, policy: MeasuredPolicy, iteration: Iteration) -> dict[str, Any]:
         """The figures of the episodes, and the figures that need the policy that played them."""
-        settings, played = self.config.diagnostics, iteration.learned
         measures: dict[str, tuple[int, Callable[[], dict[str, Any]]]] = {
             "replies": (1, lambda: iteration.figures(self.piece)),
-            "entropy": (settings.entropy_every, lambda: rollout_entropy(policy, played)),
-            "gradients": (
-                settings.gradients_every,
-                lambda: gradient_figures(policy, iteration, self.config.training.minibatch),
-            ),
             "information": (
-                settings.information_every,
-                lambda: information_figures(policy, iteration.played, self.piece, settings),
+                self.config.diagnostics.information_every,
+                lambda: information_figures(policy, iteration.played, self.piece),
             ),
         }
         figures: dict[str, Any] = {}
-        if self.config.stops.sampled_tokens or GROUPINGS[self.config.training.groups_by].branches:
+        if self.config.stops.sampled_tokens:
             figures["sampled_tokens"] = iteration.sampled_tokens
         if self.config.program.command:
-            figures["new_prompts"] = sum(max(0, len(t.contexts) - 1) for t in played)
+            figures["new_prompts"] = sum(max(0, len(t.contexts) - 1) for t in iteration.played)
         for name, (every, measure) in measures.items():
             if _due(every, iteration.number):
                 figures |= self.timed(name, measure)
@@ -108,8 +86,6 @@ class Monitor:
 
     def alarm(self, history: History, record: Mapping[str, Any], say: Callable[[str], None]) -> dict[str, list[str]]:
         """Prints the signs of collapse that first appear in an iteration not yet in the history; returns the names."""
-        if not self.config.diagnostics.alarm:
-            return {}
         signs = self.timed("alarm", lambda: history.new_signs(record))
         for sign in signs:
             say(str(sign))
@@ -132,65 +108,32 @@ def _due(every: int, iteration: int) -> bool:
     return bool(every) and iteration % every == 0
 
 
-def gradient_figures(policy: MeasuredPolicy, iteration: Iteration, minibatch: int) -> dict[str, float]:
-    """Gradient norms of the parts of the loss, before an update.
-
-    On up to one minibatch of kept episodes: ``grad_policy``, ``grad_entropy`` and, with a KL term in the loss,
-    ``grad_kl``. On up to one minibatch of each quarter of the groups by return std, kept or not: ``grad_spread_1`` (the
-    smallest) to ``grad_spread_4``, of the policy's part alone; a quarter without an episode is left out. From the
-    latter RAGEN-2 (arXiv 2604.06268) concludes that the regularisers dominate in groups with equal returns.
-    """
-    groups = iteration.groups
-    norms = policy.gradient_norms(iteration, iteration.kept[:minibatch])
-    figures = {f"grad_{name}": norm for name, norm in norms.items()}
-    counted = torch.tensor([t.failure is None for t in iteration.learned]).view(groups.kept.shape)
-    order = torch.sort(groups.return_std, stable=True).indices
-    for quarter, quarter_rows in enumerate(order.tensor_split(QUANTILES), start=1):
-        chosen = torch.zeros_like(counted)
-        chosen[quarter_rows] = counted[quarter_rows]
-        rows = chosen.flatten().nonzero().flatten()[:minibatch].tolist()
-        if norms := policy.gradient_norms(iteration, rows):
-            figures[f"grad_spread_{quarter}"] = norms["policy"]
-    return figures
-
-
 def information_figures(
-    policy: MeasuredPolicy, played: Sequence[Trajectory], piece: Callable[[int], str], settings: Diagnostics
+    policy: MeasuredPolicy, played: Sequence[Trajectory], piece: Callable[[int], str]
 ) -> dict[str, float]:
     """``information`` of the first turns of an iteration; empty with too few prompts or no reasoning.
 
-    It takes up to ``information_prompts`` levels with distinct prompts and ``information_samples`` episodes of each.
-    Branches are left out, since their first turn belongs to the base.
+    It takes up to ``PROMPTS`` levels with distinct prompts and ``SAMPLES`` episodes of each, or as many as a level has.
     """
     images = ImageTable() if any(t.images for t in played) else None
     found: dict[tuple[int, ...], list[tuple[list[int], list[int]]]] = {}
     for trajectory in played:
-        if trajectory.failure is not None or trajectory.branch is not None:
+        if trajectory.failure is not None:
             continue
         first = int(trajectory.sampled.argmax())
         start, end = reasoning_spans(trajectory, piece)[0]
         ids = (trajectory.ids if images is None else images.keys(trajectory.ids, trajectory.images)).tolist()
         found.setdefault(tuple(ids[:first]), []).append((ids[first:start], ids[start:end]))
-    enough = [key for key, samples in found.items() if len(samples) >= settings.information_samples]
-    prompts = enough[: settings.information_prompts]
-    samples = [found[prompt][: settings.information_samples] for prompt in prompts]
+    count = min(SAMPLES, max(map(len, found.values()), default=0))
+    enough = [key for key, samples in found.items() if len(samples) >= count]
+    prompts = enough[:PROMPTS]
+    samples = [found[prompt][:count] for prompt in prompts]
     lengths = torch.tensor([[len(reasoning) for _, reasoning in row] for row in samples])
     if len(prompts) < 2 or not bool((lengths > 0).any()):
         return {}
     rows = [(list(prompt) + opening, said) for row in samples for opening, said in row for prompt in prompts]
     scores = policy.log_probs(rows, images).view(len(prompts), -1, len(prompts))
     return information(scores, lengths)._asdict()
-
-
-def rollout_entropy(policy: MeasuredPolicy, played: Sequence[Trajectory]) -> dict[str, float]:
-    """``entropy_forced``: the mean entropy of the tokens' sampling distributions, in nats a token.
-
-    It is exact, by teacher forcing, a forward pass over the iteration. ``entropy_sampled`` (``Iteration.figures``)
-    costs nothing and has the same expectation: a difference is noise, or a mismatch of trainer and sampler.
-    """
-    whole = [t for t in played if t.failure is None and t.sampled.any()]
-    count = sum(int(t.sampled.sum()) for t in whole)
-    return {"entropy_forced": policy.entropy(whole) / count} if count else {}
 
 
 class Information(NamedTuple):

@@ -89,7 +89,7 @@ def baseline_notices(env: ReplyEnv, instances: Sequence[Instance]) -> list[str]:
 
 
 def validation_settings(config: Config) -> Config:
-    """A run's settings whose evaluation is that of its early stopping: fixed levels of the split ``validation``."""
+    """A run's settings whose evaluation is its validation: fixed levels of the split ``validation``."""
     levels = config.stops.validation_levels
     return replace(config, evaluation=replace(config.evaluation, split="validation", levels=levels))
 

@@ -3,19 +3,22 @@
 ``Loop.run`` is the loop and ``Loop._iterate`` one iteration: rollouts, refill, scores, filter, advantages, diagnostics,
 update, validation, alarm, record. A backend plays, updates and keeps its state (``Backend``); everything else is here.
 
-With a staleness of s the engines play iteration n + s while the models train on iteration n
-(``ragen_agent.run.ahead``): its episodes come from the weights after n updates.
+With a staleness of s (``openrlhf.staleness``) the engines play iteration n + s while the models train on iteration n:
+its episodes come from the weights after n updates. The weights are sent out between two iterations' play, so all
+episodes of an iteration come from the same weights. ``Training.correction`` makes up for the older ones: PPO's ratio
+is to the policy before the update, and a bounded weight leads there from the one that sampled (decoupled PPO: AReaL,
+arXiv 2505.24298).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from ragen_agent.config import Config
-from ragen_agent.run.ahead import PlayAhead
 from ragen_agent.run.alarm import History
 from ragen_agent.run.diagnostics import MeasuredPolicy, Monitor
 from ragen_agent.run.evaluation import without_failed
@@ -23,11 +26,12 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import SeedStream, derive_seed
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.iteration import Iteration, undecided
-from ragen_agent.update.replay import KeptEpisodes, ReplayBuffer
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
-__all__ = ["Backend", "Loop", "LoopState", "Rollouts"]
+__all__ = ["Backend", "Loop", "LoopState", "PlayAhead", "Played", "Rollouts"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,6 @@ class LoopState:
 
     iteration: int = 0  # how many iterations are done
     stagnant: int = 0  # how many of the last ones taught nothing
-    replay: Sequence[Mapping[str, Any]] = ()  # ``ReplayBuffer.state``
 
 
 class Backend(Protocol):
@@ -74,12 +77,12 @@ class Backend(Protocol):
         """Plays so many groups of an iteration; ``refill`` is the round of dynamic sampling, 0 the first."""
         ...
 
-    def update(self, iteration: Iteration, episodes: KeptEpisodes) -> tuple[dict[str, Any], list[list[float]]]:
-        """Gradient steps on kept episodes: those of ``iteration.rows``, at least one, then replayed ones.
+    def update(self, iteration: Iteration) -> tuple[dict[str, Any], list[list[float]]]:
+        """Gradient steps on ``iteration.update_on``, at least one episode.
 
         Returns:
             The figures of the steps, ``train_tokens`` and ``updates`` among them; and the advantages of the sampled
-            tokens of each episode of this iteration.
+            tokens of each episode.
         """
         ...
 
@@ -96,12 +99,68 @@ class Backend(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Played(Generic[T]):
+    """Episodes of an iteration, and the time that they took."""
+
+    found: T
+    seconds: float
+
+
+class PlayAhead(Generic[T]):
+    """Plays iterations in their order, up to ``staleness`` of them ahead; at most one at a time.
+
+    Args:
+        play: plays an iteration; called in another thread, but for a staleness of 0.
+        end: one past the last iteration.
+        staleness: at least 0.
+    """
+
+    def __init__(self, play: Callable[[int], T], end: int, staleness: int) -> None:
+        self._play, self._end, self._staleness = play, end, staleness
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollout")
+        self._begun: dict[int, Future[Played[T]]] = {}
+
+    def take(self, iteration: int) -> Played[T]:
+        """Episodes of an iteration; before waiting for them, the iterations ahead are started too.
+
+        Raises:
+            Exception: what ``play`` raised.
+        """
+        if not self._staleness:
+            return self._timed(iteration)
+        first = max(self._begun, default=iteration - 1) + 1
+        for number in range(first, min(iteration + self._staleness + 1, self._end)):
+            self._begun[number] = self._thread.submit(self._timed, number)
+        return self._begun.pop(iteration).result()
+
+    def wait(self) -> None:
+        """Returns when nothing is being played."""
+        wait(self._begun.values())
+
+    def close(self, wait: bool = True) -> None:
+        """Plays nothing further and drops what was played ahead; if asked, waits for what is being played."""
+        self._thread.shutdown(wait=wait, cancel_futures=True)
+        self._begun.clear()
+
+    def __enter__(self) -> PlayAhead[T]:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        """Closes; after an error without waiting."""
+        self.close(wait=error is None)
+
+    def _timed(self, iteration: int) -> Played[T]:
+        began = time.monotonic()
+        return Played(self._play(iteration), time.monotonic() - began)
+
+
 class Loop:
     """The iterations of a run.
 
     Args:
         config: the settings.
-        folder: the run's, which gets a record of each iteration and some of its episodes.
+        folder: gets a record of each iteration and some of its episodes.
         backend: plays, updates and saves.
         piece: the text of a token id.
         say: prints a sentence for the user.
@@ -123,7 +182,6 @@ class Loop:
         self.folder, self.backend, self.say = folder, backend, say
         self.monitor = Monitor(config, piece, validation if config.stops.validate_every else None)
         self.history = History(read_json_lines(folder.metrics), config.stops)
-        self.replay = ReplayBuffer(self.settings.replay)
         self.ahead = PlayAhead(self.play, self.settings.iterations, staleness)
         self.iteration = 0
         self._seen = set[int]()  # families of the levels played so far
@@ -132,7 +190,6 @@ class Loop:
         """Goes on from the last saved iteration, if there is one."""
         state = self.backend.restore()
         self.iteration, self.history.stagnant = state.iteration, state.stagnant
-        self.replay.restore(state.replay)
 
     @property
     def stop_reason(self) -> str:
@@ -169,7 +226,7 @@ class Loop:
                 stop = interrupted()
                 if stop or self.stop_reason or self.iteration == last or self.iteration % self.settings.save_every == 0:
                     self.folder.add_seen(self._seen)
-                    self.backend.save(LoopState(self.iteration, self.history.stagnant, self.replay.state()))
+                    self.backend.save(LoopState(self.iteration, self.history.stagnant))
                     saved()
                 if stop:
                     raise KeyboardInterrupt
@@ -194,7 +251,9 @@ class Loop:
             self.history.entropies,
         )
         figures = self.monitor.before_update(self.backend.policy, iteration)
-        measured, advantages = self.update(iteration)
+        measured, advantages = {"train_tokens": 0, "updates": 0, "empty_updates": 1}, list[list[float]]()
+        if iteration.rows:
+            measured, advantages = self.backend.update(iteration)
 
         record = {
             "iteration": number,
@@ -219,15 +278,3 @@ class Loop:
             if lacking:
                 rollouts += self.backend.rollout(number, lacking, refill)
         return rollouts
-
-    def update(self, iteration: Iteration) -> tuple[dict[str, Any], list[list[float]]]:
-        """Steps on the kept episodes and those of the replay buffer; see ``Backend.update``."""
-        rows = iteration.rows
-        episodes = self.replay.joined(KeptEpisodes.of(iteration, rows))
-        measured: dict[str, Any] = {"train_tokens": 0, "updates": 0, "empty_updates": 1}
-        advantages: list[list[float]] = []
-        if rows:
-            measured, advantages = self.backend.update(iteration, episodes)
-        if self.settings.replay:
-            measured["replayed"] = len(episodes.trajectories) - len(rows) if rows else 0
-        return measured, advantages

@@ -97,7 +97,6 @@ def write_model_card(config: Config, summary: Mapping[str, Any], folder: RunFold
 
 
 def _table(game: str, rates: Mapping[str, Any]) -> str:
-    """The measured rates of one game, in the order of the run's own table."""
     lines = [f"\n| {game} | success, % | 95 % interval | n | meaning |", "|---|---|---|---|---|"]
     for row, meaning in ROWS.items():
         if row in rates:

@@ -21,7 +21,6 @@ import hashlib
 import json
 import pickle
 import platform
-import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,26 +43,11 @@ from ragen_gym.core.storage import (
 )
 from ragen_gym.core.validation import shown
 
-__all__ = ["IMITATION", "PACKAGES", "RunFolder", "families_met", "git_state", "resumable", "runs_below", "versions"]
+__all__ = ["IMITATION", "PACKAGES", "RunFolder", "families_met", "git_state", "resumable", "versions"]
 
 VERSIONS = "versions.json"
 
-#: The rates of a summary, and the tables among the figures of an iteration.
-_RATES = {"before", "after", "random", "blind", "optimal", "demonstrator", "more_imitation", "clean_warm_start"}
-_TABLES = {"failures", "diagnostics_s"}
 STATE, IMITATION = "state.pt", "imitation.pt"
-NAMED = 6  # maximum folders named in a message
-
-
-def runs_below(path: Path) -> str:
-    """For an error message: the runs in a folder that is not a run itself, such as an experiment's; or empty."""
-    folders = [file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/config.toml")]
-    hidden = re.compile(r"/(warm/|\.)|\.new$")  # warm starts, hidden folders, unfinished runs
-    found = sorted(str(run) for run in folders if not hidden.search(f"/{run.relative_to(path).as_posix()}"))
-    if len(found) < 2:
-        return f"it holds the run {found[0]}: give that" if found else ""
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return f"it holds the runs {', '.join(found[:NAMED])}{more}: name the folder of a run"
 
 
 @contextmanager
@@ -125,8 +109,7 @@ class RunFolder:
     def reopen(cls, path: Path) -> tuple[RunFolder, Config]:
         """An existing run and its settings; raises a ValueError if there is none."""
         if not (path / "config.toml").is_file():
-            hint = runs_below(path) or "give the folder that an earlier --out named"
-            raise ValueError(f"{path} holds no run (no config.toml); {hint}.")
+            raise ValueError(f"{path} holds no run (no config.toml); give the folder that an earlier --out named.")
         return cls(path), with_settings(Config(), read_toml(path / "config.toml"))
 
     def keep(self, path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
@@ -202,17 +185,8 @@ class RunFolder:
 
     def read_summary(self) -> dict[str, Any]:
         """The rates so far."""
-        path = self.path / "summary.json"
-        summary: dict[str, Any] = _read_json(path, {})
-        try:
-            _check_summary(summary)
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged ({error}): restore it, or remove it to go on without it.") from None
+        summary: dict[str, Any] = _read_json(self.path / "summary.json", {})
         return summary
-
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """The figures of the iterations so far; raises a ValueError that names a damaged line."""
-        return read_json_lines(self.metrics, _metrics)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replaces the rates."""
@@ -230,44 +204,6 @@ def families_met(model: str | Path) -> frozenset[int] | None:
         return read_seen(record)
     folder = Path(model).resolve()
     return None if any((place / VERSIONS).is_file() for place in (folder, folder.parent)) else frozenset()
-
-
-def _check_summary(summary: Any) -> None:
-    """A ValueError unless its rates are tables of numbers."""
-    if not isinstance(summary, dict):
-        raise ValueError(f"a table of rates is {shown(summary)}")
-    for name in _RATES & summary.keys():
-        row = summary[name]
-        if not isinstance(row, dict) or not {"rate", "low", "high", "n"} <= row.keys():
-            raise ValueError(f"{name} is {shown(row)}, not a rate with its interval")
-        _check_numbers(row, name)
-    _check_numbers({name: summary[name] for name in ("wall_s",) if name in summary}, "summary")
-    games = summary.get("games", {})
-    for part in games.values() if isinstance(games, dict) else [games]:
-        _check_summary(part)
-
-
-def _check_numbers(table: Any, what: str) -> None:
-    if not isinstance(table, dict):
-        raise ValueError(f"{what} is {shown(table)}, not a table of numbers")
-    for name, value in table.items():
-        if not isinstance(value, int | float):
-            raise ValueError(f"{what}: {name} is {shown(value)}, not a number")
-
-
-def _metrics(line: bytes) -> dict[str, Any]:
-    """A line of ``metrics.jsonl``; raises a ValueError where a figure is not a number."""
-    record = json.loads(line)
-    if not isinstance(record, dict):
-        raise ValueError(f"it holds {shown(record)}")
-    record = {name: value for name, value in record.items() if value is not None}
-    for name in _TABLES & record.keys():
-        _check_numbers(record[name], name)
-    alarm = record.get("alarm", [])
-    if not isinstance(alarm, list) or not all(isinstance(name, str) for name in alarm):
-        raise ValueError(f"alarm is {shown(alarm)}, not a list of signs")
-    _check_numbers({name: value for name, value in record.items() if name not in {*_TABLES, "alarm"}}, "figures")
-    return record
 
 
 def _read_json(path: Path, default: Any) -> Any:
@@ -339,7 +275,6 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """The output of git, or the empty text if it fails."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *words],

@@ -7,7 +7,6 @@ in ``wandb/`` with all iterations so far, which ``wandb sync`` sends later.
 
 from __future__ import annotations
 
-import configparser
 import json
 import time
 import uuid
@@ -23,10 +22,7 @@ from ragen_agent.config import Config, Diagnostics
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import atomic_folder, name_full_disk, read_json_lines, write_atomic
 
-__all__ = ["Tracker", "check_installed", "check_wandb_address", "track", "write_events"]
-
-#: Settings of wandb allowed in a file in the current folder.
-_WANDB_NAMES = ("disabled", "entity", "mode", "project")
+__all__ = ["Tracker", "check_installed", "track"]
 
 
 class Tracker(Protocol):
@@ -42,15 +38,10 @@ class Tracker(Protocol):
 
 
 def check_installed(diagnostics: Diagnostics) -> None:
-    """Raises a ValueError, before a run begins, if a library required by its settings is missing.
-
-    Also raised if a file in the current folder could choose the server of Weights & Biases.
-    """
+    """Raises a ValueError, before a run begins, if a library required by its settings is missing."""
     for name, asked in (("tensorboard", diagnostics.tensorboard), ("wandb", diagnostics.wandb)):
         if asked:
             _check_library(name)
-    if diagnostics.wandb:
-        check_wandb_address()
 
 
 @contextmanager
@@ -72,18 +63,6 @@ def track(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
     finally:
         for tracker in trackers:
             tracker.close(failed)
-
-
-def write_events(folder: RunFolder) -> Path:
-    """Writes ``tensorboard/`` anew from all iterations so far, the first of which is step 1.
-
-    Raises:
-        ValueError: TensorBoard is missing, or the run writes its own events: a running one with
-            ``diagnostics.tensorboard``.
-    """
-    if RunFolder.reopen(folder.path)[1].diagnostics.tensorboard and "after" not in folder.read_summary():
-        raise ValueError(f"{folder.path}: the run writes its own event files as it goes on, in tensorboard/.")
-    return _write_events(folder)
 
 
 def _write_events(folder: RunFolder) -> Path:
@@ -133,7 +112,6 @@ class WeightsAndBiases:
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
         _check_library("wandb")
-        check_wandb_address()
         import wandb
 
         noted = folder.path / "wandb.json"
@@ -166,31 +144,12 @@ class WeightsAndBiases:
         self._run.finish(exit_code=int(failed))
 
 
-def check_wandb_address() -> None:
-    """Raises a ValueError if a file in the current folder could choose the server that gets the user's key.
-
-    wandb reads its address, a proxy and certificate checks there first.
-    """
-    for settings in (Path(folder, "settings") for folder in ("wandb", ".wandb")):
-        parser = configparser.ConfigParser()
-        with suppress(OSError, configparser.Error):  # wandb ignores these
-            parser.read_string(settings.read_text(encoding="utf-8", errors="replace"))
-        for name in dict(parser).get("default", ()):
-            if name not in _WANDB_NAMES:
-                raise ValueError(
-                    f"{settings} sets {name}, and so could choose the server that gets your key of Weights & Biases: "
-                    f"there may be {', '.join(_WANDB_NAMES)} alone. Remove that line, or set what you need in the "
-                    "environment, such as WANDB_BASE_URL."
-                )
-
-
 def _check_library(name: str) -> None:
     if find_spec(name) is None:
         raise ValueError(f"diagnostics.{name} needs {name}: run pip install 'ragen-gym[tracking]'.")
 
 
 def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers among the figures of an iteration, and its failures by kind."""
     failures = {f"failures/{kind}": count for kind, count in record.get("failures", {}).items()}
     return {
         name: value

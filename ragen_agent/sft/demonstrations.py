@@ -1,9 +1,8 @@
 """Demonstrations of an oracle with deliberate faults, and conversations on disk, as tokens of a rollout.
 
-The demonstrator knows the best moves, and a model that imitates it learns the reply format and single moves.
-``Demonstrations`` sets its faults: the number of moves in a reply, and the chances of a random move or a random reply.
-The default demonstrator of FrozenLake is *cautious*: it mostly replies with one move, so the turns run out on long
-paths. Only the reward shows the learner that long replies pay.
+The demonstrator knows the best moves; ``Demonstrations`` sets its faults: the number of moves in a reply, and the
+chances of a random move or a random reply. FrozenLake's mostly replies with one move, so the turns run out on long
+paths, and only the reward shows the learner that long replies pay.
 
 A line of a file of conversations holds ``messages``, from the system message to the last reply, and their origin:
 ``env``, ``env_options`` and ``turns`` (the budgets), ``split`` (always train), ``seed``, ``noise_seed``, ``level_id``,
@@ -34,7 +33,7 @@ from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.stats import Rate
-from ragen_gym.core.storage import append_json_lines, json_line, locked_file, read_json_lines, write_atomic
+from ragen_gym.core.storage import json_line, read_json_lines, write_atomic
 from ragen_gym.envs.policies import plan_moves
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.reply_env import ReplyEnv
@@ -53,7 +52,6 @@ __all__ = [
     "faultless",
     "generate_demonstrations",
     "measure_baselines",
-    "partial_file",
     "read_conversations",
     "scripted_reply",
     "trajectories_of",
@@ -190,20 +188,11 @@ def measure_baselines(
         display.rate(name, summary[name])
 
 
-def partial_file(path: Path) -> Path:
-    """The file of the lines until it is complete."""
-    return path.with_name(path.name + ".part")
-
-
-def write_conversations(config: Config, path: Path, display: Display) -> dict[str, Any]:
-    """Write ``config.demonstrations.episodes`` conversations, or resume an interrupted call.
-
-    Returns:
-        ``episodes``, ``successes``, and ``resumed``, the number written by an earlier call.
+def write_conversations(config: Config, path: Path, display: Display) -> dict[str, int]:
+    """Writes ``config.demonstrations.episodes`` conversations into a new file; returns ``episodes`` and ``successes``.
 
     Raises:
-        ValueError: ``path`` exists, another process is writing it, an earlier call was writing other demonstrations
-            there, or settings do not fit.
+        ValueError: ``path`` exists, or settings do not fit.
     """
     if config.turns.history != -1:
         raise ValueError(
@@ -214,34 +203,15 @@ def write_conversations(config: Config, path: Path, display: Display) -> dict[st
             "turns.observation asks for pictures, which a file of conversations does not hold; use text, or the warm "
             "start of ragen-agent train, which draws them."
         )
-    with locked_file(partial_file(path)):
-        if path.exists():
-            raise ValueError(f"{path} exists already; choose another name, or remove it.")
-        return _write_conversations(config, path, display)
-
-
-def _write_conversations(config: Config, path: Path, display: Display) -> dict[str, Any]:
-    unfinished, how = partial_file(path), config.demonstrations
-    found = read_json_lines(unfinished)
-    done: list[dict[str, Any]] = []
-    resumed: int | None = None
+    if path.exists():
+        raise ValueError(f"{path} exists already; choose another name, or remove it.")
+    how, lines = config.demonstrations, list[dict[str, Any]]()
     with display.progress("conversations", how.episodes):
         for chunk in chunks(config, how):
-            lines = found[len(done) : len(done) + len(chunk.indices)]
-            if any(not _same(line, _origin(config, chunk, number)) for number, line in enumerate(lines)):
-                raise ValueError(f"{unfinished} holds other demonstrations; remove it, or choose another --out.")
-            if len(lines) < len(chunk.indices):
-                if resumed is None:  # a partial chunk is generated again
-                    found, resumed = [], len(done)
-                    unfinished.write_bytes(b"".join(map(json_line, done)))  # the same file, which is locked
-                lines = list(_conversations(config, chunk))
-                append_json_lines(unfinished, lines)
-            done += lines
+            lines += _conversations(config, chunk)
             display.advance({}, len(chunk.indices))
-    write_atomic(path, b"".join(map(json_line, sorted(done, key=lambda line: line["index"]))))
-    unfinished.unlink()
-    successes = sum(line["success"] for line in done)
-    return {"episodes": len(done), "successes": successes, "resumed": len(done) if resumed is None else resumed}
+    write_atomic(path, b"".join(map(json_line, sorted(lines, key=lambda line: line["index"]))))
+    return {"episodes": len(lines), "successes": sum(line["success"] for line in lines)}
 
 
 def check_data(path: Path) -> None:
@@ -366,7 +336,6 @@ def trajectories_of(
 
 
 def _conversations(config: Config, chunk: Chunk) -> Iterator[dict[str, Any]]:
-    """The episodes of a chunk, as the lines of the file."""
     env, rng = make_env(chunk.config, SPLIT), np.random.default_rng(chunk.seed)
     for number, instance in enumerate(chunk.instances):
         _, info = env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
@@ -380,7 +349,6 @@ def _conversations(config: Config, chunk: Chunk) -> Iterator[dict[str, Any]]:
 
 
 def _origin(config: Config, chunk: Chunk, number: int) -> dict[str, Any]:
-    """The origin of an episode of a chunk."""
     instance, how = chunk.instances[number], asdict(chunk.how)
     episodes = how.pop("episodes")
     origin = {
@@ -397,11 +365,6 @@ def _origin(config: Config, chunk: Chunk, number: int) -> dict[str, Any]:
         "of": episodes,
     }
     return {name: value for name, value in origin.items() if value != {}}
-
-
-def _same(record: Mapping[str, Any], origin: Mapping[str, Any]) -> bool:
-    names = {"env_options", *origin}  # a record may have options even if there are none now
-    return {name: record.get(name) for name in names} == {name: origin.get(name) for name in names}
 
 
 def _fits(messages: Sequence[Any]) -> bool:

@@ -146,7 +146,6 @@ def _train(
     folder: RunFolder,
     display: Display,
 ) -> dict[str, Any]:
-    """Takes the remaining steps; returns ``steps``, and the last one's ``loss``."""
     model, plan = policy.model, _batches(len(rows), settings)
     steps, warm_up = len(plan), round(WARM_UP * len(plan))
     done, tokens = 0, 0
@@ -216,7 +215,6 @@ def _batches(count: int, settings: FineTuning) -> list[list[int]]:
 def _save(
     policy: Policy, optimiser: torch.optim.Optimizer, adapter: PeftModel | None, settings: FineTuning, out: Path
 ) -> Path:
-    """Writes the adapter, or the model in its folder's dtype; returns the folder."""
     if adapter is not None:
         save_adapter(adapter, out / ADAPTER, Path(settings.model) if settings.model else out / START)
         RunFolder(out).copy_seen(out / ADAPTER)

@@ -129,7 +129,6 @@ def thinking(env: TurnEnv, thought: str, actions: Sequence[int] = ()) -> str:
 
 
 def _deed(env: TurnEnv, before: bytes, after: bytes, outcome: int) -> str:
-    """Effect of one move on the board."""
     here = _player(env, after)
     if here is None:
         return "more on average" if outcome == SUCCESS else "less on average"
@@ -147,7 +146,6 @@ def _deed(env: TurnEnv, before: bytes, after: bytes, outcome: int) -> str:
 
 
 def _cells(board: bytes | bytearray, tiles: frozenset[int]) -> list[int]:
-    """The cells that hold one of these tiles."""
     return [cell for cell, code in enumerate(board) if code in tiles]
 
 
@@ -163,7 +161,6 @@ def _place(env: TurnEnv, cell: int) -> str:
 
 
 def _point(env: TurnEnv, cell: int) -> str:
-    """A place as the text format "coord" writes it."""
     row, column = divmod(cell, env.game.width + 1)
     return f"({row},{column})"
 
@@ -248,7 +245,6 @@ def _distance(env: TurnEnv, start: int, end: int) -> int:
 
 
 def _compared(env: TurnEnv) -> str:
-    """The arm that pays more on average."""
     worth = expected_rewards(env.env)
     if max(worth) - min(worth) < 1e-9:
         return f"{' and '.join(env.action_names)} pay the same on average."

@@ -16,7 +16,7 @@ from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, FILTER_RULES
 from ragen_agent.config.settings import pretrained
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv, make_reply_env
-from ragen_gym.envs.turn import TurnEnv, make_turn
+from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import load_task
 
 __all__ = [
@@ -49,7 +49,6 @@ class SeedStream(IntEnum):
     DEMONSTRATOR_RATE = 7
     FILTER = 8
     ADAPTER = 9
-    BRANCHES = 10
     GAMES = 20
     REMOTE_NOISE = 21
     REMOTE_SAMPLING = 22
@@ -75,8 +74,8 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
     The messages of a game state the token limit only to a pretrained model.
 
     Raises:
-        ValueError: an unknown game or option, a value out of range, or a credit, groups, branches or a format reward
-            that need exact values, states or well-formed replies, which the environment does not have.
+        ValueError: an unknown game or option, a value out of range, or a credit or groups that need exact
+            values or states, which the environment does not have.
     """
     for name in config.env_options:
         if name in Turns.__dataclass_fields__:
@@ -86,25 +85,11 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
     training = config.training
     if load_task(config.game) is not None:
         _check_text_task(config)
-    branches = records_states(config, split) and GROUPINGS[training.groups_by].branches
     turns = config.turns.of_environment(states_limit=pretrained(config.model))
     valued = {"regret": True} if CREDITS[training.credit].shaped else {}
     env = make_reply_env(config.game, turns, split=split, **(config.env_options | valued))
     if not isinstance(env, TurnEnv):
         return env
-    if branches and training.branch_at == "pivot":
-        if not env.game.has_values:
-            raise ValueError(
-                f"training.branch_at is 'pivot', which needs exact values of the game's states, and {config.game} has "
-                "none (its transition noise is not a matter of known chances); use training.branch_at=entropy."
-            )
-        env = make_turn(config.game, turns, split=split, **(config.env_options | {"regret": True}))
-    if branches and env.max_turns == 1:
-        raise ValueError(
-            f"training.groups_by is {training.groups_by!r}, but episodes of {config.game} have one turn here, so none "
-            "can branch off after it; allow more (turns.max_turns, or pulls of a bandit), or use "
-            "training.groups_by=level."
-        )
     if split is not None and not env.game.has_splits:
         raise ValueError(
             "the option names chooses the arms itself, so it has no splits to train and to measure on; leave it out, "
@@ -114,7 +99,6 @@ def make_env(config: Config, split: str | None) -> ReplyEnv:
 
 
 def _check_text_task(config: Config) -> None:
-    """Raises a ValueError for settings that need a game, not a text task."""
     training = config.training
     if CREDITS[training.credit].shaped:
         raise ValueError(
@@ -125,12 +109,6 @@ def _check_text_task(config: Config) -> None:
         raise ValueError(
             f"training.groups_by is {training.groups_by!r}, which compares turns by the state of a game; "
             f"{config.game} is a text task, so use training.groups_by=level."
-        )
-    if training.format_reward != "none":
-        raise ValueError(
-            f"training.format_reward is {training.format_reward!r}, which needs an environment that reports which "
-            f"replies are well formed; {config.game} is a text task and does not, so use "
-            "training.format_reward=none."
         )
 
 

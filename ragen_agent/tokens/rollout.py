@@ -18,28 +18,15 @@ from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory, failed
 from ragen_gym.core.failures import Failure
 
-__all__ = ["Instance", "Prefix", "append_or_fail", "group", "play", "sample"]
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """The beginning of an episode from which others branch; see ``TokenMDP.begin_branch``."""
-
-    base: Trajectory
-    turns: int  # number of the base's turns, 1 or more
-    noise_seed: int  # the base's noise seed
+__all__ = ["Instance", "append_or_fail", "group", "play", "sample"]
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One episode to play: ``seed`` decides the level, ``noise_seed`` its transition noise.
-
-    With a ``prefix`` it begins like another episode on the level, and ``noise_seed`` sets the noise after it.
-    """
+    """One episode to play: ``seed`` decides the level, ``noise_seed`` its transition noise."""
 
     seed: int
     noise_seed: int
-    prefix: Prefix | None = None
 
 
 def group(seeds: Sequence[int], group_size: int) -> list[Instance]:
@@ -151,7 +138,7 @@ class _Rollout:
         for episode, process in new:
             instance = self.instances[episode]
             try:
-                _reset(process, instance)
+                process.begin(seed=instance.seed, options={"noise_seed": instance.noise_seed})
             except ValueError:  # from the settings, which are the same in every episode
                 raise
             except Exception as error:  # from the game
@@ -218,14 +205,6 @@ class _Rollout:
     def _break(self, error: Exception) -> None:
         _fail([process for _, process in self.slots], error)
         self.session, self.moved = None, []
-
-
-def _reset(process: TokenMDP, instance: Instance) -> None:
-    if instance.prefix is None:
-        process.begin(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-    else:
-        base, turns, noise_seed = instance.prefix.base, instance.prefix.turns, instance.prefix.noise_seed
-        process.begin_branch(base, turns, base_noise_seed=noise_seed, noise_seed=instance.noise_seed)
 
 
 def append_or_fail(process: TokenMDP, reply: Sampled) -> list[int]:

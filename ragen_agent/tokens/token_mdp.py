@@ -20,7 +20,7 @@ from ragen_agent.config import Turns
 from ragen_agent.inference import ImageSpan
 from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.history import Encoded, History, Message
-from ragen_agent.tokens.trajectory import BranchPoint, Trajectory, TurnInfo
+from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.validation import check_number, plain_number
 from ragen_gym.envs.step import InnerGenerator
@@ -179,49 +179,8 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._state = self._state_id()
         self._terminated = self._truncated = self._success = self._overflowed = False
         self._failure: str | None = None
-        self._branch: BranchPoint | None = None
         self._info: dict[str, Any] = info
         return info
-
-    def begin_branch(self, base: Trajectory, turns: int, *, base_noise_seed: int, noise_seed: int) -> None:
-        """Start an episode with the first turns of another one, for engines; see ``begin``.
-
-        The base's replies are replayed, which restores their state and the remaining budgets; the base's ids are
-        reused, not encoded again. From there on the transition noise follows ``noise_seed``; a seed equal to the base's
-        continues the base's noise.
-
-        Args:
-            base: an episode of this process or one like it, begun with a seed.
-            turns: number of its turns, from 1 to all but the last.
-            base_noise_seed: seed of the base's transition noise.
-            noise_seed: seed of the noise after these turns.
-
-        Raises:
-            ValueError: the environment has no ``reseed_noise``, or does not reproduce the base's ids.
-        """
-        if not 1 <= turns < len(base.turn_ends):
-            raise ValueError(f"turns is {turns}; a branch of this episode has 1 to {len(base.turn_ends) - 1} of them")
-        if not self.env.has_wrapper_attr("reseed_noise"):
-            raise ValueError(
-                f"{self.env} cannot be restored to a state in the middle of an episode: it has no "
-                "reseed_noise(noise_seed), as a ragen_gym.TurnEnv has. Use training.groups_by=state, or level."
-            )
-        self.begin(seed=base.seed, options={"noise_seed": base_noise_seed})
-        start = 0
-        for end in base.turn_ends[:turns]:
-            first = start + int(base.sampled[start : end + 1].argmax())
-            start = end + 1
-            if not self.done:
-                self.append_reply(base.ids[first:start].tolist(), base.log_probs[first:start].tolist())
-        ids = self._past + self.ids
-        if self.done or ids != base.ids[: len(ids)].tolist():
-            raise ValueError(
-                f"{self.env} is not deterministic: replaying an episode's replies led to another state. "
-                "Branching needs an environment determined by its seeds; use training.groups_by=state, or level."
-            )
-        if noise_seed != base_noise_seed:
-            self.env.get_wrapper_attr("reseed_noise")(noise_seed)
-        self._branch = BranchPoint(turns, base_noise_seed)
 
     def step(self, action: int | np.int64) -> tuple[NDArray[np.int64], float, bool, bool, dict[str, Any]]:
         """Append one token as sampled (its log-probability is recorded as 0); see the class for the rest.
@@ -353,7 +312,6 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
             contexts=tuple(self._contexts) if self.context else (),
             images=(*self._past_images, *(image.moved(len(self._past)) for image in self.images)),
             turn_infos=tuple(self._infos) if len(self._infos) == len(self._rewards) else (),
-            branch=self._branch,
             overflowed=self._overflowed,
         )
 

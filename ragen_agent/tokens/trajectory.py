@@ -13,18 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen_agent.inference import ImageSpan
-from ragen_gym.games.values import TurnValue, pivot
 from ragen_gym.render.png import decode_png, encode_png
 
-__all__ = ["BranchPoint", "Trajectory", "TurnInfo", "failed"]
-
-
-@dataclass(frozen=True)
-class BranchPoint:
-    """The point at which an episode branches off another one of its group, its base."""
-
-    turns: int  # number of first turns, 1 or more, that were sampled in the base, not here
-    noise_seed: int  # of the transition noise in these turns
+__all__ = ["Trajectory", "TurnInfo", "failed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +43,6 @@ class Trajectory:
             whole row.
         images: the pictures that the model saw, at their placeholders in ``ids``; repeated if a new prompt shows them
             again.
-        branch: the point at which the episode branches off another one; None if it was played from the start.
         overflowed: ``max_tokens_per_episode`` cut the last reply, or ended the episode before the next message.
     """
 
@@ -71,7 +61,6 @@ class Trajectory:
     turn_infos: tuple[TurnInfo, ...] = ()
     contexts: tuple[int, ...] = ()
     images: tuple[ImageSpan, ...] = ()
-    branch: BranchPoint | None = None
     overflowed: bool = False
 
     def __post_init__(self) -> None:
@@ -92,7 +81,6 @@ class Trajectory:
         assert all(a.end <= b.start for a, b in pairwise(self.images)), "pictures follow one another"
         assert not self.images or self.images[-1].end <= len(ids)
         assert not any(sampled[image.start : image.end].any() for image in self.images), "nobody samples a picture"
-        assert self.branch is None or 1 <= self.branch.turns <= len(ends), "a branch holds turns of its base"
         assert not (self.terminated and self.truncated), "an episode ends once"
         if self.failure is None:
             assert self.terminated or self.truncated, "an episode ends by the game, a budget or a failure"
@@ -104,34 +92,11 @@ class Trajectory:
         """The undiscounted return."""
         return float(sum(self.turn_rewards))
 
-    @property
-    def own(self) -> Trajectory:
-        """The episode itself, or a branch with only its own turns marked as sampled.
-
-        Its return is the return of these turns alone.
-        """
-        if self.branch is None:
-            return self
-        shared = self.branch.turns
-        sampled, log_probs = self.sampled.copy(), self.log_probs.copy()
-        first = self.turn_ends[shared - 1] + 1
-        sampled[:first], log_probs[:first] = False, 0.0
-        return replace(
-            self,
-            sampled=sampled,
-            log_probs=log_probs,
-            turn_ends=self.turn_ends[shared:],
-            turn_rewards=self.turn_rewards[shared:],
-            turn_infos=self.turn_infos[shared:],
-            branch=None,
-        )
-
     def split_contexts(self) -> list[Trajectory]:
         """A trajectory for each context that holds a turn, as the model saw it; the row itself if there is only one.
 
         Only ids, masks, log-probs and turns are cut; the outcome of the episode is repeated in each.
         """
-        assert self.branch is None, "only what is learned from is cut, see ``own``"
         if not self.contexts:
             return [self]
         parts = []
@@ -171,7 +136,6 @@ class Trajectory:
             "turn_infos": [info.to_dict() for info in self.turn_infos],
             **({"contexts": list(self.contexts)} if self.contexts else {}),
             **({"images": _images_to_list(self.images)} if self.images else {}),
-            **({"branch": asdict(self.branch)} if self.branch else {}),
             **({"overflowed": True} if self.overflowed else {}),
         }
 
@@ -198,7 +162,6 @@ class Trajectory:
             turn_infos=tuple(TurnInfo(**info) for info in record["turn_infos"]),
             contexts=tuple(record.get("contexts", ())),
             images=_images_of_list(record.get("images", ())),
-            branch=BranchPoint(**record["branch"]) if record.get("branch") else None,
             overflowed=record.get("overflowed", False),
         )
 
@@ -218,8 +181,6 @@ class TurnInfo:
     #: the highest expected return before the turn, in the moves left, NaN if unknown; None if not recorded
     value: float | None = None
     state: str | None = None  # a hash of level and game state before the turn; None if not recorded
-    #: True if the turn lost the level (``ragen_gym.games.values.pivot``); None if unknown or not recorded
-    pivot: bool | None = None
     advantage: float | None = None  # the turn's own; None if all turns share the episode's advantage
 
     def to_dict(self) -> dict[str, Any]:
@@ -244,7 +205,6 @@ class TurnInfo:
             info.get("prediction_right"),
             info["turn_value"].before.total if "turn_value" in info else None,
             state,
-            _is_pivot(info["turn_value"]) if state is not None and "turn_value" in info else None,
         )
 
 
@@ -266,12 +226,7 @@ def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajecto
     )
 
 
-_ON_REQUEST = ("value", "state", "pivot", "advantage")
-
-
-def _is_pivot(turn: TurnValue) -> bool | None:
-    regret, after = turn.regret.success, turn.after.success
-    return None if math.isnan(regret + after) else pivot([(regret, after)]) == 0
+_ON_REQUEST = ("value", "state", "advantage")
 
 
 def _images_to_list(images: Sequence[ImageSpan]) -> list[dict[str, Any]]:

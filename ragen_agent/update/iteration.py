@@ -30,7 +30,6 @@ __all__ = [
     "ScoredGroups",
     "critic_estimates",
     "overlong",
-    "rewarded",
     "score",
     "shaped",
     "teaches_nothing",
@@ -44,13 +43,11 @@ class ScoredGroups(NamedTuple):
     """The compared episodes of an iteration, one row per group."""
 
     advantages: Tensor
-    """float (groups, group size), by the rule ``Training.algo``, times the group's weight; unused with a critic."""
+    """float (groups, group size), by the rule ``Training.algo``; unused with a critic."""
     kept: Tensor
     """bool (groups, group size): the episodes that the filter keeps. Failed ones are never kept."""
     return_std: Tensor
     """float (groups,): the standard deviation of the returns."""
-    weights: Tensor
-    """float (groups,): the groups' weights by their return std; 1 without ``Training.reweight``."""
 
 
 def undecided(played: Sequence[Trajectory], settings: Training) -> Tensor:
@@ -71,51 +68,19 @@ def score(
     """Compares the episodes of each group, which are adjacent.
 
     ``seed`` seeds a random filter, and ``chosen``, int64, are the groups that the filter chooses from; None for all.
-    The weights of ``Training.reweight`` have mean 1 over these.
     """
     shape = (-1, settings.group_size)
     returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
     counted = torch.tensor([t.failure is None for t in trajectories]).view(shape)
     return_std = algo.group_std(returns, counted)
     statistic = algo.group_std if settings.filter_statistic == "std" else algo.group_variance
-    filtered_by = statistic(_filter_values(trajectories, settings, returns), counted)
+    filtered_by = statistic(returns, counted)
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.arange(len(filtered_by)) if chosen is None else chosen
     groups = torch.zeros_like(filtered_by, dtype=torch.bool)
     groups[chosen] = algo.keep_groups(filtered_by[chosen], settings.filter_rule, settings.keep, generator)
-    weights = torch.ones_like(return_std)
-    if settings.reweight:
-        weights = torch.zeros_like(return_std)
-        weights[chosen] = algo.uncertainty_weights(return_std[chosen], settings.reweight)
     advantages = algo.normalised(returns, "arpo" if settings.critic else settings.algo, counted=counted)
-    return ScoredGroups(advantages * weights[:, None], groups[:, None] & counted, return_std, weights)
-
-
-def rewarded(trajectories: Sequence[Trajectory], rule: str) -> list[Trajectory]:
-    """The episodes with ``algo.format_reward`` added to their turns, for the algorithms.
-
-    Failed episodes, which are excluded from the loss, stay unchanged.
-
-    Raises:
-        ValueError: an environment that does not report whether replies were well formed, or a program's replies that
-            are not one turn each.
-    """
-    if rule == "none":
-        return list(trajectories)
-    changed = []
-    for trajectory in trajectories:
-        if trajectory.failure is not None:
-            changed.append(trajectory)
-            continue
-        if len(trajectory.turn_infos) != len(trajectory.turn_ends):
-            raise ValueError(
-                f"training.format_reward is {rule!r}, but the environment does not report which replies were well "
-                "formed, or an agent program does not play each reply as one turn; use training.format_reward=none."
-            )
-        formed = torch.tensor([not turn.problem for turn in trajectory.turn_infos], dtype=torch.bool)
-        extra = algo.format_reward(formed, rule).tolist()
-        changed.append(_with_rewards(trajectory, extra))
-    return changed
+    return ScoredGroups(advantages, groups[:, None] & counted, return_std)
 
 
 def overlong(trajectories: Sequence[Trajectory], settings: Training, limit: int) -> list[list[float]]:
@@ -129,7 +94,7 @@ def overlong(trajectories: Sequence[Trajectory], settings: Training, limit: int)
     for trajectory in trajectories:
         lengths = torch.tensor([end - first for first, end in turn_spans(trajectory)])
         penalty = algo.length_penalty(lengths, limit, settings.overlong_buffer)
-        found.append((settings.overlong_penalty * penalty).tolist())
+        found.append(penalty.tolist())
     return found
 
 
@@ -225,7 +190,7 @@ class Iteration:
 
     number: int  # from 0
     played: Sequence[Trajectory]  # with the environment's rewards
-    #: with the rewards for learning, see ``rewarded`` and ``shaped``, and the advantages of their turns, if
+    #: with the rewards for learning, see ``overlong`` and ``shaped``, and the advantages of their turns, if
     #: ``Training.groups_by`` compares them
     learned: Sequence[Trajectory]
     games: Sequence[str]  # the game of each group
@@ -233,7 +198,6 @@ class Iteration:
     stagnant: bool  # see ``teaches_nothing``
     counts: Mapping[str, float]  # of dynamic sampling and overlong shaping, see figures
     past_entropies: Sequence[float] = ()  # ``entropy_sampled`` of the iterations before, nats a token
-    entropy_phase: float = 1.0  # the part of its weight that ``Training.entropy_smoothing`` has now
 
     @classmethod
     def score_and_filter(
@@ -253,7 +217,7 @@ class Iteration:
         groups than ``Training.groups``: see ``undecided``.
         """
         counts: dict[str, float] = {}
-        learned, chosen = rewarded(played, settings.format_reward), None
+        learned, chosen = list(played), None
         if settings.overlong_buffer:
             assert limit is not None, "overlong shaping is before a limit"
             costs = overlong(learned, settings, limit)
@@ -264,10 +228,9 @@ class Iteration:
             counts |= {"refilled": len(games) - settings.groups, "lacking": settings.groups - len(chosen)}
         groups = score(learned, settings, seed, chosen)
         learned = shaped(learned, settings)  # after the filter, which ranks groups by their unshaped returns
-        learned = with_turn_advantages(learned, groups.advantages, groups.weights, settings)
+        learned = with_turn_advantages(learned, groups.advantages, settings)
         stagnant = teaches_nothing(groups, settings, learned)
-        phase = algo.entropy_phase(settings.entropy_schedule, number / settings.iterations)
-        return cls(number, played, learned, games, groups, stagnant, counts, past_entropies, phase)
+        return cls(number, played, learned, games, groups, stagnant, counts, past_entropies)
 
     @property
     def kept(self) -> list[int]:
@@ -277,13 +240,13 @@ class Iteration:
 
     @property
     def sampled_tokens(self) -> int:
-        """Number of sampled tokens; shared turns count once."""
-        return sum(int(t.own.sampled.sum()) for t in self.played)
+        """Number of sampled tokens."""
+        return sum(int(t.sampled.sum()) for t in self.played)
 
     @property
     def entropy_sampled(self) -> float:
         """The rollouts' entropy by sampling, in nats a token: minus the mean log-prob of the sampled tokens."""
-        whole = [t.own for t in self.played if t.failure is None]
+        whole = [t for t in self.played if t.failure is None]
         surprise = -sum(float(t.log_probs.sum(dtype="float64")) for t in whole)
         return surprise / max(1, sum(int(t.sampled.sum()) for t in whole))
 
@@ -297,6 +260,11 @@ class Iteration:
         """Indices of the episodes to update on: the kept ones, or none if they teach nothing."""
         return [] if self.stagnant else self.kept
 
+    @property
+    def update_on(self) -> tuple[list[Trajectory], Tensor]:
+        """The episodes of ``rows``, and their advantages, float (rows,)."""
+        return [self.learned[row] for row in self.rows], self.groups.advantages.flatten()[self.rows]
+
     def figures(self, piece: Callable[[int], str] | None) -> dict[str, Any]:
         """Figures of the episodes, under the keys of ``metrics.jsonl``; ``piece`` gives the text of a token id.
 
@@ -306,7 +274,7 @@ class Iteration:
         decided ones, and ``lacking`` the decided levels without a replacement, which the update lacks; ``success``
         counts all episodes. With overlong shaping, ``overlong`` is the share of penalised replies.
         """
-        whole = [t.own for t in self.played if t.failure is None]
+        whole = [t for t in self.played if t.failure is None]
         kinds = Counter(failure_kind(t.failure) for t in self.played if t.failure is not None)
         kept, std = self.groups.kept.any(1), self.groups.return_std
         return {
@@ -323,7 +291,7 @@ class Iteration:
             "overflowed": sum(t.overflowed for t in whole),
             "entropy_sampled": self.entropy_sampled,
             **self.counts,
-            "reply_tokens": _mean([t.own.sampled.sum() / max(1, len(t.own.turn_ends)) for t in self.played]),
+            "reply_tokens": _mean([t.sampled.sum() / max(1, len(t.turn_ends)) for t in self.played]),
             **reply_figures(self.learned, piece),
         }
 
@@ -371,18 +339,6 @@ def _with_rewards(trajectory: Trajectory, extra: Sequence[float]) -> Trajectory:
     """The episode with something added to the reward of each turn."""
     rewards = tuple(reward + more for reward, more in zip(trajectory.turn_rewards, extra, strict=True))
     return replace(trajectory, turn_rewards=rewards)
-
-
-def _filter_values(trajectories: Sequence[Trajectory], settings: Training, returns: Tensor) -> Tensor:
-    """The number of each episode that the filter compares, float (groups, group size)."""
-    if settings.filter_by == "reward":
-        return returns
-    values = torch.tensor([float(t.sampled.sum()) for t in trajectories])
-    if settings.filter_by == "entropy":
-        # By sampling: in expectation, minus the log-prob of a sampled token is the entropy.
-        surprise = torch.tensor([-float(t.log_probs.sum(dtype="float64")) for t in trajectories])
-        values = surprise / values.clamp(min=1)
-    return values.view(returns.shape)
 
 
 def _mean(values: Sequence[Any]) -> float:

@@ -44,7 +44,6 @@ def loss_terms(
     *,
     length: int,
     average_entropy: float = 0.0,
-    entropy_phase: float = 1.0,
     generator: torch.Generator | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The terms of the policy's loss: ``policy``, ``entropy`` (minus the bonus), and with a KL term in it ``kl``.
@@ -61,7 +60,6 @@ def loss_terms(
         divisors: of the minibatch.
         length: the most tokens that an episode may have, for the aggregation ``constant``.
         average_entropy: of the rollouts so far, in nats a token, for ``Training.entropy_smoothing``.
-        entropy_phase: the part of its weight that this penalty has now.
         generator: for a policy loss that draws tokens.
 
     Returns:
@@ -93,10 +91,10 @@ def loss_terms(
         "approx_kl": share * stats.approx_kl,
     }
     if settings.entropy_smoothing:
-        outside = algo.entropy_deviation(entropy, mask, average_entropy, settings.entropy_limits)
+        outside = algo.entropy_deviation(entropy, mask, average_entropy)
         figures["entropy_deviation"] = algo.masked_mean(outside, mask, divisors.masked)
         penalty = algo.aggregate(outside, mask, how, **summed)
-        bonus = bonus - settings.entropy_smoothing * entropy_phase * penalty
+        bonus = bonus - settings.entropy_smoothing * penalty
     if "corrected" in targets:
         figures["corrected"] = algo.masked_mean(targets["corrected"].float(), mask, divisors.masked)
     terms = {"policy": loss, "entropy": -settings.entropy_bonus * bonus}

@@ -6,7 +6,7 @@ returns R_t = r_t + gamma R_{t+1}. A turn's advantage is
 
     A = A^E + omega A^S,
 
-with gamma = ``training.gamma_turn`` (0.95 in the paper), omega = ``training.step_weight`` (1), and both normalised by
+with gamma = ``training.gamma_turn`` (0.95 in the paper), omega = 1, and both normalised by
 ``training.algo`` (``grpo`` with the std, the paper's F_norm = std; ``dr_grpo`` without, its F_norm = 1).
 
 **State.** The paper compares the texts of observations. Here the state is exact: the level, the board and the integers
@@ -15,9 +15,6 @@ depends on them. So, as in the paper, a turn is compared with later turns of its
 circle or wastes moves returns to its state with a more discounted return. If the remaining moves were part of the
 state, no two turns of an episode would share one. Malformed replies count as turns: they stay in the state in which
 they began.
-
-**Branches** (``ragen_agent.run.branches``). A turn shared by several episodes of a tree is one turn of the base:
-its return and its A^E are the means over these episodes. The branches learn only from their own turns.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pkgutil import resolve_name
-from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -39,14 +35,13 @@ __all__ = ["token_advantages", "turn_advantages", "with_turn_advantages"]
 
 
 def with_turn_advantages(
-    trajectories: Sequence[Trajectory], advantages: Tensor, weights: Tensor, settings: Training
+    trajectories: Sequence[Trajectory], advantages: Tensor, settings: Training
 ) -> list[Trajectory]:
     """The episodes with an advantage of each of their own turns, if ``Training.groups_by`` compares turns.
 
     Args:
         trajectories: the episodes of an iteration, grouped in order.
-        advantages: float (groups, group size), of the whole episodes, times their group's weight.
-        weights: float (groups,), of the groups.
+        advantages: float (groups, group size), of the whole episodes.
         settings: the algorithm's settings.
 
     Raises:
@@ -59,35 +54,18 @@ def with_turn_advantages(
         group = [row for row in range(first, first + size) if changed[row].failure is None]
         states = {row: _states(changed[row], settings) for row in group}
         returns = {row: algo.discounted_returns(changed[row].turn_rewards, settings.gamma_turn) for row in group}
-        wholes = dict(zip(range(first, first + size), advantages[first // size].tolist(), strict=True))
-        held = _held(changed, group, 1 + settings.branches)
+        turns = [(row, turn) for row in group for turn in range(len(changed[row].turn_ends))]
         steps = algo.step_advantages(
-            [states[row][turn] for row, turn in held],
-            [fmean(returns[holder][turn] for holder in holders) for (_, turn), holders in held.items()],
+            [states[row][turn] for row, turn in turns],
+            [returns[row][turn] for row, turn in turns],
             resolve_name(ADVANTAGE_RULES[settings.algo].function),
         )
-        weight = settings.step_weight * float(weights[first // size])
-        for step, ((row, turn), holders) in zip((weight * steps).tolist(), held.items(), strict=True):
+        wholes = advantages[first // size].tolist()
+        for step, (row, turn) in zip(steps.tolist(), turns, strict=True):
             infos = list(changed[row].turn_infos)
-            infos[turn] = replace(infos[turn], advantage=fmean(wholes[holder] for holder in holders) + step)
+            infos[turn] = replace(infos[turn], advantage=wholes[row - first] + step)
             changed[row] = replace(changed[row], turn_infos=tuple(infos))
-        for row in group:
-            changed[row] = changed[row].own
     return changed
-
-
-def _held(trajectories: Sequence[Trajectory], group: Sequence[int], tree: int) -> dict[tuple[int, int], list[int]]:
-    """For each turn of a group, by row and number, the rows that hold it: one, or several for shared turns.
-
-    ``tree``: number of consecutive rows of a base and its branches.
-    """
-    held: dict[tuple[int, int], list[int]] = {}
-    for row in group:
-        branch = trajectories[row].branch
-        shared = branch.turns if branch else 0
-        for turn in range(len(trajectories[row].turn_ends)):
-            held.setdefault((row - row % tree if turn < shared else row, turn), []).append(row)
-    return held
 
 
 def turn_advantages(trajectory: Trajectory) -> tuple[float, ...]:

@@ -24,7 +24,6 @@ __all__ = [
     "Message",
     "ReplyAgent",
     "StepAgent",
-    "StopRun",
     "Task",
     "as_data_urls",
     "as_png",
@@ -105,10 +104,6 @@ class AgentFailure(Exception):
     def __init__(self, failure: Failure, detail: str) -> None:
         super().__init__(detail)
         self.failure, self.detail = failure, detail
-
-
-class StopRun(Exception):
-    """Raised by an agent that ends the run, as a person does; the episode in play is not kept."""
 
 
 def plain_dict(agent: Any, name: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from ragen_gym.bench.suites import Split, Suite, noise_seed
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
-from ragen_gym.core.stats import wilson
 from ragen_gym.envs.episode_stream import stacked
 from ragen_gym.envs.policies import PlayedEpisode, blind_value, oracle_policy, play_episode
 from ragen_gym.envs.task import TaskEnv
@@ -108,17 +107,6 @@ class Baseline:
             "optimal_return": self.optimal_return,
         }
         return {name: None if values is None else float(values.mean()) for name, values in of.items()}
-
-    @property
-    def rates(self) -> dict[str, Any]:
-        """``random`` {rate, low, high, n} and ``optimal_expected``, as in a score, where they are known."""
-        rates: dict[str, Any] = {}
-        if self.random_success is not None:
-            n = self.random_rollouts * len(self.random_success)
-            rates["random"] = wilson(round(self.random_rollouts * float(self.random_success.sum())), n).to_dict()
-        if self.optimal_success is not None:
-            rates["optimal_expected"] = float(self.optimal_success.mean())
-        return rates
 
 
 def baseline(split: Split) -> Baseline:

@@ -17,16 +17,15 @@ import asyncio
 import operator
 import reprlib
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from inspect import isawaitable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ragen_gym.bench.agent import AgentFailure, Answer, ReplyAgent, StepAgent, StopRun, Task, plain_dict
+from ragen_gym.bench.agent import AgentFailure, Answer, ReplyAgent, StepAgent, Task, plain_dict
 from ragen_gym.bench.agents.builtin import OracleAgent, RandomAgent
-from ragen_gym.bench.episode_plan import PlannedEpisode, Prices, Timeouts
-from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord
+from ragen_gym.bench.episode_plan import PlannedEpisode, Timeouts
+from ragen_gym.bench.records import MOST, EpisodeRecord, TurnRecord, check_values
 from ragen_gym.bench.suites import Split
 from ragen_gym.core.failures import Failure, describe_error, failure_from, shown_safely
 from ragen_gym.core.text import replace_surrogates, without_controls
@@ -37,12 +36,11 @@ from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["MAX_REPLY", "AgentCaller", "EpisodeFailed", "absorb_cancellation", "play_episode"]
+__all__ = ["MAX_REPLY", "AgentCaller", "EpisodeFailed", "play_episode"]
 
 #: Characters to which a longer reply, or its reasoning, is cut; the finish reason is then "max_reply".
 MAX_REPLY = 2**18
 _LONGEST_DETAIL = 2000
-_CANCELLED = "the agent's own task was cancelled"
 
 
 class EpisodeFailed(Exception):
@@ -64,90 +62,53 @@ class AgentCaller:
     Args:
         agent: whose methods are called.
         timeouts: how long it may take.
-        ending: whether the run is being ended; any other cancellation of the task is the agent's doing.
     """
 
-    def __init__(self, agent: Any, timeouts: Timeouts, ending: Callable[[], bool] = lambda: True) -> None:
-        self.timeouts, self.ending, self.called = timeouts, ending, False
+    def __init__(self, agent: Any, timeouts: Timeouts) -> None:
+        self.timeouts = timeouts
         self.began = time.perf_counter()
         self._keeps_time = bool(getattr(agent, "keeps_time", False))
 
     async def call(self, method: Any, *arguments: Any) -> Any:
-        """Result of the method; raises ``EpisodeFailed`` for anything else that happens."""
-        self.called = True
-        answer = await self._call(method, arguments)
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():  # and went on all the same
-            await absorb_cancellation(self.ending)
-            raise EpisodeFailed(Failure.AGENT_ERROR, _CANCELLED)
-        return answer
-
-    async def _call(self, method: Any, arguments: tuple[Any, ...]) -> Any:
+        """Result of the method; raises ``EpisodeFailed`` for whatever it raises, but for the end of the run."""
         try:
             answer = method(*arguments)
             if isawaitable(answer):
-                answer = await self._wait(answer)
+                async with asyncio.timeout(self._wait()):
+                    answer = await answer
             # What does not wait cannot be interrupted, but its episode can be ended.
-            if self.timeouts.episode is not None and time.perf_counter() - self.began > self.timeouts.episode:
+            if self.timeouts.episode is not None and self._elapsed() > self.timeouts.episode:
                 raise TimeoutError
             return answer
-        except StopRun:
-            raise
         except TimeoutError as error:
-            raise EpisodeFailed(Failure.TIMEOUT, shown_safely(error, str) or self._timeout_detail()) from error
+            raise EpisodeFailed(Failure.TIMEOUT, str(error) or self._timeout_detail()) from error
         except AgentFailure as failure:
-            kind, detail = (getattr(failure, name, "") for name in ("failure", "detail"))
-            known = failure_from(kind)
-            said = shown_safely(detail, str) if known == kind else f"{shown_safely(kind)}: {shown_safely(detail, str)}"
-            raise EpisodeFailed(known, said) from failure
-        except asyncio.CancelledError as error:
-            await absorb_cancellation(self.ending)
-            raise EpisodeFailed(Failure.AGENT_ERROR, _CANCELLED) from error
+            raise EpisodeFailed(failure_from(failure.failure), failure.detail) from failure
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # whatever an agent does, it ends its episode and not the run
-            if isinstance(error, GeneratorExit) and self.ending():  # the event loop is closed
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
                 raise
+            raise EpisodeFailed(Failure.AGENT_ERROR, "the agent raised CancelledError") from error
+        except (Exception, SystemExit) as error:
             raise EpisodeFailed(Failure.AGENT_ERROR, describe_error(error)) from error
 
-    async def _wait(self, answer: Awaitable[Any]) -> Any:
-        """Wait for an answer as long as the timeouts allow."""
-        wait = None if self._keeps_time else self.timeouts.request
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self.began
+
+    def _wait(self) -> float | None:
+        """Seconds that one answer may take now."""
+        limits = [] if self._keeps_time or self.timeouts.request is None else [self.timeouts.request]
         if self.timeouts.episode is not None:
-            left = self.timeouts.episode - (time.perf_counter() - self.began)
-            wait = left if wait is None else min(wait, left)
-        if wait is None:
-            return await answer
-        async with asyncio.timeout(wait) as limit:
-            late = await answer
-        if limit.expired():  # and the agent answered all the same
-            raise TimeoutError
-        return late
+            limits.append(self.timeouts.episode - self._elapsed())
+        return min(limits, default=None)
 
     def _timeout_detail(self) -> str:
         episode = self.timeouts.episode
-        if episode is not None and time.perf_counter() - self.began >= episode:
+        if episode is not None and self._elapsed() >= episode:
             return f"the episode took longer than {episode:g} s"
         return f"no answer within {self.timeouts.request:g} s" if self.timeouts.request else "the agent timed out"
-
-
-async def absorb_cancellation(ending: Callable[[], bool]) -> None:
-    """Let other tasks run, and take back what an agent did who cancelled the task that plays its episode.
-
-    Raises:
-        asyncio.CancelledError: the run is being ended.
-    """
-    task = asyncio.current_task()
-    try:
-        if task is not None and not ending():
-            while task.cancelling():
-                task.uncancel()
-        await asyncio.sleep(0)  # Python 3.12 still delivers here what was taken back
-    except asyncio.CancelledError:
-        if ending():
-            raise
-    if task is not None and task.cancelling() and ending():
-        raise asyncio.CancelledError
 
 
 async def play_episode(
@@ -155,9 +116,7 @@ async def play_episode(
     env: TurnEnv | TaskEnv,
     planned: PlannedEpisode,
     timeouts: Timeouts,
-    prices: Prices | None = None,
     extra: dict[str, Any] | None = None,
-    ending: Callable[[], bool] = lambda: True,
 ) -> EpisodeRecord:
     """Play one episode to its end or its failure.
 
@@ -166,21 +125,15 @@ async def play_episode(
         env: of ``make_env`` for the split; not to be used again after a ``Failure.ENVIRONMENT_ERROR``.
         planned: what is played.
         timeouts: how long the agent may take.
-        prices: for the record's cost.
         extra: the record's ``extra``.
-        ending: whether a cancellation of the task is the caller's; one that is not is the agent's error.
 
     Raises:
-        StopRun: the agent ends the run.
         asyncio.CancelledError: the caller's task was cancelled.
     """
-    episode = _Episode(agent, env, planned, AgentCaller(agent, timeouts, ending))
+    episode = _Episode(agent, env, planned, AgentCaller(agent, timeouts))
     failure, detail = None, ""
     try:
-        if episode.replies:
-            await episode.play_turns()
-        else:
-            await episode.play_moves()
+        await (episode.play_turns() if episode.replies else episode.play_moves())
     except EpisodeFailed as failed:
         failure, detail = failed.failure, failed.detail
     record = EpisodeRecord(
@@ -200,18 +153,16 @@ async def play_episode(
         failure=failure,
         detail=detail,
         seconds=time.perf_counter() - episode.agent_calls.began,
-        cost=prices.of(episode.turns) if prices else None,
         extra=dict(extra or {}),
-        asked_of_agent=episode.agent_calls.called,
     )
     if end := getattr(agent, "end", None):
-        said, added = "", dict[str, Any]()
         try:
             await episode.agent_calls.call(end, episode.task, record)
             added = await episode.agent_calls.call(plain_dict, record, "extra")
+            record = replace(record, extra=added | dict(extra or {}))
         except EpisodeFailed as failed:  # the outcome, which `end` was shown, stands
-            said = f"the agent's end() failed: {failed.detail}"
-        record = replace(record, detail=record.detail or said, extra=added | dict(extra or {}))
+            said = record.detail or f"the agent's end() failed: {failed.detail}"
+            record = replace(record, detail=said, extra=dict(extra or {}))
     return record
 
 
@@ -245,22 +196,9 @@ class _Episode:
             called = time.perf_counter()
             message = self.env.message_text
             messages = with_images(info["messages"], self.env.images)
-            answer = await self._ask(reply, messages, self.task)
+            answer = self._checked(await self.agent_calls.call(reply, messages, self.task))
             seconds = time.perf_counter() - called
-            if isinstance(answer, str):
-                answer = Answer(str.__str__(answer))
-            elif not isinstance(answer, Answer) or not _is_plain(answer):
-                raise EpisodeFailed(Failure.AGENT_ERROR, f"a reply is a text or an Answer, not {shown_safely(answer)}")
-            if not all(0 <= count <= MOST for count in _counts(answer)):
-                counts = reprlib.repr(_counts(answer))
-                raise EpisodeFailed(Failure.AGENT_ERROR, f"tokens and retries are from 0 to 2**53, not {counts}")
-            if not getattr(self.agent, "whole_replies", False):
-                whole = whole_reply(answer.text, reasoning=answer.reasoning, think=self.env.config.think)
-                answer = replace(answer, text=whole)
-            if max(len(answer.text), len(answer.reasoning or "")) > MAX_REPLY:
-                cut = answer.text[:MAX_REPLY], answer.reasoning and answer.reasoning[:MAX_REPLY]
-                answer = replace(answer, text=cut[0], reasoning=cut[1], finish_reason="max_reply")
-            text, reasoning = replace_surrogates(answer.text), answer.reasoning and replace_surrogates(answer.reasoning)
+            text = answer.text
             _, reward, self.terminated, self.truncated, info = self._step(self.env.step, text)
             self.success = info["success"]
             problem = info["reply"] and info["reply"].problem
@@ -271,7 +209,7 @@ class _Episode:
                     actions=info["actions"],
                     reward=reward,
                     problem=None if problem is None else problem.value,
-                    reasoning=reasoning,
+                    reasoning=answer.reasoning,
                     prompt_tokens=answer.prompt_tokens,
                     completion_tokens=answer.completion_tokens,
                     finish_reason=answer.finish_reason,
@@ -292,7 +230,7 @@ class _Episode:
             info |= {"actions_left": left, "action_names": names}
             board = env.text
             called = time.perf_counter()
-            action = _action(await self._ask(act, observation, info, self.task), len(names))
+            action = _action(await self.agent_calls.call(act, observation, info, self.task), len(names))
             seconds = time.perf_counter() - called
             observation, reward, self.terminated, _, info = self._step(env.step, action)
             left -= 1
@@ -311,15 +249,24 @@ class _Episode:
 
     async def _begin(self) -> None:
         if begin := getattr(self.agent, "begin", None):
-            await self._ask(begin, self.task)
+            await self.agent_calls.call(begin, self.task)
 
-    async def _ask(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """What the agent answers; raises ``EpisodeFailed`` if it has played on the environment meanwhile."""
-        before = self._env_call(self._place)
-        answer = await self.agent_calls.call(method, *arguments)
-        if self._env_call(self._place) != before:
-            raise EpisodeFailed(Failure.AGENT_ERROR, "the agent changed task.env, which it may only look at")
-        return answer
+    def _checked(self, answer: Any) -> Answer:
+        """The answer as it is recorded; raises ``EpisodeFailed`` where no record can hold it."""
+        answer = Answer(answer) if isinstance(answer, str) else answer
+        if not isinstance(answer, Answer):
+            raise EpisodeFailed(Failure.AGENT_ERROR, f"a reply is a text or an Answer, not {shown_safely(answer)}")
+        try:
+            check_values(TurnRecord, {"message": answer.text, **vars(answer)})
+        except (TypeError, ValueError) as error:
+            raise EpisodeFailed(Failure.AGENT_ERROR, f"no record can hold the answer: {error}") from error
+        text, reasoning, reason = answer.text, answer.reasoning, answer.finish_reason
+        if not getattr(self.agent, "whole_replies", False):
+            text = whole_reply(text, reasoning=reasoning, think=self.env.config.think)
+        if max(len(text), len(reasoning or "")) > MAX_REPLY:
+            text, reasoning, reason = text[:MAX_REPLY], reasoning and reasoning[:MAX_REPLY], "max_reply"
+        reasoning = reasoning and replace_surrogates(reasoning)
+        return replace(answer, text=replace_surrogates(text), reasoning=reasoning, finish_reason=reason)
 
     def _step(self, step: Any, action: Any) -> Any:
         """What the environment does; raises ``EpisodeFailed`` for a reward, or a sum, that no record can hold."""
@@ -332,11 +279,6 @@ class _Episode:
             )
             raise EpisodeFailed(Failure.ENVIRONMENT_ERROR, detail)
         return result
-
-    def _place(self) -> tuple[Any, ...]:
-        """Where the environment that the agent is shown stands."""
-        shown = self.shown
-        return shown.turn, shown.message_text, shown.env.state if isinstance(shown, TurnEnv) else None
 
     def _begin_env(self, env: ReplyEnv | StepEnv) -> Any:
         begun = self._env_call(self.planned.split.begin, env, self.planned.index, self.planned.noise_seed)
@@ -372,19 +314,6 @@ def _shown(agent: Any, env: TurnEnv | TaskEnv, split: Split) -> TurnEnv | TaskEn
 
 
 _SHOWN: WeakKeyDictionary[TurnEnv | TaskEnv, TurnEnv | TaskEnv] = WeakKeyDictionary()
-
-
-def _is_plain(answer: Answer) -> bool:
-    """True if a record can hold it: an answer must not end the run when it is written."""
-    return (
-        type(answer.text) is str
-        and all(text is None or type(text) is str for text in (answer.reasoning, answer.finish_reason))
-        and all(type(count) is int for count in _counts(answer))
-    )
-
-
-def _counts(answer: Answer) -> list[int]:
-    return [n for n in (answer.prompt_tokens, answer.completion_tokens, answer.retries) if n is not None]
 
 
 def _action(answer: Any, actions: int) -> int:

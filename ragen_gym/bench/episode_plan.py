@@ -1,4 +1,4 @@
-"""The episodes of a run: which are played, the key of each, timeouts and token prices."""
+"""The episodes of a run: which are played, the key of each, and timeouts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent, plain_dict
-from ragen_gym.bench.records import MOST, TurnRecord
+from ragen_gym.bench.records import MOST
 from ragen_gym.bench.suites import Split, Suite, noise_seed
 from ragen_gym.core.validation import check_number
 from ragen_gym.envs.step import StepEnv
@@ -18,7 +18,6 @@ from ragen_gym.envs.turn import TurnEnv
 
 __all__ = [
     "PlannedEpisode",
-    "Prices",
     "RunOptions",
     "Timeouts",
     "check_replies",
@@ -52,23 +51,6 @@ class Timeouts:
     episode: float | None = None  # of a whole episode
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Cost of a million tokens."""
-
-    prompt: float  # tokens read
-    completion: float  # tokens written
-
-    def of(self, turns: list[TurnRecord]) -> float | None:
-        """The cost of these turns, or None where some tokens were not counted."""
-        total = 0.0
-        for turn in turns:
-            if turn.prompt_tokens is None or turn.completion_tokens is None:
-                return None
-            total += turn.prompt_tokens * self.prompt + turn.completion_tokens * self.completion
-        return total / 1e6
-
-
 def make_env(split: Split, observation: Any = "text") -> TurnEnv | TaskEnv:
     """The environment that plays any instance of a split; ``observation`` is what an agent that moves is shown."""
     env = split.make_env()
@@ -95,7 +77,6 @@ class RunOptions:
     temperature: float | None = None  # at which language models are sampled; None for the suite's
     concurrency: int = 32  # the most episodes in play at a time
     timeouts: Timeouts = field(default_factory=Timeouts)  # how long an agent may take
-    prices: Prices | None = None  # of tokens, or None
 
     def __post_init__(self) -> None:
         check_number("bench", "rollouts", self.rollouts, 1, MOST, whole=True)
@@ -107,8 +88,6 @@ class RunOptions:
         for name, seconds in asdict(self.timeouts).items():
             if seconds is not None:
                 check_number("bench", f"{name}_timeout", seconds, 0.001)
-        for name, price in asdict(self.prices).items() if self.prices else ():
-            check_number("bench", f"price of {name} tokens", price, 0, MOST)
 
 
 def identity(suite: Suite, agent: ReplyAgent | StepAgent, options: RunOptions) -> dict[str, Any]:
@@ -177,22 +156,18 @@ def check_replies(agent: ReplyAgent | StepAgent, splits: Iterable[Split]) -> Non
             that it gives.
     """
     for split in splits:
-        env = split.make_env()
-        if isinstance(env, TurnEnv) and not getattr(env, getattr(agent, "game_needs", ""), True):
-            raise ValueError(
-                f"the split {split.name!r} plays {split.env}, which has no blind script "
-                "(ragen_gym.games.game.Game.blind). Choose another agent, or other splits."
-            )
-        if not isinstance(env, TaskEnv) or hasattr(agent, "reply"):
-            continue
-        task = f"the split {split.name!r} plays the text task {split.env}"
-        if not getattr(agent, "task_reply", None):
-            raise ValueError(
-                f"{task}, which asks for replies, and the agent {agent.name} only chooses moves: choose an agent that "
-                "replies, or other splits."
-            )
-        if not getattr(env, getattr(agent, "task_needs", ""), True):
-            raise ValueError(f"{task}. {env.missing_rates} Choose another agent, or other splits.")
+        env, played = split.make_env(), f"the split {split.name!r} plays {split.env}"
+        if isinstance(env, TurnEnv):
+            if not getattr(env, getattr(agent, "game_needs", ""), True):
+                raise ValueError(f"{played}, which has no blind script. Choose another agent, or other splits.")
+        elif not hasattr(agent, "reply"):
+            if not hasattr(agent, "task_reply"):
+                raise ValueError(
+                    f"{played}, a text task, and the agent {agent.name} only chooses moves: choose an agent that "
+                    "replies, or other splits."
+                )
+            if not getattr(env, getattr(agent, "task_needs", ""), True):
+                raise ValueError(f"{played}. {env.missing_rates} Choose another agent, or other splits.")
 
 
 def _agent_seed(suite: Suite, split: Split, index: int, rollout: int) -> int:

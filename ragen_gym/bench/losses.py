@@ -115,7 +115,6 @@ class Losses:
     lost: int  # episodes that were lost
     placed: int  # of which the pivot is known
     kinds: dict[str, int]  # how many of those have which kind of pivot, the most frequent first
-    turns: dict[int, int]  # how many have their pivot in which turn, from 0
     moves: float | None  # the median number of moves played before the pivot
     #: the share of what was possible at the start that chance took, not the agent: 1 - sum(regret) / sum(optimum); None
     #: where nothing was possible
@@ -132,7 +131,6 @@ def losses_of(replayer: Replayer, records: Iterable[EpisodeRecord]) -> Losses:
         len(lost),
         len(found),
         dict(Counter(loss.kind for loss in found).most_common()),
-        dict(sorted(Counter(loss.turn for loss in placed).items())),
         float(np.median([loss.played for loss in placed])) if placed else None,
         min(1.0, max(0.0, 1 - regret / optimum)) if optimum > TOLERANCE else None,
     )

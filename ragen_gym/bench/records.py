@@ -1,11 +1,12 @@
-"""The record of an episode, one JSON object a line in ``episodes.jsonl``: enough to replay, rescore and show it."""
+"""The record of an episode, one JSON object a line in ``episodes.jsonl``: enough to replay, verify and show it."""
 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,15 @@ import numpy.typing as npt
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 
-__all__ = ["MOST", "EpisodeRecord", "InstanceCounts", "TurnRecord", "count_by_instance", "group_by_split"]
+__all__ = [
+    "MOST",
+    "EpisodeRecord",
+    "InstanceCounts",
+    "TurnRecord",
+    "check_values",
+    "count_by_instance",
+    "group_by_split",
+]
 
 #: The largest number of a record: every integer up to it is a float without rounding.
 MOST = 2**53
@@ -57,9 +66,7 @@ class EpisodeRecord:
     failure: Failure | None = None  # see ``Failure``; None where the episode came to its end
     detail: str = ""  # what exactly failed, or ""; where nothing else did, what the agent's ``end`` raised
     seconds: float = 0.0  # of the whole episode
-    cost: float | None = None  # in the currency of the prices that were given, or None
     extra: dict[str, Any] = field(default_factory=dict)  # what else the agent or the runner wants to keep, plain JSON
-    asked_of_agent: bool = False  # whether the agent was asked anything
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -72,20 +79,9 @@ class EpisodeRecord:
         return f"{self.split}/{self.index}/{self.rollout}"
 
     @property
-    def session(self) -> int | None:
-        """The number of the session that played the episode, from 0, or None where the record has none."""
-        session = self.extra.get("session")
-        return session if type(session) is int else None
-
-    @property
     def moves(self) -> int:
         """Number of moves played."""
         return sum(len(turn.actions) for turn in self.turns)
-
-    @property
-    def in_play(self) -> bool:
-        """True if play had begun when the episode ended: the agent had been asked, whether it answered or not."""
-        return self.asked_of_agent or bool(self.turns)
 
     @property
     def counted(self) -> bool:
@@ -107,53 +103,45 @@ class EpisodeRecord:
         try:
             turns = tuple(_turn(turn) for turn in record["turns"])
             failure = None if record.get("failure") is None else Failure(record["failure"])
-            _check_types(cls, record)
-            return cls(**{**record, "turns": turns, "failure": failure})
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not the record of an episode: {_short(error)}") from error
+            return cls(**check_values(cls, {**record, "turns": turns, "failure": failure}))
+        except KeyError as missing:
+            raise ValueError(f"not the record of an episode: lacks {missing}") from None
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"not the record of an episode: {str(error)[:200]}") from None
 
 
 def _turn(turn: Any) -> TurnRecord:
     if not isinstance(turn, dict):
-        raise TypeError(f"a turn is {turn!r}")
-    _check_types(TurnRecord, turn)
-    if any(type(action) is not int or not 0 <= action <= MOST for action in turn["actions"]):
-        raise TypeError(f"actions are {reprlib.repr(turn['actions'])}")
-    return TurnRecord(**{**turn, "actions": tuple(turn["actions"])})
+        raise TypeError(f"a turn is {reprlib.repr(turn)}")
+    actions = turn["actions"]
+    if not isinstance(actions, list | tuple) or not all(type(each) is int and 0 <= each <= MOST for each in actions):
+        raise TypeError(f"actions are {reprlib.repr(actions)}")
+    return TurnRecord(**check_values(TurnRecord, {**turn, "actions": tuple(actions)}))
 
 
-def _check_types(cls: type, record: Mapping[str, Any]) -> None:
-    """Raise where a field holds another type of JSON, or an absurd number; a file may have been written by anyone."""
-    for name, value in record.items():
-        if type(value) not in _TYPES[cls].get(name, _ANY):
+def check_values(cls: type, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of fields, as they are.
+
+    Raises:
+        TypeError: one has another type than its field.
+        ValueError: a number is beyond ``MOST``; anyone may have written a file.
+    """
+    for name, value in values.items():
+        if not isinstance(value, _TYPES[cls].get(name, object)):
             raise TypeError(f"{name} is {reprlib.repr(value)}")
-        low = 0 if type(value) is int and float not in _TYPES[cls].get(name, _ANY) else -MOST
-        if type(value) in (int, float) and not low <= value <= MOST:  # false for NaN, too
-            raise ValueError(f"{name} is {reprlib.repr(value)}: it must be from {low} to 2**53")
+        if isinstance(value, int | float) and not -MOST <= value <= MOST:  # false for NaN, too
+            raise ValueError(f"{name} is {reprlib.repr(value)}: it must be within 2**53")
+    return values
 
 
-def _short(error: Exception) -> str:
-    text = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-    return text if len(text) <= 200 else f"{text[:200]} …"
+def _types(hint: Any) -> tuple[type, ...]:
+    parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return (*(get_origin(part) or part for part in parts), *[int] * (float in parts))
 
 
-_JSON: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "float": (float, int),
-    "bool": (bool,),
-    "dict[str, Any]": (dict,),
-    "None": (type(None),),
-    "Failure": (str, Failure),
-}
-_ANY = (list, dict, str, int, float, bool, type(None))  # unknown fields are for the constructor to refuse
-#: What each field may be in JSON, by its annotation.
-_TYPES: dict[type, dict[str, tuple[type, ...]]] = {
-    cls: {
-        each.name: tuple(kind for part in str(each.type).split(" | ") for kind in _JSON.get(part, (list, tuple)))
-        for each in fields(cls)
-    }
-    for cls in (TurnRecord, EpisodeRecord)
+#: What the value of each field may be.
+_TYPES = {
+    cls: {name: _types(hint) for name, hint in get_type_hints(cls).items()} for cls in (TurnRecord, EpisodeRecord)
 }
 
 

@@ -1,11 +1,10 @@
 """Recorded episodes played again: the same level, the same noise, and the replies or moves that were recorded.
 
-``verify`` compares records with their replays, ``rescore`` parses the replies differently, ``report`` draws the boards.
+``verify`` compares records with their replays, ``report`` draws the boards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,22 +19,7 @@ from ragen_gym.games.values import TurnValue
 from ragen_gym.render.canvas import Pixels
 from ragen_gym.render.recorder import what_happened
 
-__all__ = ["Move", "Parser", "ReplayedEpisode", "ReplayedTurn", "Replayer", "ReplyRules", "TurnReward"]
-
-Parser = Callable[[str, Sequence[str]], Reply]
-"""From a reply and the names of the actions to what the reply says."""
-
-TurnReward = Callable[[Reply, tuple[float, ...]], float]
-"""From a parsed reply and the rewards of the moves that it played to the reward of the turn."""
-
-
-@dataclass(frozen=True)
-class ReplyRules:
-    """Rules by which the replies of a replay are parsed and rewarded."""
-
-    turn_config: TurnConfig | None = None  # options of a turn instead of the split's; None for the split's own
-    parser: Parser | None = None  # instead of ``ragen_gym.TurnEnv.parse``
-    reward: TurnReward | None = None  # instead of the reward of ``ragen_gym.TurnEnv``
+__all__ = ["Move", "ReplayedEpisode", "ReplayedTurn", "Replayer"]
 
 
 @dataclass(frozen=True)
@@ -103,22 +87,18 @@ class Replayer:
 
     Args:
         split: what was played.
-        rules: how replies are parsed and rewarded; None plays the recorded actions instead of parsing the replies.
+        parses: whether to play what the replies say; if not, the recorded actions.
         valued: whether to value what each turn gave away, in games that have exact values.
     """
 
-    def __init__(self, split: Split, rules: ReplyRules | None = None, *, valued: bool = False) -> None:
-        self.split, self.rules, self.valued = split, rules, valued
+    def __init__(self, split: Split, *, parses: bool = False, valued: bool = False) -> None:
+        self.split, self.parses, self.valued = split, parses, valued
         self._envs: dict[bool, _ReplayEnv] = {}
         self._task: ReplyEnv | None = None
 
-    def parse(self, text: str, names: Sequence[str]) -> Reply:
-        """Parsed reply by the rules, or by the split's own; of a text task just its text."""
-        if self.split.is_task:
-            return Reply(text)
-        if self.rules and self.rules.parser:
-            return self.rules.parser(text, names)
-        return TurnEnv.parse(self._env(False), text)
+    def parse(self, text: str) -> Reply:
+        """Parsed form of a reply; of a text task just its text."""
+        return Reply(text) if self.split.is_task else TurnEnv.parse(self._env(False), text)
 
     @property
     def env(self) -> StepEnv:
@@ -161,12 +141,10 @@ class Replayer:
             left = env.actions_left
             before = env.moves.text if by_moves else env.message_text
             image = env.images[-1] if env.images else None
-            parsed = self.parse(turn.reply, names) if self.rules and turn.reply is not None else None
+            parsed = self.parse(turn.reply) if self.parses and turn.reply is not None else None
             env.reply = parsed or _recorded_reply(turn, len(names))
             _, reward, terminated, truncated, info = env.step(turn.reply or "")
             moves = env.moves.take()
-            if parsed and self.rules and self.rules.reward:
-                reward = self.rules.reward(parsed, tuple(move.reward for move in moves))
             ended = terminated and env.moves.over
             value = info.get("turn_value")
             turns.append(ReplayedTurn(before, parsed, moves, reward, names, turn.problem, ended, left, value, image))
@@ -217,7 +195,7 @@ class Replayer:
     def _env(self, by_moves: bool) -> _ReplayEnv:
         """The environment of replies, or of an agent that moves: as many moves, each a turn of its own."""
         if by_moves not in self._envs:
-            config = (self.rules and self.rules.turn_config) or self.split.turn_config
+            config = self.split.turn_config
             if by_moves:
                 most = config.action_budget
                 config = TurnConfig(max_turns=most, max_actions_per_turn=1, max_actions=most)

@@ -1,20 +1,17 @@
 """The folder of a run, which the same command goes on with.
 
     run.json         the suite and its hash, the agent and its settings, hashes of the prompts, and one entry for each
-                     session that played: when, with which versions, rollouts, timeouts and prices
+                     session that played: when, with which versions, rollouts and timeouts
     episodes.jsonl   one ``EpisodeRecord`` a line, in the order in which they ended; only ever added to
     summary.json     the scores, from the end of a session to the begin of the next one that plays
     suite/           the suite, where it was made for this run; see ``ragen_gym.bench.suites.table``
-    seen.npy         the families of levels that the agent saw in training, where that is known, which ``run.json``
-                     knows by their number and hash; see ``ragen_gym.core.seen``
+    seen.npy         the families of levels that the agent saw in training, where that is known; see
+                     ``ragen_gym.core.seen``
 
-An episode's line is handed to the operating system in one write as soon as the episode ends, so that a killed process
-loses only the episodes in play. Every two seconds, and at the end, the file is also flushed to the disk, so that a
-power cut loses little more. A line that was torn all the same (a full disk, a power cut) is left out by readers and cut
-off before the next session writes.
-
-An episode that failed for reasons of infrastructure is played again by the next session; its new record stands further
-down under the same key, and readers take the last. The attempt that failed stays in the file, and is counted.
+An episode's line is written at once as soon as the episode ends, so that a killed process loses only the episodes in
+play. A line that was torn all the same (a full disk, a power cut) is left out by readers and cut off before the next
+session writes. An episode that failed for reasons of infrastructure is played again by the next session; its new record
+stands further down under the same key, and readers take the last. The attempt that failed stays in the file.
 """
 
 from __future__ import annotations
@@ -31,31 +28,22 @@ from typing import Any
 
 from ragen_gym.bench.records import MOST, EpisodeRecord
 from ragen_gym.bench.suites import SUITES, Suite, load_suite
-from ragen_gym.core.seen import SEEN_FILE, read_seen, seen_digest, write_seen
+from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
 from ragen_gym.core.storage import json_line, name_full_disk, read_json_lines, repair_json_lines, write_atomic
 from ragen_gym.core.validation import check_number, shown
 
 __all__ = [
-    "RUN_ENTRIES",
-    "SESSION_ENTRIES",
     "BenchResults",
     "EpisodeLog",
-    "RecordError",
     "ResultsFolder",
-    "code_versions",
     "last_records",
     "load_results",
     "load_several",
-    "parse_json",
     "read_attempts",
     "read_records",
 ]
 
 _SYNC_SECONDS = 2.0
-
-
-class RecordError(ValueError):
-    """A line of ``episodes.jsonl`` is not a record."""
 
 
 def read_records(path: Path) -> list[EpisodeRecord]:
@@ -64,34 +52,18 @@ def read_records(path: Path) -> list[EpisodeRecord]:
     A torn last line is left out; a missing file is empty.
 
     Raises:
-        RecordError: another line is not a record; it names the line.
+        ValueError: another line is not a record; it names the line.
     """
     return last_records(read_attempts(path))
 
 
 def read_attempts(path: Path) -> list[EpisodeRecord]:
     """All records, with the failed attempts that were made again; see ``read_records``."""
-    try:
-        return read_json_lines(path, _read_record)
-    except ValueError as error:
-        raise RecordError(str(error)) from error
+    return read_json_lines(path, _read_record)
 
 
 def _read_record(line: bytes) -> EpisodeRecord:
-    return EpisodeRecord.from_dict(parse_json(line))
-
-
-def parse_json(text: bytes) -> Any:
-    """A JSON value; a ValueError where a name is there twice: readers differ in which of the values they take."""
-    return json.loads(text, object_pairs_hook=_once)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{shown(next(name for name in names if names.count(name) > 1))} is there twice")
-    return table
+    return EpisodeRecord.from_dict(json.loads(line))
 
 
 def last_records(attempts: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
@@ -145,7 +117,7 @@ class ResultsFolder:
     def parsed(self, text: bytes) -> dict[str, Any]:
         """Content of a ``run.json`` with this text; raises as ``info`` does."""
         try:
-            info: dict[str, Any] = parse_json(text)
+            info: dict[str, Any] = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self._run} is not JSON: {error}.") from error
         try:
@@ -193,29 +165,12 @@ class ResultsFolder:
         return len(info["sessions"]) - 1
 
     def add_seen(self, families: Iterable[int]) -> None:
-        """Add to the record of the levels that the agent saw in training, or begin it; ``run.json`` must be there.
+        """Add to the record of the levels that the agent saw in training, or begin it.
 
         Raises:
             ValueError: the file of the record is something else.
         """
-        known = {*families, *(read_seen(self.seen) if self.seen.is_file() else ())}
-        write_seen(self.seen, known)
-        _write_json(self._run, {**self.info, "seen": seen_digest(known)})
-
-    def read_seen(self, info: Mapping[str, Any]) -> tuple[frozenset[int] | None, tuple[Any, Any] | None]:
-        """The record of the levels that the agent saw in training, None where that is not known.
-
-        And, where the file is not the one that ``run.json`` names, what it is and what ``run.json`` says.
-        """
-        named = info.get("seen")
-        try:
-            families = read_seen(self.seen) if self.seen.is_file() else None
-            found: Any = None if families is None else seen_digest(families)
-        except ValueError as error:
-            families, found = None, str(error)
-        if found != named:
-            return None, ("missing" if found is None else found, "missing" if named is None else named)
-        return families, None
+        write_seen(self.seen, {*families, *(read_seen(self.seen) if self.seen.is_file() else ())})
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the scores."""
@@ -272,12 +227,6 @@ class EpisodeLog:
             os.close(self._handle)
 
 
-def code_versions(info: Mapping[str, Any]) -> int:
-    """Number of versions of the agent's code in the sessions of ``run.json`` that record one."""
-    codes = (session.get("circumstances", {}).get("code") for session in info["sessions"])
-    return len({str(code) for code in codes if code is not None})
-
-
 def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise a ValueError that names what differs."""
     plain = json.loads(json.dumps(now))  # tuples as lists, as they come back from the file
@@ -305,21 +254,19 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
 
 def _check_info(info: Any) -> None:
     """Raise a ValueError where an entry of ``run.json`` has another type, or a number is out of its range."""
-    _check_entries("the run", info, RUN_ENTRIES, [name for name in RUN_ENTRIES if name != "seen"])
-    if not info["agent"] or not info["agent"].isprintable():
+    _check_entries("the run", info, _RUN, list(_RUN))
+    if not info["agent"].isprintable() or not info["agent"]:
         raise ValueError(f"the run's agent is {shown(info['agent'])}: a name is made of printable characters.")
-    for number, session in enumerate(info["sessions"]):
-        _check_entries(f"session {number}", session, SESSION_ENTRIES)
-        for name, low in (("rollouts", 1), ("limit", 1), ("concurrency", 1)):
-            if session.get(name) is not None:
-                check_number(f"session {number}", name, session[name], low, MOST, whole=True)
-        if not all(isinstance(split, str) for split in session.get("splits", ())):
-            raise ValueError(f"session {number}: splits={session['splits']!r} must be names.")
     check_number("the run", "temperature", info["temperature"], 0, MOST)
+    for number, session in enumerate(info["sessions"]):
+        _check_entries(f"session {number}", session, _SESSION)
+        for name in ("rollouts", "limit"):
+            if session.get(name) is not None:
+                check_number(f"session {number}", name, session[name], 1, MOST, whole=True)
 
 
-#: The types of the entries of ``run.json`` and of a session; others are let pass here, and found by ``verify``.
-RUN_ENTRIES: dict[str, Any] = {
+#: The types of the entries of ``run.json`` and of a session that are read again.
+_RUN: dict[str, Any] = {
     "suite": str,
     "hash": str,
     "agent": str,
@@ -327,19 +274,8 @@ RUN_ENTRIES: dict[str, Any] = {
     "temperature": int | float,
     "prompts": dict,
     "sessions": list,
-    "seen": dict,
 }
-SESSION_ENTRIES: dict[str, Any] = {
-    "started": str,
-    "splits": list,
-    "rollouts": int,
-    "limit": int | None,
-    "concurrency": int,
-    "timeouts": dict,
-    "prices": dict | None,
-    "circumstances": dict,
-    "versions": dict,
-}
+_SESSION: dict[str, Any] = {"splits": list, "rollouts": int, "limit": int | None}
 
 
 def _check_entries(what: str, table: Any, types: Mapping[str, Any], needed: Iterable[str] = ()) -> None:
@@ -369,9 +305,7 @@ class BenchResults:
     records: tuple[EpisodeRecord, ...]  # the episodes, the last of each key
     retried: tuple[EpisodeRecord, ...] = ()  # earlier records of the same keys, in the order of the file
     summary_json: bytes | None = None  # ``summary.json``; None where there is none
-    seen: frozenset[int] | None = None  # families of levels that the agent saw in training; None where nobody knows
-    #: what the file of that record is and what ``run.json`` says, where they differ: the record is then not known
-    seen_differs: tuple[Any, Any] | None = None
+    seen: frozenset[int] | None = None  # families of levels that the agent saw in training; None if unknown
 
     @property
     def asked(self) -> dict[str, list[int]]:
@@ -402,7 +336,7 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
         with suppress(FileNotFoundError):
             summary = folder.summary.read_bytes()
         attempts = read_attempts(folder.episodes)
-        seen, seen_differs = folder.read_seen(info)
+        seen = read_seen(folder.seen) if folder.seen.is_file() else None
         if folder.info_json == text:  # else a session has begun or ended meanwhile
             break
     named = folder.suite if info["suite"] not in SUITES and folder.suite.is_dir() else info["suite"]
@@ -425,7 +359,6 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
         retried=tuple(record for record in attempts if id(record) not in last),
         summary_json=summary,
         seen=seen,
-        seen_differs=seen_differs,
     )
 
 

@@ -3,7 +3,7 @@
 An episode is named by a hash of everything that decides what is asked (``episode_plan.episode_key``). A session plays
 the keys of which the folder holds no record that counts: the same command resumes a run that was cut short, and
 plays again what failed for reasons of infrastructure. Nothing that an agent or a game does ends the run; what does is
-Ctrl-C, an agent's ``StopRun``, and a folder that cannot be written to. Then only the episodes in play are lost.
+Ctrl-C, and a folder that cannot be written to. Then only the episodes in play are lost.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
-from ragen_gym.bench.agent import ReplyAgent, StepAgent, StopRun, plain_dict
-from ragen_gym.bench.episode import absorb_cancellation, play_episode
+from ragen_gym.bench.agent import ReplyAgent, StepAgent, plain_dict
+from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_replies, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
-from ragen_gym.bench.results import EpisodeLog, ResultsFolder, code_versions
+from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.suites import Split, Suite
 from ragen_gym.core.console import ProgressBar
-from ragen_gym.core.failures import INFRASTRUCTURE, Failure, describe_error, shown_safely
+from ragen_gym.core.failures import INFRASTRUCTURE, Failure, describe_error
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import locked_folder
 from ragen_gym.core.text import without_controls
@@ -45,7 +45,7 @@ class RunProgress:
     """The running score on standard error: a bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
-        self._solved = self._counted = self._turns = self._malformed = 0
+        self._solved = self._counted = 0
         self._failures: Counter[str] = Counter()
 
     def begin(self, total: int, kept: Sequence[EpisodeRecord]) -> None:
@@ -72,15 +72,12 @@ class RunProgress:
 
     @property
     def score(self) -> str:
-        """Success so far, malformed replies and failures."""
+        """Success so far, and failures."""
         parts = [f"success {100 * self._solved / self._counted:.1f} %"] if self._counted else []
-        parts += [f"malformed {100 * self._malformed / self._turns:.1f} %"] if self._malformed else []
         parts += [f"{kind} {number}" for kind, number in sorted(self._failures.items())]
         return ", ".join(parts) or "none counts yet"
 
     def _count(self, record: EpisodeRecord) -> None:
-        self._turns += len(record.turns)
-        self._malformed += sum(turn.problem is not None for turn in record.turns)
         if record.failure is not None:
             self._failures[record.failure.value] += 1
         if record.counted:
@@ -96,12 +93,6 @@ class RunOutcome:
     kept: int  # those of them that were there before
     played: int = 0  # those that were played now, with those that failed
     failures: Counter[Failure] = field(default_factory=Counter)  # how many of these failed, by kind
-    stopped: str = ""  # why the agent ended the run, or what its close() raised; or ""
-
-    @property
-    def missing(self) -> int:
-        """Number of requested episodes without a record."""
-        return self.wanted - self.kept - self.played
 
     @property
     def infrastructure(self) -> dict[str, int]:
@@ -170,23 +161,23 @@ class _SuiteRunner:
         self.outcome, self.progress = outcome, progress
         self.free: dict[str, list[TurnEnv | TaskEnv]] = {}  # environments that wait for their next episode, by split
         self.yielded = time.perf_counter()
-        self.ended = False
 
     async def play(self, identity: dict[str, Any], planned: Sequence[PlannedEpisode]) -> None:
         """Play all of them, some at a time."""
         most = getattr(self.agent, "concurrency", None) or self.options.concurrency
-        left, self.task = iter(planned), asyncio.current_task()
+        left = iter(planned)
         try:
-            await self._start()
+            if (start := getattr(self.agent, "start", None)) and (notice := await _awaited(start())):
+                self._say(without_controls(str(notice)))
             self.extra = {"session": self.folder.begin(identity, _session(self.agent, self.options))}
             if record := getattr(self.agent, "seen", None):
                 self.folder.add_seen(read_seen(record))
-            if code_versions(self.folder.info) > 1:
-                self._say("the agent's code has changed since an earlier session of this run")
             with EpisodeLog(self.folder) as self.log:
-                await self._play_at_once(min(most, self.options.concurrency, len(planned)), left)
-        except StopRun as stop:
-            self.outcome.stopped = without_controls(shown_safely(stop, str)) or "the agent ended the run"
+                async with asyncio.TaskGroup() as workers:
+                    for _ in range(min(most, self.options.concurrency, len(planned))):
+                        workers.create_task(self._work(left))
+        except ExceptionGroup as group:  # such as of a full disk
+            raise group.exceptions[0] from None
         finally:
             await self._close()
 
@@ -196,50 +187,21 @@ class _SuiteRunner:
             if close := getattr(self.agent, "close", None):
                 await _awaited(close())
         except Exception as error:
-            self.outcome.stopped = self.outcome.stopped or f"the agent's close() failed: {describe_error(error)}"
-
-    async def _play_at_once(self, count: int, left: Iterator[PlannedEpisode]) -> None:
-        """Play with so many workers; not a ``TaskGroup``, as an agent that cancels its task must not end a worker."""
-        workers = [asyncio.create_task(self._work(left)) for _ in range(count)]
-        try:
-            await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
-        finally:
-            self.ended = True
-            for worker in workers:
-                worker.cancel()
-            ends = await asyncio.gather(*workers, return_exceptions=True)
-        errors = [end for end in ends if end is not None and not isinstance(end, asyncio.CancelledError)]
-        if errors:
-            raise min(errors, key=lambda error: isinstance(error, StopRun))
-
-    def _ending(self) -> bool:
-        """True if the run ends before all is played: a cancellation is not of an agent's making."""
-        return self.ended or (self.task is not None and self.task.cancelling() > 0)
-
-    async def _start(self) -> None:
-        if start := getattr(self.agent, "start", None):
-            notice = await _awaited(start())
-            if notice:
-                self._say(without_controls(str(notice)))
+            self._say(f"the agent's close() failed: {describe_error(error)}")
 
     def _say(self, notice: str) -> None:
         if self.progress:
             self.progress.say(notice)
 
     async def _work(self, planned: Iterator[PlannedEpisode]) -> None:
-        options = self.options
         for episode in planned:
-            if self._ending():
-                return
             env = self._take(episode.split)
-            record = await play_episode(
-                self.agent, env, episode, options.timeouts, options.prices, self.extra, self._ending
-            )
+            record = await play_episode(self.agent, env, episode, self.options.timeouts, self.extra)
             if record.failure is not Failure.ENVIRONMENT_ERROR:
                 self.free[episode.split.name].append(env)
             self._keep(record)
             if time.perf_counter() - self.yielded > _YIELD_SECONDS:
-                await absorb_cancellation(self._ending)
+                await asyncio.sleep(0)
                 self.yielded = time.perf_counter()
 
     def _take(self, split: Split) -> TurnEnv | TaskEnv:

@@ -9,7 +9,7 @@ instances the suite has and how many of them no session asked for.
 
 A split's entry holds, of the episodes that count (one that failed for reasons of infrastructure does not):
 
-- ``env``, ``about``, ``ladder``, ``published``: as in ``Split``.
+- ``env``, ``about``, ``published``: as in ``Split``.
 - ``instances``, ``played``, ``levels``, ``families``, ``rollouts``: instances of the split; those of which an episode
   counts; how many different levels these are, and of how many families (``ragen_gym.games.game.Game.family``), which
   alone are independent of each other; the most rollouts of one.
@@ -34,28 +34,20 @@ A split's entry holds, of the episodes that count (one that failed for reasons o
 - ``above_blind``: {value, low, high}, ``success`` on the scale from ``blind`` (0) to ``optimal`` (1); None where there
   is no blind script, or optimal play is no better.
 - ``differs_from_random``, ``sentence``: whether ``random`` lies outside the interval to read, and the same in words.
-- ``detectable``: the smallest difference to another agent that these levels can show; see ``detectable_difference``.
 - ``return``, ``random_return``, ``blind_return``, ``optimal_return``: the mean sum of rewards: the agent's {mean, low,
   high, n}, the means of random play and of the blind script, and the highest that can be expected.
 - ``regret``: {mean, low, high, n}, ``optimal_return`` less the agent's, instance by instance.
-- ``steps_over_optimal``: {mean, n}, moves beyond a shortest solution in the episodes that succeeded; None in a game of
-  chance and in a text task, and where none succeeded.
-- ``pass_at``, ``pass_hat``: {k: {rate, low, high, n}}, unbiased pass@k and pass^k with intervals clustered as above.
+- ``pass_at``: {k: {rate, low, high, n}}, unbiased pass@k with intervals clustered as above.
 - ``malformed``: {rate, n, problems}, the share of replies with a problem, and how many have which; None without
   replies, and of a text task, which alone reads its replies.
 - ``common_problem``: {problem, n, cut, episode, turn, reply}, the most frequent of these problems: how many replies
   have it, how many of those were cut by a limit of tokens, and the first of them, its middle left out where it is long;
   None without one.
 - ``turns``, ``actions``: their mean number in an episode.
-- ``seconds``: {median, p95, total}, of an answer, and of all episodes, with those that failed and those that were made
-  again.
-- ``tokens``: {prompt, completion}, and ``cost``: of the same episodes; None where nothing is known.
-- ``failures``: {kind: number}, and ``excluded``: how many of these are out of the score; ``excluded_in_play``: how
-  many of them failed after the agent was first asked, by ``begin`` too, which shows it the task. An agent that raises
-  an error where it expects to lose leaves the score in this way.
+- ``seconds``: {median, total}, of an answer, and of all episodes, with those that failed.
+- ``tokens``: {prompt, completion} of the same episodes; None where nothing is known.
+- ``failures``: {kind: number}, and ``excluded``: how many of these are out of the score.
 - ``asked``, ``missing``: episodes that the run's sessions asked for, and how many of them there is no record of.
-- ``retried``, ``retried_in_play``: attempts that failed for reasons of infrastructure and were made again, and how
-  many of them after the agent was first asked.
 - ``bounds``: {least, most}, the success rate of all episodes asked for if those missing or excluded had all failed, and
   if they had all succeeded.
 """
@@ -67,7 +59,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ragen_gym.bench.baselines import Baseline, baseline, oracle_episodes
 from ragen_gym.bench.records import EpisodeRecord, InstanceCounts, count_by_instance, group_by_split
@@ -79,21 +70,18 @@ from ragen_gym.core.stats import (
     binomial_tail,
     clustered_mean,
     clustered_rate,
-    detectable_difference,
-    effective_episodes,
     pass_at,
-    pass_hat,
     wilson,
 )
 
-__all__ = ["coverage", "score", "score_results"]
+__all__ = ["score", "score_results"]
 
 _SHOWN = 120  # characters of each end of a long reply that a summary quotes
 
 
 def score_results(run: BenchResults) -> dict[str, Any]:
     """The summary of a run, next to what its sessions asked for."""
-    return score(run.suite, run.records, run.agent, run.asked, run.retried, run.seen)
+    return score(run.suite, run.records, run.agent, run.asked, run.seen)
 
 
 def score(
@@ -101,7 +89,6 @@ def score(
     records: Iterable[EpisodeRecord],
     agent: str,
     asked: Mapping[str, Sequence[int]] | None = None,
-    retried: Iterable[EpisodeRecord] = (),
     seen: Collection[int] | None = None,
 ) -> dict[str, Any]:
     """The summary of a run; see the module. Splits of which there is no record, and none was asked for, are left out.
@@ -111,7 +98,6 @@ def score(
         records: the episodes.
         agent: who played.
         asked: for each split how many rollouts of each instance were asked for; None takes the records for all.
-        retried: records of attempts that failed and were made again.
         seen: the families of levels that the agent saw in training, or None where that is not known.
 
     Raises:
@@ -119,51 +105,19 @@ def score(
         ragen_gym.games.sokoban.solve.NotSolvedError: a board is too hard for the oracle.
     """
     played = {split.name: own for split, own in group_by_split(suite, records)}
-    failed = list(retried)
-    splits = {}
+    splits, unasked = {}, 0
     for split in suite.splits:
-        wanted = (asked or {}).get(split.name, ())
-        if split.name in played or any(wanted):
-            own, again = played.get(split.name, []), [record for record in failed if record.split == split.name]
-            splits[split.name] = _score_split(suite, split, own, seen)
-            splits[split.name] |= _effort(own, again) | _asked(own, wanted) | _retried(again)
+        own, wanted = played.get(split.name, []), (asked or {}).get(split.name, ())
+        if own or any(wanted):
+            splits[split.name] = _score_split(suite, split, own, seen) | _effort(own) | _asked(own, wanted)
+        met = {index for index, number in enumerate(wanted) if number} | {record.index for record in own}
+        unasked += len(split.levels) - len(met)
+    instances = sum(len(split.levels) for split in suite.splits)
     return {
         "suite": suite.name,
         "hash": suite.hash,
         "agent": agent,
-        "overall": _overall(list(splits.values())) | _of_suite(suite, played, asked or {}),
-        "splits": splits,
-    }
-
-
-def _of_suite(
-    suite: Suite, played: Mapping[str, Sequence[EpisodeRecord]], asked: Mapping[str, Sequence[int]]
-) -> dict[str, int]:
-    """How large the suite is, and how much of it was not asked for."""
-    wanted = {(name, index) for name, rollouts in asked.items() for index, number in enumerate(rollouts) if number}
-    wanted |= {(name, record.index) for name, records in played.items() for record in records}
-    instances = sum(len(split.levels) for split in suite.splits)
-    return {"suite_instances": instances, "unasked": instances - len(wanted)}
-
-
-def coverage(run: BenchResults) -> dict[str, Any]:
-    """Share of the requested episodes in a run's score, as plain JSON; the entries are those of its summary.
-
-    ``{"agent", "episodes", "excluded", "asked", …, "bounds", "splits": {name: {"episodes", …}}}``.
-    """
-    played = {split.name: own for split, own in group_by_split(run.suite, run.records)}
-    splits = {}
-    for name, wanted in run.asked.items():
-        if name in played or any(wanted):
-            own = played.get(name, [])
-            counted = sum(record.counted for record in own)
-            splits[name] = {"episodes": counted, "excluded": len(own) - counted} | _asked(own, wanted)
-            splits[name] |= _retried([record for record in run.retried if record.split == name])
-    return {
-        "agent": run.agent,
-        "episodes": sum(split["episodes"] for split in splits.values()),
-        **_sums(list(splits.values())),
-        **_of_suite(run.suite, played, run.asked),
+        "overall": _overall(list(splits.values())) | {"suite_instances": instances, "unasked": unasked},
         "splits": splits,
     }
 
@@ -176,13 +130,8 @@ def _asked(records: Sequence[EpisodeRecord], wanted: Sequence[int]) -> dict[str,
     return {
         "asked": asked,
         "missing": asked - len(records),
-        "excluded_in_play": sum(not record.counted and record.in_play for record in records),
         "bounds": {"least": solved / asked, "most": (solved + unknown) / asked},
     }
-
-
-def _retried(retried: Sequence[EpisodeRecord]) -> dict[str, int]:
-    return {"retried": len(retried), "retried_in_play": sum(record.in_play for record in retried)}
 
 
 def _score_split(
@@ -193,7 +142,6 @@ def _score_split(
     about: dict[str, Any] = {
         "env": split.env,
         "about": split.about,
-        "ladder": split.ladder,
         "published": dict(split.published),
         "instances": len(split.levels),
         "played": len(counts.indices),
@@ -206,15 +154,14 @@ def _score_split(
     if not counts.episodes:  # only failures of the infrastructure: nothing is known
         nothing = {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
         return {**about, "success": nothing, **replies}
-    return {**about, **_success(suite, split, counts), **_rewards(suite, split, counts), **_passes(counts), **replies}
+    return {**about, **_success(suite, split, counts), **_rewards(split, counts), **_passes(counts), **replies}
 
 
 def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, Any]:
     env, expected = split.make_env(), baseline(split)
     successes, n = int(counts.successes.sum()), int(counts.rollouts.sum())
     success = wilson(successes, n)
-    shares = counts.successes / counts.rollouts
-    clustered = clustered_rate(shares, counts.families, n)
+    clustered = clustered_rate(counts.successes / counts.rollouts, counts.families, n)
     random = _random(expected, counts)
     optimal = _optimal(suite, split, counts)
     scored: dict[str, Any] = {"success": success.to_dict("rate"), "clustered": clustered.to_dict("rate")}
@@ -222,8 +169,10 @@ def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
         scored["lacks"] = env.missing_rates
     if random is not None:
         scored["random"] = random.to_dict("rate")
-    blind = None if expected.blind_success is None else _mean_chance(expected.blind_success[counts.indices])
-    if blind is not None:
+    blind = None
+    if expected.blind_success is not None:
+        chances = expected.blind_success[counts.indices]
+        blind = wilson(float(chances.sum()), len(chances))
         scored["blind"] = blind.to_dict("rate")
     if optimal is not None and expected.optimal_success is not None:
         scored["optimal"] = optimal.to_dict("rate")
@@ -235,8 +184,7 @@ def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
     if random is not None:
         read = clustered if n > len(set(counts.families)) else success
         scored["differs_from_random"], scored["sentence"] = against_random(read, random.value)
-    detectable = detectable_difference(clustered.value, effective_episodes(shares, counts.families, n))
-    return {**scored, "detectable": detectable}
+    return scored
 
 
 def _random(expected: Baseline, counts: InstanceCounts) -> Estimate | None:
@@ -245,10 +193,6 @@ def _random(expected: Baseline, counts: InstanceCounts) -> Estimate | None:
     rollouts = expected.random_rollouts
     successes = round(rollouts * float(expected.random_success[counts.indices].sum()))
     return wilson(successes, rollouts * len(counts.indices))
-
-
-def _mean_chance(chances: npt.NDArray[np.float64]) -> Estimate:
-    return wilson(float(chances.sum()), len(chances))
 
 
 def _optimal(suite: Suite, split: Split, counts: InstanceCounts) -> Estimate | None:
@@ -269,7 +213,7 @@ def _normalised(success: Estimate, zero: float, optimal: float) -> dict[str, flo
     return {name: (rate - zero) / (optimal - zero) for name, rate in ends}
 
 
-def _rewards(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, Any]:
+def _rewards(split: Split, counts: InstanceCounts) -> dict[str, Any]:
     expected = baseline(split)
     rewards: dict[str, Any] = {"return": clustered_mean(counts.returns, counts.families).to_dict("mean")}
     if expected.random_return is not None:
@@ -280,29 +224,19 @@ def _rewards(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, An
         best = expected.optimal_return[counts.indices]
         rewards["optimal_return"] = float(best.mean())
         rewards["regret"] = clustered_mean(best - counts.returns, counts.families).to_dict("mean")
-    return {**rewards, "steps_over_optimal": _steps_over_optimal(suite, split, counts)}
-
-
-def _steps_over_optimal(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, float] | None:
-    shortest = None if split.is_task or split.make_game().game.stochastic else oracle_episodes(suite, split, 0)
-    if shortest is None:
-        return None
-    over = [record.moves - len(shortest[record.index].actions) for record in counts.episodes if record.success]
-    return {"mean": float(np.mean(over)), "n": len(over)} if over else None
+    return rewards
 
 
 def _passes(counts: InstanceCounts) -> dict[str, Any]:
     most = int(counts.rollouts.max())
-    powers = [2**i for i in range(most.bit_length()) if 2**i <= most]
-    passes: dict[str, dict[str, Any]] = {"pass_at": {}, "pass_hat": {}}
-    for k in sorted({*powers, most}):
+    passes = {}
+    for k in sorted({*(2**i for i in range(most.bit_length())), most}):
         enough = counts.rollouts >= k
         families = [family for family, kept in zip(counts.families, enough, strict=True) if kept]
         rollouts, successes = counts.rollouts[enough], counts.successes[enough]
-        for name, share in (("pass_at", pass_at), ("pass_hat", pass_hat)):
-            rate = clustered_rate(share(successes, rollouts, k), families, int(rollouts.sum()))
-            passes[name][str(k)] = rate.to_dict("rate")
-    return passes
+        rate = clustered_rate(pass_at(successes, rollouts, k), families, int(rollouts.sum()))
+        passes[str(k)] = rate.to_dict("rate")
+    return {"pass_at": passes}
 
 
 def _replies(episodes: Sequence[EpisodeRecord], *, reads: bool) -> dict[str, Any]:
@@ -332,23 +266,18 @@ def _common_problem(episodes: Sequence[EpisodeRecord], problem: str) -> dict[str
     return {"problem": problem, "n": len(having), "cut": cut, "episode": record.path, "turn": turn, "reply": reply}
 
 
-def _effort(records: Sequence[EpisodeRecord], retried: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    """What all episodes took, with those that failed and those that were made again."""
-    attempts = [*records, *retried]
-    turns = [turn for record in attempts for turn in record.turns]
-    waits = [turn.seconds for turn in turns]
-    costs = [record.cost for record in attempts if record.cost is not None]
+def _effort(records: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """What all episodes took, with those that failed."""
+    turns = [turn for record in records for turn in record.turns]
     prompt = [turn.prompt_tokens for turn in turns if turn.prompt_tokens is not None]
     completion = [turn.completion_tokens for turn in turns if turn.completion_tokens is not None]
     failures = Counter(str(record.failure) for record in records if record.failure is not None)
     return {
         "seconds": {
-            "median": float(np.median(waits)) if waits else None,
-            "p95": float(np.percentile(waits, 95)) if waits else None,
-            "total": float(sum(record.seconds for record in attempts)),
+            "median": float(np.median([turn.seconds for turn in turns])) if turns else None,
+            "total": float(sum(record.seconds for record in records)),
         },
         "tokens": {"prompt": sum(prompt), "completion": sum(completion)} if prompt or completion else None,
-        "cost": sum(costs) if costs else None,
         "failures": dict(sorted(failures.items())),
         "excluded": sum(not record.counted for record in records),
     }
@@ -357,27 +286,17 @@ def _effort(records: Sequence[EpisodeRecord], retried: Sequence[EpisodeRecord]) 
 def _overall(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means over splits, each as heavy as the next, and sums of what they took."""
     rates = [split["success"]["rate"] for split in splits if split["success"]["rate"] is not None]
-    normalised = [split["normalised"]["value"] for split in splits if split.get("normalised")]
-    above_blind = [split["above_blind"]["value"] for split in splits if split.get("above_blind")]
-    costs = [split["cost"] for split in splits if split["cost"] is not None]
     tokens = [split["tokens"] for split in splits if split["tokens"] is not None]
+    scales = ("normalised", "above_blind")
     return {
         "success": _mean(rates),
-        "normalised": _mean(normalised),
-        "above_blind": _mean(above_blind),
+        **{scale: _mean([split[scale]["value"] for split in splits if split.get(scale)]) for scale in scales},
         "episodes": sum(split["success"]["n"] for split in splits),
-        **_sums(splits),
+        **{name: sum(split[name] for split in splits) for name in ("excluded", "asked", "missing")},
+        "bounds": {end: _mean([split["bounds"][end] for split in splits]) for end in ("least", "most")},
         "seconds": sum(split["seconds"]["total"] for split in splits),
         "tokens": {kind: sum(t[kind] for t in tokens) for kind in ("prompt", "completion")} if tokens else None,
-        "cost": sum(costs) if costs else None,
     }
-
-
-def _sums(splits: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the splits' entries on what was asked for, and the means of their bounds."""
-    counted = ("excluded", "asked", "missing", "excluded_in_play", "retried", "retried_in_play")
-    sums = {name: sum(split[name] for split in splits) for name in counted}
-    return {**sums, "bounds": {end: _mean([split["bounds"][end] for split in splits]) for end in ("least", "most")}}
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -6,11 +6,12 @@ import argparse
 import json
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_gym.cli import bench_replays, bench_scores
+from ragen_gym.cli import bench_results, bench_suites
 from ragen_gym.cli.command import add_command, named_values, print_json
 from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
 from ragen_gym.core.seen import read_seen
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from ragen_gym.bench.agent import ReplyAgent, StepAgent
     from ragen_gym.bench.episode_plan import RunOptions
     from ragen_gym.bench.runner import RunOutcome
-    from ragen_gym.bench.suites import Suite
 
 __all__ = ["add"]
 
@@ -52,7 +52,7 @@ examples:
 #: Seconds for an answer.
 _TIMEOUT = 120
 #: Options that are settings of the agents that have them.
-_SETTINGS = ("base_url", "key_env", "max_tokens", "retries", "requests_per_minute")
+_SETTINGS = ("base_url", "key_env", "max_tokens", "retries")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,8 +65,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     group = parser.add_subparsers(metavar="COMMAND")
     _add_run(group)
-    bench_scores.add(group)
-    bench_replays.add(group)
+    bench_suites.add(group)
+    bench_results.add(group)
 
 
 def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -94,15 +94,8 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--episode-timeout", type=float, default=1800, metavar="S", help="seconds for an episode (default: 1800)"
     )
     parser.add_argument(
-        "--seen", type=Path, metavar="FILE", help=f"{bench_scores.SEEN_HELP}; added to what hf:RUN/checkpoint has"
+        "--seen", type=Path, metavar="FILE", help=f"{bench_results.SEEN_HELP}; added to what hf:RUN/checkpoint has"
     )
-    parser.add_argument(
-        "--price-in",
-        type=float,
-        metavar="P",
-        help="price of a million tokens read, in any currency (default: 0; with neither, no cost)",
-    )
-    parser.add_argument("--price-out", type=float, metavar="P", help="price of a million tokens written (default: 0)")
     agent = parser.add_argument_group("settings of the agent")
     agent.add_argument(
         "--base-url", metavar="URL", help="openai: where the server is (default: OPENAI_BASE_URL, or OpenAI's own)"
@@ -118,9 +111,6 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     agent.add_argument(
         "--retries", type=int, metavar="N", help="openai: how often a request is sent again (default: 5)"
-    )
-    agent.add_argument(
-        "--requests-per-minute", type=float, metavar="N", help="openai: maximum requests per minute (default: no limit)"
     )
     agent.add_argument(
         "--set",
@@ -144,12 +134,13 @@ def _run(arguments: argparse.Namespace) -> int:
         return _play(arguments)
     from ragen_gym.bench.report.live import followed
 
-    with followed(arguments.out, arguments.suite, arguments.port) as server:
-        print(f"ragen-gym: {server.address} follows {arguments.out}", file=sys.stderr, flush=True)
+    with followed(arguments.out, arguments.suite, arguments.port) as (address, process):
+        print(f"ragen-gym: {address} follows {arguments.out}", file=sys.stderr, flush=True)
         code = _play(arguments)
         if code != 130:  # Ctrl-C ends the run, and then the page as well
-            print(f"ragen-gym: {server.address} stays until Ctrl-C.", file=sys.stderr, flush=True)
-            server.wait()
+            print(f"ragen-gym: {address} stays until Ctrl-C.", file=sys.stderr, flush=True)
+            with suppress(KeyboardInterrupt):
+                process.wait()
     return code
 
 
@@ -157,7 +148,6 @@ def _play(arguments: argparse.Namespace) -> int:
     from asyncio import CancelledError
 
     try:
-        from ragen_gym.bench.episode_plan import Timeouts
         from ragen_gym.bench.results import ResultsFolder
         from ragen_gym.bench.runner import RunProgress, run_suite
         from ragen_gym.bench.suites import load_suite
@@ -169,17 +159,14 @@ def _play(arguments: argparse.Namespace) -> int:
         seen = None if arguments.seen is None else read_seen(arguments.seen)
         if arguments.concurrency is None and hasattr(agent, "batch"):
             request = replace(request, concurrency=agent.batch)
-        progress: RunProgress | None = RunProgress()
-        if getattr(agent, "at_terminal", False):  # a person has no timeout, and a bar would be in the way
-            request, progress = replace(request, timeouts=Timeouts()), None
     except ImportError as error:
         raise ValueError(str(error)) from error
     try:
         with stops_at_sigterm():
-            outcome = run_suite(suite, agent, arguments.out, request, progress)
+            outcome = run_suite(suite, agent, arguments.out, request, RunProgress())
         if seen is not None and (arguments.out / "run.json").is_file():
             ResultsFolder(arguments.out).add_seen(seen)
-        return _report_outcome(suite, agent, arguments, outcome)
+        return _report_outcome(arguments, outcome)
     except DiskFullError as error:
         raise DiskFullError(f"{error} Then the same command resumes the run.") from error
     except (KeyboardInterrupt, CancelledError):
@@ -187,29 +174,22 @@ def _play(arguments: argparse.Namespace) -> int:
         return 130
 
 
-def _report_outcome(
-    suite: Suite, agent: ReplyAgent | StepAgent, arguments: argparse.Namespace, outcome: RunOutcome
-) -> int:
+def _report_outcome(arguments: argparse.Namespace, outcome: RunOutcome) -> int:
     """Score what the folder holds now, and print the summary and the failures."""
     from ragen_gym.bench.results import ResultsFolder, load_results
     from ragen_gym.bench.score import score_results
 
     folder = ResultsFolder(arguments.out)
-    if outcome.stopped:
-        resumes = "; the same command resumes the run" if outcome.missing else ""
-        print(f"ragen-gym: {outcome.stopped}{resumes}.", file=sys.stderr)
-    records = folder.records()
-    if records:
-        if sys.stderr.isatty():  # random play is compiled the first time
-            print("ragen-gym: scoring, with random and optimal play of the same levels", file=sys.stderr)
-        run = load_results(folder.path, arguments.suite)
-        summary = score_results(run)
-        folder.write_summary(summary)
-        if arguments.json:
-            print_json(summary)
-        else:
-            print("\n".join(bench_scores.score_lines(summary)))
-            print(f"\n{outcome.played} episodes played now, {outcome.kept} kept: {folder.path}")
+    if sys.stderr.isatty():  # random play is compiled the first time
+        print("ragen-gym: scoring, with random and optimal play of the same levels", file=sys.stderr)
+    run = load_results(folder.path, arguments.suite)
+    summary = score_results(run)
+    folder.write_summary(summary)
+    if arguments.json:
+        print_json(summary)
+    else:
+        print("\n".join(bench_results.score_lines(summary)))
+        print(f"\n{outcome.played} episodes played now, {outcome.kept} kept: {folder.path}")
     again = outcome.infrastructure
     if again:
         print(
@@ -218,22 +198,14 @@ def _report_outcome(
             file=sys.stderr,
         )
         for kind, number in sorted(again.items()):
-            details = Counter(record.detail for record in records if record.failure == kind)
+            details = Counter(record.detail for record in run.records if record.failure == kind)
             print(f"  {number} {kind}: {details.most_common(1)[0][0]}", file=sys.stderr)
-    if outcome.missing:
-        print(
-            f"ragen-gym: {outcome.missing} of {outcome.wanted} episodes have no record; the same command plays them.",
-            file=sys.stderr,
-        )
-    return 1 if again or outcome.missing else 0
+    return 1 if again else 0
 
 
 def _request(arguments: argparse.Namespace) -> RunOptions:
-    from ragen_gym.bench.episode_plan import Prices, RunOptions, Timeouts
+    from ragen_gym.bench.episode_plan import RunOptions, Timeouts
 
-    prices = None
-    if arguments.price_in is not None or arguments.price_out is not None:
-        prices = Prices(arguments.price_in or 0.0, arguments.price_out or 0.0)
     return RunOptions(
         splits=tuple(arguments.split),
         rollouts=arguments.rollouts,
@@ -241,7 +213,6 @@ def _request(arguments: argparse.Namespace) -> RunOptions:
         temperature=arguments.temperature,
         concurrency=32 if arguments.concurrency is None else arguments.concurrency,
         timeouts=Timeouts(_TIMEOUT if arguments.timeout is None else arguments.timeout, arguments.episode_timeout),
-        prices=prices,
     )
 
 

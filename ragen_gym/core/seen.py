@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["SEEN_FILE", "find_seen", "read_seen", "seen_digest", "write_seen"]
+__all__ = ["SEEN_FILE", "find_seen", "read_seen", "write_seen"]
 
 SEEN_FILE = "seen.npy"
 
@@ -55,12 +53,6 @@ def read_seen(path: str | Path) -> frozenset[int]:
     if families.dtype != np.uint64 or families.ndim != 1:
         raise ValueError(f"{file} is not a record of the levels seen in training: it must hold uint64 (families,).")
     return frozenset(families.tolist())
-
-
-def seen_digest(families: Iterable[int]) -> dict[str, Any]:
-    """``{"families": number, "sha256": hash}`` of a record, by which a run knows its own."""
-    array = np.array(sorted(set(families)), "<u8")
-    return {"families": len(array), "sha256": sha256(array.tobytes()).hexdigest()}
 
 
 def write_seen(path: str | Path, families: Iterable[int]) -> None:

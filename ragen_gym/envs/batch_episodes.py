@@ -234,7 +234,6 @@ def _missing(
 def _place(
     boards: np.ndarray, states: np.ndarray, slots: np.ndarray, ring_boards: np.ndarray, ring_states: np.ndarray
 ) -> None:
-    """Write boards and states into their slots of the ring."""
     cells, integers = np.uint64(boards.shape[1]), states.shape[1]
     flat, flat_ring, flat_states = boards.reshape(-1), ring_boards.reshape(-1), ring_states.reshape(-1, integers)
     for k in range(slots.shape[0]):

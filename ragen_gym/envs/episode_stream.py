@@ -107,7 +107,6 @@ def board_list(game: Game, keys: Keys, split: str | None, levels: list[bytes] | 
 
 
 def _picks(keys: Keys, count: int) -> npt.NDArray[np.intp]:
-    """The place of one of ``count`` levels for each key."""
     return (uniforms(keys, 0, 1)[:, 0] * count).astype(np.intp)
 
 
@@ -137,7 +136,6 @@ def draws(game: Game, noise_keys: Keys, first: int) -> list[list[float]]:
 
 
 def _levels_of(game: Game, boards: Boards) -> list[tuple[bytes, list[int], str]]:
-    """(board, state, level id) of each board."""
     flat, cells = boards.tobytes(), boards.shape[1]
     texts = [flat[i : i + cells] for i in range(0, len(flat), cells)]
     return list(zip(texts, game.starts(boards).tolist(), game.ids(boards), strict=True))

@@ -216,7 +216,6 @@ def mask_kernel(game_legal: Callable[..., Any]) -> Callable[..., None]:
 
 @compiled
 def _copy_four(source: np.ndarray, p: np.uint64, target: np.ndarray, q: np.uint64) -> None:
-    """``copy_bytes`` of four."""
     b0, b1, b2, b3 = source[p], source[p + _1], source[p + _2], source[p + _3]
     target[q], target[q + _1], target[q + _2], target[q + _3] = b0, b1, b2, b3
 

@@ -84,7 +84,6 @@ def read_answer(message: Any) -> tuple[str, str | None]:
 
 
 def _collect(value: Any, said: list[str], thought: list[str], *, thinks: bool) -> None:
-    """Add the texts of a part, or of several, to what was said and thought, in their order."""
     value = _plain(value)
     if isinstance(value, str):
         (thought if thinks else said).append(value)

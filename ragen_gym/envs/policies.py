@@ -37,6 +37,7 @@ __all__ = [
     "play_turns",
     "random_policy",
     "random_reply",
+    "random_value",
     "reply_for",
 ]
 
@@ -92,22 +93,40 @@ def blind_value(env: StepEnv, actions: int) -> tuple[float, float]:
         ValueError: the game has no blind script.
     """
     game, script = env.game, _blind_script(env.game)
+    return _scripted_value(env, actions, lambda board, state: [(1.0, script(board, state, game.params))])
+
+
+def random_value(env: StepEnv, actions: int) -> tuple[float, float]:
+    """(Probability of success, expected return) of uniformly drawn moves from here, within so many actions.
+
+    Exact where ``blind_value`` is.
+    """
+    each = [(1 / len(env.game.Action), int(action)) for action in env.game.Action]
+    return _scripted_value(env, actions, lambda board, state: each)
+
+
+def _scripted_value(
+    env: StepEnv, actions: int, script: Callable[[bytes, tuple[int, ...]], list[tuple[float, int]]]
+) -> tuple[float, float]:
+    """The value of a script, which gives the probability of each action that it may choose in a state."""
+    game = env.game
     draws, params = _draws(game), listed(game.params)
-    chosen: dict[tuple[bytes, tuple[int, ...]], int] = {}
+    chosen: dict[tuple[bytes, tuple[int, ...]], list[tuple[float, int]]] = {}
     here, success, total = {env.state: 1.0}, 0.0, 0.0
     for _ in range(actions):
         there: dict[tuple[bytes, tuple[int, ...]], float] = {}
         for (board, state), weight in here.items():
             if (board, state) not in chosen:
-                chosen[board, state] = script(board, state, game.params)
-            for chance, u in draws:
-                cells, integers = bytearray(board), list(state)
-                reward, outcome = game.rule(cells, integers, chosen[board, state], u, params)
-                total += weight * chance * reward
-                success += weight * chance * (outcome == SUCCESS)
-                if outcome == PLAYING:
-                    after = bytes(cells), tuple(integers)
-                    there[after] = there.get(after, 0.0) + weight * chance
+                chosen[board, state] = script(board, state)
+            for share, action in chosen[board, state]:
+                for chance, u in draws:
+                    cells, integers = bytearray(board), list(state)
+                    reward, outcome = game.rule(cells, integers, action, u, params)
+                    total += weight * share * chance * reward
+                    success += weight * share * chance * (outcome == SUCCESS)
+                    if outcome == PLAYING:
+                        after = bytes(cells), tuple(integers)
+                        there[after] = there.get(after, 0.0) + weight * share * chance
         here = there
     return success, total
 
@@ -243,7 +262,6 @@ def random_reply(env: ReplyEnv, rng: np.random.Generator) -> str:
 
 
 def _board_after(env: TurnEnv, actions: Sequence[int]) -> str:
-    """The board after the actions, as a reply writes it, if every move goes where it is meant to."""
     game = env.game
     board, state = env.env.state
     cells, integers = bytearray(board), list(state)

@@ -52,7 +52,6 @@ def moves_valued(regret: bool | int, spec: GameSpec, game: Game, horizon: int | 
 
 
 def _move_info(move: MoveValue) -> dict[str, float]:
-    """The entries of ``info`` of a move."""
     numbers = move.regret.total, move.chance.total, move.regret.success, move.chance.success
     return dict(zip(REGRET_KEYS, numbers, strict=True))
 

@@ -24,6 +24,7 @@ __all__ = [
     "open_thinking",
     "parse",
     "parse_reply",
+    "reply_form",
     "whole_reply",
     "write_reply",
 ]
@@ -110,6 +111,11 @@ def parse(text: str, action_names: Sequence[str], config: TurnConfig) -> Reply:
     return parse_reply(text, action_names, think=config.think, parts=config.state_parts)
 
 
+def reply_form(think: bool) -> re.Pattern[str]:
+    """The pattern that the whole of a well-formed reply matches, whatever its answer names; see ``parse_reply``."""
+    return _THINK_ANSWER if think else _ANSWER
+
+
 def write_reply(names: Sequence[str], thought: str | None = None) -> str:
     """A reply that names these actions, with a thought in its tags unless it is None; ``parse_reply`` reads it."""
     thinking = "" if thought is None else f"<think>{thought}</think>"
@@ -158,7 +164,7 @@ def _parse(text: str, action_names: tuple[str, ...], think: bool, parts: tuple[s
     if len(tags) != len(set(tags)):
         return Reply(text, problem=Problem.SEVERAL_ANSWERS)
     # Only now, with each tag at most once: on many tags this match would take quadratic time.
-    match = (_THINK_ANSWER if think else _ANSWER).fullmatch(text)
+    match = reply_form(think).fullmatch(text)
     if match is None or len(tags) != (4 if think else 2):
         return Reply(text, problem=Problem.NO_ANSWER)
     thinking = match["think"].strip() if think else None

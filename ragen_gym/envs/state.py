@@ -108,7 +108,6 @@ class StateText:
             return False
 
     def _facts(self, board: Board) -> set[Fact]:
-        """The truth."""
         if self.game.layout != "grid":
             return _lines(self.game.own_text(board))
         cells = self._cells(board)
@@ -191,7 +190,6 @@ def _places(lines: Iterable[str]) -> set[Fact]:
 
 
 def _listed(facts: Iterable[Fact]) -> set[Fact]:
-    """The facts of a list of places, which a text gives in addition to a grid."""
     return {Fact(kind, ("listed", *place)) for kind, place in facts}
 
 

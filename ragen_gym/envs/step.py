@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,7 +51,6 @@ class LazyGenerator:
 
 
 def _of_inner(name: str) -> Any:
-    """An attribute that is the inner environment's."""
     return property(
         lambda outer: getattr(outer.env.unwrapped, name),
         lambda outer, value: setattr(outer.env.unwrapped, name, value),
@@ -272,6 +271,15 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         self._level_id, self._allowed = other._level_id, other._allowed
         self.reseed_noise(noise_seed)
 
+    def stand_at(self, board: bytes, state: Sequence[int]) -> None:
+        """Stand in a state of this episode's level in which the game goes on; the transition noise goes on too.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode was started.
+        """
+        self._check_started()
+        self._board, self._state, self._allowed = bytearray(board), list(state), self._actions
+
     def render(self) -> Any:
         """The board as text in mode ``"ansi"``, a uint8 (height, width, 3) array in ``"rgb_array"``, else None.
 
@@ -373,7 +381,6 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         return chosen_board(self.games, level, self._levels, self.vocabulary, size_given=self._size_given)
 
     def _play_at_size_of(self, board: bytes) -> None:
-        """Go on with the game at the size of a board."""
         game = self.game.for_board(board)
         if game is not self.game:
             self.game = game
@@ -400,7 +407,6 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         return rule, listed(self.game.params), observe, self.game.masker(), self.game.stochastic
 
     def _open_renderer(self) -> Renderer | None:
-        """What draws the episodes."""
         if self.render_mode not in ("rgb_array", "human"):
             return None
         from ragen_gym.render.renderer import Renderer, Window

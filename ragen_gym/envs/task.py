@@ -294,7 +294,6 @@ def make_reply_env(name: str, config: TurnConfig | None = None, /, **options: An
 
 
 def _parameters(make: Callable[..., Any]) -> tuple[list[str], bool]:
-    """The names of the arguments, and whether it takes any other."""
     parameters = signature(make).parameters.values()
     named = [each.name for each in parameters if each.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
     return named, any(each.kind is Parameter.VAR_KEYWORD for each in parameters)

@@ -108,36 +108,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     env: a ``StepEnv``.
     config: a ``TurnConfig``, the options of a turn; a game that is shorter by its rules lowers the budgets: a bandit of
     one pull has one turn.
-    options: fields of ``TurnConfig``, over those of ``config``:
-
-    - ``max_turns`` (5): turns in an episode
-    - ``max_actions_per_turn`` (5): moves played of one reply
-    - ``max_actions`` (10): moves in an episode
-    - ``format_penalty`` (-0.1): added to the reward of a turn whose reply is malformed or names an unknown action
-    - ``think`` (True): whether a reply must think in ``<think>`` tags before it answers
-    - ``max_tokens_per_turn`` (None): a length limit of a reply that the messages state; the sampler of the tokens
-      enforces it
-    - ``grounding`` (False): whether the thinking must hold the board as it is, in ``<observation>`` tags (VAGEN, arXiv
-      2510.16907)
-    - ``world_modelling`` (False): whether the thinking must hold the board expected after the moves, in
-      ``<prediction>`` tags (VAGEN)
-    - ``state_reward`` (0.0): what a right observation and a right prediction earn together, half each, in proportion to
-      their scores
-    - ``prompt`` (default): wording of the messages and grammar of the replies; "ragen-v1" states what RAGEN's prompts
-      state and reads replies as leniently (``ragen_gym.envs.ragen_v1`` compares the two)
-    - ``example`` (False): whether the system message of a game ends with an example reply, which solves no board;
-      prompt='ragen-v1' has wording of its own and shows none
-    - ``observation`` (text): what the messages show of the board: "text", "image" or "both"
-    - ``image_tiles`` (pictures): set of tiles of the pictures: "pictures", "shapes" or "letters"
-    - ``image_tile_size`` (28): side of a tile in the pictures; 28 is one visual token a tile for patches of 14 that are
-      merged 2 x 2
-    - ``image_palette`` (plain): colours of the pictures: "plain" or "photographic"
-    - ``image_coordinates`` (False): whether the pictures have the numbers of the rows and columns, from 0 on, in a
-      margin of one tile
-    - ``state_format`` (text): how the thinking writes its boards: as the "text" of the messages, in "symbols",
-      "coordinates" or "sentences"
-    - ``state_score`` (exact): how an observation and a prediction are scored: "exact", or the share of "objects" or
-      the "f1" that is right
+    options: fields of ``TurnConfig``, over those of ``config``.
 
     Raises:
         ValueError: an unknown option or one out of range; see ``TurnConfig``.
@@ -319,6 +290,28 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self.message_text, self._info = other.message_text, dict(other._info)
         self._messages, self._images = [*map(dict, other._messages)], list(other._images)
 
+    def stand_at(
+        self, board: bytes, state: Sequence[int], *, turn: int, played: int, earned: float | None, total: float | None
+    ) -> Any:
+        """Stand before a turn of this episode's level, as if other replies had led there; the message of that turn.
+
+        Args:
+            board: of a state in which the game goes on.
+            state: its integers.
+            turn: turns taken.
+            played: moves played.
+            earned: the game's rewards in the last turn; None before the first.
+            total: the reward of the last turn; None before the first.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode was started.
+        """
+        self.env.stand_at(board, state)
+        self._turn, self._played, self._over = turn, played, False
+        self._messages, self._images = [], []
+        self._add("system", self.instructions)
+        return self._say(total if self._prompt.shows_penalty else earned)
+
     def render(self) -> Any:
         """Rendering of the environment of single moves: text, a picture, or None."""
         return self.env.render()
@@ -365,13 +358,11 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         return self._regret
 
     def _write_states(self) -> None:
-        """Write and score the boards in the thinking at the size of the boards in play."""
         env, config = self.env, self.config
         #: How the boards in the thinking are written and scored.
         self.state_text = StateText(env.game, env.vocabulary, env.text_format, config.state_format, config.state_score)
 
     def _scores(self, reply: Reply, before: bytes) -> dict[str, StateScore]:
-        """How true what the reply says of the boards is, by the part that says it."""
         if not self._state_parts:
             return {}
         boards = {"observation": before, "prediction": self.env.state[0]}
@@ -394,7 +385,6 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         return {"text": text, "image": self._images[-1].copy()}
 
     def _add(self, role: str, text: str) -> None:
-        """Add a message, in parts where there are pictures."""
         content = text if self._pictures is None else parts_of(text, picture=role == "user")
         self._messages.append({"role": role, "content": content})
 

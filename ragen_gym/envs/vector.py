@@ -266,7 +266,6 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
         return {"final_obs": snapshot, "_final_obs": snapshot, "final_info": final, "_final_info": snapshot}
 
     def _before_moves(self) -> _BeforeMoves:
-        """What is kept of the state before a step for the regret of its moves."""
         buffers = self._prefetch.buffers
         return self._snapshot(None), buffers.elapsed.copy(), ~buffers.done
 
@@ -288,7 +287,6 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
         return LazyRegret(compute, ~anew), LazyRegret(compute, anew)
 
     def _snapshot(self, which: npt.NDArray[np.int64] | None) -> Snapshot:
-        """What the infos of the environments ``which``, None for all, are computed from."""
         prefetch = self._prefetch
         return Snapshot(self.game, self._observe, which, prefetch.sizes, prefetch.part.copy(), prefetch.boards)
 
@@ -304,7 +302,6 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
 
 
 def _infos(snapshot: Snapshot, success: npt.NDArray[np.bool_], regret: LazyRegret | None) -> Infos:
-    """The infos of a snapshot."""
     infos = Infos(
         {
             "level_id": snapshot,
@@ -321,7 +318,6 @@ def _infos(snapshot: Snapshot, success: npt.NDArray[np.bool_], regret: LazyRegre
 
 
 def _check_mode(value: AutoresetMode | str) -> AutoresetMode:
-    """The mode, or the mode of that value, else a ValueError."""
     try:
         return AutoresetMode(value)
     except ValueError:
@@ -379,7 +375,6 @@ def one_for_each(option: str, value: Any, which: npt.NDArray[np.intp], n: int) -
 
 
 def _noise_of(seeds: list[int] | None, stream: Stream) -> Keys | None:
-    """The key of the first episode's noise of each seed."""
     if seeds is None:
         return None
     for seed in seeds:

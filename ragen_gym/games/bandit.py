@@ -102,8 +102,6 @@ class BanditSolution(Solution):
 
 
 class _ArmNames:
-    """Boards as the names of their arms, one a line."""
-
     def __init__(self, arms: Sequence[str]) -> None:
         self._texts = {(a, a ^ 1): f"{arms[a]}\n{arms[a ^ 1]}" for a in range(len(arms))}
 
@@ -234,7 +232,6 @@ class Bandit(Game):
 
     @property
     def _splits(self) -> dict[tuple[str, str], str]:
-        """The split of each pair (low, high)."""
         return _NAMES[self.names] if isinstance(self.names, str) else SPLIT_OF_PAIR
 
     @cached_property
@@ -253,7 +250,6 @@ class Bandit(Game):
         return float(self.low), float(self.high), float(self.high_prob), self.pulls, int(self.reversed)
 
     def _pairs_of(self, split: str | None) -> list[int]:
-        """The indices of a split's pairs."""
         if split is not None and not self.has_splits:
             raise ValueError(f"{self.name}: names= chooses the arms itself; give split=None, or leave names out.")
         check_split(split)

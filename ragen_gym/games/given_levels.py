@@ -125,7 +125,6 @@ def _is_source(levels: Any) -> bool:
 
 
 def _items(game: Game, levels: Any, vocabulary: Vocabulary | None) -> list[tuple[str, Any]]:
-    """The levels, each with its place."""
     if _is_source(levels):
         placed = game.level_items(levels, vocabulary)
         if not placed[0][0].startswith("["):
@@ -156,7 +155,7 @@ def _refusal(unusable: list[str], count: int, fits: str) -> str:
     if fits:
         lines.append(fits)
     if count > 1:
-        skip = "skip_invalid=True (on the command line --skip-invalid)"
+        skip = "skip_invalid=True"
         lines.insert(0, f"{len(unusable)} of {count} levels cannot be played:")
         if len(unusable) < count:
             lines.append(f"Correct them, or leave them out with {skip}.")

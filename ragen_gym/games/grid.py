@@ -219,11 +219,9 @@ class GridGame(Game):
 
     @cached_property
     def _sizes(self) -> dict[tuple[int, int], GridGame]:
-        """This game by its size: what ``for_board`` has made."""
         return {(self.height, self.width): self}
 
     def _both(self, board: bytes, coordinates: str) -> bytes:
-        """The board of a grid, if the coordinates below it say the same."""
         if parse_coord(coordinates, self.tile_names, self.name) != board:
             raise ValueError(f"{self.name}: the grid and the coordinates of this text are two different boards.")
         return board

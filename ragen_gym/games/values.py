@@ -163,6 +163,12 @@ class LevelValues:
         """Bytes of the tables, about; they grow with the first plans of replies that are asked for."""
         return self._nbytes + sum(plans.nbytes for plans in tuple(self._plans.values()) if plans is not None)
 
+    @property
+    def reward_range(self) -> tuple[float, float]:
+        """The lowest and the highest reward of a move in any of the states; NaN where they would be too many."""
+        rewards = self._reached.rewards[self._reached.reach > 0]
+        return (float(rewards.min()), float(rewards.max())) if rewards.size else (nan, nan)
+
     def value(self, board: Board, state: Sequence[int], moves_left: int) -> Value:
         """V* of a state in which the game goes on: the highest expected return, the highest probability of success."""
         if moves_left <= 0:
@@ -310,7 +316,6 @@ class LevelValues:
         return Value(total, success)
 
     def _results(self, node: int, action: int) -> list[_Step]:
-        """What an action does, draw by draw."""
         found = self._steps.get((node, action))
         if found is None:
             some = slice(action * len(self._draws), (action + 1) * len(self._draws))

@@ -7,7 +7,6 @@ A target is a folder of ``templates``. In a template ``{{fact}}`` stands for a f
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 from collections.abc import Callable
@@ -16,13 +15,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ragen_gym import __version__
-from ragen_gym.core.stats import percent, wilson
 from ragen_gym.core.storage import atomic_folder, check_parent
 from ragen_gym.core.validation import check_choice
-from ragen_gym.envs.policies import random_reply
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import own_module
@@ -54,7 +49,6 @@ def export_env(
     /,
     *,
     requirement: str = f"ragen-gym>={__version__}",
-    episodes: int = 256,
     **options: Any,
 ) -> list[Path]:
     """Write the package of one game for one target.
@@ -64,7 +58,6 @@ def export_env(
         folder: to write, which may not exist yet.
         game: see ``Rollout``. Where it is your own, its module is put into the package.
         requirement: how the package asks for ragen-gym, such as ``"ragen-gym @ https://…/ragen_gym-….whl"``.
-        episodes: in which random and optimal play are measured for the README; from 1 on.
         options: see ``Rollout``; ``split`` is the user's choice and is not fixed here.
 
     Returns:
@@ -78,9 +71,8 @@ def export_env(
         raise ValueError(f"{folder} exists: give a folder that does not, or delete it first.")
     check_parent(folder)
     rollout = Rollout(game, split="test", **options)
-    rates = _rates(rollout, episodes)
     rollout.begin(0)
-    facts = _facts(game, rollout, options, requirement, rates)
+    facts = _facts(game, rollout, options, requirement)
     own = _own_path(game)
     facts["own_module"] = f'"{own.name}" = "{own.name}"' if own else ""
     facts["holders"] = f"the authors of {own.name} and ragen-gym contributors" if own else "ragen-gym contributors"
@@ -102,8 +94,7 @@ def export_env(
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _facts(game: str, rollout: Rollout, options: dict[str, Any], requirement: str, rates: str) -> dict[str, str]:
-    """What the templates may say of a game."""
+def _facts(game: str, rollout: Rollout, options: dict[str, Any], requirement: str) -> dict[str, str]:
     env = rollout.env
     words = re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", env.name)
     slug = "-".join(["ragen", *(word.lower() for word in words)])
@@ -116,13 +107,13 @@ def _facts(game: str, rollout: Rollout, options: dict[str, Any], requirement: st
             env.game.description,
             f"The budgets of an episode are {env.max_turns} for replies, {env.max_actions} for moves, and "
             f"{env.max_actions_per_turn} for the moves of a reply. It is a success if "
-            f"{env.game.success_means or 'the game is won'}{rates}.",
+            f"{env.game.success_means or 'the game is won'}.",
             _table(("reward", "for"), rewards),
         ]
     else:
         assert isinstance(env, TaskEnv)
         summary = (type(env.env.unwrapped).__doc__ or "a text task").strip().partition("\n")[0].rstrip(".")
-        about = [f"The budget of an episode is {env.max_turns} for replies{rates}."]
+        about = [f"The budget of an episode is {env.max_turns} for replies."]
     about += [
         "No level of one split occurs in another, and a seed gives the same level in every process.",
         "An episode begins with these messages:",
@@ -158,30 +149,7 @@ def _table(head: tuple[str, str], lines: list[tuple[str, str]]) -> str:
     return "\n".join(f"| {first} | {second} |" for first, second in [head, ("---", "---"), *lines])
 
 
-def _rates(rollout: Rollout, episodes: int) -> str:
-    """Success of random replies and of optimal play on test levels, as the end of a sentence."""
-    rng, env, levels = np.random.default_rng(0), rollout.env, set[str]()
-    draws = env.has_random_replies
-    won, optimal = 0, 0.0
-    for seed in range(episodes):
-        rollout.begin(seed)
-        levels.add(rollout.level_id)
-        chance = rollout.optimal_success()
-        optimal += math.nan if chance is None else chance
-        if not draws:
-            continue
-        rollout.begin(seed)
-        rollout.play(lambda: random_reply(env, rng))
-        won += rollout.info["success"]
-    said = [f"random replies win {wilson(won, episodes)}"] * draws
-    if not math.isnan(optimal):
-        best = "optimal replies" if isinstance(env, TaskEnv) else "optimal play, which decides after each move,"
-        said.append(f"{best} {percent(optimal / episodes)}")
-    return f": of {episodes} episodes on {len(levels)} test levels {', '.join(said)}" if said else ""
-
-
 def _own_path(game: str) -> Path | None:
-    """The file or folder that a game of one's own is in; None for a game of this suite."""
     module = own_module(game)
     if not module:
         return None
@@ -200,7 +168,6 @@ def _own_path(game: str) -> Path | None:
 
 
 def _fill(source: Traversable, target: Path, facts: dict[str, str]) -> None:
-    """Write a folder of templates, with the facts in names and texts."""
     for entry in source.iterdir():
         name = re.sub(r"__([a-z]+)__(?=$|\.)", lambda found: facts.get(found[1], found[0]), entry.name)
         if entry.is_dir():
@@ -239,8 +206,6 @@ def _openenv(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -
 
 
 def _skyrl(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
-    """A few rows of both splits, as the package's own command writes more of them."""
-
     def lines(split: str) -> str:
         drawn = rows(facts["game"], _ROWS, split=split, **options)
         return "".join(_line({**row, "env_class": facts["package"]}) for row in drawn)
@@ -249,8 +214,6 @@ def _skyrl(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> 
 
 
 def _verl(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
-    """A few rows of both splits, as the package's own command writes more of them."""
-
     def lines(split: str) -> str:
         return "".join(map(_line, verl_rows(facts["game"], _ROWS, facts["package"], split=split, **options)))
 

@@ -1,28 +1,18 @@
 """The games for several players, as PettingZoo environments (extra ``multiagent``).
 
 ``parallel_env`` gives a game as a Parallel environment, all moves of a cycle at once; ``env`` gives the same game turn
-by turn (AEC), by PettingZoo's own conversion. From PettingZoo 1.27 on each id has a place in its registries::
-
-    import pettingzoo
-    from ragen_gym.multiagent import parallel_env
-
-    env = parallel_env("Sokoban", players=3)
-    env = pettingzoo.make("parallel", "ragen/Sokoban-v0", players=3)  # the same; "aec" for turn by turn
-
-What the players do to each other is said by ``SokobanTeam``, ``FrozenLakeRace`` and ``BanditContest``; what they have
-in common by ``ParallelGame``.
+by turn (AEC), by PettingZoo's own conversion. What the players do to each other is said by ``SokobanTeam``,
+``FrozenLakeRace`` and ``BanditContest``; what they have in common by ``ParallelGame``.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.games.registry import TABLE, find
 
 try:
-    import pettingzoo
     from pettingzoo.utils import parallel_to_aec, wrappers
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
@@ -74,10 +64,3 @@ def env(name: str, *, players: int = 2, **arguments: Any) -> Any:
     return wrappers.OrderEnforcingWrapper(
         wrappers.AssertOutOfBoundsWrapper(raw_env(name, players=players, **arguments))
     )
-
-
-if hasattr(pettingzoo, "register"):
-    for _spec in TABLE.values():
-        if _spec.game in GAMES:
-            pettingzoo.register("parallel", _spec.id, partial(parallel_env, _spec.name))
-            pettingzoo.register("aec", _spec.id, partial(env, _spec.name))

@@ -52,7 +52,6 @@ class BanditContest(ParallelGame):
         return rewards, {i: SUCCESS if best[arm] else OVER for i, arm in moves.items()}
 
     def _means(self) -> list[float]:
-        """What each arm pays on average."""
         low, high, high_prob, _, reversed_names = self.game.params
         return [high * high_prob if (code & 1) != reversed_names else low for code in self._board]
 

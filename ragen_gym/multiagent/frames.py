@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ragen_gym.games.game import Board, Game
 from ragen_gym.render import frozen_lake, sokoban
 from ragen_gym.render.canvas import Canvas, Colour, Pixels
-from ragen_gym.render.frames import GROUND, TEXT, Painter, board_codes, caption_width, frames, painter_of, with_caption
+from ragen_gym.render.frames import TEXT, Painter, board_codes, frames, painter_of
 
-__all__ = ["Scene", "picture"]
+__all__ = ["picture"]
 
 DrawTile = Callable[[Canvas, Game, int], None]
 
@@ -25,36 +24,30 @@ _COLOURS: tuple[Colour, ...] = (
     (200, 76, 144),
     (96, 92, 88),
 )
-_FAINT: Colour = (130, 138, 156)
 _OTHER: Colour = (120, 60, 160)
-_LINE = 20  # height of a line of the caption in pixels
 
 
-@dataclass(frozen=True)
-class Scene:
-    """An episode as it stands."""
+def picture(game: Game, board: Board, cells: Sequence[int | None], tile_size: int) -> Pixels:
+    """The board with a number on every player: uint8 (height, width, 3).
 
-    board: Board  # with every player on it
-    cells: Sequence[int | None]  # for each player its index on the board, None where it has no place yet
-    totals: Sequence[float]  # for each player the sum of its rewards
-    states: Sequence[str]  # for each player ``""``, or how its episode ended
-    cycle: int  # cycles played
-
-
-def picture(game: Game, scene: Scene, tile_size: int) -> Pixels:
-    """The board with a number on every player, below it a caption: uint8 (height, width, 3), both sides even."""
-    board: Pixels = frames(game, board_codes(game, scene.board)[None], tile_size)[0]
+    Args:
+        game: the game.
+        board: with every player on it.
+        cells: for each player its index on the board, None where it has no place yet.
+        tile_size: side of a tile in pixels.
+    """
+    pixels: Pixels = frames(game, board_codes(game, board)[None], tile_size)[0]
     side = painter_of(game).cell * tile_size
     size = min(side, max(8, tile_size // 3)) if side == tile_size else tile_size
     crowd: dict[int, int] = {}
-    for player, cell in enumerate(scene.cells):
+    for player, cell in enumerate(cells):
         if cell is not None:
             row, column = divmod(cell, game.width + 1)
             down, across = divmod(crowd.get(cell, 0), side // size)
             y = down * size if side == tile_size else side - (down + 1) * size  # a machine has its name above
-            _badge(board, player, column * side + across * size, row * side + y, size)
+            _badge(pixels, player, column * side + across * size, row * side + y, size)
             crowd[cell] = crowd.get(cell, 0) + 1
-    return with_caption(board, _caption(scene, caption_width(board.shape[1])))
+    return pixels
 
 
 def _badge(pixels: Pixels, player: int, x: int, y: int, size: int) -> None:
@@ -63,22 +56,6 @@ def _badge(pixels: Pixels, player: int, x: int, y: int, size: int) -> None:
     canvas.circle(0.5, 0.5, 0.41, _COLOURS[player])
     canvas.text(0.5, 0.5, 0.62, str(player), TEXT)
     canvas.over(pixels, x, y)
-
-
-def _caption(scene: Scene, width: int) -> Pixels:
-    """The cycle, and in two columns what each player has earned and how it ended."""
-    columns, players = width / _LINE, len(scene.cells)
-    rows = 1 + (players + 1) // 2
-    canvas = Canvas(columns, rows + 0.3, _LINE, fineness=4)
-    canvas.fill(GROUND)
-    canvas.text(0.4, 0.6, 0.56, f"cycle {scene.cycle}", _FAINT, columns - 0.8, left=True)
-    for player in range(players):
-        x, y = 0.4 + player % 2 * columns / 2, 1.6 + player // 2
-        canvas.circle(x + 0.3, y, 0.3, _COLOURS[player])
-        canvas.text(x + 0.3, y, 0.44, str(player), TEXT)
-        words = f"{scene.totals[player]:+.4g} {scene.states[player]}".rstrip()
-        canvas.text(x + 0.8, y, 0.54, words, TEXT if not scene.states[player] else _FAINT, columns / 2 - 1.4, left=True)
-    return canvas.pixels()
 
 
 def _draw_shared(single: DrawTile, own: dict[int, int], canvas: Canvas, game: Game, tile: int) -> None:

@@ -24,7 +24,7 @@ from ragen_gym.core.validation import check_choice, check_number, checked_option
 from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Board, Game
+from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game
 from ragen_gym.games.given_levels import SIZE_OPTIONS, check_one_size, chosen_board, given_levels, joined_levels
 from ragen_gym.games.registry import GameSpec, build_game, find
 
@@ -169,7 +169,7 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self._keys = player_keys(noise_key, self.players, self.game.noise)
         self._cycle = 0
         self.agents = self.possible_agents[:]
-        self._totals, self._outcomes = [0.0] * self.players, dict.fromkeys(range(self.players), PLAYING)
+        self._outcomes = dict.fromkeys(range(self.players), PLAYING)
         self._show()
         return (
             {agent: self._seen.observe(self._view(i)) for i, agent in enumerate(self.agents)},
@@ -193,8 +193,6 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         self._cycle += 1
         rewards, outcomes = self._play(moves, draws)
         self._outcomes |= outcomes
-        for i, reward in rewards.items():
-            self._totals[i] += reward
         playing = {agent: self._numbers[agent] for agent in self.agents}
         spent = self.max_cycles is not None and self._cycle >= self.max_cycles
         self.agents = [agent for agent, i in playing.items() if not (spent or outcomes[i])]
@@ -284,13 +282,9 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         return Window(self.game_spec.id, self.metadata["render_fps"])
 
     def _draw(self) -> npt.NDArray[np.uint8]:
-        """The picture of the episode as it stands."""
-        from ragen_gym.multiagent.frames import Scene, picture
+        from ragen_gym.multiagent.frames import picture
 
-        board, cells = self._picture()
-        words = {PLAYING: "", OVER: "out", SUCCESS: "success"}
-        states = [words[self._outcomes[i]] for i in range(self.players)]
-        return picture(self.game, Scene(board, cells, self._totals, states, self._cycle), self._seen.tile_size)
+        return picture(self.game, *self._picture(), self._seen.tile_size)
 
     def _show(self) -> None:
         if self._window and self.render_mode == "human":

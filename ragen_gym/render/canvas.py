@@ -216,7 +216,6 @@ class Canvas:
         return ink.astype(np.uint8) * np.uint8(255), _PIXELS * size / 2
 
     def _text(self, height: float, text: str, width: float | None) -> tuple[Pixels, float]:
-        """The same in pygame's font."""
         pygame, s = load_pygame(), self._scale
         if not pygame.font.get_init():
             pygame.font.init()

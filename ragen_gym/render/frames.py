@@ -26,26 +26,23 @@ from ragen_gym.render.canvas import Canvas, Colour, Pixels
 from ragen_gym.render.recorder import Recording
 
 __all__ = [
-    "GROUND",
     "TEXT",
     "Painter",
     "Tiles",
     "board_codes",
-    "caption_width",
     "frame_shape",
     "frames",
     "gif",
     "painter_of",
     "picture",
     "remembered",
-    "with_caption",
 ]
 
 #: A caption must be legible, so a picture is at least this wide, however small its tiles.
 _LEAST_WIDTH = 176
 _ROWS = 2.5
 
-GROUND: Colour = (30, 34, 46)
+_GROUND: Colour = (30, 34, 46)
 TEXT: Colour = (238, 240, 246)
 _FAINT: Colour = (164, 172, 190)
 _PLAYING: Colour = (86, 128, 196)
@@ -198,19 +195,10 @@ def picture(game: Game, recording: Recording, tile_size: int) -> Pixels:
     painter = painter_of(game)
     if painter.draw_move is not None and recording.moves:
         painter.draw_move(board, game, recording, tile_size)
-    return with_caption(board, _caption(game, recording, caption_width(board.shape[1])))
-
-
-def caption_width(width: int) -> int:
-    """The width of the caption below a board of that width, in pixels: even, and legible."""
-    return _even(max(width, _LEAST_WIDTH))
-
-
-def with_caption(board: Pixels, caption: Pixels) -> Pixels:
-    """A board, and below it a caption at least as wide: uint8 (height, width, 3), the height even."""
     height, width, _ = board.shape
+    caption = _caption(game, recording, _even(max(width, _LEAST_WIDTH)))
     out = np.empty((_even(height + caption.shape[0]), caption.shape[1], 3), np.uint8)
-    out[:] = GROUND
+    out[:] = _GROUND
     left = (out.shape[1] - width) // 2
     out[:height, left : left + width] = board
     out[height : height + caption.shape[0]] = caption
@@ -225,7 +213,7 @@ def _caption(game: Game, recording: Recording, width: int) -> Pixels:
     line = max(14, min(28, width // 14), width // 36)  # its height in pixels
     columns = width / line
     canvas = Canvas(columns, _ROWS, line, fineness=4)
-    canvas.fill(GROUND)
+    canvas.fill(_GROUND)
     colour, ending = {PLAYING: (_PLAYING, ""), OVER: (_OVER, ": over")}.get(recording.outcome, (_SUCCESS, ": success"))
     canvas.rectangle(0, 0, columns, 0.16, colour)
     room = columns - 0.8

@@ -75,14 +75,12 @@ def _tile_drawer(name: str, game: Game, vocabulary: Vocabulary) -> tuple[Callabl
 
 
 def _draw_number(canvas: Canvas, number: int | None) -> None:
-    """A cell of the margin, with the number of its row or column."""
     canvas.fill(_MARGIN)
     if number is not None:
         canvas.text(0.5, 0.5, 0.8, str(number), _PAPER, 0.9)
 
 
 def _shapes() -> list[tuple[str, str]]:
-    """Every (shape, colour), so that neighbours in the list differ in both."""
     colours = list(_COLOURS)
     number = len(_SHAPES) * len(colours)
     return [(_SHAPES[i % len(_SHAPES)], colours[(i + i // len(_SHAPES)) % len(colours)]) for i in range(number)]

@@ -1,8 +1,8 @@
 """The games over HTTP: a server (``ragen-gym serve``), and clients that are themselves Gymnasium environments.
 
 ``create_app`` makes the FastAPI application, ``serving`` runs it in a thread of this process. ``RemoteEnv`` plays
-single moves, ``RemoteTurnEnv`` whole replies, ``RemoteBatchEnv`` a batch, each as the local environment of the same
-arguments does. The server needs the extra ``serve``; the clients need only httpx of it.
+single moves, ``RemoteTurnEnv`` whole replies, each as the local environment of the same arguments does. The server
+needs the extra ``serve``; the clients need only httpx of it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ragen_gym.serve.app import create_app
-    from ragen_gym.serve.client import RemoteBatchEnv, RemoteEnv, RemoteTurnEnv
+    from ragen_gym.serve.client import RemoteEnv, RemoteTurnEnv
     from ragen_gym.serve.http_client import ServerError, ServerUnreachable, SessionLost
     from ragen_gym.serve.limits import Limits
     from ragen_gym.serve.server import serving
 
 __all__ = [
     "Limits",
-    "RemoteBatchEnv",
     "RemoteEnv",
     "RemoteTurnEnv",
     "ServerError",
@@ -32,7 +31,7 @@ _HOMES = {
     "Limits": "limits",
     "create_app": "app",
     "serving": "server",
-    **dict.fromkeys(("RemoteBatchEnv", "RemoteEnv", "RemoteTurnEnv"), "client"),
+    **dict.fromkeys(("RemoteEnv", "RemoteTurnEnv"), "client"),
     **dict.fromkeys(("ServerError", "ServerUnreachable", "SessionLost"), "http_client"),
 }
 

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, RedirectResponse
+from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -86,19 +86,16 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
     return app
 
 
-# A request's route is found by trying them in this order, so the busiest come first.
-
-
 @router.post("/sessions/{session}/step")
 async def step(request: Request, session: SessionId, body: schemas.StepRequest) -> Response:
-    """Play one move, or one in every environment of a batch; of grain step."""
-    return _json(await _service(request).ask(session, lambda env: env.step(body.action), light=True))
+    """Play one move; of grain step."""
+    return _json(await _service(request).ask(session, lambda env: env.step(body.action)))
 
 
 @router.post("/sessions/{session}/turn")
 async def turn(request: Request, session: SessionId, body: schemas.TurnRequest) -> Response:
     """Take a language model's whole reply; of grain turn."""
-    return _json(await _service(request).ask(session, lambda env: env.turn(body.reply), light=True))
+    return _json(await _service(request).ask(session, lambda env: env.turn(body.reply)))
 
 
 @router.post("/sessions/{session}/reset")
@@ -109,24 +106,20 @@ async def reset(request: Request, session: SessionId, body: schemas.ResetRequest
 
 @router.post("/sessions", status_code=201)
 async def create(request: Request, body: schemas.CreateRequest) -> Response:
-    """Make an environment of single moves, one of whole replies, or a batch."""
+    """Make an environment of single moves or of whole replies."""
     return _json(await _service(request).create(body), 201)
 
 
 @router.get("/sessions/{session}")
 async def state(request: Request, session: SessionId) -> Response:
-    """A session as it stands: boards and levels."""
+    """A session as it stands: board and level."""
     return _json(await _service(request).state(session))
 
 
 @router.get("/sessions/{session}/render.png", responses={200: {"content": {"image/png": {}}}}, response_class=Response)
-async def render(
-    request: Request,
-    session: SessionId,
-    index: Annotated[int, Query(ge=0, lt=2**31, description="Which environment of a batch.")] = 0,
-) -> Response:
+async def render(request: Request, session: SessionId) -> Response:
     """The board as a picture; for sessions made with ``render``."""
-    picture = await _service(request).ask(session, lambda env: env.pixels(index), write=encode_png)
+    picture = await _service(request).ask(session, lambda env: env.pixels(), write=encode_png)
     return Response(picture, media_type="image/png")
 
 
@@ -146,13 +139,7 @@ async def envs() -> Response:
 @router.get("/health")
 async def health(request: Request) -> Response:
     """State of the server, and how full it is."""
-    return JSONResponse({"status": "ok", "version": __version__, "sessions": len(_service(request).store)})
-
-
-@router.get("/", include_in_schema=False)
-async def front() -> Response:
-    """To the page that says how to use it."""
-    return RedirectResponse("/docs")
+    return JSONResponse({"status": "ok", "version": __version__, "sessions": len(_service(request))})
 
 
 def _service(request: Request) -> Service:

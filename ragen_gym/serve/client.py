@@ -1,4 +1,4 @@
-"""Environments played on a server, as Gymnasium environments: single moves, whole replies, and batches."""
+"""Environments played on a server, as Gymnasium environments: single moves and whole replies."""
 
 from __future__ import annotations
 
@@ -10,45 +10,26 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 
 from ragen_gym.core.levels import Level
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
-from ragen_gym.core.validation import BatchType, items_of
-from ragen_gym.envs.batch_outputs import batched
 from ragen_gym.envs.messages import parts_of
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.reply_env import text_of_action
 from ragen_gym.serve.http_client import RemoteSession
-from ragen_gym.serve.serialization import (
-    Json,
-    Pixels,
-    create_body,
-    options_body,
-    pixels,
-    space_of,
-)
+from ragen_gym.serve.serialization import Json, Pixels, create_body, options_body, pixels, space_of
 
-__all__ = ["RemoteBatchEnv", "RemoteEnv", "RemoteTurnEnv"]
-
-_RENDER_MODES = ("ansi", "rgb_array")
+__all__ = ["RemoteEnv", "RemoteTurnEnv"]
 
 
-def _opened(url: str, body: Json, render_mode: str | None, token: str | None, timeout: float) -> RemoteSession:
-    if render_mode not in (*_RENDER_MODES, None):
-        raise ValueError(f"render_mode={render_mode!r} is not known: choose 'ansi', 'rgb_array' or None.")
-    return RemoteSession(url, {**body, "render": render_mode == "rgb_array"}, token, timeout)
+class _Remote(gymnasium.Env[Any, Any]):
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012  # Gymnasium's
 
-
-class _RemoteSingle(gymnasium.Env[Any, Any]):
-    """A single environment on a server."""
-
-    metadata: dict[str, Any] = {"render_modes": list(_RENDER_MODES), "render_fps": 4}  # noqa: RUF012  # Gymnasium's
-
-    def __init__(self, remote: RemoteSession, render_mode: str | None) -> None:
+    def __init__(self, url: str, body: Json, render_mode: str | None, token: str | None, timeout: float) -> None:
+        if render_mode not in (*self.metadata["render_modes"], None):
+            raise ValueError(f"render_mode={render_mode!r} is not known: choose 'ansi', 'rgb_array' or None.")
         self.render_mode = render_mode
-        self._remote = remote
+        self._remote = remote = RemoteSession(url, {**body, "render": render_mode == "rgb_array"}, token, timeout)
         self.session, self.about = remote.id, remote.about
         self.action_space = space_of(self.about["action_space"])
         self.observation_space = space_of(self.about["observation_space"])
@@ -56,28 +37,28 @@ class _RemoteSingle(gymnasium.Env[Any, Any]):
     @property
     def level(self) -> Level:
         """The level of this episode."""
-        return Level(self.about["env"].removeprefix("ragen/").removesuffix("-v0"), self._first("levels"))
+        return Level(self.about["env"].removeprefix("ragen/").removesuffix("-v0"), self._stands("level"))
 
     @property
     def board(self) -> str:
         """The board as it stands, as text."""
-        return self._first("boards")
+        return self._stands("board")
 
     def render(self) -> Any:
         """The board as text in mode ``"ansi"``, a uint8 (height, width, 3) array in ``"rgb_array"``, else None."""
         if self.render_mode == "ansi":
             return self.board
-        return pixels(self._remote.picture(0)) if self.render_mode else None
+        return pixels(self._remote.picture()) if self.render_mode else None
 
     def close(self) -> None:
         """Close the session; a server that is gone has closed it already."""
         self._remote.close()
 
-    def _first(self, what: str) -> str:
-        texts: list[str] = self._remote.state()[what]
-        if not texts:
-            raise gymnasium.error.ResetNeeded(f"there are no {what} yet: call reset() first.")
-        return texts[0]
+    def _stands(self, what: str) -> str:
+        text: str | None = self._remote.state()[what]
+        if text is None:
+            raise gymnasium.error.ResetNeeded(f"there is no {what} yet: call reset() first.")
+        return text
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> Json:
         body = {"seed": seed, **options_body(options)}
@@ -86,7 +67,7 @@ class _RemoteSingle(gymnasium.Env[Any, Any]):
         return answer
 
 
-class RemoteEnv(_RemoteSingle):
+class RemoteEnv(_Remote):
     """A game of single moves on a server: what ``gymnasium.make`` of its id makes, played over HTTP.
 
     Args:
@@ -116,7 +97,7 @@ class RemoteEnv(_RemoteSingle):
         **arguments: Any,
     ) -> None:
         body = create_body(env, arguments, max_episode_steps=max_episode_steps)
-        super().__init__(_opened(url, body, render_mode, token, timeout), render_mode)
+        super().__init__(url, body, render_mode, token, timeout)
         self._mask: npt.NDArray[np.int8] | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -149,7 +130,7 @@ class RemoteEnv(_RemoteSingle):
         return info
 
 
-class RemoteTurnEnv(_RemoteSingle):
+class RemoteTurnEnv(_Remote):
     """A game of whole replies on a server: what ``ragen_gym.make_turn`` makes, played over HTTP.
 
     Arguments and errors are those of ``RemoteEnv`` and of ``ragen_gym.make_turn``.
@@ -175,7 +156,7 @@ class RemoteTurnEnv(_RemoteSingle):
         turn_options, env_options = split_turn_options(arguments)
         self.config = turn_config(config, turn_options)
         body = create_body(env, env_options, grain="turn", budgets=asdict(self.config))
-        super().__init__(_opened(url, body, render_mode, token, timeout), render_mode)
+        super().__init__(url, body, render_mode, token, timeout)
         self.instructions: str = self.about["instructions"]
         self.action_names: tuple[str, ...] = tuple(self.about["action_names"])
         self.over = True
@@ -205,7 +186,6 @@ class RemoteTurnEnv(_RemoteSingle):
         return tuple(self._images)
 
     def _observed(self, answer: Json) -> Any:
-        """Add the user message of an answer; the observation that it is."""
         text = answer["observation"]
         self._add("user", text)
         if not self.config.sees:
@@ -233,82 +213,6 @@ class RemoteTurnEnv(_RemoteSingle):
         }
 
 
-class RemoteBatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
-    """``num_envs`` environments on a server: what ``gymnasium.make_vec`` of the id makes, played over HTTP.
-
-    ``autoreset_mode`` is a ``gymnasium.vector.AutoresetMode`` or its value; the other arguments, and the errors, are
-    those of ``RemoteEnv``.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        env: str,
-        num_envs: int = 1,
-        *,
-        max_episode_steps: int | None = None,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
-        render_mode: str | None = None,
-        token: str | None = None,
-        timeout: float = 60.0,
-        **arguments: Any,
-    ) -> None:
-        self.num_envs, self.render_mode = num_envs, render_mode
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
-        fields = {"num_envs": num_envs, "autoreset": self.autoreset_mode.value, "max_episode_steps": max_episode_steps}
-        self._remote = _opened(url, create_body(env, arguments, **fields), render_mode, token, timeout)
-        self.session, self.about = self._remote.id, self._remote.about
-        self.single_action_space = space_of(self.about["action_space"])
-        self.single_observation_space = space_of(self.about["observation_space"])
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.observation_space = batched(self.single_observation_space, num_envs)
-        self.metadata = {"render_modes": list(_RENDER_MODES), "autoreset_mode": self.autoreset_mode}
-
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start episodes, as the local batch does."""
-        body = options_body(options, "reset_mask")
-        if "reset_mask" in body:
-            body["reset_mask"] = np.asarray(body["reset_mask"]).tolist()
-        if seed is not None:
-            body["seed"] = items_of(seed) or seed
-        answer = self._remote.post("reset", body)
-        return self._observations(answer["observation"]), _infos(answer["info"])
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Play one move in every environment; raises as ``RemoteEnv.step`` does."""
-        answer = self._remote.post("step", {"action": np.asarray(actions)})
-        infos = _infos(answer["info"])
-        if answer.get("final"):
-            final = _infos(answer["final"])
-            observations = np.full(self.num_envs, None, dtype=object)
-            for i in np.flatnonzero(final["_success"]):
-                observations[i] = _observation(answer["final"]["observation"][i], np.uint8)
-            mask = final["_success"]
-            infos |= {"final_obs": observations, "_final_obs": mask, "final_info": final, "_final_info": mask.copy()}
-        return (
-            self._observations(answer["observation"]),
-            np.array(answer["reward"], np.float64),
-            np.array(answer["terminated"], np.bool_),
-            np.array(answer["truncated"], np.bool_),
-            infos,
-        )
-
-    def render(self) -> tuple[Any, ...] | None:
-        """The boards as text in render mode ``"ansi"``, as pictures in ``"rgb_array"``, None without a mode."""
-        if self.render_mode == "ansi":
-            return tuple(self._remote.state()["boards"])
-        return tuple(pixels(self._remote.picture(i)) for i in range(self.num_envs)) if self.render_mode else None
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the session; a server that is gone has closed it already."""
-        self._remote.close()
-
-    def _observations(self, observations: list[Any]) -> Any:
-        if isinstance(self.single_observation_space, gymnasium.spaces.Text):
-            return tuple(observations)
-        return np.array(observations, self.single_observation_space.dtype)
-
-
 def _observation(observation: Any, dtype: Any) -> Any:
     return observation if isinstance(observation, str) else np.array(observation, dtype)
 
@@ -321,14 +225,3 @@ def _reply(text: str, fields: Json) -> Reply:
     values: Json = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     values["problem"] = values["problem"] and Problem(values["problem"])
     return Reply(text, **values)
-
-
-def _infos(info: Json) -> Json:
-    which = info["which"]
-    mask = np.ones(len(info["success"]), np.bool_) if which is None else np.array(which, np.bool_)
-    values = {
-        "level_id": np.array(info["level_id"], dtype=object),
-        "action_mask": np.array(info["action_mask"], np.int8),
-        "success": np.array(info["success"], np.bool_),
-    }
-    return values | {f"_{name}": mask.copy() for name in values}

@@ -15,7 +15,7 @@ from ragen_gym.serve.serialization import Json, request_json
 
 __all__ = ["RemoteSession", "ServerError", "ServerUnreachable", "SessionLost"]
 
-_VALUE_ERRORS = ("bad_value", "bad_request", "too_large", "not_rendering")
+_VALUE_ERRORS = ("bad_value", "bad_request")
 
 
 class ServerUnreachable(ConnectionError):
@@ -96,12 +96,12 @@ class RemoteSession:
         return self._json(self._send("POST", f"{self._path}/{operation}", body))
 
     def state(self) -> Json:
-        """The session as it stands: boards, levels, conversation; raises as ``post`` does."""
+        """The session as it stands: board and level; raises as ``post`` does."""
         return self._json(self._send("GET", self._path))
 
-    def picture(self, index: int) -> bytes:
-        """A PNG of an environment's board; raises as ``post`` does."""
-        return self._send("GET", f"{self._path}/render.png?index={index}").content
+    def picture(self) -> bytes:
+        """A PNG of the board; raises as ``post`` does."""
+        return self._send("GET", f"{self._path}/render.png").content
 
     def close(self) -> None:
         """Close the session; a server that is gone has closed it already."""

@@ -17,7 +17,6 @@ __all__ = [
     "RequestError",
     "ResetRequest",
     "StepRequest",
-    "Symbols",
     "TurnRequest",
     "library_errors",
 ]
@@ -32,28 +31,19 @@ class _Request(BaseModel):
 
 
 class ResetRequest(_Request):
-    """The episode to start; of a batch, one value is for all environments, and a list has one for each."""
+    """The episode to start."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"seed": 0}, {"seed": 0, "noise_seed": 7}, {}]})
 
-    seed: Seed | list[Seed | None] | None = Field(
-        None,
-        description="Without one the episode is the next of the seed before. In a batch, one seed s gives environment "
-        "i the seed s + i; one that is null in a list goes on.",
-    )
-    level: BoardText | list[BoardText] | None = Field(None, description="A board to play instead of a generated one.")
-    noise_seed: Seed | list[Seed] | None = Field(
-        None, description="Seed of the transition noise; it never changes the level."
-    )
-    reset_mask: list[bool] | None = Field(None, description="The environments of a batch to reset; all by default.")
+    seed: Seed | None = Field(None, description="Without one the episode is the next of the seed before.")
+    level: BoardText | None = Field(None, description="A board to play instead of a generated one.")
+    noise_seed: Seed | None = Field(None, description="Seed of the transition noise; it never changes the level.")
 
 
 class StepRequest(_Request):
-    """One move, or one of every environment of a batch."""
+    """One move."""
 
-    action: int | list[int] = Field(
-        description="The id of an action, from 0; the session's description names them. A list of them for a batch."
-    )
+    action: int = Field(description="The id of an action, from 0; the session's description names them.")
 
 
 class TurnRequest(_Request):
@@ -66,34 +56,20 @@ class TurnRequest(_Request):
     reply: str
 
 
-class Symbols(_Request):
-    """A custom vocabulary."""
-
-    name: Annotated[str, Field(min_length=1, max_length=50)]
-    symbols: Annotated[
-        str, Field(min_length=1, max_length=50, description="One character a tile, in the game's order.")
-    ]
-
-
 class CreateRequest(_Request):
-    """The environment to make: arguments of ``gymnasium.make``, ``gymnasium.make_vec`` or ``ragen_gym.make_turn``."""
+    """The environment to make: arguments of ``gymnasium.make`` or ``ragen_gym.make_turn``."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"env": "FrozenLake", "split": "test", "start": {"seed": 0}},
                 {"env": "Sokoban", "grain": "turn", "budgets": {"max_turns": 10}, "env_options": {"size": 7}},
-                {"env": "Bandit", "num_envs": 2},
             ]
         }
     )
 
     env: Annotated[str, Field(max_length=100, description="A game's name or id, such as Sokoban or ragen/Sokoban-v0.")]
     grain: Literal["step", "turn"] = Field("step", description="An action is a move, or a model's whole reply.")
-    num_envs: Annotated[int, Field(ge=1)] | None = Field(None, description="A batch of that many; grain step only.")
-    autoreset: Literal["NextStep", "SameStep", "Disabled"] | None = Field(
-        None, description="A batch's `gymnasium.vector.AutoresetMode`; NextStep where it is left out."
-    )
     split: str | None = Field(None, description="train, validation or test; null for all.")
     preset: str | None = Field(None, description="A difficulty of the game.")
     env_options: dict[str, Any] = Field(
@@ -107,7 +83,7 @@ class CreateRequest(_Request):
     skip_invalid: bool = Field(False, description="Whether levels that cannot be played are left out.")
     observation: Literal["text", "grid"] = "text"
     text_format: TextFormat = "grid"
-    vocabulary: str | Symbols | None = None
+    vocabulary: str | None = None
     max_episode_steps: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Moves after which an episode is truncated; the id's own where it is left out."
     )
@@ -129,28 +105,20 @@ STATUS = {
     "method_not_allowed": 405,
     "timeout": 408,
     "no_episode": 409,  # a step before reset, or after the end
-    "wrong_grain": 409,
-    "not_rendering": 409,
     "body_too_large": 413,
-    "conversation_full": 413,
     "bad_request": 422,  # the body or a parameter is not of the documented form
     "bad_value": 422,  # an unknown game or option, an action out of range, a wrong board
-    "too_large": 422,  # more than the server's memory
     "internal": 500,
-    "not_installed": 501,
     "full": 503,
 }
-_LONGEST_MESSAGE = 2_000
 
 
 class RequestError(Exception):
-    """A refused request: a key of ``STATUS`` and a message, without its middle where it repeats a long value."""
+    """A refused request: a key of ``STATUS`` and a message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
-        half = _LONGEST_MESSAGE // 2
         self.code = code
-        self.message = message if len(message) <= 2 * half else f"{message[:half]} … {message[-half:]}"
 
     @property
     def status(self) -> int:
@@ -159,7 +127,7 @@ class RequestError(Exception):
 
     def body(self) -> dict[str, dict[str, str]]:
         """The JSON of the answer."""
-        return {"error": {"code": self.code, "message": self.message}}
+        return {"error": {"code": self.code, "message": str(self)}}
 
 
 @contextmanager
@@ -171,14 +139,14 @@ def library_errors(options: Mapping[str, Any] | None = None) -> Iterator[None]:
     """
     try:
         yield
+    except RequestError:
+        raise
     except ResetNeeded as error:
         raise RequestError("no_episode", str(error)) from error
-    except DependencyNotInstalled as error:
-        raise RequestError("not_installed", str(error)) from error
-    except ValueError as error:
+    except (DependencyNotInstalled, ValueError) as error:
         raise RequestError("bad_value", str(error)) from error
     except Exception as error:
-        if not options or isinstance(error, RequestError):
+        if not options:
             raise
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise RequestError(

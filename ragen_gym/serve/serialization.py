@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
 from math import isnan
 from typing import Any
 
@@ -12,22 +11,11 @@ import numpy as np
 from gymnasium import spaces
 
 from ragen_gym.core.levels import Level, item_text
-from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.validation import checked_options, items_of, shown
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.render.png import decode_png
 
-__all__ = [
-    "Json",
-    "Pixels",
-    "create_body",
-    "options_body",
-    "pixels",
-    "plain",
-    "request_json",
-    "space_json",
-    "space_of",
-]
+__all__ = ["Json", "Pixels", "create_body", "options_body", "pixels", "plain", "request_json", "space_json", "space_of"]
 
 Json = dict[str, Any]
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -41,9 +29,6 @@ def create_body(env: str, arguments: Json, **fields: Any) -> Json:
     body: Json = {"env": env, **{k: v for k, v in fields.items() if v not in (None, {})}}
     body["env_options"] = {name: value for name, value in arguments.items() if name not in _FIELDS}
     body |= {name: arguments[name] for name in _FIELDS if arguments.get(name) is not None}
-    if isinstance(body.get("vocabulary"), Vocabulary):
-        vocabulary: Vocabulary = body["vocabulary"]
-        body["vocabulary"] = {"name": vocabulary.name, "symbols": "".join(vocabulary.symbols)}
     if "levels" in body:
         levels = items_of(body["levels"])
         if not levels:
@@ -51,7 +36,7 @@ def create_body(env: str, arguments: Json, **fields: Any) -> Json:
                 f"levels={shown(body['levels'])} holds no level, and a server reads no files; give the boards, such as "
                 "ragen_gym.core.levels.read_levels(path)."
             )
-        body["levels"] = _text(list(map(item_text, levels)))
+        body["levels"] = [_text(item_text(level)) for level in levels]
     return body
 
 
@@ -116,17 +101,15 @@ def pixels(png: bytes) -> Pixels:
     return decode_png(png, (height, width, 3))
 
 
-def options_body(options: Json | None, *others: str) -> Json:
-    """The options of a reset, levels as texts; ``others`` are known besides those of every environment.
+def options_body(options: Json | None) -> Json:
+    """The options of a reset, the level as text.
 
     Raises:
         ValueError: they are no dict, or one is not known.
     """
-    known = checked_options(options, ("level", "noise_seed", *others))
+    known = checked_options(options, ("level", "noise_seed"))
     return {name: _text(value) if name == "level" else value for name, value in known.items()}
 
 
 def _text(level: Any) -> Any:
-    if isinstance(level, Level):
-        return level.text
-    return [_text(one) for one in level] if isinstance(level, Sequence) and not isinstance(level, str) else level
+    return level.text if isinstance(level, Level) else level

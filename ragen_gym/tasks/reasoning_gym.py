@@ -67,7 +67,6 @@ class ReasoningGym(gymnasium.Env[str, str]):
         return f"<answer>{self._entry['answer']}</answer>"
 
     def _take(self, seed: int) -> None:
-        """The first question of the data set with this seed."""
         try:
             self._data = self._create(self.dataset, size=1, seed=seed, **self.config)
             self._entry: dict[str, Any] = self._data[0]

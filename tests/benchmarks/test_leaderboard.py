@@ -6,16 +6,15 @@ import json
 import re
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from openai._base_client import BaseClient
 
 from benchmarks import leaderboard
 from benchmarks.leaderboard import Row, main
 from ragen_agent.config import Config
 from ragen_agent.run.policy import Policy
-from ragen_gym.bench.agents import openai
 from tests.ragen_gym.bench.bad_server import BadServer
 
 
@@ -31,18 +30,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_leaderboard_is_played_once_and_written(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(leaderboard, "ROWS", (*leaderboard.ROWS[:3], Row("Big model", "no-such-model", model=True)))
+    monkeypatch.setattr(leaderboard, "ROWS", (*leaderboard.ROWS[:2], Row("Big model", "no-such-model", model=True)))
     words = ["--suite", "smoke", "--limit", "2", "--max-tokens", "4", "--batch", "8", "--runs", str(tmp_path / "runs")]
     page = tmp_path / "new" / "page"
     words += ["--out", str(page), "--checkpoint", f"tiny={checkpoint}", "--checkpoint", f"same={checkpoint}"]
     assert main([*words, "--rows", "random", "oracle", "tiny"]) == 0
     assert main(words) == 0
     said = capsys.readouterr().err
-    assert [said.count(f"{name} plays smoke") for name in ("random", "greedy", "oracle", "tiny", "same")] == [1] * 5
+    assert [said.count(f"{name} plays smoke") for name in ("random", "oracle", "tiny", "same")] == [1] * 4
     assert "Big model on smoke is left out: " in said
 
     rows = json.loads((page / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
-    assert list(rows) == ["random", "greedy", "oracle", "Big model", "tiny", "same"]
+    assert list(rows) == ["random", "oracle", "Big model", "tiny", "same"]
     assert rows["oracle"]["success"] > rows["random"]["success"]
     assert rows["tiny"]["episodes"] == 2 * len(rows["tiny"]["splits"]) == rows["random"]["episodes"]
     assert rows["tiny"]["tokens"]["completion"] > 0
@@ -52,7 +51,6 @@ def test_a_leaderboard_is_played_once_and_written(
     assert "| success, % | sokoban | " in text
     assert re.findall(r"^\| (\w+) \| \d+\.\d \(\d+ to \d+\) \|", text, re.MULTILINE) == [
         "random",
-        "greedy",
         "oracle",
         "tiny",
         "same",
@@ -129,7 +127,7 @@ def test_a_whole_run_of_something_else_is_not_taken_for_what_is_asked(
 
 
 def test_a_server_that_goes_away_costs_no_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai, "_FIRST", 0.001)
+    monkeypatch.setattr(BaseClient, "_calculate_retry_timeout", lambda *_: 0.001)
     words = ["--suite", "smoke", "--limit", "2", "--batch", "4", "--runs", str(tmp_path), "--out", str(tmp_path)]
 
     def goes_away(number: int, _: object) -> str:
@@ -148,22 +146,10 @@ def test_a_server_that_goes_away_costs_no_episode(tmp_path: Path, monkeypatch: p
     assert list(rows) == ["random", "random, served", "oracle"], "next to the row that it is compared with"
 
 
-def test_a_run_is_compared_with_the_one_it_is_named_after() -> None:
-    names = ["small", "tuned", "tuned, vLLM", "tuned, llama-server", "large"]
-    runs = [SimpleNamespace(agent=name) for name in names]
-    pairs = leaderboard._pairs(runs)  # type: ignore[arg-type]  # only the names are read
-    assert [(run.agent, other.agent) for run, other in pairs] == [
-        ("tuned", "small"),
-        ("tuned, vLLM", "tuned"),
-        ("tuned, llama-server", "tuned"),
-        ("large", "tuned"),
-    ]
-
-
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="write it as NAME=FOLDER"):
         main(["--checkpoint", "nowhere"])
     with pytest.raises(SystemExit, match="write it as NAME=MODEL@URL"):
         main(["--server", "vLLM=http://127.0.0.1/v1"])
-    with pytest.raises(SystemExit, match="no row is called nobody: there are random, greedy"):
+    with pytest.raises(SystemExit, match="no row is called nobody: there are random, oracle"):
         main(["--rows", "nobody", "--out", str(tmp_path)])

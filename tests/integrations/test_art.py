@@ -63,14 +63,6 @@ def test_groups_are_episodes_of_one_level_with_other_noise() -> None:
             assert roles[-1] == "assistant"
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5])
-def test_a_group_has_a_whole_number_of_episodes(size: Any) -> None:
-    from ragen_gym.integrations.art import groups
-
-    with pytest.raises(ValueError, match="size"):
-        groups(None, "FrozenLake", [3], size)
-
-
 def test_the_exported_script_evaluates_a_served_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,11 +101,3 @@ def test_evaluation_is_on_levels_of_the_test_split(folder: Path) -> None:
     results = json.loads(text)["results"]["all"]
     for name in (*METRICS, "return"):
         assert results[f"eval/{name}"] == pytest.approx(sum(each[name] for each in expected) / 6)
-
-
-@pytest.mark.parametrize("field", ["eval_levels", "max_reply_tokens"])
-def test_a_count_is_from_1(field: str) -> None:
-    from ragen_gym.integrations.atropos import GameEnvConfig
-
-    with pytest.raises(ValueError, match=f"{field}\n.*greater than or equal to 1"):
-        GameEnvConfig(**{field: 0})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -69,34 +68,6 @@ def test_a_group_meets_one_level_with_other_noise_many_at_once(folder: Path) -> 
         played = list(pool.map(play, [row] * 64))
     assert {info["level_id"] for _, info, _ in played} == {row["level_id"]}
     assert len({info["noise_seed"] for _, info, _ in played}) == 64
-
-
-def test_two_processes_play_other_noise(folder: Path) -> None:
-    row = rows_of(folder, "train")[0]
-    begin = (
-        "import json, sys, skyrl_gym, ragen_frozen_lake; row = json.loads(sys.argv[1]); "
-        "print(skyrl_gym.make(row['env_class'], extras=row).init(row['prompt'])[1]['noise_seed'])"
-    )
-    path = os.pathsep.join(sys.path)
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", begin, json.dumps(row)],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONPATH": path},
-        ).stdout
-        for _ in range(2)
-    }
-    assert len(found) == 2
-
-
-def test_metrics_are_averaged_by_the_library(folder: Path) -> None:
-    from ragen_gym.integrations.skyrl import GameEnv
-
-    found = [play(row)[2] for row in rows_of(folder, "test")[:4]]
-    averaged = GameEnv.aggregate_metrics(found)
-    assert averaged["malformed_replies"] == pytest.approx(sum(each["malformed_replies"] for each in found) / 4)
 
 
 def test_splits_share_no_level_and_other_options_are_refused(folder: Path) -> None:

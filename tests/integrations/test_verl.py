@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -190,16 +189,6 @@ def test_rows_are_written_as_the_export_wrote_them(folder: Path) -> None:
         assert done.stdout == (folder / "data" / f"{split}.jsonl").read_text(encoding="utf-8")
 
 
-def test_rows_in_parquet_are_read(configured: Callable[..., Any], folder: Path, tokenizer: Any, tmp_path: Path) -> None:
-    from datasets import load_dataset
-
-    file = tmp_path / "test.parquet"
-    load_dataset("json", data_files=str(folder / "data" / "test.jsonl"))["train"].to_parquet(str(file))
-    config = configured(f"data.val_files={shlex.quote(str(file))}")
-    output = generate(config, tokenizer, Engine(tokenizer), 1)
-    assert output.non_tensor_batch["turns"].tolist() == [len(played(output, 0, tokenizer).replies)]
-
-
 @pytest.mark.parametrize(
     ("extra", "further", "said"),
     [
@@ -214,12 +203,3 @@ def test_what_cannot_be_played_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         generate(configured(*further), tokenizer, Engine(tokenizer), 1, **extra)
-
-
-def test_a_row_without_a_level_is_refused() -> None:
-    from ragen_gym.integrations.verl import GameLoop
-
-    loop = GameLoop.__new__(GameLoop)
-    loop._options = {}
-    with pytest.raises(ValueError, match="Write the rows with ragen_gym"):
-        asyncio.run(GameLoop.run(loop, {}, extra_info={"index": 0}))

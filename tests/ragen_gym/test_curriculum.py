@@ -3,7 +3,6 @@
 import gymnasium
 import pytest
 
-import ragen_gym
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.wrappers import Curriculum
 
@@ -47,19 +46,6 @@ def test_one_share_between_the_bounds_changes_nothing() -> None:
     env = Curriculum(lake, window=2, up=1.0, down=0.0)
     env.reset(seed=0)
     assert [play(env, win=bool(i % 2)) for i in range(6)] == [0] * 6
-
-
-def test_presets_of_one_game_share_their_spaces() -> None:
-    env = Curriculum([gymnasium.make("ragen/FrozenLake-v0", preset=preset) for preset in ("easy", "medium", "hard")])
-    observation, info = env.reset(seed=0)
-    assert observation in env.observation_space
-    assert info["stage"] == 0
-
-
-def test_a_seed_repeats_the_same_episodes() -> None:
-    env = Curriculum([ragen_gym.StepEnv("FrozenLake", preset=preset) for preset in ("easy", "hard")])
-    first = [env.reset(seed=5)[0], env.reset()[0]]
-    assert first == [env.reset(seed=5)[0], env.reset()[0]]
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -110,6 +110,6 @@ def test_public_names_are_there() -> None:
 
 
 def test_the_wrappers_need_no_import_of_their_own() -> None:
-    program = "import ragen_gym; print(ragen_gym.wrappers.TextToGrid.__name__)"
+    program = "import ragen_gym; print(ragen_gym.wrappers.OneHotPlanes.__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT.parent)
-    assert done.stdout.strip() == "TextToGrid"
+    assert done.stdout.strip() == "OneHotPlanes"

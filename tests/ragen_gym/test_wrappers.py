@@ -11,30 +11,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as stock
 
-import ragen_gym
-from ragen_gym.games.registry import TABLE
-from ragen_gym.wrappers import (
-    BatchFlatSymbols,
-    BatchOneHotPlanes,
-    BatchTextToGrid,
-    FlatSymbols,
-    OneHotPlanes,
-    TextToGrid,
-)
+from ragen_gym.wrappers import BatchFlatSymbols, BatchOneHotPlanes, FlatSymbols, OneHotPlanes
 from tests.ragen_gym.envs.test_vector import assert_same
-
-TEXTS = [(spec.id, "grid") for spec in TABLE.values()]
-TEXTS += [(f"ragen/{game}-v0", way) for game in ("FrozenLake", "NewVocab") for way in ("spaced", "coord", "grid_coord")]
-
-
-@pytest.mark.parametrize(("name", "text_format"), TEXTS)
-def test_a_text_becomes_the_grid_that_it_shows(name: str, text_format: str) -> None:
-    read = TextToGrid(gymnasium.make(name, text_format=text_format))
-    seen = gymnasium.make(name, observation="grid")
-    assert read.observation_space == seen.observation_space
-    for seed in range(5):
-        assert_same(read.reset(seed=seed), seen.reset(seed=seed))
-        assert_same(read.step(1), seen.step(1))
 
 
 def test_planes_and_symbols_of_a_board() -> None:
@@ -51,58 +29,26 @@ def test_planes_and_symbols_of_a_board() -> None:
     assert flat.sum() == 9
 
 
-@pytest.mark.parametrize("wrapper", [TextToGrid, OneHotPlanes, FlatSymbols])
-def test_spaces_hold_the_views(wrapper: Any) -> None:
-    observation = "text" if wrapper is TextToGrid else "grid"
-    env = wrapper(gymnasium.make("ragen/Sokoban-v0", observation=observation))
-    assert env.observation_space.contains(env.reset(seed=0)[0])
-    assert env.observation_space.contains(env.step(0)[0])
-
-
 @pytest.mark.parametrize("mode", list(AutoresetMode)[:2], ids=lambda mode: mode.value)
-@pytest.mark.parametrize(
-    ("single", "batch", "arguments"),
-    [
-        (TextToGrid, BatchTextToGrid, {}),
-        (TextToGrid, BatchTextToGrid, {"text_format": "coord", "vocabulary": "digits"}),
-        (OneHotPlanes, BatchOneHotPlanes, {"observation": "grid"}),
-        (FlatSymbols, BatchFlatSymbols, {"observation": "grid"}),
-    ],
-)
-def test_batches_view_what_single_environments_view(
-    single: Any, batch: Any, arguments: dict[str, Any], mode: AutoresetMode
-) -> None:
+@pytest.mark.parametrize(("single", "batch"), [(OneHotPlanes, BatchOneHotPlanes), (FlatSymbols, BatchFlatSymbols)])
+def test_batches_view_what_single_environments_view(single: Any, batch: Any, mode: AutoresetMode) -> None:
     name = "ragen/FrozenLake-v0"
-    one = batch(gymnasium.make_vec(name, 3, autoreset_mode=mode, **arguments))
-    other = SyncVectorEnv([lambda: single(gymnasium.make(name, **arguments))] * 3, autoreset_mode=mode)
+    one = batch(gymnasium.make_vec(name, 3, autoreset_mode=mode, observation="grid"))
+    other = SyncVectorEnv([lambda: single(gymnasium.make(name, observation="grid"))] * 3, autoreset_mode=mode)
     assert one.observation_space == other.observation_space
     assert_same(one.reset(seed=4), other.reset(seed=4))
+    assert one.observation_space.contains(one.reset(seed=4)[0])
+    other.reset(seed=4)
     rng = np.random.default_rng(0)
     for _ in range(30):
         actions = rng.integers(0, 4, 3)
         assert_same(one.step(actions), other.step(actions))
 
 
-def test_views_stack() -> None:
-    env = OneHotPlanes(TextToGrid(gymnasium.make("ragen/FrozenLake-v0")))
-    other = OneHotPlanes(gymnasium.make("ragen/FrozenLake-v0", observation="grid"))
-    assert_same(env.reset(seed=3), other.reset(seed=3))
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "observation", "wanted"),
-    [(TextToGrid, "grid", "observation='text'"), (OneHotPlanes, "text", "'grid'"), (FlatSymbols, "text", "'grid'")],
-)
-def test_the_wrong_observation_is_refused(wrapper: Any, observation: str, wanted: str) -> None:
-    with pytest.raises(ValueError, match=wanted):
-        wrapper(gymnasium.make("ragen/FrozenLake-v0", observation=observation))
-
-
-def test_texts_of_another_environment_are_refused() -> None:
-    with pytest.raises(ValueError, match="does not say how its texts show a board"):
-        TextToGrid(ragen_gym.make_turn("FrozenLake"))
-    with pytest.raises(ValueError, match="in another batch, wrap each environment in TextToGrid"):
-        BatchTextToGrid(gymnasium.make_vec("ragen/FrozenLake-v0", 2, vectorization_mode="sync"))
+@pytest.mark.parametrize("wrapper", [OneHotPlanes, FlatSymbols])
+def test_text_is_refused(wrapper: Any) -> None:
+    with pytest.raises(ValueError, match="observation='grid'"):
+        wrapper(gymnasium.make("ragen/FrozenLake-v0"))
 
 
 STOCK: dict[str, Callable[[Any], Any]] = {

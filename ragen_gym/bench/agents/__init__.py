@@ -1,8 +1,7 @@
 """Agents by name, such as ``openai:MODEL``, and how to write your own.
 
-``make_agent`` makes one of ``random``, ``oracle``, ``greedy``, ``human``, ``openai:MODEL``, ``hf:PATH``,
-``hf-vision:PATH``, ``python:module:callable``, ``cmd:PROGRAM`` and ``sb3:PATH``; the module of each says what it can
-do.
+``make_agent`` makes one of ``random``, ``blind``, ``oracle``, ``openai:MODEL``, ``hf:PATH``, ``hf-vision:PATH``,
+``python:module:callable``, ``cmd:PROGRAM`` and ``sb3:PATH``; the module of each says what it can do.
 
 An agent is an object with a ``name`` and one of two methods. One that answers messages has ``reply``, one that chooses
 moves has ``act``; either may be a coroutine, or a plain method, which ``python:`` calls in a thread of its own. This is
@@ -50,9 +49,9 @@ Where a split shows pictures, the content of every message is a list of parts, w
 ``ragen_gym.bench.agent.Message``.
 
 All methods may be coroutines. Whatever ``begin``, ``reply`` or ``act`` raises ends its episode, not the run: an
-``AgentFailure`` says how, a TimeoutError is a ``Failure.TIMEOUT``, anything else a ``Failure.AGENT_ERROR``; ``StopRun``
-alone ends the run. What ``end`` raises is kept in the record's ``detail``, and changes no outcome. Many episodes are in
-play at once, so what an agent remembers it keeps by ``(task.split, task.index, task.rollout)``.
+``AgentFailure`` says how, a TimeoutError is a ``Failure.TIMEOUT``, anything else a ``Failure.AGENT_ERROR``. What
+``end`` raises is kept in the record's ``detail``, and changes no outcome. Many episodes are in play at once, so what an
+agent remembers it keeps by ``(task.split, task.index, task.rollout)``.
 """
 
 from __future__ import annotations
@@ -85,8 +84,6 @@ KINDS: dict[str, Kind] = {
     "random": Kind(_HERE + "builtin:RandomAgent", "", "moves drawn uniformly"),
     "blind": Kind(_HERE + "builtin:BlindAgent", "", "straight for the goal, ignoring what is in the way"),
     "oracle": Kind(_HERE + "builtin:OracleAgent", "", "optimal moves, by looking into the game"),
-    "greedy": Kind(_HERE + "builtin:GreedyAgent", "", "the move with the highest expected reward at once"),
-    "human": Kind(_HERE + "builtin:HumanAgent", "", "you, in the terminal"),
     "openai": Kind(_HERE + "openai:OpenAIAgent", "MODEL", "a model behind an OpenAI-compatible server"),
     "hf": Kind(_MODELS + "hf:HFAgent", "PATH", "a transformers model in this process"),
     "hf-vision": Kind(_MODELS + "hf_vision:HFVisionAgent", "PATH", "a visual transformers model in this process"),

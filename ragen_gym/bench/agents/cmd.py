@@ -19,14 +19,13 @@ episode as an agent error. Standard output is for answers alone: any other line,
 the program.
 
 Several questions may be open at once, so a program may answer them together. One that ends has failed the episodes
-that wait for it, and is started again for the next question, ``restarts`` times in all. One that answers nothing until
-a question has timed out is ended. When the run is over its standard input is closed.
+that wait for it, and is started again for the next question, ten times in all. One that answers nothing until a
+question has timed out is ended. When the run is over its standard input is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import shlex
@@ -39,39 +38,33 @@ from typing import Any
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, as_png
 from ragen_gym.core.failures import Failure
-from ragen_gym.core.validation import check_number
 
 __all__ = ["CommandMoves", "CommandReplies", "load"]
 
 _LONGEST_LINE = 2**24
 _GRACE = 5.0
+_STARTS = 11
 _OPTIONAL = {"reasoning": str, "prompt_tokens": int, "completion_tokens": int, "finish_reason": str}
 
 
-def load(command: str, *, kind: str = "reply", workers: int = 1, restarts: int = 10) -> CommandReplies | CommandMoves:
+def load(command: str, *, kind: str = "reply") -> CommandReplies | CommandMoves:
     """The agent of a program.
 
     Args:
         command: the program and its arguments, as a shell would split them; no shell runs it.
         kind: ``"reply"`` or ``"step"``.
-        workers: how many processes of it answer side by side.
-        restarts: how often it is started again in all.
     """
     if kind not in ("reply", "step"):
         raise ValueError(f"cmd: kind={kind!r} must be 'reply' or 'step'.")
-    check_number("cmd", "workers", workers, 1, whole=True)
-    check_number("cmd", "restarts", restarts, 0, whole=True)
-    return (CommandReplies if kind == "reply" else CommandMoves)(command, kind, workers, restarts)
+    return (CommandReplies if kind == "reply" else CommandMoves)(command, kind)
 
 
 class _Command:
-    def __init__(self, command: str, kind: str, workers: int, restarts: int) -> None:
+    def __init__(self, command: str, kind: str) -> None:
         try:
-            self._words = shlex.split(command)
+            self._words = shlex.split(command) or [""]
         except ValueError as error:
             raise ValueError(f"cmd:{command}: {error}.") from error
-        if not self._words:
-            raise ValueError("cmd: names no program: write for example 'cmd:./my_agent --fast'.")
         program = self._words[0]
         if which(program) is None and Path(program).is_file() and os.sep in program:
             raise ValueError(
@@ -82,39 +75,34 @@ class _Command:
             where = "" if os.sep in program else f" on the PATH; one of this folder is written ./{program}"
             raise ValueError(f"cmd: there is no program {program!r}{where}.")
         self.name, self.settings = f"cmd:{command}", {"kind": kind}
-        self.circumstances = {"workers": workers, "code": _fingerprint(self._words)}
-        self._restarts = restarts
-        self._processes: list[_Process] = []
-        self._workers = workers
+        self._starts = _STARTS
+        self._process: _Process | None = None
         self._starting = asyncio.Lock()
 
     async def ask(self, question: dict[str, Any], task: Task) -> dict[str, Any]:
         """The program's answer to a question."""
         async with self._starting:
-            process = await self._free()
+            process = await self._running()
         asked = {key: getattr(task, key) for key in ("suite", "split", "index", "rollout", "seed", "temperature")}
         answer = await process.ask({**question, "task": asked})
         if answer.get("error") is not None:  # many libraries write fields that are empty, too
             raise AgentFailure(Failure.AGENT_ERROR, f"the program says: {answer['error']}")
         return answer
 
-    async def _free(self) -> _Process:
-        """A new process, also in the place of one that has ended; else the running one with the fewest questions."""
-        if len(self._processes) < self._workers:
-            self._processes.append(await _Process.start(self._words))
-            return self._processes[-1]
-        ended = [place for place, process in enumerate(self._processes) if not process.runs]
-        if ended and self._restarts:
-            self._restarts -= 1
-            self._processes[ended[0]] = await _Process.start(self._words)
-            return self._processes[ended[0]]
-        if len(ended) == self._workers:
-            raise AgentFailure(Failure.AGENT_ERROR, f"not started again after so many ends; {self._processes[-1].last}")
-        return min((process for process in self._processes if process.runs), key=lambda process: len(process.open))
+    async def _running(self) -> _Process:
+        """The program's process, started again where it has ended."""
+        if self._process is None or not self._process.runs:
+            if not self._starts:
+                last = self._process.last if self._process else ""
+                raise AgentFailure(Failure.AGENT_ERROR, f"not started again after {_STARTS} ends; {last}")
+            self._starts -= 1
+            self._process = await _Process.start(self._words)
+        return self._process
 
     async def close(self) -> None:
-        """Close the programs' inputs and wait for their ends."""
-        await asyncio.gather(*(process.close() for process in self._processes))
+        """Close the program's input and wait for its end."""
+        if self._process is not None:
+            await self._process.close()
 
 
 class CommandReplies(_Command):
@@ -248,16 +236,3 @@ class _Process:
         # Not kill() of the process: it looks whether the process has ended, and takes its exit code from asyncio.
         with suppress(ProcessLookupError, PermissionError):  # on macOS the latter, of a zombie
             os.killpg(self._process.pid, signal.SIGKILL)
-
-
-def _fingerprint(words: Sequence[str]) -> str | None:
-    """Hash of the program and of the first file among its arguments, so that a run can say that one has changed."""
-    code = hashlib.sha256()
-    try:
-        script = next((word for word in words[1:] if Path(word).is_file()), None)
-        for path in filter(None, (which(words[0]), script)):
-            with open(path, "rb") as file:
-                code.update(hashlib.file_digest(file, "sha256").digest())
-    except OSError:  # a program that may be run but not read, an argument too long for a path
-        return None
-    return code.hexdigest()[:16]

@@ -4,12 +4,10 @@ What the callable may be:
 
 - a reply function, ``reply(messages)`` or ``reply(messages, task)``, to a str or an ``Answer``;
 - a step policy, ``policy(observation, info)`` or ``policy(observation, info, task)``, to an action's id; its kind is
-  known from its first parameter's name (``observation``, ``obs`` or ``board``), from an attribute ``kind = "step"`` of
-  the function, or from the setting ``kind=step``, the last of these that says something; it is shown text, or what an
-  attribute ``observation`` of the function says, ``"grid"`` or ``"rgb"``;
+  known from its first parameter's name (``observation``, ``obs`` or ``board``) or from the setting ``kind=step``; it is
+  shown text, or what an attribute ``observation`` of the function says, ``"grid"`` or ``"rgb"``;
 - a class with the methods of ``ReplyAgent`` or ``StepAgent``, which is made with the settings that were given;
-- an object of such a class;
-- with ``kind=factory``, a function that returns such an object, called with the settings that were given.
+- an object of such a class.
 
 A function or method may leave its last argument, the task, out. A coroutine runs in the event loop, among all other
 episodes. A plain function or method may block, so it is called in a thread of its own, several at once: if it must not
@@ -19,10 +17,9 @@ microseconds, and cannot be interrupted.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Callable
-from inspect import Parameter, getsourcefile, isclass, iscoroutinefunction, signature
+from inspect import Parameter, isclass, iscoroutinefunction, signature
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
@@ -34,7 +31,7 @@ from ragen_gym.core.threads import in_thread
 
 __all__ = ["PythonAgent", "find", "load"]
 
-_KINDS = ("reply", "step", "factory")
+_KINDS = ("reply", "step")
 _BOARDS = ("observation", "obs", "board")
 
 
@@ -50,7 +47,7 @@ def load(target: str, *, kind: str | None = None, threads: bool = True, **argume
     if not isinstance(threads, bool):
         raise ValueError(f"threads={threads!r} must be true or false.")
     found = find(target)
-    if kind == "factory" or isclass(found):
+    if isclass(found):
         agent = _made(name, found, arguments)
     elif arguments:
         raise ValueError(
@@ -62,7 +59,7 @@ def load(target: str, *, kind: str | None = None, threads: bool = True, **argume
         if not callable(agent):
             raise ValueError(f"{name} is {agent!r}: an agent has a method `reply` or `act`, or is a function.")
         agent = _function_agent(agent, kind)
-    return PythonAgent(agent, name, {**given, **arguments}, _fingerprint(found), threads)
+    return PythonAgent(agent, name, {**given, **arguments}, threads)
 
 
 class PythonAgent:
@@ -72,17 +69,16 @@ class PythonAgent:
         agent: a ``ReplyAgent`` or a ``StepAgent``.
         name: see ``ReplyAgent``.
         settings: as they were given.
-        code: hash of the source, or None.
         threads: whether a plain ``reply`` or ``act`` is called in a thread of its own.
     """
 
-    def __init__(self, agent: Any, name: str, settings: dict[str, Any], code: str | None, threads: bool = True) -> None:
+    def __init__(self, agent: Any, name: str, settings: dict[str, Any], threads: bool = True) -> None:
         self._agent, self.name = agent, name
         for method, needed in (("reply", 1), ("act", 2)):
             if function := getattr(agent, method, None):
                 setattr(self, method, _caller(function, needed, threads))
         self.settings = {**plain_dict(agent, "settings"), **settings}
-        self.circumstances = {**plain_dict(agent, "circumstances"), "code": code}
+        self.circumstances = plain_dict(agent, "circumstances")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -93,16 +89,14 @@ class PythonAgent:
 def _caller(function: Callable[..., Any], needed: int, threads: bool) -> Callable[..., Any]:
     """The function with as many of its arguments as it takes, where it is to run."""
     parameters = [*signature(function).parameters.values()]
-    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    named = [parameter for parameter in parameters if parameter.kind in kinds]
-    due = sum(parameter.default is Parameter.empty for parameter in named)
-    is_open = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters)
+    named = [each for each in parameters if each.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    due = sum(each.default is Parameter.empty for each in named)
+    is_open = any(each.kind is Parameter.VAR_POSITIONAL for each in parameters)
     if (len(named) < needed and not is_open) or due > needed + 1:
         taken = due if due > needed else len(named)
         raise ValueError(f"{function!r} takes {taken} arguments; an agent's function takes {needed} or {needed + 1}.")
-    further = named[needed] if len(named) > needed else None
-    wants_task = further.default is Parameter.empty or further.name == "task" if further else is_open
-    count = needed + wants_task
+    task = [each for each in named[needed : needed + 1] if each.default is Parameter.empty or each.name == "task"]
+    count = needed + (bool(task) if len(named) > needed else is_open)
     if threads and not _is_coroutine(function):
         return lambda *arguments: in_thread(function, *arguments[:count])
     return lambda *arguments: function(*arguments[:count])
@@ -114,9 +108,7 @@ def _is_coroutine(function: Callable[..., Any]) -> bool:
 
 def _function_agent(function: Callable[..., Any], kind: str | None) -> SimpleNamespace:
     names = list(signature(function).parameters)
-    kind = kind or getattr(function, "kind", None) or ("step" if names and names[0] in _BOARDS else "reply")
-    if kind not in ("reply", "step"):
-        raise ValueError(f"{function!r} says it is of kind {kind!r}: a function is a 'reply' or a 'step' one.")
+    kind = kind or ("step" if names and names[0] in _BOARDS else "reply")
     if kind == "reply":
         return SimpleNamespace(reply=function)
     return SimpleNamespace(act=function, observation=getattr(function, "observation", "text"))
@@ -156,15 +148,3 @@ def _made(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> 
         return factory(**arguments)
     except Exception as error:
         raise ValueError(f"{name} could not be made: {describe_error(error)}.") from error
-
-
-def _fingerprint(found: Any) -> str | None:
-    """Hash of the file that the code is in, so that a run can say that it has changed since."""
-    written = found if isclass(found) or hasattr(found, "__code__") else type(found)
-    try:
-        source = getsourcefile(written)
-    except TypeError:
-        return None
-    if source is None or not Path(source).is_file():
-        return None
-    return hashlib.sha256(Path(source).read_bytes()).hexdigest()[:16]

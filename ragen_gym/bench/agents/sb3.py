@@ -141,8 +141,7 @@ class SB3Agent:
         observation: ``"grid"``, ``"rgb"`` or ``"text"``.
         encode: see the module; "" goes by the shape.
         vec_normalize: the file of ``VecNormalize.save``, where the policy was trained with such observations.
-        deterministic: whether to play the likeliest move; if not, moves are drawn with the episode's seed, those with
-            which DQN explores among them.
+        deterministic: whether to play the likeliest move; if not, moves are drawn with the episode's seed.
         run_code: whether code in the files may run.
 
     Raises:
@@ -170,8 +169,6 @@ class SB3Agent:
                 "wrote."
             )
         loader = _algorithm(algorithm)
-        from ragen_gym.bench.agents.sb3 import load_policy, load_statistics
-
         saved, statistics = file.read_bytes(), Path(vec_normalize).read_bytes() if vec_normalize else b""
         self.name, self.observation, self._deterministic = f"sb3:{path}", observation, deterministic
         self.settings = {
@@ -196,14 +193,8 @@ class SB3Agent:
         self._policy, self._shape = model.policy, model.observation_space.shape
         self._encode: Callable[[Any], Any] | None = find(encode) if encode else None
         self._masked = "action_masks" in signature(self._policy.predict).parameters
-        self._exploration = getattr(model, "exploration_rate", 0.0)  # DQN's, which its policy knows nothing of
         self._states: dict[tuple[str, int, int], Any] = {}
         self._check_spaces(path)
-        self._notice = "" if self._statistics else _normalised(model, bool(encode))
-
-    def start(self) -> str:
-        """A notice where the policy seems to lack its statistics."""
-        return self._notice
 
     def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
         """The policy's move.
@@ -222,16 +213,11 @@ class SB3Agent:
         seen = self._encode(observation) if self._encode else self._fitted(observation, task)
         if self._statistics:
             seen = self._statistics.normalize_obs(seen)
-        seed = mix(task.seed + info["actions_left"])
-        if not self._deterministic and self._exploration:
-            rng = np.random.default_rng(seed)
-            if rng.random() < self._exploration:
-                return int(rng.integers(self._policy.action_space.n))
         masks = {"action_masks": info["action_mask"]} if self._masked else {}
         episode = task.split, task.index, task.rollout
         with torch.random.fork_rng(devices=[], enabled=not self._deterministic):  # of torch's global state
             if not self._deterministic:
-                torch.manual_seed(seed & 0x7FFFFFFF)
+                torch.manual_seed(mix(task.seed + info["actions_left"]) & 0x7FFFFFFF)
             action, state = self._policy.predict(
                 seen, self._states.get(episode), deterministic=self._deterministic, **masks
             )
@@ -281,19 +267,6 @@ class SB3Agent:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
-
-
-def _normalised(model: Any, encoded: bool) -> str:
-    """A notice if the last observation of training, or the space itself, holds what no environment shows."""
-    space, last = model.observation_space, model._last_obs
-    if not isinstance(space, spaces.Box) or not isinstance(last, np.ndarray) or last.shape[1:] != space.shape:
-        return ""
-    if (encoded or (space.low >= 0).all()) and ((space.low <= last) & (last <= space.high)).all():
-        return ""
-    return (
-        f"the last observations of training lie from {last.min():g} to {last.max():g}, as VecNormalize makes them: "
-        "give the file of its save() with --set vec_normalize=FILE, or the policy plays worse than it is"
-    )
 
 
 def _algorithm(name: str) -> Any:

@@ -15,7 +15,7 @@ from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report import plots
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS, bound_rate, bounding_split
-from ragen_gym.bench.report.tables import bounds, number, seen, sentences, success, thousands
+from ragen_gym.bench.report.tables import bounds, number, seen, sentences, success
 from ragen_gym.bench.report.viewer_data import board_style, details, heading
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Suite
@@ -30,7 +30,6 @@ _FILTERS = [
     {"label": "Solved", "tag": "solved"},
     {"label": "Failed", "tag": "failed"},
     {"label": "Malformed", "tag": "malformed"},
-    {"label": "Most moves over optimal", "tag": "detour", "order": "over"},
     {"label": "Errors", "tag": "error"},
 ]
 
@@ -63,18 +62,16 @@ def page(
     played = [replace(run, records=run.records[-recent:]) for run in runs] if recent else runs
     archive = _archive(played, replayers, megabytes, progress)
     total = sum(len(run.records) for run in runs)
-    opening, why = _opening(archive.headings)
     said = f"The last {len(archive.headings)} of {total:,} episodes, replayed from their records."
-    note = f"{said if recent else _note(len(archive.headings), total, megabytes)} {why}"
+    note = said if recent else _note(len(archive.headings), total, megabytes)
     return render_page(
         "report.html",
-        EpisodeViewer(_index(runs, archive) | {"opening": opening}, archive.blocks, note),
+        EpisodeViewer(_index(runs, archive) | {"opening": _opening(archive.headings)}, archive.blocks, note),
         kind="Benchmark report",
         title=suite.name,
         lede=suite.about,
         strips=plots.strips(summaries, split_names(suite, summaries)),
         published=any(split.published for split in suite.splits),
-        ladders=plots.ladders(summaries),
         losses=[] if recent else _losses(runs, replayers),
         live=live,
         colophon=[
@@ -95,17 +92,13 @@ def _losses(runs: Sequence[BenchResults], replayers: Mapping[str, Replayer]) -> 
 
 
 def _loss_cells(replayer: Replayer, losses: Losses) -> list[str]:
-    """Lost, share of chance, moves before the pivot, turns of the pivots, kinds of mistakes."""
-    game, most = replayer.env.game, 4
-    placed = sum(losses.turns.values())
-    turns = [f"turn {turn + 1}: {percent(n / placed)}" for turn, n in losses.turns.items()]
+    """Lost, share of chance, moves before the pivot, kinds of mistakes."""
+    game = replayer.env.game
     kinds = [f"{kind_name(game, kind)}: {percent(n / losses.placed)}" for kind, n in losses.kinds.items()]
-    more = ["later turns: " + percent(sum([*losses.turns.values()][most:]) / placed)] if len(turns) > most + 1 else []
     return [
         f"{losses.placed} of {losses.lost}" if losses.placed < losses.lost else str(losses.lost),
         percent(losses.chance if game.stochastic else None),
         number(losses.moves, 1),
-        " · ".join([*turns[: most if more else None], *more]).replace(" %", "\u00a0%"),
         " · ".join(kinds).replace(" %", "\u00a0%"),
     ]
 
@@ -147,16 +140,13 @@ def _archive(
 def _entry(
     replayer: Replayer, record: EpisodeRecord, agent: str, oracles: Sequence[PlayedEpisode] | None, place: int
 ) -> Entry:
-    optimal, over = "", None
+    optimal = ""
     if oracles is not None:
-        oracle = oracles[record.index]
-        best = len(oracle.actions)
+        best = len(oracles[record.index].actions)
         moves = f" in {best} move{'s' * (best != 1)}" * bool(best)  # a text task has none
-        optimal = f"the oracle solves it{moves}" if oracle.success else "the oracle does not solve it"
-        # With the same noise: the moves of a solved episode beyond the oracle's.
-        over = record.moves - best if record.success and oracle.success else None
+        optimal = f"the oracle solves it{moves}" if oracles[record.index].success else "the oracle does not solve it"
     name = f"{record.key}-{place}"  # two runs of one agent have the same keys
-    return Entry(heading(record, agent, over, name), lambda: details(replayer, record, optimal))
+    return Entry(heading(record, agent, name), lambda: details(replayer, record, optimal))
 
 
 def _index(runs: Sequence[BenchResults], archive: Archive) -> dict[str, Any]:
@@ -175,8 +165,8 @@ def _index(runs: Sequence[BenchResults], archive: Archive) -> dict[str, Any]:
     }
 
 
-def _opening(headings: Sequence[dict[str, Any]]) -> tuple[dict[str, str], str]:
-    """The episode that the viewer opens on, as ``templates/viewer.js`` takes it, and a sentence on it.
+def _opening(headings: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The episode that the viewer opens on, as ``templates/viewer.js`` takes it.
 
     A lost game whose pivot is known, beside another agent's success on the same level where there is one; the longest
     of these.
@@ -188,14 +178,9 @@ def _opening(headings: Sequence[dict[str, Any]]) -> tuple[dict[str, str], str]:
         return lost, lost and heading["pair"] in solvers, heading["pivot"], heading["length"]
 
     if not headings:
-        return {}, ""
+        return {}
     chosen = max(headings, key=key)
-    lost, paired, *_ = key(chosen)
-    agent, title = chosen["fields"]["agent"], chosen["title"]
-    opening = {"episode": chosen["id"], "compare": solvers[chosen["pair"]] if paired else ""}
-    if paired:
-        return opening, f"It opens on {title}, which {opening['compare']} solves and {agent} does not."
-    return opening, f"It opens on {title}, which {agent} {'does not solve' if lost else 'solves'}."
+    return {"episode": chosen["id"], "compare": solvers[chosen["pair"]] if key(chosen)[1] else ""}
 
 
 def _note(shown: int, total: int, megabytes: float) -> str:
@@ -203,7 +188,7 @@ def _note(shown: int, total: int, megabytes: float) -> str:
         return f"All {total:,} episodes, replayed from their records."
     return (
         f"{shown:,} of {total:,} episodes, replayed from their records: those of the first instances of every split, "
-        f"so that they take less than {megabytes:g} MB (--megabytes). The report's numbers are of all episodes."
+        f"so that they take less than {megabytes:g} MB. The report's numbers are of all episodes."
     )
 
 
@@ -218,58 +203,28 @@ _COLUMNS = (
     "above blind",
     "return",
     "regret",
-    "over optimal",
     "malformed",
     "turns",
     "tokens",
-    "cost",
     "seconds",
 )
 
-_TERMS = (
-    (
-        "success",
-        "Share of the episodes that reached the goal within the budgets, with its 95 % interval: Wilson's where each "
-        "level was played once and is of a family of its own, else clustered by family.",
-    ),
-    (
-        "random, optimal",
-        "Uniformly random moves, and the exact oracle, on the same levels within the same budgets. Where agents scored "
-        "different levels, they are of the agent that scored most; normalised is by each agent's own.",
-    ),
-    (
-        "blind, above blind",
-        "A script that goes for the goal and ignores what is in the way, on the same levels; and success on the scale "
-        "from it (0) to optimal play (1). A score that it reaches shows no planning.",
-    ),
-    ("normalised", "Success on the scale from random play (0) to optimal play (1)."),
-    (
-        "regret",
-        "The highest expected return of each level less the return of the agent, on average. Below 0 where chance paid "
-        "more than optimal play expects.",
-    ),
-    (
-        "where games are lost",
-        "By the exact value of every state. The pivot of a lost game is the first move with which the highest "
-        "probability of success drops, or after which it is 0. Chance explains of the losses what the moves' regret "
-        "does not: 1 less the probability of success that the moves gave away, over what was possible at the start.",
-    ),
-    ("over optimal", "Moves of solved episodes beyond the oracle's, in games without chance."),
-    ("malformed", "Share of the replies that break the form or name an unknown action."),
-    ("tokens, seconds", "Tokens read and written in all episodes; the median time of an answer."),
-    (
-        "excluded",
-        "Episodes that failed for reasons of infrastructure, such as a server that broke or an agent that raised an "
-        "error: out of the score. An agent that raises an error where it expects to lose leaves the score like this, "
-        "so they are counted, and those that failed after the agent was first asked as well.",
-    ),
-    ("bounds", "Success of all episodes asked for if those missing or excluded had all failed, or all succeeded."),
-    (
-        "verified",
-        "ragen-gym bench verify replays every episode. It cannot show that the replies are a model's: only playing the "
-        "agent again does.",
-    ),
-)
+_TERMS = {
+    "success": "Share of the episodes that reached the goal within the budgets, with its 95 % interval: Wilson's where "
+    "each level was played once and is of a family of its own, else clustered by family.",
+    "of asked, bounds": "Episodes in the score, and success of all that were asked for if those missing or excluded "
+    "(such as by a server that broke) had all failed, or all succeeded.",
+    "random, blind, optimal": "Uniformly random moves, a script that goes for the goal and ignores what is in the way, "
+    "and the exact oracle, on the same levels within the same budgets.",
+    "normalised, above blind": "Success on the scale from random play, or from the blind script (0), to optimal play "
+    "(1). A score that the script reaches shows no planning.",
+    "regret": "The highest expected return of each level less the return of the agent, on average. Below 0 where "
+    "chance paid more than optimal play expects.",
+    "where games are lost": "By the exact value of every state. The pivot of a lost game is the first move with which "
+    "the highest probability of success drops, or after which it is 0. Chance explains of the losses what the moves' "
+    "regret does not.",
+    "verified": "ragen-gym bench verify replays every episode. It cannot show that the replies are a model's.",
+}
 
 
 def split_names(suite: Suite, summaries: Sequence[Summary]) -> list[str]:
@@ -282,13 +237,12 @@ def context(suite: Suite, summaries: Sequence[Summary], comparisons: Sequence[Su
     names = split_names(suite, summaries)
     columns, splits = _known(_COLUMNS, [_numbers(name, summaries) for name in names])
     return {
-        "agents": [{"name": s["agent"], "colour": place % COLOURS} for place, s in enumerate(summaries)],
         "counts": _counts(names, summaries),
         "findings": _findings(summaries, comparisons),
         "overview": {"splits": names, "rows": _standing(names, summaries)},
         "numbers": {"columns": columns, "splits": splits},
         "comparisons": [_pair(comparison) for comparison in comparisons],
-        "terms": [(term, said) for term, said in _TERMS if term in columns or term not in _COLUMNS],
+        "terms": [(term, said) for term, said in _TERMS.items() if term in columns or term not in _COLUMNS],
     }
 
 
@@ -298,8 +252,6 @@ def _counts(names: Sequence[str], summaries: Sequence[Summary]) -> list[tuple[st
     counts.append(plural(sum(each["episodes"] for each in overall), "episode"))
     if excluded := sum(each["excluded"] for each in overall):
         counts.append((f"{excluded:,}", "excluded"))
-    if any(each["cost"] for each in overall):
-        counts.append((number(sum(each["cost"] or 0.0 for each in overall)), "cost"))
     return counts
 
 
@@ -307,33 +259,22 @@ def _findings(summaries: Sequence[Summary], comparisons: Sequence[Summary]) -> l
     """Sentences on each agent beside random play, then on which agents differ."""
     said = []
     for summary in summaries:
-        splits = {name: split for name, split in summary["splits"].items() if "differs_from_random" in split}
-        alike = [name for name, split in splits.items() if not split["differs_from_random"]]
-        agent = summary["agent"]
-        if len(alike) == 1:
-            said.append(f"{agent} on {alike[0]}: {splits[alike[0]]['sentence']}")
-        elif alike and len(alike) == len(splits):
-            said.append(f"{agent} does not differ significantly from random play on any split.")
-        elif alike:
-            said.append(
-                f"{agent} does not differ significantly from random play on {len(alike)} splits: {', '.join(alike)}."
-            )
-        apart = {name: split for name, split in splits.items() if split["differs_from_random"]}
-        above = [name for name, split in apart.items() if split["clustered"]["rate"] > split["random"]["rate"]]
-        for direction, having in (("above", above), ("below", [name for name in apart if name not in above])):
-            if having:
-                said.append(f"{agent} is significantly {direction} random play on {', '.join(having)}.")
+        agent, sides = summary["agent"], dict[str, list[str]]()
+        for name, split in summary["splits"].items():
+            if "differs_from_random" in split:
+                above = split["clustered"]["rate"] > split["random"]["rate"]
+                side = ("significantly above" if above else "significantly below") * split["differs_from_random"]
+                sides.setdefault(side or "not significantly different from", []).append(name)
+        said += [f"{agent} is {side} random play on {', '.join(names)}." for side, names in sides.items()]
         said += [f"{agent}: {sentence}" for sentence in sentences(summary)]
     for pair in comparisons:
-        differing = [name for name, split in pair["splits"].items() if split["success"]["significant"]]
-        of = len(pair["splits"])
-        if not of:
+        if not pair["splits"]:
             said.append(f"No instance has a scored episode of both {pair['first']} and {pair['second']}.")
             continue
-        what = f"on {len(differing)} of {of} splits" if of > 1 else "on the one split"
-        verdict = f"differ significantly {what}" if differing else "do not differ significantly on any split"
-        said.append(f"{pair['first']} and {pair['second']} {verdict} in success.")
-        said += [f"All levels: {entry['sentence']}" for entry in pair["all"].values() if entry["significant"]]
+        differing = [name for name, split in pair["splits"].items() if split["verdict"] != "unclear"]
+        said.append(f"All levels: {pair['all']['sentence']}")
+        if differing:
+            said.append(f"{pair['first']} and {pair['second']} differ significantly on {', '.join(differing)}.")
     return said
 
 
@@ -354,13 +295,9 @@ def _standing(names: Sequence[str], summaries: Sequence[Summary]) -> list[dict[s
                 cells.append((percent(split["success"]["rate"]), ", ".join([_interval(success(split)), *of])))
         score = number(summary["overall"]["normalised"])
         rows.append({"name": summary["agent"], "colour": place % COLOURS, "score": score, "cells": cells})
-    return [*rows, *_blind_row(names, summaries), _bound_row("random", "0.00", names, summaries)]
-
-
-def _blind_row(names: Sequence[str], summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """The row of the blind script, where a game has one."""
-    known = any(bounding_split("blind", name, summaries) for name in names)
-    return [_bound_row("blind", number(None), names, summaries)] * known
+    blind = any(bounding_split("blind", name, summaries) for name in names)
+    rows += [_bound_row("blind", number(None), names, summaries)] * blind
+    return [*rows, _bound_row("random", "0.00", names, summaries)]
 
 
 def _bound_row(kind: str, score: str, names: Sequence[str], summaries: Sequence[Summary]) -> dict[str, Any]:
@@ -369,7 +306,6 @@ def _bound_row(kind: str, score: str, names: Sequence[str], summaries: Sequence[
 
 
 def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
-    blank = ("", "")
     rows: list[dict[str, Any]] = []
     for place, summary in enumerate(summaries):
         if name in summary["splits"]:
@@ -377,11 +313,6 @@ def _numbers(name: str, summaries: Sequence[Summary]) -> dict[str, Any]:
             said = split["sentence"] if split.get("differs_from_random") is False else ""
             rows.append({"name": summary["agent"], "colour": place % COLOURS, "cells": _cells(split), "said": said})
     about = next(summary["splits"][name]["about"] for summary in summaries if name in summary["splits"])
-    for kind, normalised in (("optimal", "1.00"), ("blind", number(None)), ("random", "0.00")):
-        if bounding := bounding_split(kind, name, summaries):
-            rate, total = bounding[kind]["rate"], bounding.get(f"{kind}_return")
-            cells = [(percent(rate), ""), blank, blank, (normalised, ""), blank, (number(total), ""), *[blank] * 7]
-            rows.append({"name": f"{kind} play", "colour": None, "cells": cells, "said": ""})
     return {"name": name, "about": about, "rows": rows}
 
 
@@ -399,9 +330,8 @@ def _cells(split: Summary) -> list[tuple[str, str]]:
     """(value, what stands below it) for each of ``_COLUMNS`` but the first."""
     solved, tokens, seconds = success(split), split["tokens"], split["seconds"]["median"]
 
-    def mean(key: str, digits: int = 2) -> tuple[str, str]:
-        value = split.get(key)
-        return (number(value["mean"], digits), "") if value else (number(None), "")
+    def mean(key: str) -> tuple[str, str]:
+        return number(split[key]["mean"] if split.get(key) else None), ""
 
     scales, malformed = (split.get("normalised"), split.get("above_blind")), split.get("malformed")
     left = [f"{split['excluded']:,} excluded", *[f"{split['missing']:,} missing"] * bool(split["missing"])]
@@ -413,11 +343,9 @@ def _cells(split: Summary) -> list[tuple[str, str]]:
         *((number(scale["value"] if scale else None), "") for scale in scales),
         mean("return"),
         mean("regret"),
-        mean("steps_over_optimal", 1),
         (percent(malformed["rate"] if malformed else None), ""),
         (number(split["turns"], 1), ""),
-        (f"{thousands(tokens['prompt'])} + {thousands(tokens['completion'])}" if tokens else thousands(None), ""),
-        (number(split["cost"]), ""),
+        (f"{tokens['prompt']:,} + {tokens['completion']:,}" if tokens else number(None), ""),
         (number(seconds, 2) if seconds is None or seconds >= 0.005 else "0", ""),
     ]
 
@@ -428,8 +356,8 @@ def _interval(estimate: Summary | None) -> str:
 
 def _pair(comparison: Summary) -> dict[str, Any]:
     rows = []
-    successes = {name: split["success"] for name, split in comparison["splits"].items()}
-    for name, split in {**successes, **({"all": comparison["all"]["success"]} if successes else {})}.items():
+    together = {"all": comparison["all"]} if comparison["splits"] else {}
+    for name, split in {**comparison["splits"], **together}.items():
         difference = split["difference"]
         known = difference["low"] is not None
         ends = f"{100 * difference['low']:+z.1f} to {100 * difference['high']:+z.1f}" if known else ""

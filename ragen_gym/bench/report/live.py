@@ -9,18 +9,14 @@ alone, and answers only requests whose Host header names that address: a foreign
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -31,7 +27,7 @@ from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.score import score_results
 from ragen_gym.core.console import span
 
-__all__ = ["RECENT", "FollowingServer", "LivePage", "ResultsPage", "followed", "make_server", "waiting_page"]
+__all__ = ["RECENT", "LivePage", "ResultsPage", "followed", "make_server", "waiting_page"]
 
 HOST = "127.0.0.1"
 #: Episodes that a live page replays: the last ones.
@@ -203,22 +199,9 @@ class ResultsPage:
         return benchmark_page([run], [score_results(run)], [], recent=RECENT, live=" · ".join(state))
 
 
-@dataclass(frozen=True)
-class FollowingServer:
-    """A server of its own process, so that the run keeps its own."""
-
-    address: str
-    process: BaseProcess
-
-    def wait(self) -> None:
-        """Wait for an interrupt from the keyboard."""
-        with suppress(KeyboardInterrupt):
-            self.process.join()
-
-
 @contextmanager
-def followed(path: Path, suite: str, port: int) -> Iterator[FollowingServer]:
-    """Within it a server follows the benchmark run of a folder.
+def followed(path: Path, suite: str, port: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Within it a server follows the benchmark run of a folder: its address, and its process, so the run keeps its own.
 
     Args:
         path: folder of the run, which may not be there yet.
@@ -228,40 +211,30 @@ def followed(path: Path, suite: str, port: int) -> Iterator[FollowingServer]:
     Raises:
         ValueError: the port is taken, or may not be used.
     """
-    context = get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_follow, args=(path, suite, port, theirs), daemon=True)
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"  # for the new process: no file of the working directory takes a library's place
-    try:
-        process.start()
-    finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
-    theirs.close()
-    try:
+    # -P: no file of the working directory takes the place of a library
+    command = [sys.executable, "-P", "-m", "ragen_gym.bench.report.live", str(path), suite, str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         try:
-            answer = ours.recv()
-        except EOFError:
-            process.join()
-            raise RuntimeError(f"the process of the live page ended with code {process.exitcode}.") from None
-        if isinstance(answer, ValueError):
-            raise answer
-        yield FollowingServer(f"http://{HOST}:{answer}/", process)
-    finally:
-        process.terminate()
-        process.join()
+            said = process.stdout.readline().strip()
+            if not said.isdigit():
+                raise ValueError(said or "the process of the live page could not start.")
+            yield f"http://{HOST}:{said}/", process
+        finally:
+            process.terminate()
 
 
-def _follow(path: Path, suite: str, port: int, parent: Connection) -> None:
+def _follow(path: str, suite: str, port: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's, which then ends this process
-    page = ResultsPage(path, suite)
+    page = ResultsPage(Path(path), suite)
     try:
-        server = make_server(LivePage(page.render, page.files, every=1.0), port)
+        server = make_server(LivePage(page.render, page.files, every=1.0), int(port))
     except ValueError as error:
-        parent.send(error)
+        print(error, flush=True)
         return
-    parent.send(server.server_port)
+    print(server.server_port, flush=True)
     server.serve_forever()
+
+
+if __name__ == "__main__":
+    _follow(*sys.argv[1:])

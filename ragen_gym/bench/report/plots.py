@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from math import ceil
 from typing import Any, TypeVar
 
@@ -16,7 +16,6 @@ __all__ = [
     "bound_rate",
     "bounding_split",
     "end_labels",
-    "ladders",
     "lane",
     "multiples",
     "strips",
@@ -26,9 +25,6 @@ __all__ = [
 COLOURS = 6
 #: Characters of a label at the end of a line.
 LABEL = 14
-
-_LEFT, _RIGHT, _TOP, _BOTTOM = 13.0, 100.0, 5.0, 86.0
-_LABELLED = 66.0  # right end of a chart whose lines have labels
 
 Summary = Mapping[str, Any]
 Item = TypeVar("Item")
@@ -137,58 +133,6 @@ def _split(name: str, summaries: Sequence[tuple[int, Summary]]) -> dict[str, Any
     return {"name": name, "bounds": bounds, "marks": marks, "lanes": lanes}
 
 
-def ladders(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """A curve for each ladder of difficulty: success from rung to rung, of every agent, of random and optimal play."""
-    rungs: dict[str, list[str]] = {}
-    for summary in summaries:
-        for name, split in summary["splits"].items():
-            if split.get("ladder") and name not in rungs.setdefault(split["ladder"], []):
-                rungs[split["ladder"]].append(name)
-    return [
-        _ladder(ladder, names, summaries, drawn)
-        for ladder, names in rungs.items()
-        if len(names) > 1
-        for drawn in multiples([*enumerate(summaries)])
-    ]
-
-
-def _ladder(
-    ladder: str, names: Sequence[str], summaries: Sequence[Summary], drawn: Sequence[tuple[int, Summary]]
-) -> dict[str, Any]:
-    right = _LABELLED if len(summaries) > 1 else _RIGHT
-    step = (right - _LEFT) / len(names)
-    at = {name: round(_LEFT + step * (place + 0.5), 2) for place, name in enumerate(names)}
-    bounds = []
-    for kind in ("random", "optimal"):
-        rates = [(x, bound_rate(kind, name, summaries)) for name, x in at.items()]
-        bounds.append({"kind": kind, "segments": _segments([(x, _height(r)) for x, r in rates if r is not None])})
-    series: list[dict[str, Any]] = []
-    for lane_number, (place, summary) in enumerate(drawn):
-        # Next to each other, so that one agent's interval does not hide another's.
-        aside = (lane_number - (len(drawn) - 1) / 2) * min(2.5, step / 3 / len(drawn))
-        points: list[tuple[Any, ...]] = []
-        for name, x in at.items():
-            solved = success(summary["splits"][name]) if name in summary["splits"] else None
-            if solved and solved["rate"] is not None:
-                said = f"{summary['agent']}, {name}: {percent(solved['rate'])}"
-                heights = [_height(solved[end]) for end in ("rate", "low", "high")]
-                points.append((round(x + aside, 2), *heights, said))
-        line = _segments([(x, y) for x, y, *_ in points])
-        series.append({"colour": place % COLOURS, "name": summary["agent"], "points": points, "segments": line})
-    ends = [(one["colour"], one["name"], one["points"][-1][1]) for one in series if one["points"]]
-    described = "; ".join(said for one in series for *_, said in one["points"])
-    return {
-        "name": ladder,
-        "label": f"Success on the ladder {ladder}. {described}",
-        "ticks": [(_height(share), f"{share:.0%}".replace("%", " %")) for share in (0, 0.5, 1)],
-        "rungs": [(x, name.removeprefix(ladder).strip("_") or name) for name, x in at.items()],
-        "bounds": bounds,
-        "series": series,
-        "right": right,
-        "labels": end_labels(ends, 7.5, _TOP, _BOTTOM) if len(summaries) > 1 else [],
-    }
-
-
 def bound_rate(kind: str, name: str, summaries: Sequence[Summary]) -> float | None:
     """The success of "random", "blind" or "optimal" play on a split, on the levels of ``bounding_split``."""
     split = bounding_split(kind, name, summaries)
@@ -201,13 +145,5 @@ def bounding_split(kind: str, name: str, summaries: Sequence[Summary]) -> Summar
     return max(played, key=lambda split: split["levels"], default=None)
 
 
-def _segments(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, float, float]]:
-    return [(*one, *other) for one, other in pairwise(points)]
-
-
 def _share(share: float) -> float:
     return round(100 * share, 2)
-
-
-def _height(share: float) -> float:
-    return round(_BOTTOM - (_BOTTOM - _TOP) * share, 2)

@@ -28,9 +28,7 @@ __all__ = [
     "seen_in_training",
     "sentences",
     "success",
-    "thousands",
     "too_good",
-    "uneven",
     "wrong_oracle",
 ]
 
@@ -52,26 +50,10 @@ def success(split: Summary) -> Summary:
     return {**plain, **{end: split["clustered"][end] for end in ("low", "high")}}
 
 
-def thousands(value: float | None) -> str:
-    """A count such as ``812``, ``41 k`` or ``1.3 M``; a dash for None."""
-    if value is None:
-        return _NONE
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.{1 if value < 10 * size else 0}f} {unit}"
-    return f"{value:.0f}"
-
-
 def episodes_asked(entry: Summary) -> str:
-    """Number of scored episodes of a split, or of all, such as ``40 of 48 episodes asked for, 8 excluded``.
-
-    Where less than the suite was asked for, the suite's size stands behind it.
-    """
+    """Number of scored episodes of a split, or of all, such as ``40 of 48 episodes asked for, 8 excluded``."""
     missing = f", {entry['missing']:,} missing" * bool(entry["missing"])
-    suite = f"; the suite has {entry['suite_instances']:,} instances" if entry.get("unasked") else ""
-    return (
-        f"{_scored(entry):,} of {entry['asked']:,} episodes asked for, {entry['excluded']:,} excluded{missing}{suite}"
-    )
+    return f"{_scored(entry):,} of {entry['asked']:,} episodes asked for, {entry['excluded']:,} excluded{missing}"
 
 
 def bounds(entry: Summary) -> str:
@@ -82,27 +64,17 @@ def bounds(entry: Summary) -> str:
 
 
 def left_out(summary: Summary) -> list[str]:
-    """Sentences on the episodes that were asked for and are not in the score, and on attempts that were made again."""
+    """Sentences on the instances and episodes that are not in the score."""
     overall, said = summary["overall"], []
-    if unasked := overall.get("unasked"):
+    if overall["unasked"]:
         said.append(
-            f"{unasked:,} of the suite's {overall['suite_instances']:,} instances were not asked for (--split, "
-            "--limit): the score is of a part of the suite."
+            f"{overall['unasked']:,} of the suite's {overall['suite_instances']:,} instances were not asked for "
+            "(--split, --limit): the score is of a part of the suite."
         )
     if overall["episodes"] < overall["asked"]:
-        between = f"success would be {bounds(overall)} % if all the rest had failed, or had succeeded"
-        said.append(f"{episodes_asked(overall)}: {between}.")
-    if begun := overall["excluded_in_play"]:
         said.append(
-            f"{begun:,} of the excluded episodes failed after the agent was first asked: one that raises an error "
-            "where it expects to lose leaves the score like this."
-        )
-    if retried := overall["retried"]:
-        begun = overall["retried_in_play"]
-        like_this = ": one that raises an error where it expects to lose gets another try like this" if begun else ""
-        said.append(
-            f"{retried:,} attempts failed for reasons of infrastructure and were made again, {begun:,} of them after "
-            f"the agent was first asked{like_this}."
+            f"{episodes_asked(overall)}: success would be {bounds(overall)} % if all the rest had failed, or had "
+            "succeeded. An agent that raises an error where it expects to lose leaves the score like this."
         )
     return said
 
@@ -117,16 +89,6 @@ def seen(split: Summary) -> str:
     """Number of a split's levels that the agent saw in training, such as ``3 of 256``; nothing if unknown."""
     met = split.get("seen")
     return "" if met is None else f"{met:,} of {split['levels']:,}"
-
-
-def uneven(summary: Summary) -> list[str]:
-    """Sentences on the splits of which some instances have more episodes than others, which success weighs by them."""
-    return [
-        f"{name}: some instances have more episodes than others, up to {split['rollouts']:,} of one. Success counts "
-        f"episodes; with every instance alike it is {percent(split['clustered']['rate'])}."
-        for name, split in summary["splits"].items()
-        if split["success"]["n"] < split["played"] * split["rollouts"]
-    ]
 
 
 def lacks(summary: Summary) -> list[str]:
@@ -224,7 +186,7 @@ def common_problems(summary: Summary) -> list[str]:
 
 def sentences(summary: Summary) -> list[str]:
     """All that must be said next to the scores of a run."""
-    about = common_problems, seen_in_training, left_out, uneven, overflowed, lacks, at_most_blind, too_good
+    about = common_problems, seen_in_training, left_out, overflowed, lacks, at_most_blind, too_good
     return [*wrong_oracle(summary["splits"]), *(sentence for each in about for sentence in each(summary))]
 
 
@@ -236,13 +198,11 @@ def _scored(entry: Summary) -> int:
 def score_table(summaries: Sequence[Summary]) -> list[list[str]]:
     """Scores as a header and a row for each split and agent, split by split."""
     splits = {name: None for summary in summaries for name in summary["splits"]}
-    known = any(split.get("seen") is not None for summary in summaries for split in summary["splits"].values())
     scale = ["random", "blind", "optimal", "normalised", "above blind"]
-    head = ["split", "agent", "success", "95 %", "by level", *scale, "detects", "malformed"]
     return [
-        [*head, *["seen in training"] * known, "n of asked", "excluded", "bounds"],
+        ["split", "agent", "success", "95 %", *scale, "malformed", "n of asked", "bounds"],
         *(
-            [name, summary["agent"], *_cells(summary["splits"][name], known)]
+            [name, summary["agent"], *_cells(summary["splits"][name])]
             for name in splits
             for summary in summaries
             if name in summary["splits"]
@@ -250,19 +210,16 @@ def score_table(summaries: Sequence[Summary]) -> list[list[str]]:
     ]
 
 
-def _cells(split: Summary, known: bool) -> list[str]:
-    solved, malformed = split["success"], split["malformed"]
-    scales = split.get("normalised"), split.get("above_blind")
-    asked = *[seen(split)] * known, f"{solved['n']} of {split['asked']}", str(split["excluded"]), bounds(split)
+def _cells(split: Summary) -> list[str]:
+    solved, malformed = success(split), split["malformed"]
+    asked = f"{solved['n']} of {split['asked']}", bounds(split)
     if solved["rate"] is None:
-        return ["none", *[""] * 9, *asked]
+        return ["none", *[""] * 7, *asked]
     return [
         percent(solved["rate"]),
         interval(solved),
-        interval(split["clustered"]) if solved["n"] > split["families"] else "",
         *(percent(split[bound]["rate"]) if bound in split else "" for bound in ("random", "blind", "optimal")),
-        *(f"{scale['value']:z.2f}" if scale else "" for scale in scales),
-        f"{100 * split['detectable']:.0f}",
+        *(f"{scale['value']:z.2f}" if scale else "" for scale in (split.get("normalised"), split.get("above_blind"))),
         percent(malformed["rate"]) if malformed else "",
         *asked,
     ]

@@ -25,39 +25,33 @@ __all__ = ["board_style", "details", "heading", "tags"]
 _LARGEST_PICTURE = 2**14  # bytes of a PNG that a page takes up; grainy pictures are larger, and are left out
 
 
-def tags(record: EpisodeRecord, over: int | None) -> list[str]:
+def tags(record: EpisodeRecord) -> list[str]:
     """Tags that an episode can be filtered by; the first is its outcome."""
     outcome = "error" if not record.counted else "solved" if record.success else "failed"
-    malformed = any(turn.problem for turn in record.turns)
-    return [outcome, *["malformed"] * malformed, *["detour"] * bool(over and over > 0)]
+    return [outcome, *["malformed"] * any(turn.problem for turn in record.turns)]
 
 
-def heading(record: EpisodeRecord, agent: str, over: int | None, name: str) -> dict[str, Any]:
+def heading(record: EpisodeRecord, agent: str, name: str) -> dict[str, Any]:
     """The line of an episode in the list.
 
     Args:
         record: the episode.
         agent: what the report calls who played it.
-        over: moves beyond optimal play, None where that says nothing.
         name: unique, for links.
     """
     rollout = f", rollout {record.rollout}" if record.rollout else ""
     turns, moves = len(record.turns), record.moves
-    if over and over > 0:
-        note = f"{moves} moves, {over} over optimal"
-    else:
-        replied = [f"{turns} turn{'s' * (turns != 1)}"] * any(turn.reply is not None for turn in record.turns)
-        note = " · ".join([*replied, *[f"{moves} move{'s' * (moves != 1)}"] * bool(moves or not replied)])
+    replied = [f"{turns} turn{'s' * (turns != 1)}"] * any(turn.reply is not None for turn in record.turns)
+    note = " · ".join([*replied, *[f"{moves} move{'s' * (moves != 1)}"] * bool(moves or not replied)])
     if not record.counted:
         note = str(record.failure).replace("_", " ")
     return {
         "id": name,
         "title": f"{record.split} {record.index}{rollout}",
         "note": f"{agent} · {note}",
-        "tags": tags(record, over),
+        "tags": tags(record),
         "fields": {"agent": agent, "split": record.split},
         "pair": record.path,
-        "order": {"over": over or 0},
     }
 
 
@@ -144,7 +138,7 @@ def _turn(replayer: Replayer, recorded: TurnRecord, replayed: ReplayedTurn, numb
         turn |= {"title": f"Move {number + 1}", "message": ""}  # the board next to it shows the same
         turn["actions"] = [[names[action], "played"] for action in recorded.actions]
         return turn
-    reply = replayer.parse(recorded.reply, names)
+    reply = replayer.parse(recorded.reply)
     turn["actions"] = _named(reply, recorded, names)
     thinking = [part for part in (recorded.reasoning, reply.thinking) if part]
     if thinking:

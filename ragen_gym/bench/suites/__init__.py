@@ -64,9 +64,6 @@ class Split:
     about: str = ""  # one sentence for a table: what the split asks for
     #: success rates that others report on this split, from 0 to 1, by their name and source
     published: dict[str, float] = field(default_factory=dict)
-    #: name of the ladder of difficulty that this split is a rung of, or "". The rungs of a ladder stand in the suite
-    #: from easy to hard.
-    ladder: str = ""
 
     @property
     def is_task(self) -> bool:
@@ -301,7 +298,6 @@ def _split(row: dict[str, Any], shared: dict[str, Any], folder: Path, *, run_cod
             turn_config=turn_config,
             about=row.get("about", ""),
             published={str(name): float(rate) for name, rate in row.get("published", {}).items()},
-            ladder=row.get("ladder", ""),
         )
     except (ValueError, TypeError) as error:
         raise ValueError(f"split {row['name']!r}: {error}") from None

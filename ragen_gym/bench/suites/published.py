@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.suites import SUITES, Published, Suite, load_suite
@@ -53,19 +52,6 @@ class PublishedRate:
         if rate.low <= self.random:
             return "not distinguishable from random play"
         return "not above the blind script" if rate.low <= self.blind else ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {
-            "suite": self.suite,
-            "splits": list(self.published.splits),
-            "who": self.published.who,
-            **self.interval.to_dict("success"),
-            "random": self.random,
-            "blind": self.blind,
-            "optimal": self.optimal,
-            "verdict": self.verdict,
-        }
 
 
 def published_rates(names: Iterable[str] = SUITES, *, main_only: bool = False) -> list[PublishedRate]:

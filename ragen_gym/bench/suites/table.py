@@ -25,7 +25,6 @@ A table, of which a suite needs only ``name`` and ``splits``, and a split only `
     levels = "slippery.txt"         # in the table's folder, as ``ragen-gym levels export`` writes it
     env_options = { success_rate = 0.5 }  # or such as vocabulary = { name = "mine", symbols = "…" }
     budgets = { max_turns = 3 }     # override those of the suite
-    ladder = "lake"                 # a rung of this ladder of difficulty, if it is one
     published = { "Somebody's agent" = 0.5 }  # on this split, the main result first
     freeze = { count = 128 }        # how ``ragen_gym.bench.suites.freeze`` makes the file of levels
 
@@ -61,7 +60,7 @@ SUITE_FILE = "suite.toml"
 _TURN_OPTIONS = tuple(field.name for field in fields(TurnConfig))
 _SUITE_KEYS = ("name", "about", "temperature", "noise", "source", "differs", "published", "budgets", "splits")
 _PUBLISHED_KEYS = ("who", "success", "splits")
-_SPLIT_KEYS = ("name", "env", "levels", "about", "env_options", "budgets", "published", "ladder", "freeze")
+_SPLIT_KEYS = ("name", "env", "levels", "about", "env_options", "budgets", "published", "freeze")
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ __all__ = ["GENERATORS", "Generator", "Sokoban"]
 Generator = Literal["reverse_play", "reverse_walk"]
 GENERATORS: tuple[str, ...] = get_args(Generator)
 
-#: Steps of a walk, and moves or pushes of a solution, at most.
+#: Steps of a walk, and moves of a solution, at most.
 _LONGEST = 100_000
 
 
@@ -50,7 +50,7 @@ class Sokoban(GridGame):
     ``generator="reverse_walk"`` is cheaper: the player walks backwards at random for ``walk_steps`` steps, pulling
     whatever box it leaves behind, and then on until no box is on a target.
 
-    Levels outside the bounds on moves and pushes, or of another split, are drawn again.
+    Levels outside the bounds on moves, or of another split, are drawn again.
 
     ## Levels
     A level that is given, alone or in a list or a file, may be written in any vocabulary of the game and any text
@@ -79,13 +79,10 @@ class Sokoban(GridGame):
     height, width: rows and columns with the border of walls, 3 to 64 cells a side; ``size`` sets both.
     boxes: number of boxes of a generated level, from 1 on. A level that is given may have any number.
     generator: ``"reverse_play"`` or ``"reverse_walk"``.
-    wall_prob: None carves the room along a random walk; a number in [0, 1) makes each inner cell a wall with that
-        probability, and all cells that the player cannot walk to.
     search_depth: depth of the search of ``"reverse_play"``, from 2 to 10,000; the paper's code has 300 for 6x6 boards
         and 10 for 8x8 boards. A deep search of a large board looks at 300,000 states, which takes some 40 ms a level.
     walk_steps: steps of ``"reverse_walk"``, from 1 to 100,000.
     min_moves, max_moves: bounds on the moves of a move-optimal solution, from 1 to 100,000; None is no bound.
-    min_pushes, max_pushes: bounds on the pushes of a push-optimal solution, from 1 to 100,000; None is no bound.
     beyond_blind: True draws levels that the blind script never solves, however many moves it has.
 
     ## Version History
@@ -96,13 +93,10 @@ class Sokoban(GridGame):
     width: int = 6
     boxes: int = 1
     generator: Generator = "reverse_play"
-    wall_prob: float | None = None
     search_depth: int = 300
     walk_steps: int = 100
     min_moves: int | None = None
     max_moves: int | None = None
-    min_pushes: int | None = None
-    max_pushes: int | None = None
     beyond_blind: bool = False
     size: InitVar[int | None] = None
 
@@ -168,25 +162,16 @@ class Sokoban(GridGame):
             )
         if not isinstance(self.generator, str) or self.generator not in GENERATORS:
             raise ValueError(f"Sokoban: generator={shown(self.generator)} must be one of {', '.join(GENERATORS)}.")
-        check_number("Sokoban", "wall_prob", self.wall_prob, 0, 1, none=True)
-        if self.wall_prob == 1:
-            raise ValueError("Sokoban: wall_prob=1 leaves no floor: set it below 1.")
         if not isinstance(self.beyond_blind, bool):
             raise ValueError(f"Sokoban: beyond_blind={shown(self.beyond_blind)} must be True or False.")
-        for kind in ("moves", "pushes"):
-            low_high = getattr(self, f"min_{kind}"), getattr(self, f"max_{kind}")
-            for end, value in zip(("min", "max"), low_high, strict=True):
-                check_number("Sokoban", f"{end}_{kind}", value, 1, _LONGEST, whole=True, none=True)
-            if None not in low_high and low_high[0] > low_high[1]:
-                raise ValueError(f"Sokoban: min_{kind}={low_high[0]} is above max_{kind}={low_high[1]}.")
-            if low_high[1] is not None and low_high[1] < self.boxes:
-                raise ValueError(
-                    f"Sokoban: max_{kind}={low_high[1]} is below boxes={self.boxes}: every box starts off target, so "
-                    "each needs a push."
-                )
-        if self.min_pushes and self.max_moves and self.min_pushes > self.max_moves:
+        for bound in ("min_moves", "max_moves"):
+            check_number("Sokoban", bound, getattr(self, bound), 1, _LONGEST, whole=True, none=True)
+        if self.max_moves is not None and (self.min_moves or 0) > self.max_moves:
+            raise ValueError(f"Sokoban: min_moves={self.min_moves} is above max_moves={self.max_moves}.")
+        if self.max_moves is not None and self.max_moves < self.boxes:
             raise ValueError(
-                f"Sokoban: min_pushes={self.min_pushes} is above max_moves={self.max_moves}: a push is a move."
+                f"Sokoban: max_moves={self.max_moves} is below boxes={self.boxes}: every box starts off target, so "
+                "each needs a push."
             )
 
     @staticmethod

@@ -21,7 +21,7 @@ __all__ = ["MAX_STATES", "MAX_TRIES", "SEARCH_NODES", "first_states", "generate"
 
 #: Draws per level before the generator gives up, and the states that their searches may look at in all.
 MAX_TRIES, MAX_STATES = 20_000, 50_000_000
-#: Nodes of the solver that checks the bounds on moves and pushes; a board that needs more is drawn again.
+#: Nodes of the solver that checks the bounds on moves; a board that needs more is drawn again.
 SEARCH_NODES = 50_000
 
 _LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -66,40 +66,8 @@ def _carve(ground: np.ndarray, key: np.uint64, height: int, width: int) -> np.ui
 
 
 @kernel
-def _scatter(ground: np.ndarray, key: np.uint64, height: int, width: int, wall: np.uint64) -> np.uint64:
-    """Make each inner cell a wall with probability ``wall`` * 2**-32, else floor."""
-    for row in range(1, height - 1):
-        for column in range(1, width - 1):
-            key, word = next_word(key)
-            ground[row * (width + 1) + column] = (word & _LOW) >= wall
-    return key
-
-
-@kernel
-def _keep_reached(ground: np.ndarray, stride: int, start: int, scratch: np.ndarray) -> int:
-    """Turn floor that cannot be walked to from ``start`` into wall; the number of cells left, listed in the scratch."""
-    for cell in range(ground.shape[0]):
-        scratch[1, cell] = 0
-    scratch[1, start] = 1
-    scratch[0, 0] = start
-    head, tail = 0, 1
-    while head < tail:
-        cell = scratch[0, head]
-        head += 1
-        for offset in (-stride, stride, -1, 1):
-            if ground[cell + offset] == 1 and scratch[1, cell + offset] == 0:
-                scratch[1, cell + offset] = 1
-                scratch[0, tail] = cell + offset
-                tail += 1
-    for cell in range(ground.shape[0]):
-        if ground[cell] == 1 and scratch[1, cell] == 0:
-            ground[cell] = 0
-    return tail
-
-
-@kernel
 def _room(
-    ground: np.ndarray, key: np.uint64, height: int, width: int, wall: int, boxes: np.ndarray, scratch: np.ndarray
+    ground: np.ndarray, key: np.uint64, height: int, width: int, boxes: np.ndarray, scratch: np.ndarray
 ) -> tuple[np.uint64, int]:
     """A room with targets: (generator key, player's cell or -1 where the room is too small).
 
@@ -108,14 +76,13 @@ def _room(
         key: generator key.
         height: rows.
         width: columns.
-        wall: chance of a wall in units of 2**-32, or -1 to carve the room along a random walk.
         boxes: int32 (4, boxes): the cells of the targets are written into its first row.
-        scratch: int32 (2 or more, cells) to work in.
+        scratch: int32 (1 or more, cells) to work in.
     """
     stride, n, targets = width + 1, 0, boxes.shape[1]
     for cell in range(ground.shape[0]):
         ground[cell] = 255 if cell % stride == width else 0
-    key = _carve(ground, key, height, width) if wall < 0 else _scatter(ground, key, height, width, np.uint64(wall))
+    key = _carve(ground, key, height, width)
     for cell in range(ground.shape[0]):
         if ground[cell] == 1:
             scratch[0, n] = cell
@@ -125,10 +92,6 @@ def _room(
     key, word = next_word(key)
     pick = below(word, n)
     player = scratch[0, pick]
-    if wall >= 0:
-        n, pick = _keep_reached(ground, stride, player, scratch), 0
-        if n <= targets + 1:
-            return key, -1
     for j in range(targets):
         n -= 1
         scratch[0, pick] = scratch[0, n]
@@ -147,7 +110,6 @@ def _draw(
     looked: np.ndarray,
     height: int,
     width: int,
-    wall: int,
     steps: int,
     boxes: np.ndarray,
     cells: np.ndarray,
@@ -164,7 +126,6 @@ def _draw(
         looked: int64 (n,): states looked at for each row, added to.
         height: rows of a board.
         width: columns of a board.
-        wall: see ``_room``.
         steps: steps of the walk back, or 0 to search.
         boxes: int32 (4, boxes); this and the following are worked in, see ``explore``.
         cells: int32 (3, cells).
@@ -176,7 +137,7 @@ def _draw(
     for i in wanted:
         key, board, player = keys[i], rows[i], -1
         for _ in range(MAX_TRIES):
-            key, player = _room(board, key, height, width, wall, boxes, cells)
+            key, player = _room(board, key, height, width, boxes, cells)
             if player < 0:
                 continue
             if steps:
@@ -211,19 +172,12 @@ def _of_split(rows: np.ndarray, wanted: np.ndarray, split: SplitKey, height: int
 
 @kernel
 def _in_bounds(
-    rows: np.ndarray,
-    wanted: np.ndarray,
-    looked: np.ndarray,
-    stride: int,
-    price: int,
-    low: int,
-    high: int,
-    memory: Memory,
+    rows: np.ndarray, wanted: np.ndarray, looked: np.ndarray, stride: int, low: int, high: int, memory: Memory
 ) -> np.ndarray:
-    """Levels whose moves (price 1) or pushes (price 0) by the solver are in the bounds, bool (wanted,)."""
+    """Levels whose moves by the solver are in the bounds, bool (wanted,)."""
     fits = np.empty(wanted.shape[0], np.bool_)
     for k in range(wanted.shape[0]):
-        end, last, nodes = search(rows[wanted[k]], stride, price, high, 0, memory)
+        end, last, nodes = search(rows[wanted[k]], stride, 1, high, 0, memory)
         looked[wanted[k]] += nodes
         fits[k] = end == SOLVED and memory[0][last, PAID] >= low
     return fits
@@ -241,24 +195,20 @@ def generate(game: Sokoban, keys: npt.NDArray[np.uint64], split: str | None) -> 
     owner = game.split_key(split)
     keys, boards = keys.copy(), np.empty((len(keys), game.cells), np.uint8)
     looked, wanted = np.zeros(len(keys), np.int64), np.arange(len(keys))
-    limits = [
-        (price, low or 0, -1 if high is None else high)
-        for price, low, high in ((0, game.min_pushes, game.max_pushes), (1, game.min_moves, game.max_moves))
-        if low or high
-    ]
-    solver = make_memory(game.cells, game.boxes, SEARCH_NODES if limits else 1)
-    wall = -1 if game.wall_prob is None else round(game.wall_prob * 2**32)
+    low, high = game.min_moves or 0, -1 if game.max_moves is None else game.max_moves
+    bounded = low > 0 or high > 0
+    solver = make_memory(game.cells, game.boxes, SEARCH_NODES if bounded else 1)
     steps = game.walk_steps if game.generator == "reverse_walk" else 0
     memory = work_arrays(game)
     for _ in range(MAX_TRIES):
-        if _draw(keys, boards, wanted, looked, game.height, game.width, wall, steps, *memory) >= 0:
+        if _draw(keys, boards, wanted, looked, game.height, game.width, steps, *memory) >= 0:
             break
         drawn = wanted
         if split:
             fits = _of_split(boards, drawn, owner, game.height, game.width)
             drawn = drawn[fits]
-        for price, low, high in limits:
-            drawn = drawn[_in_bounds(boards, drawn, looked, game.width + 1, price, low, high, solver)]
+        if bounded:
+            drawn = drawn[_in_bounds(boards, drawn, looked, game.width + 1, low, high, solver)]
         if game.beyond_blind:
             blindly = [solves_blindly(game, bytes(boards[i])) for i in drawn]
             drawn = drawn[~np.array(blindly, bool)]
@@ -300,9 +250,8 @@ def work_arrays(game: Sokoban) -> tuple[np.ndarray, ...]:
 
 def _complaint(game: Sokoban, split: str | None) -> str:
     play = "search_depth" if game.generator == "reverse_play" else "walk_steps"
-    options = ("height", "width", "boxes", "generator", "wall_prob", play)
-    limits = ("min_moves", "max_moves", "min_pushes", "max_pushes")
-    asked = [f"{name}={getattr(game, name)!r}" for name in (*options, *limits) if getattr(game, name) is not None]
+    options = ("height", "width", "boxes", "generator", play, "min_moves", "max_moves")
+    asked = [f"{name}={getattr(game, name)!r}" for name in options if getattr(game, name) is not None]
     asked += ["beyond_blind=True"] * game.beyond_blind
     return (
         f"Sokoban: no level in {MAX_TRIES} draws, or in {MAX_STATES} states looked at, meets {', '.join(asked)}, "

@@ -53,7 +53,6 @@ def _rebuild(seen: np.ndarray, mask: int, explored: np.ndarray, states: int) -> 
 
 @kernel
 def _apart(a: int, b: int, stride: int) -> int:
-    """Manhattan distance of two cells."""
     return abs(a // stride - b // stride) + abs(a % stride - b % stride)
 
 
@@ -94,7 +93,6 @@ def _pull(
 
 @kernel
 def _keep(boxes: np.ndarray) -> None:
-    """Make the boxes as they stand the best."""
     for j in range(boxes.shape[1]):
         boxes[_BEST, j] = boxes[_NOW, j]
 

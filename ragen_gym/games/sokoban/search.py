@@ -54,7 +54,6 @@ def make_memory(cells: int, boxes: int, nodes: int) -> Memory:
 
 @kernel
 def _link(nodes: np.ndarray, cells: np.ndarray, i: int) -> None:
-    """Put node i into the bucket of its price."""
     bucket = (nodes[i, PAID] + nodes[i, _TO_GO]) % cells.shape[1]
     first = cells[_BUCKETS, bucket]
     nodes[i, _AFTER], nodes[i, _BEFORE] = first, -1
@@ -65,7 +64,6 @@ def _link(nodes: np.ndarray, cells: np.ndarray, i: int) -> None:
 
 @kernel
 def _unlink(nodes: np.ndarray, cells: np.ndarray, i: int) -> None:
-    """Take node i out of its bucket."""
     after, before = nodes[i, _AFTER], nodes[i, _BEFORE]
     if after >= 0:
         nodes[after, _BEFORE] = before

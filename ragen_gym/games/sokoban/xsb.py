@@ -118,7 +118,6 @@ def split_text(text: str, vocabularies: Sequence[Vocabulary]) -> list[tuple[int,
 
 
 def _written_in(row: str, vocabularies: Sequence[Vocabulary]) -> set[str]:
-    """The names of the vocabularies that a line can be a row of."""
     compact = set(row.replace(" ", "") if _SPACED.fullmatch(row) else row)
     found = {each.name for each in vocabularies if each.symbols[0] in compact and compact <= set(each.symbols)}
     if _WALL in row and _ROWS.fullmatch(row.translate({ord("("): None, ord(")"): None})):

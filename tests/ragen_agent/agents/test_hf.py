@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -26,7 +24,7 @@ import pytest
 from ragen_agent.agents import hf
 from ragen_gym.bench.agent import AgentFailure, Answer, Task
 from ragen_gym.bench.agents import make_agent
-from ragen_gym.bench.episode_plan import RunOptions, Timeouts, make_env
+from ragen_gym.bench.episode_plan import RunOptions, make_env
 from ragen_gym.bench.results import ResultsFolder
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
@@ -131,21 +129,6 @@ def test_the_clock_starts_with_the_requests_own_generation(model: Path) -> None:
     assert [answer.completion_tokens for answer in answers] == [10] * 10
 
 
-@pytest.mark.slow
-def test_a_reply_is_there_when_its_own_row_has_ended(model: Path) -> None:
-    """A short conversation's reply does not wait for the longest of its batch."""
-    agent = agent_of(model, 0.02, max_tokens=2000, timeout=600)
-    agent.engine.sampler.bias.zero_()
-
-    async def one(seed: int) -> tuple[Answer, int]:
-        return await ask(agent, seed), len(agent.engine.running)
-
-    rows = all_of(agent, *(one(seed) for seed in range(8)))
-    lengths = [answer.completion_tokens or 0 for answer, _ in rows]
-    assert min(lengths) + 20 < max(lengths) < 2000, "rows of different lengths"
-    assert rows[lengths.index(min(lengths))][1] > 0, "the others are still being generated"
-
-
 def test_a_batch_for_which_nobody_waits_is_stopped(model: Path) -> None:
     agent = agent_of(model, 0.05, max_tokens=100_000, timeout=3600)
 
@@ -248,13 +231,6 @@ def test_an_error_of_the_model_fails_the_replies_that_are_being_made(model: Path
     assert [end.completion_tokens for end in ends if isinstance(end, Answer)] == [30] * (7 - len(failed))
 
 
-def test_a_template_that_makes_nothing_of_a_conversation_is_said(model: Path) -> None:
-    agent = agent_of(model, max_tokens=3)
-    agent._tokenizer.chat_template = "{# nothing #}"
-    with pytest.raises(AgentFailure, match="the chat template makes no tokens"):
-        asyncio.run(ask_once(agent))
-
-
 def test_a_thinking_that_the_template_opens_belongs_to_the_reply(model: Path) -> None:
     agent = agent_of(model, max_tokens=3)
     plain = asyncio.run(ask_once(agent)).text
@@ -282,34 +258,12 @@ def test_closing_ends_what_is_being_made(model: Path) -> None:
     assert after.completion_tokens == 2, "a closed agent can be used again"
 
 
-def test_what_takes_too_long_is_a_timeout_with_a_remedy(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_takes_too_long_is_a_timeout_with_a_remedy(model: Path) -> None:
     agent = agent_of(model, 0.05, max_tokens=1000, timeout=2)
-
-    with caplog.at_level(logging.WARNING):
-        failures = all_of(agent, *(ask(agent, seed) for seed in range(2)))
+    failures = all_of(agent, *(ask(agent, seed) for seed in range(2)))
     assert all(isinstance(failure, AgentFailure) and failure.failure is Failure.TIMEOUT for failure in failures)
     assert "no whole reply within 2 s: " in failures[0].detail
-    assert "of 1,000 tokens" in failures[0].detail
-    [said] = [record.getMessage() for record in caplog.records if record.name.startswith("ragen_agent")]
-    assert re.search(r": 1,000 tokens at [\d.]+ tokens/s take \d+ s > ", said)
-    assert "time limit 2 s: lower --max-tokens to " in said
-    assert "or raise --timeout" in said
-
-
-def test_a_first_token_that_takes_too_long_says_so(model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    agent = agent_of(model, 0.3, max_tokens=1, timeout=0.1)
-
-    with caplog.at_level(logging.WARNING):
-        assert asyncio.run(ask_once(agent)).completion_tokens == 1, "it is there, if late"
-    assert "time limit 0.1 s: lower --max-tokens or raise --timeout" in caplog.text
-
-
-def test_settings_that_work_are_not_complained_of(model: Path, caplog: pytest.LogCaptureFixture) -> None:
-    agent = agent_of(model, max_tokens=20, timeout=300)
-
-    with caplog.at_level(logging.WARNING):
-        assert asyncio.run(ask_once(agent)).completion_tokens == 20
-    assert not [record for record in caplog.records if record.name.startswith("ragen_agent")]
+    assert "of 1,000 tokens; lower --max-tokens" in failures[0].detail
 
 
 def test_a_large_model_takes_the_cpu_s_bfloat16_for_its_weights_alone(
@@ -349,14 +303,6 @@ def test_no_thread_is_left_after_close(model: Path, tmp_path: Path) -> None:
         for out in ("run", "again")
     ]
     assert replies[0] == replies[1]
-
-
-def test_a_run_of_more_episodes_than_rows_loses_none(model: Path, tmp_path: Path) -> None:
-    agent = agent_of(model, 0.02, max_tokens=8, batch=2, timeout=5)
-    options = RunOptions(("frozen_lake",), concurrency=8, timeouts=Timeouts(request=5))
-    outcome = run_suite(SMOKE, agent, tmp_path / "run", options)
-    assert (outcome.played, outcome.failures) == (8, {})
-    assert len(ResultsFolder(tmp_path / "run").records()) == 8
 
 
 def program(source: str, *arguments: str) -> subprocess.Popen[str]:

@@ -82,10 +82,8 @@ def test_rounding_is_no_disagreement_and_small_differences_are() -> None:
     for statistic in (algo.group_std, algo.group_variance):
         for rule in ("top", "top_p", "min_p", "reverse"):
             assert places(algo.keep_groups(statistic(values), rule, 1.0)) == [1], (statistic, rule)
-        assert algo.uncertainty_weights(statistic(values)).tolist() == [0.0, 2.0]
     equal = torch.linspace(100.1, 1000, 91)[:, None].expand(91, 3)  # the means of many are not exactly these numbers
     assert not algo.group_std(equal).any()
-    assert algo.uncertainty_weights(torch.zeros(0)).tolist() == []
 
 
 def test_top_p_by_hand() -> None:
@@ -166,40 +164,6 @@ def test_random_goes_through_the_table_too() -> None:
     assert kept.equal(filters.keep_random_spread(spread + 1, 0.25, torch.Generator().manual_seed(3)))
 
 
-@given(spread=SPREADS, power=st.floats(0, 4))
-def test_uncertainty_weights_reference(spread: list[float], power: float) -> None:
-    raw = [s**power if s else 0.0 for s in spread]
-    mean = statistics.fmean(raw)
-    weights = algo.uncertainty_weights(torch.tensor(spread, dtype=torch.float64), power).tolist()
-    assert weights == pytest.approx([r / mean if mean else 0.0 for r in raw])
-
-
-@pytest.mark.parametrize("largest", [0.1, 1.0, 30.0])
-def test_uncertainty_weights_of_a_large_power_keep_the_largest(largest: float) -> None:
-    """Whether its power is too small or too large for a float."""
-    spread = torch.tensor([largest / 2, largest, 0.0, largest])
-    assert algo.uncertainty_weights(spread, 200.0).tolist() == [0.0, 2.0, 0.0, 2.0]
-    assert algo.uncertainty_weights(spread, 1e4).tolist() == [0.0, 2.0, 0.0, 2.0]
-
-
-@given(data=st.data(), shape=GROUPS)
-def test_weights_by_spread_turn_grpo_into_dr_grpo(data: st.DataObject, shape: tuple[int, int]) -> None:
-    returns = data.draw(tensors(shape, RETURNS))
-    weights = algo.uncertainty_weights(algo.group_std(returns))
-    weighted = algo.normalised(returns, "grpo", eps=0.0) * weights[:, None]
-    plain = algo.normalised(returns, "dr_grpo")
-    factor = algo.group_std(returns).mean()
-    torch.testing.assert_close(weighted * factor, plain, rtol=1e-9, atol=1e-9)
-
-
-def test_format_rewards_of_both_papers() -> None:
-    well_formed = torch.tensor([[True, False], [False, True]])
-    penalties = algo.format_reward(well_formed, "ragen").double()
-    torch.testing.assert_close(penalties, torch.tensor([[0.0, -0.1], [-0.1, 0.0]], dtype=torch.float64))
-    assert algo.format_reward(well_formed, "vagen").tolist() == [[0.5, 0.0], [0.0, 0.5]]
-    assert not algo.format_reward(well_formed, "none").any()
-
-
 def test_bad_input_is_told() -> None:
     with pytest.raises(ValueError, match="as \\(groups, group size\\)"):
         algo.group_std(torch.ones(3))
@@ -221,7 +185,3 @@ def test_bad_input_is_told() -> None:
     for rule in ("random", "random_spread"):
         with pytest.raises(ValueError, match=f"'{rule}' needs a generator"):
             algo.keep_groups(torch.ones(3), rule, 0.5)
-    with pytest.raises(ValueError, match="power is -1"):
-        algo.uncertainty_weights(torch.ones(3), -1)
-    with pytest.raises(ValueError, match="rule is 'both'; it must be one of none, ragen, vagen"):
-        algo.format_reward(torch.ones(1, dtype=torch.bool), "both")

@@ -16,18 +16,6 @@ from ragen_agent.config.algorithms import KL_ESTIMATES
 from tests.ragen_agent.algo.tensors import ONE, ROWS, YES, close, masks, tensors
 
 
-def test_the_phases_of_epo_by_hand() -> None:
-    """Epochs of the authors' 150, by their code."""
-    expected = {0: 1.0, 75: 0.8 + 0.2 * math.exp(-2), 76: 0.8 * math.exp(-3 / 75), 150: 0.8 * math.exp(-3)}
-    for epoch, weight in expected.items():
-        assert algo.entropy_phase("epo", epoch / 150) == pytest.approx(weight)
-    falling = [algo.entropy_phase("epo", epoch / 150) for epoch in range(151)]
-    assert falling == sorted(falling, reverse=True)
-    assert {algo.entropy_phase("constant", progress) for progress in (0.0, 0.5, 1.0)} == {1.0}
-    with pytest.raises(ValueError, match="must be constant or epo"):
-        algo.entropy_phase("linear", 0.5)
-
-
 @given(
     policy=st.lists(st.floats(-2, 2), min_size=2, max_size=5), other=st.lists(st.floats(-2, 2), min_size=5, max_size=5)
 )

@@ -127,18 +127,3 @@ def test_help_fits_a_small_terminal(
     assert stopped.value.code in (0, None)
     long = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80]
     assert all(len(line.split()) == 1 for line in long), long  # what cannot be broken
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["settings"], ["train", "--list-recipes"], ["doctor"]],
-    ids=" ".join,
-)
-def test_what_is_listed_fits_a_small_terminal(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit):
-        raise SystemExit(agent_cli.main(words))
-    long = [line for line in capsys.readouterr().out.splitlines() if len(line) > 80]
-    assert all(len(line.split()) == 1 for line in long), long

@@ -47,15 +47,6 @@ def test_what_takes_seconds_to_load_is_announced_first(command: str, tmp_path: P
     assert not new.exists(), "a folder is made once the settings and the model are known to be usable"
 
 
-@pytest.mark.parametrize("words", [["train", "--dry-run"], ["tokens"], ["sft", "data", "--out", "demos.jsonl"]])
-def test_it_is_announced_apart_from_what_a_command_prints(words: list[str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", UNTIL_LOADING, *words], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert (done.returncode, done.stdout) == (77, "")
-    assert done.stderr == "loading torch and transformers ...\n"
-
-
 #: Prints how OpenMP's threads will wait, as its library read the environment when torch loaded it.
 HOW_THREADS_WAIT = """
 import sys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema_rs import is_valid
 
 from ragen_agent.config import Config, merged, read_toml, to_toml, with_settings
-from ragen_agent.config.io import OPENRLHF, catalog, check_name, file_schema, groups, settings_of_pairs
-from ragen_agent.config.presets import FOLDER, read_recipe, recipe_names
+from ragen_agent.config.io import OPENRLHF, catalog, check_name, groups, settings_of_pairs
 from ragen_agent.config.trainers import OpenRLHF
 
 
@@ -83,15 +80,3 @@ def test_pairs_are_read_by_the_type_of_their_setting() -> None:
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, near: str) -> None:
     with pytest.raises(ValueError, match=f"unknown setting '{name}'. Did you mean {near}?"):
         check_name(name)
-
-
-def test_the_schema_takes_what_runs_and_recipes_hold() -> None:
-    schema = file_schema()
-    json.dumps(schema)
-    files = [asdict(Config())]
-    files += [tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")) for name in recipe_names()]
-    files += [read_recipe(name).settings for name in recipe_names()]
-    for file in files:
-        assert is_valid(schema, file)
-    for wrong in ({"training": {"groups": 0}}, {"training": {"gruops": 3}}, {"training": {"algo": "x"}}):
-        assert not is_valid(schema, wrong)

@@ -156,9 +156,9 @@ def test_a_run_without_the_comparisons_ends_after_its_measurement(tmp_path: Path
     "settings",
     [
         {"algo": "grpo"},
-        {"algo": "ppo", "credit": "bi_level", "replay": 2},
+        {"algo": "ppo", "credit": "bi_level"},
         {"starpo_s": False},
-        {"algo": "arpo", "replay": 1, "filter": "random", "keep": 0.5},
+        {"algo": "arpo", "filter": "random", "keep": 0.5},
     ],
 )
 def test_a_resumed_run_equals_an_unbroken_one(

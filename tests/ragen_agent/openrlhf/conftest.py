@@ -23,6 +23,7 @@ if find_spec("openrlhf") is None:
         "test_parity.py",
         "test_pictures.py",
         "test_real_model.py",
+        "test_share_node.py",
         "test_stops.py",
         "test_templates.py",
         "test_trainer.py",

@@ -81,7 +81,7 @@ def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit
         "regret": lambda: algo.turn_wise_gae(rewards, seen, sampled, ends, 0.8, 0.7),  # of rewards shaped before
         "bi_level": lambda: algo.bi_level_gae(rewards, seen, sampled, ends, 0.8, 0.9, 0.7),
     }[credit]()
-    notes = [advantage_inputs(t, 0.0, 1.0, training, str) for t in rows]
+    notes = [advantage_inputs(t, 0.0, training, str) for t in rows]
     found, mask = row_advantages(notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), training)
     assert torch.equal(mask, sampled[:, 1:])
     torch.testing.assert_close(found.advantages, local[0][:, 1:])
@@ -116,7 +116,7 @@ def experience(rows: Sequence[Trajectory], notes: Sequence[AdvantageInputs]) -> 
 @given(rows=trajectories())
 def test_without_a_critic_every_sampled_token_has_its_episode_s_advantage(rows: list[Trajectory]) -> None:
     made = maker({})
-    notes = [advantage_inputs(t, 0.5 + i, 1.0, made.run.config.training, str) for i, t in enumerate(rows)]
+    notes = [advantage_inputs(t, 0.5 + i, made.run.config.training, str) for i, t in enumerate(rows)]
     (got,) = made.compute_advantages_and_returns([experience(rows, notes)])
     for i, trajectory in enumerate(rows):
         width = len(trajectory.ids) - 1
@@ -136,7 +136,7 @@ def test_turns_with_an_advantage_of_their_own_have_it_in_both_trainers(rows: lis
     ]
     given_rows, flat = [*own, rows[0]], torch.arange(len(rows) + 1) + 0.5
     notes = [
-        advantage_inputs(t, float(a), 1.0, made.run.config.training, str) for t, a in zip(given_rows, flat, strict=True)
+        advantage_inputs(t, float(a), made.run.config.training, str) for t, a in zip(given_rows, flat, strict=True)
     ]
     (got,) = made.compute_advantages_and_returns([experience(given_rows, notes)])
     sampled = stacked([torch.tensor(t.sampled) for t in given_rows])
@@ -151,7 +151,7 @@ def test_turns_with_an_advantage_of_their_own_have_it_in_both_trainers(rows: lis
 @given(rows=trajectories())
 def test_a_critic_s_advantages_are_whitened_over_all_batches_at_once(rows: list[Trajectory]) -> None:
     made = maker({"algo": "ppo"})
-    notes = [advantage_inputs(t, 0.0, 1.0, made.run.config.training, str) for t in rows]
+    notes = [advantage_inputs(t, 0.0, made.run.config.training, str) for t in rows]
     whole = [experience(rows, notes), experience(rows[:1], notes[:1])]
     got = made.compute_advantages_and_returns(whole)
     flat = torch.cat([e.advantages[e.action_mask.bool()] for e in got])
@@ -167,7 +167,7 @@ def test_every_credit_of_a_process_that_is_known(credit: str, lam: float) -> Non
     episodes, known, right = whitened_credit(credit, lam)
     rows, settings = [trajectory_of(episode) for episode in episodes], credit_settings(credit, lam)
     made = maker({"algo": "ppo", "credit": credit, "gae_lambda": lam, "gamma_turn": settings.gamma_turn})
-    notes = [advantage_inputs(t, 0.0, 1.0, made.run.config.training, str) for t in rows]
+    notes = [advantage_inputs(t, 0.0, made.run.config.training, str) for t in rows]
     batch = experience(rows, notes)
     batch.values = known.tensors()[0][:, 1:].float()
     (got,) = made.compute_advantages_and_returns([batch])
@@ -185,7 +185,7 @@ def test_episodes_that_the_loss_is_divided_by(how: str) -> None:
     words = ["P", "a", "</think>", "Up"]
     spoken = [[0, 1, 2, 3], [0, 1], [0, 1], [0, 1, 2, 3]]
     rows = [replace(row_of([0] + [1] * (len(t) - 1), [len(t) - 1], [1.0]), ids=np.array(t)) for t in spoken]
-    notes = [advantage_inputs(t, 1.0, 1.0, made.run.config.training, lambda token: words[token]) for t in rows]
+    notes = [advantage_inputs(t, 1.0, made.run.config.training, lambda token: words[token]) for t in rows]
     notes = [replace(note, continues=number == 3) for number, note in enumerate(notes)]
     blank = [replace(row_of([0, 1], [1], [0.0]), sampled=np.zeros(2, bool), turn_ends=(), turn_rewards=(), failure="")]
     whole = [
@@ -228,7 +228,7 @@ def test_selective_masks_narrow_the_loss_and_the_recursion(
     words = ["P", "<think>", "a", "</think>", "Up", "O", "<think>", "</think>", "Left", "Down"]
     row = row_of([0, 1, 1, 1, 1, 0, 1, 1, 1, 1], (4, 9), (0.25, 1.0))
     made = maker({"algo": "ppo", "loss_tokens": loss, "advantage_tokens": estimated})
-    note = advantage_inputs(row, 0.0, 1.0, made.run.config.training, lambda token: words[token])
+    note = advantage_inputs(row, 0.0, made.run.config.training, lambda token: words[token])
     (got,) = made.compute_advantages_and_returns([experience([row], [note])])
     advantages = {"all": REASONING + ANSWERS, "reasoning": REASONING, "answer": ANSWERS}[estimated]
     assert got.action_mask[0].nonzero().flatten().tolist() == policy
@@ -242,7 +242,7 @@ def test_turns_are_whitened_as_one_number_each_in_all_batches() -> None:
     """Advantages 1 and 0 of turns of 4 tokens and of 1, in batches of their own."""
     rows = [row_of([0, 1, 1, 1, 1], [4], [1.0]), row_of([0, 1], [1], [0.0])]
     made = maker({"algo": "ppo", "credit": "turn"})
-    batches = [experience([row], [advantage_inputs(row, 0.0, 1.0, made.run.config.training, str)]) for row in rows]
+    batches = [experience([row], [advantage_inputs(row, 0.0, made.run.config.training, str)]) for row in rows]
     for batch in batches:
         batch.values = torch.zeros_like(batch.values)
     got = made.compute_advantages_and_returns(batches)

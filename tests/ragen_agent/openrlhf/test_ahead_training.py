@@ -16,9 +16,9 @@ STALENESS = 2
 
 def test_episodes_are_as_stale_as_the_settings_say(warm: Path, tmp_path: Path) -> None:
     """vLLM's processes count the weights that arrive, so this is what played, not what was meant to."""
-    training = {"iterations": 6, "correction": "token", "learning_rate": 2e-4}
+    training = {"iterations": 6, "correction": "clip", "learning_rate": 2e-4}
     config, settings = configure(warm, SHORT, {"training": training}), {"evaluate_every": 3, "max_vllm_kl": 1.0}
-    folder, summary = begin(tmp_path / "run", config, {"staleness": STALENESS, **settings})
+    folder, summary = begin(tmp_path / "run", config, {"staleness": STALENESS, "colocate": False, **settings})
     records = lines(folder.path)
     assert [record["iteration"] for record in records] == list(range(6))
     sent = [0]  # updates before each iteration; one where nothing is learned sends none

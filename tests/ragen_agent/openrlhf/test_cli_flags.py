@@ -43,9 +43,23 @@ def test_settings_become_flags() -> None:
     assert "ckpt.load_enable" in vanilla
     gpu = values({}, cpu=False)
     assert gpu["vllm.sync_backend"] == ["nccl"]
-    assert gpu["ds.attn_implementation"] == ["flash_attention_2"]
-    assert "ds.packing_samples" in gpu
-    assert "ds.packing_samples" not in values({}, {"attention": "sdpa"}, cpu=False)
+    assert gpu["ds.attn_implementation"] == ["sdpa"]
+    assert "ds.packing_samples" not in gpu
+    assert "ds.packing_samples" in values({}, {"attention": "flash_attention_2"}, cpu=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        ({}, {"ds.enable_sleep", "vllm.enable_sleep"}),
+        ({"sleep": "vllm"}, {"vllm.enable_sleep"}),
+        ({"sleep": "none"}, set()),
+        ({"colocate": False}, set()),
+    ],
+)
+def test_models_on_shared_gpus_sleep_as_they_are_told(settings: dict[str, Any], flags: set[str]) -> None:
+    assert {name for name in values({}, settings, cpu=False) if name.endswith("enable_sleep")} == flags
+    assert not any(name.endswith("enable_sleep") for name in values({}, settings))
 
 
 def test_playing_ahead_is_openrlhfs_asynchronous_trainer() -> None:
@@ -90,8 +104,8 @@ def test_flags_that_the_settings_decide_are_refused(
 
 
 def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
-    everything = {"dual_clip": 3.0, "starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
-    sizes = {"colocate": True, "adam_offload": True, "gradient_checkpointing": True}
+    everything = {"starpo_s": False, "kl_place": "loss", "kl_kind": "k3", "algo": "ppo"}
+    sizes = {"attention": "flash_attention_2", "adam_offload": True, "gradient_checkpointing": True}
     config = {"training": everything, "lora": {"rank": 4, "targets": ["q_proj"]}}
     written = set(values(config, sizes, cpu=False, resume=True))
     written |= set(values({"turns": {"observation": "image"}}, {"freeze_vision": True}, cpu=False))

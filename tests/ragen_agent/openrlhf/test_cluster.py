@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.ragen_agent.openrlhf.small_runs import SHORT, begin, configure, lines
+from ragen_agent.config import with_settings
+from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf.launch import RunStoppedError, train_distributed
+from ragen_agent.openrlhf.processes import RunState
+from ragen_agent.run.run_folder import RunFolder
+from tests.ragen_agent.openrlhf.small_runs import SHORT, begin, configure, lines, quiet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
@@ -19,14 +25,14 @@ def test_two_nodes(warm: Path, tmp_path: Path) -> None:
     node = {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 200 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     places = Watch(cluster.address)
+    config = configure(warm, SHORT, {"training": {"iterations": 2}})
+    settings = {"ray_address": cluster.address, "colocate": False}
     try:
+        with pytest.raises(RunStoppedError, match="needs 2 GPUs, and the cluster has 1"):
+            begin(tmp_path / "early", config, settings)
         cluster.add_node(**node)
         places.start()
-        begin(
-            tmp_path / "run",
-            configure(warm, SHORT, {"training": {"iterations": 2}}),
-            {"ray_address": cluster.address},
-        )
+        begin(tmp_path / "run", config, settings)
     finally:
         places.over.set()
         places.join()
@@ -37,6 +43,43 @@ def test_two_nodes(warm: Path, tmp_path: Path) -> None:
     assert all(abs(record["vllm_kl"]) < 1e-3 for record in records), "the weights crossed from node to node"
     assert set(places.nodes) == {"PPOTrainer", "PolicyModelActor", "RolloutRayActor"}
     assert places.nodes["PolicyModelActor"] != places.nodes["RolloutRayActor"]
+
+
+def test_a_node_that_is_cut_off_stops_the_run_and_loses_nothing(warm: Path, tmp_path: Path) -> None:
+    """The reason is one sentence, and once another node is there the run goes on where it was saved."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 200 * 2**20}
+    cluster, run = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False}), tmp_path / "run"
+    other = cluster.add_node(**node)
+
+    def cut_off() -> None:
+        while not (run / "metrics.jsonl").is_file() or len(lines(run)) < 2:
+            time.sleep(0.1)
+        cluster.remove_node(other, allow_graceful=False)
+
+    config = configure(warm, SHORT, {"training": {"iterations": 6, "save_every": 1}})
+    threading.Thread(target=cut_off, daemon=True).start()
+    try:
+        with pytest.raises(
+            RunStoppedError, match=r"a process of the run is out of reach, .*ray status.* Go on with: "
+        ) as stop:
+            begin(run, config, {"ray_address": cluster.address, "colocate": False})
+        before = lines(run)[: RunState.read(run).iteration]
+        assert len(before) >= 2
+        assert len(str(stop.value).splitlines()) == 1
+        cluster.add_node(**node)
+        folder, _ = RunFolder.reopen(run)
+        settings = with_settings(OpenRLHF(), {"ray_address": cluster.address, "colocate": False})
+        train_distributed(config, settings, folder, quiet())
+    finally:
+        cluster.shutdown()
+        ray.shutdown()
+    records = lines(run)
+    assert records[: len(before)] == before
+    assert [record["iteration"] for record in records] == list(range(6))
+    assert folder.checkpoint.is_dir()
 
 
 class Watch(threading.Thread):

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from ray.exceptions import OutOfMemoryError, RayTaskError
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
 from ragen_agent.config import Config
 from ragen_agent.config.trainers import OpenRLHF
@@ -43,6 +44,17 @@ def test_the_first_error_is_the_one_that_is_told() -> None:
     outer = RayTaskError("g", "traceback", inner)
     assert explanation(outer) == "ValueError: the game says no"
     assert explanation(KeyError()) == "KeyError"
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_lost_node_is_named_and_a_process_that_died_on_its_own_is_not_blamed_on_it() -> None:
+    """Ray says either, by what it notices first."""
+    unavailable = ActorUnavailableError("RpcError: Socket closed", b"0" * 16)
+    assert explanation(RayTaskError("f", "traceback", unavailable)).startswith("a process of the run is out of reach")
+    context = {"class_name": "PolicyActor", "actor_id": b"0" * 16, "node_ip_address": "192.0.2.2"}
+    for text, blamed in (("The actor died because its node has died. Node Id: 7", True), ("Killed by signal 9", False)):
+        died = ActorDiedError(ActorDiedErrorContext(error_message=text, **context))
+        assert ("most likely with its node (192.0.2.2): ray status" in explanation(died)) is blamed
 
 
 class Evil:
@@ -78,7 +90,10 @@ def test_a_saved_state_that_holds_code(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.filterwarnings("default")
 def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But the module of a game that the run plays, which lies there. vLLM's engine is a worker's child."""
+    """But the module of a game that the run plays, which lies there. vLLM's engine is a worker's child.
+
+    Nothing of CUDA is patched in these, and OpenRLHF is imported all the same.
+    """
     import ray
 
     for name in ("json", "gymnasium", "ragen_gym", "multiprocessing"):
@@ -96,6 +111,7 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypa
         @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
         def found() -> tuple[list[str], int]:
             import gymnasium  # noqa: F401
+            import openrlhf.models  # noqa: F401  # which imports flash-attn, here or not
 
             child = multiprocessing.get_context("spawn").Process(target=os.getpid)
             child.start()

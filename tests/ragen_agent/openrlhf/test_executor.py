@@ -149,6 +149,18 @@ def test_what_no_episode_can_be_played_with_ends_the_run(executor: AgentExecutor
         asyncio.run(executor.execute("name", "no json", SamplingParams(), 200, agent.tokenizer, Engine([])))
 
 
+def test_a_request_that_vllm_refuses_ends_the_run(executor: AgentExecutor, agent: Policy) -> None:
+    """Every other request would be refused too; vLLM's error is no ValueError from 0.29 on."""
+    from vllm.exceptions import VLLMValidationError
+
+    class Strict(Engine):
+        async def generate(self, ids: list[int], parameters: Any, multi_modal_data: Any = None) -> Any:
+            raise VLLMValidationError("too long", parameter="max_tokens", value=9)
+
+    with pytest.raises(ContractError, match=r"vLLM refuses a request: too long \(parameter=max_tokens, value=9\)"):
+        sample(executor, agent, Strict([]), next(train_rows(CONFIG)), SamplingParams())
+
+
 def test_a_program_plays_against_the_engine(agent: Policy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script_of(ROOT / "docs" / "guides" / "your_own_agent.md", "python", tmp_path)
     command = shlex.join([sys.executable, str(tmp_path / "my_agent.py")])

@@ -6,6 +6,7 @@ import ctypes
 import json
 import subprocess
 import sys
+import weakref
 from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
@@ -23,6 +24,7 @@ from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.run import run_folder
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display
+from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines
 
@@ -86,7 +88,7 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
     monkeypatch.setattr(launch, "_run", run)
     monkeypatch.setattr(launch, "atexit", SimpleNamespace(register=lambda *_: None))
     monkeypatch.setattr(cpu_patches, "needed", lambda accelerator: False)
-    monkeypatch.setattr(launch, "devices_needed", lambda *_: 0)
+    monkeypatch.setattr(launch, "check_devices", lambda *_: None)
     for version in ("1", "2"):
         known: dict[str, Any] = {"python": version}
         monkeypatch.setattr(run_folder, "versions", lambda known=known: known)
@@ -114,13 +116,33 @@ def test_a_resumed_run_keeps_the_flags_that_it_was_started_with(
     monkeypatch.setattr(launch, "_run", run)
     monkeypatch.setattr(launch, "atexit", SimpleNamespace(register=lambda *_: None))
     monkeypatch.setattr(cpu_patches, "needed", lambda accelerator: False)
-    monkeypatch.setattr(launch, "devices_needed", lambda *_: 0)
+    monkeypatch.setattr(launch, "check_devices", lambda *_: None)
     added = ["--train.agent_func_path", "mine.py", "--ds.param_dtype=fp16"]
     for given, kept in ((added, added), ([], added), (["--ds.overlap_comm"], ["--ds.overlap_comm"])):
         with pytest.raises(launch.RunStoppedError):
             launch.train_distributed(config, OpenRLHF(), folder, Display(Console(file=StringIO())), given)
         flags = json.loads((folder.path / "openrlhf.json").read_text())["flags"]
         assert flags[-len(kept) :] == kept
+
+
+def test_the_warm_start_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the processes of the run, which share the GPU with the launcher."""
+    small = {"small_model": {"hidden": 32, "layers": 1, "feed_forward": 32}, "warm_start": {"epochs": 1}}
+    config = with_settings(Config(), {**small, "demonstrations": {"episodes": 64}})
+    built: list[weakref.ref[Any]] = []
+    alive: list[bool] = []
+    build = Policy.build
+
+    def noted(config: Config) -> Any:
+        policy = build(config)
+        built.extend((weakref.ref(policy.model), weakref.ref(next(policy.model.parameters()))))
+        return policy
+
+    monkeypatch.setattr(Policy, "build", noted)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: alive.extend(ref() is not None for ref in built))
+    folder = RunFolder.create(tmp_path / "run", config)
+    launch._model(config, folder, Display(Console(file=StringIO())))
+    assert alive == [False, False], "nothing of it is left when the cache is emptied"
 
 
 # As a driver: it meets a port that is in use at each start but the last, or plays an iteration first.
@@ -175,15 +197,3 @@ def test_signs_of_collapse_are_shown_as_they_are_recorded(tmp_path: Path) -> Non
     assert console.file.getvalue().count("Echo Trap alarm after iteration 4: invalid rise (1 against 0)") == 1
     assert console.file.getvalue().count("Echo Trap alarm") == 1
     assert len(history.records) == 5
-
-
-@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "preprocessor_config.json"])
-def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path, file: str) -> None:
-    """OpenRLHF and vLLM load models with trust_remote_code=True."""
-    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}', encoding="utf-8")
-    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"auto_map": 1}}}', encoding="utf-8")
-    launch._check_no_code(tmp_path)
-    for text in ('{"auto_map": {"AutoConfig": "a.B"}}', '{"text_config": {"auto\\u005fmap": {}}}'):
-        (tmp_path / file).write_text(text, encoding="utf-8")
-        with pytest.raises(ValueError, match=rf"{file} names code of the model's own"):
-            launch._check_no_code(tmp_path)

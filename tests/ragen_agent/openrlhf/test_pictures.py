@@ -28,7 +28,7 @@ from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.episode import ContractError
 from ragen_agent.openrlhf.executor import AgentExecutor
 from ragen_agent.openrlhf.experience import EpisodeGenerator, pad_rows
-from ragen_agent.openrlhf.launch import _check_sees, _suppressed_ids
+from ragen_agent.openrlhf.model import check_sees, suppressed_ids
 from ragen_agent.openrlhf.pictures import GRIDS, PIXELS, copy_processor, packed, unpacked, visual_rows
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import train_rows
@@ -76,7 +76,7 @@ def vision(agent: Policy) -> Vision:
 @pytest.fixture
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunContext:
     """That of this process."""
-    context = RunContext(CONFIG, OpenRLHF(), "/nowhere", *_suppressed_ids(folder), str(folder))
+    context = RunContext(CONFIG, OpenRLHF(), "/nowhere", *suppressed_ids(folder), str(folder))
     monkeypatch.setenv(VARIABLE, context.to_json())
     return context
 
@@ -201,7 +201,7 @@ def test_a_model_that_is_not_read_here_gets_its_patches(
     agent.tokenizer.save_pretrained(tmp_path)
     processor = ImageProcessor(patch_size=16, min_pixels=64**2, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor.settings()))
-    context = RunContext(CONFIG, OpenRLHF(), "/nowhere", *_suppressed_ids(tmp_path), str(tmp_path))
+    context = RunContext(CONFIG, OpenRLHF(), "/nowhere", *suppressed_ids(tmp_path), str(tmp_path))
     monkeypatch.setenv(VARIABLE, context.to_json())
     assert context.vision is not None
     assert context.vision.processor == processor
@@ -284,5 +284,5 @@ def test_a_model_that_reads_text_only_is_refused_before_anything_starts(folder: 
     save_checkpoint(build_model(CONFIG.small_model, tokenizer, 0), tokenizer, tmp_path / "text")
     text = tmp_path / "text"
     with pytest.raises(ValueError, match=r"a message holds a picture, but the model .* reads text only"):
-        _check_sees(CONFIG, text, RunContext(CONFIG, OpenRLHF(), "/nowhere", (), 1, str(text)))
-    _check_sees(CONFIG, folder, RunContext(CONFIG, OpenRLHF(), "/nowhere", (), 1, str(folder)))
+        check_sees(CONFIG, text, RunContext(CONFIG, OpenRLHF(), "/nowhere", (), 1, str(text)))
+    check_sees(CONFIG, folder, RunContext(CONFIG, OpenRLHF(), "/nowhere", (), 1, str(folder)))

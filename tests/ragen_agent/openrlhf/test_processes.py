@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.processes import RunContext, RunState, read_replay, repair, write_replay
+from ragen_agent.openrlhf.processes import RunContext, RunState, repair
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
@@ -50,25 +49,6 @@ def test_the_context_survives_the_environment() -> None:
     config = with_settings(Config(), {"training": {"algo": "ppo", "credit": "turn"}})
     run = RunContext(config, with_settings(OpenRLHF(), {"micro_batch": 4}), "/runs/one", (3, 5), 8)
     assert RunContext.from_json(run.to_json()) == run
-
-
-def test_the_replay_buffer_is_saved_with_its_state(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path / "run", Config())
-    assert read_replay(folder.path, RunState()) == []
-    for iteration in (1, 2, 3):
-        state = RunState(iteration, f"iteration{iteration}")
-        write_replay(folder.path, state, [{"trajectories": [], "advantages": torch.tensor([float(iteration)])}])
-        if iteration < 3:  # the run is killed before the third state counts as saved
-            state.write(folder.path)
-    place = folder.path / "deepspeed" / "_replay"
-    assert {path.name for path in place.iterdir()} == {"iteration2", "iteration3"}, "the last ones are kept"
-    state = repair(folder)
-    assert state.iteration == 2
-    assert not (place / "iteration3").exists()
-    (saved,) = read_replay(folder.path, state)
-    assert saved["advantages"].tolist() == [2.0]
-    write_replay(folder.path, RunState(9, "iteration9"), [])
-    assert not (place / "iteration9").exists(), "a run without replay has no such file"
 
 
 RATE = {"rate": 0.5, "low": 0.1, "high": 0.9, "n": 4}

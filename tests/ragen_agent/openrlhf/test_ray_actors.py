@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,3 +151,18 @@ def test_an_iteration_seeds_the_tokens_that_a_loss_draws() -> None:
     actor.begin_iteration(seed=7, rate_factor=0.5)
     assert actor.trainer.generator.initial_seed() == 7
     assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+@pytest.mark.parametrize("way", ["update_weight", "update_weight_cuda_ipc"])
+def test_updates_are_counted_whichever_way_weights_arrive(way: str) -> None:
+    asked: list[str] = []
+
+    async def collective_rpc(method: str, args: Any) -> None:
+        asked.append(method)
+
+    actor: Any = ray_actors._VllmActor.__new__(ray_actors._VllmActor)
+    actor.llm = SimpleNamespace(collective_rpc=collective_rpc)
+    more: tuple[Any, ...] = ({},) if way.endswith("ipc") else ()
+    for last in (False, True, False, True):
+        asyncio.run(getattr(actor, way)("weight", torch.bfloat16, (2, 3), *more, empty_cache=last))
+    assert (asked, actor.updates) == ([way] * 4, 2), "one of two parameters each"

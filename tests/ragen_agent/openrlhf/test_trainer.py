@@ -32,7 +32,6 @@ from ragen_agent.run.loop import Loop
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.trajectory import Trajectory, failed
 from ragen_agent.update.iteration import Iteration
-from ragen_agent.update.replay import KeptEpisodes
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -179,7 +178,6 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
         "groups": 4,
         "group_size": 3,
         "minibatch": 8,
-        "reweight": 0.5,
     }
     config = with_settings(Config(), {"training": training})
     rng = np.random.default_rng(7)
@@ -203,13 +201,12 @@ def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
     made.train_step = train_step
     monkeypatch.setattr("ray.get", lambda refs: refs)
     made.rollouts = SimpleNamespace(rows=lambda trajectory: [row()])
-    record, _ = made.update(iteration, KeptEpisodes.of(iteration, iteration.rows))
+    record, _ = made.update(iteration)
     kept = scored.kept.flatten().nonzero().flatten().tolist()
     (seen,) = batches
     notes = [AdvantageInputs(**json.loads(row.labels[0])) for row in seen]
     assert len(seen) % 8 == 0
     assert record["updates"] == len(seen) // 8
     assert [note.advantage for note in notes[: len(kept)]] == scored.advantages.flatten()[kept].tolist()
-    assert [note.weight for note in notes[: len(kept)]] == scored.weights.repeat_interleave(3)[kept].tolist()
     assert [note.turn_rewards[0] for note in notes[: len(kept)]] == [learned[i].turn_rewards[0] for i in kept]
     assert not any(int(row.action_mask.sum()) for row in seen[len(kept) :]), "the rest is padding"

@@ -75,7 +75,8 @@ def test_grpo_with_starpo_s(grpo: tuple[RunFolder, dict[str, Any]], warm: Path) 
     assert [i for i, record in enumerate(records, 1) if "eval_success" in record] == [10]
     assert records[9]["eval_random"] == summary["random"]["rate"] < records[9]["eval_optimal"] == 1.0
     names = {"entropy", "entropy_sampled", "reply_tokens", "invalid_rate", "effective_rate", "spread", "kept_share"}
-    assert all(names <= set(record) for record in records)
+    assert all(names <= set(record) for record in records if record["train_tokens"])
+    assert all(names - {"entropy"} <= set(record) for record in records), "an iteration may have nothing to learn"
     evaluated = {"eval_success", "eval_random", "eval_blind", "eval_optimal"}
     assert shown(folder.path / "tensorboard") >= names | evaluated | {"vllm_kl", "grad_norm", "failed"}
     assert all(abs(record["learning_rate"] - 1e-3) < 1e-9 for record in records)
@@ -165,14 +166,14 @@ def kill(launcher: int) -> None:
 def test_everything_at_once_with_prompts_that_forget(tmp_path: Path) -> None:
     """Only the current turn in the prompt: every turn is a row, which vLLM and the trainer score alike.
 
-    A critic values whole episodes, kept ones are trained on again, and everything is measured; the validation stops it.
+    A critic values whole episodes, and everything is measured.
     """
     told = {
         "turns": {"history": 0},
         "demonstrations": {"episodes": 1000},
-        "training": {"iterations": 4, "groups": 2, "keep": 1.0, "algo": "ppo", "replay": 1, "aggregation": "constant"},
-        "diagnostics": {"entropy_every": 1, "gradients_every": 2, "information_every": 1, "information_prompts": 2},
-        "stops": {"validate_every": 1, "validation_levels": 4, "validation_patience": 3, "validation_floor": 1.0},
+        "training": {"iterations": 4, "groups": 2, "keep": 1.0, "algo": "ppo", "aggregation": "constant"},
+        "diagnostics": {"information_every": 1},
+        "stops": {"validate_every": 1, "validation_levels": 4},
         "evaluation": {"levels": 4},
     }
     config = with_settings(Config(), merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), told))
@@ -183,14 +184,11 @@ def test_everything_at_once_with_prompts_that_forget(tmp_path: Path) -> None:
     assert all(record["updates"] * 16 >= record["kept"] and record["grad_norm"] > 0 for record in trained)
     assert max(record["vllm_gap"] for record in trained) < 0.02
     assert all(record["grad_norm"] > 0 and record["value_loss"] >= 0 for record in trained)
-    assert [record["replayed"] for record in records] == [0, *(record["kept"] for record in records[:-1])]
     for record in records:
-        assert record["entropy_forced"] == pytest.approx(record["entropy_sampled"], abs=1.0), "of some hundred tokens"
         assert 0 <= record["retrieval_accuracy"] <= 1
         assert 0 <= record["validation"] <= 1
-        assert {"entropy", "information", "validation"} <= set(record["diagnostics_s"])
-    assert ["grad_policy" in record for record in records] == [i % 2 == 0 for i in range(len(records))]
-    assert len(records) == 4 or "3 validations in a row were below 100 %" in summary["stopped"]
+        assert {"information", "validation"} <= set(record["diagnostics_s"])
+    assert len(records) == 4 or "stopped" in summary
     episodes = [Trajectory.from_dict(e) for e in read_json_lines(folder.episodes) if e["phase"] == "train"]
     assert any(len(t.turn_ends) > 1 for t in episodes)
     assert all(len(t.split_contexts()) == len(t.turn_ends) for t in episodes)
@@ -205,7 +203,7 @@ def test_a_mixture_that_a_program_plays_online_k_and_selective_masks(tmp_path: P
     script_of(ROOT / "docs" / "guides" / "your_own_agent.md", "python", tmp_path)
     training = {
         **{"algo": "ppo", "credit": "turn", "updates": 2, "iterations": 2, "groups": 4, "save_every": 2},
-        **{"kl_kind": "k3", "kl_place": "loss", "advantage_tokens": "answer", "loss_tokens": "answer", "reweight": 1.0},
+        **{"kl_kind": "k3", "kl_place": "loss", "advantage_tokens": "answer", "loss_tokens": "answer"},
     }
     told = {
         "games": [{"game": "FrozenLake", "weight": 2.0}, {"game": "Bandit", "thought": "choose"}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import shutil
@@ -93,9 +94,12 @@ def test_each_gpu_is_named_with_its_free_memory(monkeypatch: pytest.MonkeyPatch)
     assert finding("CUDA", Look(False), monkeypatch).state == "ok", "one process needs no NCCL"
     assert finding("CUDA", Look(True), monkeypatch).found.endswith("no NCCL")
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    for settings, state in (({}, "ok"), ({"actor_gpus": 2}, "fail"), ({"colocate": True}, "ok")):
+    for settings, state in (({}, "ok"), ({"actor_gpus": 4}, "fail"), ({"actor_gpus": 2, "colocate": False}, "fail")):
         look = Look(True, config=Config(), settings=with_settings(OpenRLHF(), settings))
         assert finding("CUDA", look, monkeypatch).state == state, "Ray would wait for a GPU forever"
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert "unset PYTORCH" in finding("CUDA", Look(True), monkeypatch).advice
+    assert finding("CUDA", Look(False), monkeypatch).state == "ok"
 
 
 def test_a_model_that_cannot_be_used_is_a_failure(
@@ -243,8 +247,44 @@ def test_a_lock_that_nobody_holds_goes_when_asked_and_one_that_is_held_stays(
 
 def test_the_tested_versions_are_those_that_are_pinned() -> None:
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints-openrlhf.txt").read_text(), re.MULTILINE))
-    for name, version in doctor.TESTED.items():
+    for name, (version, _) in doctor.TESTED.items():
         assert version in {pins.get(other) for other in doctor.PACKAGES.get(name, (name,))}, name
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "vllm", "doubt"),
+    [
+        ("2.13.0+cpu", "0.29.0", ""),
+        ("2.11.0+cu130", "0.26.0", ""),
+        ("2.11.0+cu130", "0.29.0", "0.29.0; tested is 0.26.0 beside torch 2.11.0"),
+        ("2.13.0+cu130", "0.26.0", "0.26.0; tested is 0.29.0 beside torch 2.13.0"),
+    ],
+)
+def test_each_tested_set_of_versions_is_known(
+    torch_version: str, vllm: str, doubt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = {"torch": torch_version, "vllm": vllm}
+    monkeypatch.setattr(importlib.metadata, "version", installed.__getitem__)
+    assert finding("torch", Look(True), monkeypatch).state == "ok"
+    found = finding("vllm", Look(True), monkeypatch)
+    assert (found.state, found.found) == (("warn", doubt) if doubt else ("ok", vllm))
+
+
+def test_what_a_gpu_changes_is_looked_at(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flash-attn where rows are packed by it, small heads, and ids that vLLM cannot leave out there."""
+    monkeypatch.setattr(Look, "gpus", 1)
+    assert "not needed with openrlhf.attention=sdpa" in finding("flash-attn", Look(True), monkeypatch).found
+    packed = Look(True, settings=with_settings(OpenRLHF(), {"attention": "flash_attention_2"}))
+    assert finding("flash-attn", packed, monkeypatch).state == "fail"
+    heads = finding("attention heads", Look(True, model), monkeypatch)
+    assert (heads.state, "of size 32" in heads.found) == ("warn", True)
+
+    def widen(config: dict[str, object]) -> None:
+        config["vocab_size"] = 5000
+
+    change(model / "config.json", widen)
+    assert "vLLM leaves out at most 1,024 on a GPU" in finding("model", Look(True, model), monkeypatch).found
+    assert finding("model", Look(False, model), monkeypatch).state == "ok"
 
 
 def test_an_import_that_fails_is_explained() -> None:

@@ -38,6 +38,30 @@ def test_the_memory_of_a_run_on_a_cpu_counts_every_copy_of_the_model() -> None:
     assert "critic: weights" in parts({**short, "training": {"algo": "ppo"}})
 
 
+def test_shared_gpus_hold_what_does_not_sleep_and_sdpa_scores_sampled_tokens_alone() -> None:
+    run = {
+        "model": "models/Qwen2.5-0.5B-Instruct",
+        "training": {"algo": "ppo"},
+        "turns": {"max_tokens_per_episode": 2560},
+    }
+
+    def found(**settings: Any) -> tuple[dict[str, float], float]:
+        estimated = estimate(with_settings(Config(), run), with_settings(OpenRLHF(), settings), 80.0)
+        assert estimated is not None
+        return {part.name: part.gib for part in estimated.parts}, estimated.peak[0]
+
+    sampled = 8 * 5 * 40  # tokens of five turns of eight rows
+    parts, peak = found()
+    assert parts["actor: logits"] == pytest.approx(sampled * 151_936 * 4 / 2**30)
+    packed, more = found(attention="flash_attention_2")
+    assert packed["actor: logits"] == pytest.approx(8 * 2560 * 151_936 * 14 / 2**30), "every token's, three times"
+    assert more > peak
+    state = 14 * 494_032_768 / 2**30
+    assert found(sleep="vllm")[1] >= peak
+    assert found(sleep="none")[1] == pytest.approx(found(sleep="vllm", vllm_memory=0.01)[1] + 0.6 * 80)
+    assert found(sleep="vllm", vllm_memory=0.9)[1] == pytest.approx(found(vllm_memory=0.9)[1] + 2 * state, abs=0.01)
+
+
 def test_a_model_that_vllm_cannot_play_on_a_cpu_is_refused(tmp_path: Path) -> None:
     sizes = {
         "model_type": "qwen2",

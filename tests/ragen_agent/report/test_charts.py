@@ -18,7 +18,7 @@ from ragen_agent.report.rates import lanes, rates_table, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, group_by_settings
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.update.metrics import format_metric, smooth
-from ragen_gym.bench.report.plots import COLOURS, end_labels
+from ragen_gym.bench.report.plots import COLOURS
 
 SIZES = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
 
@@ -128,16 +128,6 @@ def test_long_runs_keep_their_spikes() -> None:
     assert min(y for _, y in band) == pytest.approx(1000 - 1000 * 9 / 10, abs=1)
 
 
-def test_a_line_lies_where_its_values_do() -> None:
-    groups = group_by_settings([made("run", series([0.0, 0.5, 1.0], "success"), after=0.8)])
-    (panel,) = panels(groups, 1.0)
-    assert points(panel["lines"][0]["mean"]) == [(0, 1000), (500, 500), (1000, 0)]
-    assert [(bound["kind"], bound["y"]) for bound in panel["bounds"]] == [("random", 900.0), ("optimal", 0.0)]
-    assert [bound["said"] for bound in panel["bounds"]] == ["random replies: 10 %", "optimal play: 100 %"]
-    assert panel["lines"][0]["band"] == ""
-    assert panel["readout"]["places"] == {"0": [[1, "0 %"], [2, "50 %"], [3, "100 %"]]}
-
-
 def test_a_chart_has_at_most_six_lines_each_with_its_name() -> None:
     runs = [
         made(f"run{k}", series([0.0, 0.1 * k, 0.1 * k], "success"), training={"learning_rate": (k + 1) * 1e-4})
@@ -155,14 +145,6 @@ def test_a_chart_has_at_most_six_lines_each_with_its_name() -> None:
     assert {line["colour"] for line in [*first["lines"], *second["lines"]]} == set(range(COLOURS))
     (alone,) = panels(group_by_settings(runs[:1]), 1.0)
     assert alone["labels"] == []
-
-
-def test_labels_stay_in_the_chart_and_apart() -> None:
-    lines = [(k, f"agent {k} with a long name", height) for k, height in enumerate([99.0, 98.0, 99.5, 2.0])]
-    labels = end_labels(lines, 10, 0, 100)
-    assert [label["y"] for label in labels] == [2.0, 80.0, 90.0, 100.0]
-    assert [label["colour"] for label in labels] == [3, 1, 0, 2]
-    assert labels[0]["text"] == "3 with a long\N{HORIZONTAL ELLIPSIS}"
 
 
 def collapsing() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the viewer shows of recorded episodes: regret, pivots, and branches replayed with the noise that they met."""
+"""What the viewer shows of recorded episodes: regret and pivots, replayed with the noise that they met."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ SETTINGS = {
     "env_options": {"success_rate": 0.6},
     "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
     "turns": {"think": False, "max_turns": 4, "max_actions_per_turn": 2},
-    "training": {"groups_by": "branch", "filter": "none"},
 }
 REPLIES = ("Down || Right", "Left", "Right || Down", "Right")
 
@@ -36,7 +35,7 @@ def finished(process: TokenMDP, replies: tuple[str, ...]) -> Trajectory:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Trajectory, dict[str, Any]]]:
-    """Bases and a branch of each as a run writes them down, with what the viewer shows of them."""
+    """Episodes as a run writes them down, with what the viewer shows of them."""
     config = with_settings(Config(), SETTINGS)
     folder = RunFolder.create(tmp_path_factory.mktemp("runs") / "run", config)
     process = Policy.build(config).processes("train", 1)[0]
@@ -44,15 +43,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Trajectory, di
     for seed in range(12):
         process.begin(seed=seed, options={"noise_seed": 100 + seed})
         base = finished(process, REPLIES)
-        noise = [100 + seed]
         played.append(base)
-        if len(base.turn_ends) > 1:
-            noise.append(200 + seed if seed % 2 else 100 + seed)  # as with shared noise, which goes on
-            process.begin_branch(base, 1, base_noise_seed=noise[0], noise_seed=noise[1])
-            played.append(finished(process, REPLIES[::-1]))
-        records = zip(played[-len(noise) :], noise, strict=True)
-        extra = {"phase": "train", "iteration": 0, "kept": True}
-        append_json_lines(folder.episodes, [{**extra, **t.to_dict(), "noise_seed": k} for t, k in records])
+        extra = {"phase": "train", "iteration": 0, "kept": True, "noise_seed": 100 + seed}
+        append_json_lines(folder.episodes, [{**extra, **base.to_dict()}])
     [run] = load_runs([folder.path])
     views = EpisodeViews(run, several=False)
     details = [entry.details() for group in views.groups() for entry in group]
@@ -68,22 +61,15 @@ def test_every_move_has_its_regret_and_every_lost_level_its_pivot(
     assert any(frame["regret"][1] > TOLERANCE for frame in moves)
     for trajectory, details in shown:
         pivots = [turn["pivot"] for turn in details["turns"] if "pivot" in turn]
-        lost = [turn for turn in trajectory.turn_infos if turn.pivot]
         assert len(pivots) <= (0 if trajectory.success else 1)
-        if not trajectory.success and lost:
-            turn = details["turns"][[info.pivot for info in trajectory.turn_infos].index(True)]
-            assert turn["pivot"]["what"], "the pivot of the record is that of the replay"
     assert any("pivot" in turn for _, details in shown for turn in details["turns"])
 
 
-def test_a_branch_is_replayed_with_the_noise_that_it_met(shown: list[tuple[Trajectory, dict[str, Any]]]) -> None:
-    branches = [(t, details) for t, details in shown if t.branch]
-    assert len(branches) > 6
+def test_an_episode_is_replayed_with_the_noise_that_it_met(shown: list[tuple[Trajectory, dict[str, Any]]]) -> None:
     for trajectory, details in shown:
         said = [m["content"] for m in trajectory.messages if m["role"] == "user"]
         for turn, message in zip(details["turns"], said[1:], strict=False):
             assert details["frames"][turn["frames"][1] - 1]["board"] in message, "each turn led where it had led"
         assert len(details["turns"]) == len(trajectory.turn_ends)
         text = " ".join(details["facts"])
-        assert ("branches off another episode: its first turn is that one's" in text) == bool(trajectory.branch)
         assert "than the rules allow" not in text

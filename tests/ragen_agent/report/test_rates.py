@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ragen_agent.config import Config, merged, to_toml, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.report.rates import lanes, points, rates_table, sentences
+from ragen_agent.report.rates import lanes, rates_table, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, changed_settings, group_by_settings, load_runs
 from ragen_agent.run.run_folder import RunFolder
-from ragen_agent.update.metrics import format_metric
-from ragen_gym.bench.report.tables import number
-
-
-@given(st.floats(-1e-4, 1e-4))
-def test_no_zero_has_a_sign(value: float) -> None:
-    assert number(value) == "0.00"
-    assert points(value) == "0.0"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(-0.0, "0"), (0.0, "0"), (-0.25, "\N{MINUS SIGN}0.25"), (-3.0, "\N{MINUS SIGN}3")]
-)
-def test_figures(value: float, text: str) -> None:
-    assert format_metric("return", value) == text
-
-
-def test_differences_have_a_sign() -> None:
-    assert [points(share) for share in (0.125, -0.02, 0.0004)] == ["+12.5", "\N{MINUS SIGN}2.0", "0.0"]
 
 
 def test_the_settings_of_the_distributed_trainer_are_listed_where_they_are_changed(tmp_path: Path) -> None:
@@ -48,17 +24,6 @@ def test_settings_are_compared_with_the_defaults_of_their_game(tmp_path: Path) -
     RunFolder.create(tmp_path / "run", with_settings(Config(), settings))
     changed = changed_settings(group_by_settings(load_runs([tmp_path / "run"])))
     assert changed == [("game", "Bandit", "FrozenLake"), ("training.iterations", "6", "20")]
-
-
-def test_lanes_of_many_configurations_have_colours_of_the_page_and_of_nothing_there_are_none() -> None:
-    def group(place: int, summary: dict[str, Any]) -> SeedGroup:
-        run = RecordedRun(f"run{place}", RunFolder(Path()), Config(), summary, [])
-        return SeedGroup(run.name, place, [run])
-
-    rate = {"rate": 0.5, "low": 0.4, "high": 0.6, "n": 10}
-    (block,) = lanes([group(place, {"after": rate}) for place in range(10)])
-    assert [lane["colour"] for lane in block["lanes"]] == [*range(6), 0, 1, 2, 3]
-    assert lanes([group(0, {})]) == []
 
 
 def test_every_game_of_a_mixture_has_its_rates() -> None:
@@ -98,14 +63,3 @@ def test_configurations_are_compared_by_the_seeds_that_both_have() -> None:
     assert "+12.5 points, and the intervals overlap; no seed is in both, so it has no interval." in none
     equal = sentences([group("first", {0: 0.25, 1: 0.25}), group("other", {2: 0.75, 3: 0.75})])[-1]
     assert "+50.0 points, and the intervals do not overlap; no seed is in both, so it has no interval." in equal
-
-
-def test_rates_differ_by_100_points_at_most() -> None:
-    def run(seed: int, after: float) -> RecordedRun:
-        summary = {
-            name: {"rate": r, "low": 0.0, "high": 1.0, "n": 10} for name, r in (("before", 0.1), ("after", after))
-        }
-        return RecordedRun(f"seed{seed}", RunFolder(Path()), Config(seed=seed), summary, [])
-
-    said = sentences([SeedGroup("two", 0, [run(0, 0.2), run(1, 0.9)])])[0]
-    assert "The gain is +45.0 points (\N{MINUS SIGN}100.0 to +100.0 over 2 seeds), not significant." in said

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ragen_agent.run.ahead import PlayAhead
+from ragen_agent.run.loop import PlayAhead
 
 
 @pytest.mark.parametrize("first", [0, 3])

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ragen_agent.cli import main
-from ragen_agent.config import Diagnostics, merged
+from ragen_agent.config import merged
 from ragen_agent.local import run as training
 from ragen_agent.run import tracking
 from ragen_agent.run.run_folder import RunFolder
@@ -150,22 +150,3 @@ def test_a_run_that_broke_is_not_shown_as_finished(tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt), tracking.track(config, folder):
         raise KeyboardInterrupt
     assert ended == [0, 1]
-
-
-@needs_wandb
-@pytest.mark.parametrize("place", ["wandb", ".wandb"])
-@pytest.mark.parametrize("line", ["base_url = http://127.0.0.1:9", "BASE_URL: http://127.0.0.1:9", "https_proxy = x"])
-def test_no_file_in_the_current_folder_chooses_who_gets_the_key(
-    place: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))  # which wandb reads after that file
-    (tmp_path / place).mkdir()
-    file = tmp_path / place / "settings"
-    diagnostics = Diagnostics(wandb="games")
-    file.write_text("[default]\nproject = mine\n", encoding="utf-8")
-    tracking.check_installed(diagnostics)
-    file.write_text(f"[default]\n{line}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"settings sets .* could choose the server that gets your key"):
-        tracking.check_installed(diagnostics)
-    tracking.check_installed(Diagnostics())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from ragen_agent.config.trainers import FineTuning
 from ragen_agent.run.console import Display
 from ragen_agent.run.evaluation import baseline_notices, evaluated_levels
 from ragen_agent.run.policy import Policy
-from ragen_agent.sft import demonstrations
 from ragen_agent.sft.demonstrations import (
     demonstrate,
     demonstrated_families,
@@ -31,7 +30,6 @@ from ragen_agent.sft.demonstrations import (
     faultless,
     generate_demonstrations,
     measure_baselines,
-    partial_file,
     read_conversations,
     trajectories_of,
     trajectory_of,
@@ -64,6 +62,8 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("config", [LAKE, MIXED], ids=["one game", "two games"])
 def test_the_file_holds_what_the_warm_start_shows(config: Config, tmp_path: Path) -> None:
     write_conversations(config, tmp_path / "demos.jsonl", quiet())
+    with pytest.raises(ValueError, match="exists already"):
+        write_conversations(config, tmp_path / "demos.jsonl", quiet())
     shown = generate_demonstrations(config, Policy.build(config), config.demonstrations, quiet())
     lines = lines_of(tmp_path / "demos.jsonl")
     assert [line["messages"] for line in lines] == [list(t.messages[:-1]) for t in shown]
@@ -72,15 +72,6 @@ def test_the_file_holds_what_the_warm_start_shows(config: Config, tmp_path: Path
         assert line["return"] == pytest.approx(episode.total_reward)
         assert line["messages"][-1]["role"] == "assistant"
     assert {line["env"] for line in lines} == {row.get("game") for row in config.games} or {"FrozenLake"}
-
-
-def test_an_error_gives_the_terminal_its_cursor_back() -> None:
-    config = with_settings(LAKE, {"turns": {"max_tokens_per_turn": 2}})
-    display = Display(Console(file=(out := io.StringIO()), force_terminal=True))
-    with pytest.raises(ValueError, match="demonstrate shorter replies"):
-        generate_demonstrations(config, Policy.build(config), config.demonstrations, display)
-    hidden, shown = out.getvalue().count("\x1b[?25l"), out.getvalue().count("\x1b[?25h")
-    assert hidden == shown == 1
 
 
 def test_a_line_says_how_to_play_it_again(tmp_path: Path) -> None:
@@ -125,32 +116,6 @@ def test_conversations_say_the_families_of_their_levels(tmp_path: Path) -> None:
     for name, value in (("level_id", "0" * 16), ("seed", None), ("env", "Chess"), ("env_options", {"sise": 3})):
         assert families_of([*lines, {**lines[0], name: value}]) is None
     assert families_of([*lines, {"messages": []}]) is None
-
-
-def test_data_that_were_stopped_go_on_to_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demonstrations, "CHUNK", 15)
-    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
-    assert write_conversations(LAKE, whole, quiet())["resumed"] == 0
-
-    class Interrupted(Display):
-        def advance(self, record: Mapping[str, float], steps: int = 1) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_conversations(LAKE, broken, Interrupted(Console(file=io.StringIO())))
-    assert not broken.exists(), "a file is whole, or not there"
-    for other in (with_settings(LAKE, {"demonstrations": {"quality": 0.5}}), replace(LAKE, env_options={})):
-        with pytest.raises(ValueError, match="holds other demonstrations"):
-            write_conversations(other, broken, quiet())
-    text = partial_file(broken).read_text()
-    partial_file(broken).write_text(
-        text + "".join(whole.read_text().splitlines(keepends=True)[15:20]) + '{"messages": ['
-    )
-    assert write_conversations(LAKE, broken, quiet())["resumed"] == 15
-    assert broken.read_bytes() == whole.read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.jsonl", "whole.jsonl"]
-    with pytest.raises(ValueError, match="exists already"):
-        write_conversations(LAKE, whole, quiet())
 
 
 def test_the_command_has_a_faultless_demonstrator_unless_told_otherwise(
@@ -259,16 +224,6 @@ def test_a_conversation_whose_thinking_is_dropped_is_the_rollout_too(
         assert (row.turn_ends, row.contexts) == (episode.turn_ends, episode.contexts)
     longest = max(len(part.ids) for row in episodes for part in row.split_contexts())
     assert trajectories_of(chat, [line_of(episode) for episode in episodes], longest)[1]["too_long"] == 0
-
-
-def test_the_sampled_tokens_are_the_replies_and_their_ends_and_nothing_else(chat: ChatFormat) -> None:
-    episode = played(chat)[0]
-    row = trajectory_of(chat, line_of(episode))
-    replies = [m["content"] for m in row.messages if m["role"] == "assistant"]
-    assert row.ids[row.sampled].tolist().count(chat.end_id) == len(replies)
-    starts = [0, *(end + 1 for end in row.turn_ends[:-1])]
-    written = [row.ids[a : b + 1][row.sampled[a : b + 1]] for a, b in zip(starts, row.turn_ends, strict=True)]
-    assert [chat.decode_reply(reply.tolist()) for reply in written] == replies
 
 
 def test_conversations_that_are_left_out_are_counted(chat: ChatFormat) -> None:

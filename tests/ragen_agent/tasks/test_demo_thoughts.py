@@ -12,7 +12,7 @@ from ragen_agent import Trajectory
 from ragen_agent.config import Config, Demonstrations, with_settings
 from ragen_agent.models.small_model import reading_only
 from ragen_agent.run.policy import Policy
-from ragen_agent.sft.demonstrations import chunks, demonstrate, generate_demonstrations, scripted_reply
+from ragen_agent.sft.demonstrations import demonstrate, scripted_reply
 from ragen_agent.tasks.demo_thoughts import thinking
 from ragen_agent.tasks.tasks import make_game_env
 from ragen_agent.tokens.rollout import Instance
@@ -42,14 +42,6 @@ def test_a_plan_says_what_its_moves_do(level: str, moves: str, thought: str) -> 
     assert thought in thinking(env, "plan", actions)
 
 
-def test_a_plan_of_a_bandit_says_which_arm_pays() -> None:
-    env = make_turn("Bandit")
-    env.reset(seed=0)
-    best = env.oracle_action()
-    assert thinking(env, "plan", [best]) == f"<think>{env.action_names[best]}: more on average.</think>"
-    assert "less on average" in thinking(env, "plan", [1 - best])
-
-
 @pytest.mark.parametrize("thought", ["plan", "relative"])
 @pytest.mark.parametrize("game", ["FrozenLake", "Sokoban", "LargeSokoban", "Bandit"])
 def test_the_small_tokenizer_has_every_word_of_a_thought(game: str, thought: str) -> None:
@@ -76,21 +68,6 @@ def test_quality_is_the_share_of_replies_that_follow_the_oracle() -> None:
     best = plan_moves(env, 1)
     assert env.action_names[best[0]] == env.action_names[env.oracle_action()]
     assert np.mean(follows) == pytest.approx(0.25 + 0.75 / 4, abs=0.06)
-
-
-def test_the_chunks_are_the_demonstrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ragen_agent.sft import demonstrations
-    from tests.ragen_agent.displays import quiet
-
-    monkeypatch.setattr(demonstrations, "CHUNK", 7)
-    config = with_settings(Config(), {"demonstrations": {"episodes": 20, "mistakes": 0.3, "thought": "direction"}})
-    agent = Policy.build(config)
-    found = list(chunks(config, config.demonstrations))
-    assert [chunk.indices for chunk in found] == [list(range(7)), list(range(7, 14)), list(range(14, 20))]
-    process = agent.processes("train", 1)[0]
-    again = [t.to_dict() for chunk in found for t in demonstrate(process, chunk.instances, chunk.how, chunk.seed)]
-    assert again == [t.to_dict() for t in generate_demonstrations(config, agent, config.demonstrations, quiet())]
-    assert all(re.search("<think>[a-z ]+</think>", m["content"]) for t in again for m in t["messages"][2:3])
 
 
 @pytest.mark.parametrize("game", ["FrozenLake", "Sokoban"])

@@ -16,14 +16,11 @@ from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import group
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
 from ragen_agent.update.iteration import Iteration
-from ragen_agent.update.replay import KeptEpisodes, ReplayBuffer
 from ragen_agent.update.step_groups import token_advantages, turn_advantages
 from ragen_gym import make_turn
 
-#: Discounts and weights that are easy to multiply by hand.
-BY_HAND = Training(
-    algo="dr_grpo", filter="none", groups=1, group_size=3, groups_by="state", gamma_turn=0.5, step_weight=2.0
-)
+#: A discount that is easy to multiply by hand.
+BY_HAND = Training(algo="dr_grpo", filter="none", groups=1, group_size=3, groups_by="state", gamma_turn=0.5)
 
 
 def episode(states: Sequence[str | None], rewards: Sequence[float], failure: str | None = None) -> Trajectory:
@@ -54,14 +51,14 @@ def scored(episodes: Sequence[Trajectory], settings: Training = BY_HAND) -> Iter
 def test_a_worked_example() -> None:
     """Discounted by a half, the turns in a earn 1/2; 1/4 and 1/2; 0, in the mean 5/16; those in b earn the same.
 
-    The episodes earn 1, 1 and 0, in the mean 2/3. A = A^E + 2 A^S (GiGPO, arXiv 2505.10978, equation 8).
+    The episodes earn 1, 1 and 0, in the mean 2/3. A = A^E + A^S (GiGPO, arXiv 2505.10978, equation 8).
     """
     made = scored([DIRECT, DETOUR, LOST])
     found = [turn_advantages(t) for t in made.learned]
     third = 1 / 3
-    assert found[0] == pytest.approx((third + 2 * 3 / 16, third))
-    assert found[1] == pytest.approx((third - 2 * 1 / 16, third + 2 * 3 / 16, third))
-    assert found[2] == pytest.approx((-2 * third - 2 * 5 / 16,))
+    assert found[0] == pytest.approx((third + 3 / 16, third))
+    assert found[1] == pytest.approx((third - 1 / 16, third + 3 / 16, third))
+    assert found[2] == pytest.approx((-2 * third - 5 / 16,))
     assert [turn_advantages(t) for t in made.played] == [()] * 3, "the record keeps what was played"
 
 
@@ -70,8 +67,7 @@ def test_a_detour_is_worse_although_all_episodes_succeed() -> None:
     made = scored(episodes)
     assert not made.stagnant
     assert made.learned[1].turn_infos[0].advantage < 0 < made.learned[0].turn_infos[0].advantage  # type: ignore[operator]
-    assert scored(episodes, replace(BY_HAND, groups_by="level", step_weight=1.0, gamma_turn=0.95)).stagnant
-    assert scored(episodes, replace(BY_HAND, step_weight=0.0)).stagnant
+    assert scored(episodes, replace(BY_HAND, groups_by="level", gamma_turn=0.95)).stagnant
     assert scored([DIRECT] * 3).stagnant
 
 
@@ -79,13 +75,13 @@ def test_failed_episodes_are_compared_with_nothing() -> None:
     broken = episode("a", (7,), failure="engine_error: x")
     made = scored([DIRECT, broken, LOST])
     assert turn_advantages(made.learned[1]) == ()
-    assert made.learned[0].turn_infos[0].advantage == pytest.approx(0.5 + 2 * 0.25)
+    assert made.learned[0].turn_infos[0].advantage == pytest.approx(0.5 + 0.25)
 
 
 def test_groups_do_not_mix() -> None:
     """The same states on another level are others."""
     made = Iteration.score_and_filter(0, [DIRECT, LOST, DIRECT, DIRECT], "AB", replace(BY_HAND, group_size=2), 0)
-    assert made.learned[0].turn_infos[0].advantage == pytest.approx(0.5 + 2 * 0.25)
+    assert made.learned[0].turn_infos[0].advantage == pytest.approx(0.5 + 0.25)
     assert turn_advantages(made.learned[2]) == (0.0, 0.0)
 
 
@@ -108,15 +104,6 @@ def test_tokens_have_the_advantage_of_their_turn_or_of_their_episode() -> None:
     one, two = turn_advantages(rows[0])
     assert found[0].tolist() == pytest.approx([0, one, one, 0, two, two, 0, 0, 0])
     assert found[1].tolist() == [0, 7, 7] * 3
-
-
-def test_replayed_episodes_keep_their_advantages() -> None:
-    buffer, made = ReplayBuffer(1), scored([DIRECT, DETOUR, LOST])
-    buffer.joined(KeptEpisodes.of(made, made.kept))
-    again = ReplayBuffer(1)
-    again.restore(buffer.state())
-    found = again.joined(KeptEpisodes.of(made, [])).trajectories
-    assert [turn_advantages(t) for t in found] == [turn_advantages(t) for t in made.learned]
 
 
 def test_a_state_is_the_board_without_the_moves_that_are_left() -> None:

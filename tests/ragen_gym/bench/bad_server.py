@@ -4,7 +4,6 @@ library would let it."""
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
 import threading
 import time
@@ -27,9 +26,6 @@ _REFUSALS: dict[str, tuple[str, dict[str, str], Any]] = {
         {"error": {"message": "Request too large on tokens per minute (TPM): Limit 6000, Requested 7000"}},
     ),
     "429": ("429 Too Many Requests", {}, {"error": {"message": "slow down"}}),
-    "429 wait": ("429 Too Many Requests", {"Retry-After": "0.5"}, {"error": {"message": "slow down"}}),
-    "429 long": ("429 Too Many Requests", {"Retry-After": "86400"}, {"error": {"message": "come tomorrow"}}),
-    "429 spent": ("429 Too Many Requests", {}, {"error": {"message": "no money", "code": "insufficient_quota"}}),
     "500": ("500 Internal Server Error", {}, {"error": {"message": "CUDA error: an illegal memory access"}}),
     "503 wait": ("503 Service Unavailable", {"Retry-After": "0.01"}, {"error": {"message": "starting"}}),
     "overflow code": (
@@ -47,8 +43,6 @@ _REFUSALS: dict[str, tuple[str, dict[str, str], Any]] = {
         },
     ),
     "overflow text": ("400 Bad Request", {}, {"error": "the input length exceeds the context length"}),
-    "overflow detail": ("422 Unprocessable Entity", {}, {"detail": "prompt is too long: 5000 tokens > 4096 maximum"}),
-    "overflow type": ("400 Bad Request", {}, {"error": {"message": "no", "type": "exceed_context_size_error"}}),
     "overflow gateway": (
         "400 Bad Request",
         {},
@@ -60,31 +54,11 @@ _REFUSALS: dict[str, tuple[str, dict[str, str], Any]] = {
             }
         },
     ),
-    "overflow new vllm": (
-        "400 Bad Request",
-        {},
-        {"error": {"message": "The decoder prompt (length 700) is longer than the maximum model length of 512."}},
-    ),
     "400": ("400 Bad Request", {}, {"error": {"message": "Unknown field: seed"}}),
     "no system": (
         "400 Bad Request",
         {},
         {"error": {"message": "Developer instruction is not enabled for models/gemma-3-27b-it"}},
-    ),
-    "stream only": (
-        "400 Bad Request",
-        {},
-        {"error": {"message": "parameter.enable_thinking must be set to false for non-streaming calls"}},
-    ),
-    "blocked": (
-        "400 Bad Request",
-        {},
-        {
-            "error": {
-                "message": "The response was filtered due to the prompt triggering our content management policy.",
-                "code": "content_filter",
-            }
-        },
     ),
     # The rest are answers with status 200.
     "no json": ("200 OK", {"Content-Type": "text/html"}, "<html>Welcome!</html>"),
@@ -95,11 +69,6 @@ _REFUSALS: dict[str, tuple[str, dict[str, str], Any]] = {
     "list": ("200 OK", {}, [1, 2]),
     "an error inside": ("200 OK", {}, {"error": {"message": "upstream gone", "code": 502}}),
     "escapes": ("400 Bad Request", {}, {"error": {"message": "\x1b[2J\x1b]0;owned\x07gone\x9b31m"}}),
-    "no wait": ("429 Too Many Requests", {"Retry-After": "0"}, {"error": {"message": "now"}}),
-    "short wait": ("429 Too Many Requests", {"Retry-After-Ms": "0.001"}, {"error": {"message": "soon"}}),
-    "gzip": ("200 OK", {"Content-Encoding": "gzip"}, gzip.compress(b"{}")),
-    "bomb": ("200 OK", {"Content-Encoding": "gzip"}, gzip.compress(b'{"choices": "' + bytes(2**28) + b'"}', 1)),
-    "endless": ("200 OK", {}, bytes(2**26)),
 }
 
 
@@ -117,17 +86,16 @@ def completion(content: str | None = GOOD, **message: Any) -> dict[str, Any]:
 class BadServer:
     """Answers ``/v1/chat/completions`` as `behave` says; a context manager.
 
-    Ways beside those of the table: ``"good"``, ``"slow"`` (good after `delay` seconds), ``"hang"``, ``"drip"`` (a byte
-    now and then, for ever), ``"cut"`` (no answer), ``"cut body"`` (half of one), ``"echo"`` (a reply that quotes the
-    request's headers), ``"echo 500"`` (an error that does), ``"stream"`` (good as chunks, of one character each),
-    ``"stream as text"`` (which the header does not say),
-    ``"cut stream"`` (half of them), ``"broken stream"`` (an error after half of them).
+    Ways beside those of the table: ``"good"``, ``"slow"`` (good after `delay` seconds), ``"hang"``, ``"cut"`` (no
+    answer), ``"cut body"`` (half of one), ``"echo"`` (a reply that quotes the
+    request's headers), ``"echo 500"`` (an error that does).
 
     Attributes:
         arrivals: when each request came, on the monotonic clock.
         bodies: what it said.
         most: the most requests that were open at once.
         answer: what ``"good"`` answers, unless a real server stands behind: then it answers.
+        refusals: the ways of the table.
 
     Args:
         behave: the way of each request, or of all.
@@ -145,6 +113,7 @@ class BadServer:
         self.bodies: list[dict[str, Any]] = []
         self.open = self.most = 0
         self.answer = completion()
+        self.refusals = dict(_REFUSALS)
         self._started = threading.Event()
 
     @property
@@ -206,10 +175,6 @@ class BadServer:
             whole = await self._forward(json.dumps(body).encode())
         else:
             whole = self._response(way, headers)
-        if way == "drip":
-            for byte in whole * 1000:
-                writer.write(bytes([byte]))
-                await asyncio.sleep(0.05)
         if way in ("cut", "cut body"):
             writer.write(whole[: len(whole) // 2 if way == "cut body" else 0])
             return False
@@ -233,34 +198,12 @@ class BadServer:
         return head.replace(b"connection: close\r\n", b"") + content
 
     def _response(self, way: str, headers: Mapping[str, str]) -> bytes:
-        if way in _REFUSALS:
-            return _response(*_REFUSALS[way])
+        if way in self.refusals:
+            return _response(*self.refusals[way])
         if way == "echo 500":
             return _response("500 Internal Server Error", {}, {"error": {"message": f"bad headers: {dict(headers)}"}})
-        if "stream" in way:
-            return _stream(self.answer, way)
         quoted = f"<think>{dict(headers)}</think><answer>Up</answer>"
         return _response("200 OK", {}, completion(quoted) if way == "echo" else self.answer)
-
-
-def _stream(answer: dict[str, Any], way: str) -> bytes:
-    (choice,) = answer["choices"]
-    message = choice["message"]
-    deltas: list[dict[str, Any]] = [{"role": "assistant"}]
-    for name, value in message.items():
-        parts = value if isinstance(value, list) else [*value] if name != "role" and value is not None else []
-        deltas += [{name: [part] if isinstance(value, list) else part} for part in parts]
-    chunks: list[Any] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
-    chunks += [{"choices": [], "usage": answer["usage"]}, "[DONE]"]
-    if way in ("cut stream", "broken stream"):
-        chunks = chunks[: len(chunks) // 2]
-    if way == "broken stream":
-        chunks.append({"error": {"message": "upstream gone", "code": 502}})
-    lines = [chunk if isinstance(chunk, str) else json.dumps(chunk) for chunk in chunks]
-    body = "".join(f": a comment\n\ndata: {line}\n\n" for line in lines).encode()
-    kind = "text/plain" if way == "stream as text" else "text/event-stream; charset=utf-8"
-    return _response("200 OK", {"Content-Type": kind}, body)
 
 
 def _response(status: str, headers: Mapping[str, str], content: Any) -> bytes:

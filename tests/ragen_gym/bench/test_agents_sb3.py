@@ -26,7 +26,7 @@ from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.episode_plan import RunOptions, make_env
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import ResultsFolder
-from ragen_gym.bench.runner import RunOutcome, RunProgress, run_suite
+from ragen_gym.bench.runner import RunOutcome, run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.core.failures import Failure
 from ragen_gym.integrations.sb3 import BatchVecEnv
@@ -214,17 +214,6 @@ def test_the_benchmark_plays_what_the_library_evaluates(trained: tuple[str, Any,
         assert played != evaluated(model, "flat", folder, use_masking=False)
 
 
-def test_a_policy_without_its_statistics_is_noticed(
-    trained: tuple[str, Any, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name, _, folder = trained
-    for settings in ({}, {"vec_normalize": ""}):
-        agent = agent_of(name, folder, **settings)
-        run_suite(SMOKE, agent, tmp_path / str(len(settings)), RunOptions(splits=("sokoban",), limit=1), RunProgress())
-        said = capsys.readouterr().err
-        assert ("--set vec_normalize=FILE" in said) == (settings != {} and KINDS[name][3] == "normalised")
-
-
 def test_statistics_of_another_policy_are_refused(policies: dict[str, Path], tmp_path: Path) -> None:
     def make_with(path: Path | str) -> None:
         make_agent(f"sb3:{policies['flat']}", vec_normalize=str(path))
@@ -240,19 +229,6 @@ def test_statistics_of_another_policy_are_refused(policies: dict[str, Path], tmp
     statistics.save(str(tmp_path / "sokoban.pkl"))
     with pytest.raises(ValueError, match="give those that were saved with the policy"):
         make_with(tmp_path / "sokoban.pkl")
-
-
-def test_the_moves_with_which_dqn_explores_are_drawn_again(tmp_path: Path) -> None:
-    env = gymnasium.make("ragen/FrozenLake-v0", observation="grid", split="train")
-    model = DQN("MlpPolicy", env, buffer_size=100, exploration_final_eps=0.5, seed=0, device="cpu")
-    model.learn(50)
-    model.save(tmp_path / "lake")
-    moves = []
-    for run in ("first", "second", "greedy"):
-        agent = make_agent(f"sb3:{tmp_path / 'lake'}", algorithm="DQN", deterministic=run == "greedy")
-        _, records = play(agent, tmp_path / run, "frozen_lake", rollouts=3)
-        moves.append({record.key: [turn.actions for turn in record.turns] for record in records})
-    assert moves[0] == moves[1] != moves[2]
 
 
 # What does not fit

@@ -118,13 +118,8 @@ def test_levels_with_too_many_states_are_shown_as_unknown(monkeypatch: pytest.Mo
     run: Any = SimpleNamespace(records=[record])
     [(name, place, found)] = losses_by_split([run], {"split": replayer})
     assert (name, place) == ("split", 0)
-    assert found == Losses(1, 0, {}, {}, None, None)
+    assert found == Losses(1, 0, {}, None, None)
     assert benchmark_page._loss_cells(replayer, found)[:3] == ["0 of 1", "\N{EN DASH}", "\N{EN DASH}"]
-
-
-def test_a_split_whose_environments_have_regret_anyway() -> None:
-    replayer, record = played(LAKE, [[1]], success_rate=1.0, regret=True)
-    assert find_loss(replayer, replayer.replay(record)) == Loss("fatal", 0, 0, 0, 1.0, 1.0)
 
 
 def test_of_the_oracles_losses_on_ice_chance_explains_all() -> None:

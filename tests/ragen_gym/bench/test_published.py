@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from ragen_gym.bench.baselines import baseline
 from ragen_gym.bench.suites import SUITES, Published, load_suite
 from ragen_gym.bench.suites.published import PublishedRate, published_rates
 from ragen_gym.cli import main
-from ragen_gym.core.turn_config import TurnConfig
 
 PAPERS = [name for name in SUITES if load_suite(name).source]
 
@@ -33,31 +30,13 @@ def test_the_papers_levels() -> None:
     assert spa["sokoban"].levels == first["sokoban"][:128]
     assert spa["frozen_lake"].levels == first["frozen_lake"][:128]
     assert {len(split.levels) for split in two.values()} == {512}
-    lakes = [split for split in load_suite("rllm-frozenlake").splits if split.ladder == "lake"]
+    lakes = [split for split in load_suite("rllm-frozenlake").splits if split.name.startswith("lake")]
     assert sum(len(split.levels) for split in lakes) == 100
     [vagen] = [split for split in load_suite("vagen-v1").splits if split.name == "sokoban"]
     env = vagen.make_game()
     for level in set(vagen.boards):
         env.reset(options={"level": level})
         assert env.env.solution().success(*env.env.state, 5) == 1, "solved in at most five moves"
-
-
-@pytest.mark.parametrize(
-    ("suite", "turns"),
-    [
-        ("ragen-2", TurnConfig(max_turns=5, max_actions_per_turn=2, max_actions=10)),
-        ("spa", TurnConfig(max_turns=5, max_actions_per_turn=5, max_actions=10)),
-        ("echo", TurnConfig(max_turns=4, max_actions_per_turn=25, max_actions=100)),
-        ("rllm-frozenlake", TurnConfig(max_turns=10, max_actions_per_turn=1, max_actions=10)),
-    ],
-)
-def test_the_papers_turns(suite: str, turns: TurnConfig) -> None:
-    assert {split.turn_config for split in load_suite(suite).splits} == {turns}
-
-
-def test_vagens_episodes_show_pictures_and_ask_for_both_boards() -> None:
-    config = load_suite("vagen-v1").splits[0].turn_config
-    assert (config.observation, config.state_parts, config.action_budget) == ("image", ("observation", "prediction"), 9)
 
 
 def test_rates_of_several_splits_are_pooled_by_instances() -> None:
@@ -82,7 +61,6 @@ def test_rates_of_several_splits_are_pooled_by_instances() -> None:
 def test_the_verdict(success: float, verdict: str) -> None:
     rate = PublishedRate("spa", Published("x", success, ("frozen_lake",)), 100, 0.2, 0.35, 0.5)
     assert rate.verdict == verdict
-    assert rate.to_dict()["verdict"] == verdict
 
 
 @pytest.mark.slow
@@ -94,9 +72,6 @@ def test_the_table_of_all_and_of_one(capsys: pytest.CaptureFixture[str], monkeyp
     assert "above optimal play: not this protocol" in said
     assert "lmgame-bench Sokoban" in said
     assert "no filter" not in said, "only the main results"
-    assert main(["bench", "suites", "--published", "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    assert len(record["rates"]) == sum(len(load_suite(name).published) for name in PAPERS)
 
 
 def test_the_table_of_one(capsys: pytest.CaptureFixture[str]) -> None:

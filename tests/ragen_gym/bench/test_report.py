@@ -71,17 +71,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 @pytest.fixture(scope="module")
-def ladder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a run on a ladder of difficulty."""
-    folder = tmp_path_factory.mktemp("ladder") / "run"
-    splits = ("bandit_easy", "bandit_medium", "bandit_hard")
-    run_suite(load_suite("difficulty"), ImperfectAgent("careful", 0.9, 1), folder, RunOptions(limit=8, splits=splits))
-    assert main(["bench", "report", str(folder)]) == 0
-    return folder / "report.html"
-
-
-@pytest.fixture(scope="module")
-def chromium(report: Report, ladder: Path) -> Iterator[Any]:
+def chromium(report: Report) -> Iterator[Any]:
     """A browser, after all that is played: Playwright keeps an event loop running, beside which no run can begin."""
     with launched() as browser:
         yield browser
@@ -105,7 +95,7 @@ def test_it_opens_from_a_file_and_asks_for_nothing_else(sheet: Sheet, report: Re
         split = summary["splits"]["sokoban"]  # two rollouts a level
         assert f"{100 * split['success']['rate']:.1f} %" in text
         assert f"{100 * split['clustered']['low']:.1f} to {100 * split['clustered']['high']:.1f}" in text
-    assert "does not differ significantly from random play" in text
+    assert "is not significantly different from random play on" in text
     assert "Failed for reasons" not in text
     assert "94 of 96 episodes asked for, 2 excluded: success would be" in text
     assert sheet.page.locator(".lane svg .point").count() == 12
@@ -125,11 +115,6 @@ def test_filters(sheet: Sheet, report: Report) -> None:
     assert malformed == count(report, lambda record: any(turn.problem for turn in record.turns))
     assert sheet.filter("Errors") == 2
     assert "not counted" in sheet.page.locator(".rv-talk .rv-problem").last.inner_text()
-    assert sheet.filter("Most moves over optimal") > 2
-    notes = sheet.page.locator(".rv-row-note").all_inner_texts()
-    over = [int(number) for number in re.findall(r"(\d+) over optimal", " ".join(notes))]
-    assert len(over) == len(notes)
-    assert over == sorted(over, reverse=True)
     sheet.filter("All")
     sheet.page.locator("select[data-field=split]").select_option("frozen_lake")
     sheet.page.locator("select[data-field=agent]").select_option("careful")
@@ -188,7 +173,6 @@ def test_it_opens_on_a_lost_game_beside_a_success_on_the_same_level(sheet: Sheet
     ]
     level, other = (text.rpartition(" · ")[0] for text in sheet.page.locator(".rv-head h3").all_inner_texts())
     assert level == other
-    assert f"It opens on {level}, which" in sheet.page.inner_text(".viewer .note")
     assert sheet.page.locator(".rv-pane").first.locator(".rv-pivot").count() == 1
     assert "#" not in sheet.page.url
     assert sheet.caption == "The start", "readers who want no motion start it themselves"
@@ -296,17 +280,7 @@ def test_on_a_phone_the_numbers_are_read_without_scrolling(chromium: Any, report
             assert box["x"] + box["width"] <= 390
     row = phone.page.locator("section:has(#losses) tr:has(td)").first
     labels = row.locator("td").evaluate_all("nodes => nodes.map(node => node.dataset.label)")
-    assert labels == ["lost", "chance explains", "moves before", "pivots", "mistakes there"]
-    phone.close()
-
-
-def test_on_a_phone_the_comparison_is_read_without_scrolling(chromium: Any, report: Report) -> None:
-    phone = open_page(chromium, report.path.as_uri(), viewport={"width": 390, "height": 844})
-    for cell in phone.page.locator(".pairs td, .pairs th[scope=row]").all():
-        box = cell.bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= 390
-    assert phone.page.locator(".pairs td.text").first.bounding_box()["height"] < 120
+    assert labels == ["lost", "chance explains", "moves before", "mistakes there"]
     phone.close()
 
 
@@ -329,7 +303,7 @@ def test_the_replay_follows_the_findings_and_terms_come_last(sheet: Sheet) -> No
     viewer = sheet.page.locator("#viewer").evaluate("node => node.getBoundingClientRect().top + scrollY")
     assert viewer < 900
     terms = sheet.page.locator("dt").all_inner_texts()
-    assert {"success", "random, optimal", "excluded", "bounds", "verified"} < set(terms)
+    assert {"success", "random, blind, optimal", "of asked, bounds", "verified"} < set(terms)
 
 
 def test_every_picture_has_a_role_and_a_title(sheet: Sheet) -> None:
@@ -348,26 +322,10 @@ def test_every_rate_says_of_how_many_episodes_it_is(sheet: Sheet, report: Report
     assert "14 of 16" in sheet.page.inner_text("section[aria-labelledby=standing]")
 
 
-def test_the_board_leaves_no_wide_empty_column(chromium: Any, report: Report) -> None:
-    address = f"{report.path.as_uri()}#episode={first_episode(report)}"
-    wide = open_page(chromium, address, viewport={"width": 1280, "height": 1000})
-    column, board = (wide.page.locator(name).first.bounding_box() for name in (".rv-seen", ".rv-board svg"))
-    assert column["height"] - board["height"] < 180
-    assert column["width"] - board["width"] < 60
-    wide.close()
-
-
 def test_every_control_has_a_name(sheet: Sheet) -> None:
     assert sheet.unnamed_controls() == []
     levels = sheet.page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((node) => +node.tagName[1])")
     assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
-
-
-def test_without_scripts_the_numbers_are_there(chromium: Any, report: Report) -> None:
-    plain = open_page(chromium, report.path.as_uri(), java_script_enabled=False)
-    assert "The viewer needs JavaScript" in plain.page.inner_text("#viewer")
-    assert plain.page.locator("tbody tr").count() > 20
-    plain.close()
 
 
 def test_a_page_holds_no_more_than_it_may(chromium: Any, report: Report, tmp_path: Path) -> None:
@@ -383,19 +341,6 @@ def test_a_page_holds_no_more_than_it_may(chromium: Any, report: Report, tmp_pat
     small.page.locator("select[data-field=agent]").select_option("careful")
     assert small.filter("All") == shown / 2
     small.close()
-
-
-def test_curves_of_difficulty(chromium: Any, ladder: Path) -> None:
-    curves = open_page(chromium, ladder.as_uri())
-    assert curves.page.locator(".curve").count() == 1
-    assert curves.page.locator(".curve .point").count() == 3
-    assert curves.page.locator(".curve text").all_text_contents() == ["0 %", "50 %", "100 %", "easy", "medium", "hard"]
-    assert curves.page.locator(".rv-arms .pulled").count() == 0
-    curves.filter("Solved")
-    curves.page.wait_for_selector(".rv-head .rv-mark.good")
-    curves.press("End")
-    assert curves.page.locator(".rv-arms .pulled").count() == 1
-    curves.close()
 
 
 def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
@@ -515,17 +460,15 @@ def test_tables(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
         rate = run["splits"][row["split"]]["success"]
         assert row["lost"] == round((1 - rate["rate"]) * rate["n"])
         assert sum(row["kinds"].values()) == row["placed"] <= row["lost"]
-        assert sum(row["turns"].values()) == row["placed"] - row["kinds"].get("hopeless", 0)
 
 
 def test_files_are_not_replaced_unasked(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(report.path.parent / "0")
     assert main(["bench", "report", run, "--out", str(report.path)]) == 2
     assert "add --force" in capsys.readouterr().err
-    assert main(["bench", "report", run, "--megabytes", "0"]) == 2
     for form in ("--markdown", "--json"):
         assert main(["bench", "report", run, form, "--out", "scores"]) == 2
-        assert f"--out is for the page: leave it out with {form}" in capsys.readouterr().err
+        assert "--out is for the page: leave it out" in capsys.readouterr().err
     default = report.path.parent / "0" / "report.html"
     for earlier, code in (("<!doctype html>\nnotes", 2), (report.path.read_text(), 0)):
         default.write_text(earlier)
@@ -534,28 +477,12 @@ def test_files_are_not_replaced_unasked(report: Report, capsys: pytest.CaptureFi
 
 
 def test_numbers_as_people_read_them() -> None:
-    assert (percent(0.625), percent(None)) == ("62.5 %", "\N{EN DASH}")
-    assert tables.number(-0.5) == "\N{MINUS SIGN}0.50"
-    assert [tables.thousands(n) for n in (7, 812, 1300, 41_200, 1.26e6, None)] == [
-        "7", "812", "1.3 k", "41 k", "1.3 M", "\N{EN DASH}",
-    ]  # fmt: skip
-
-
-def test_no_zero_has_a_minus_sign() -> None:
-    assert [tables.number(value, digits) for value, digits in ((-0.004, 2), (-0.04, 1), (-0.5, 0))] == [
+    assert (percent(0.625), percent(None), percent(-0.0004)) == ("62.5 %", "\N{EN DASH}", "0.0 %")
+    assert [tables.number(value) for value in (-0.5, -0.004, -0.006)] == [
+        "\N{MINUS SIGN}0.50",
         "0.00",
-        "0.0",
-        "0",
+        "\N{MINUS SIGN}0.01",
     ]
-    assert tables.number(-0.006) == "\N{MINUS SIGN}0.01"
-    assert percent(-0.0004) == "0.0 %"
-
-
-def test_a_run_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "report", str(tmp_path / "nope")]) == 2
-    said = capsys.readouterr().err
-    assert f"there is no {tmp_path / 'nope'}" in said
-    assert "make it" not in said
 
 
 def test_a_bandits_success_without_a_return_is_explained(report: Report) -> None:
@@ -614,12 +541,6 @@ def test_groups_are_packed_whole() -> None:
     assert packed({"a": "</script>\ud800"}).isascii()
 
 
-def test_what_is_packed_is_json_that_browsers_read() -> None:
-    value = {"text": "\ud800", "numbers": [0.5, float("nan"), {"most": float("inf")}]}
-    text = gzip.decompress(base64.b64decode(packed(value))).decode()
-    assert text == json.dumps({"text": "\ud800", "numbers": [0.5, None, {"most": None}]}, separators=(",", ":"))
-
-
 def test_every_sprite_that_a_look_names_is_drawn() -> None:
     drawn = set(
         re.findall(
@@ -634,3 +555,9 @@ def test_every_sprite_that_a_look_names_is_drawn() -> None:
         for name in names
     }
     assert named == drawn
+
+
+def test_what_is_packed_is_json_that_browsers_read() -> None:
+    value = {"text": "\ud800", "numbers": [0.5, float("nan"), {"most": float("inf")}]}
+    text = gzip.decompress(base64.b64decode(packed(value))).decode()
+    assert text == json.dumps({"text": "\ud800", "numbers": [0.5, None, {"most": None}]}, separators=(",", ":"))

@@ -13,7 +13,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -24,10 +23,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen_gym.bench.agent import AgentFailure, Answer, StopRun, Task
+from ragen_gym.bench.agent import AgentFailure, Answer, Task
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.agents.python import PythonAgent
-from ragen_gym.bench.episode_plan import Prices, RunOptions, Timeouts, episode_key, identity, plan_episodes
+from ragen_gym.bench.episode_plan import RunOptions, Timeouts, episode_key, identity, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results, read_records
 from ragen_gym.bench.runner import RunOutcome, run_suite
@@ -90,7 +89,7 @@ def lines_of(out: Path) -> list[str]:
     return (out / "episodes.jsonl").read_text().splitlines()
 
 
-@pytest.mark.parametrize("agent", ["random", "greedy", "oracle", "replies"])
+@pytest.mark.parametrize("agent", ["random", "oracle", "replies"])
 def test_what_is_recorded_can_be_replayed_and_does_not_depend_on_the_order(agent: str, tmp_path: Path) -> None:
     one, many = (Scripted() if agent == "replies" else make_agent(agent) for _ in range(2))
     assert play(one, tmp_path / "one", rollouts=2, concurrency=1).played == 96
@@ -155,28 +154,13 @@ def test_a_run_grows(tmp_path: Path) -> None:
     assert len({record.key for record in records_in(out)}) == 12
 
 
-def test_equal_settings_written_otherwise_go_on_with_the_same_episodes(tmp_path: Path) -> None:
-    agent: Any = Scripted()
-    for agent.settings in ({}, {"top_k": None}):
-        play(agent, tmp_path / "none", splits=("bandit",), limit=2)
-    assert len(records_in(tmp_path / "none")) == 2
-    ways: list[Any] = [(1, {"top_p": 1}), (1.0, {"top_p": 1.0}), (1, {"top_p": 1, "top_k": None})]
-    for temperature, agent.settings in ways:
-        play(agent, tmp_path / "run", splits=("bandit",), limit=2, temperature=temperature)
-    assert len(records_in(tmp_path / "run")) == 2
-    assert verify(load_results(tmp_path / "run")).differences == []
-    agent.settings = {"top_p": 1, "template": {}}
-    with pytest.raises(ValueError, match=r"settings.template is now \{\} and was None"):
-        play(agent, tmp_path / "run", splits=("bandit",), limit=2, temperature=1)
-
-
 def test_another_suite_agent_setting_or_temperature_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     play(make_agent("random"), out, limit=1)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     refused: list[tuple[Any, Suite, dict[str, Any], str]] = [
         (make_agent("random", seed=1), SMOKE, {}, "settings.seed is now 1 and was 0"),
-        (make_agent("greedy"), SMOKE, {}, "agent is now 'greedy' and was 'random'"),
+        (make_agent("blind"), SMOKE, {}, "agent is now 'blind' and was 'random'"),
         (make_agent("random"), SMOKE, {"temperature": 1.0}, "temperature is now 1.0 and was 0.5"),
         (make_agent("random"), replace(SMOKE, splits=SMOKE.splits[:2]), {}, "hash is now"),
     ]
@@ -221,14 +205,9 @@ def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         {"concurrency": 0},
         {"temperature": -1},
         {"timeouts": Timeouts(0)},
-        {"prices": Prices(math.nan, 0)},
-        {"prices": Prices(0, -1)},
         # What no run.json may say: the run could not be read.
         {"rollouts": 2**54},
-        {"limit": 2**54},
-        {"concurrency": 2**54},
         {"temperature": 1e300},
-        {"prices": Prices(1e300, 0)},
     ):
         with pytest.raises(ValueError, match=r"must be"):
             RunOptions(**wrong)
@@ -237,39 +216,27 @@ def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_no_agent_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [("", "has no `name`"), (5, "has no `name`"), ("\x1b[2J", "which no terminal should print")]
+)
+def test_what_is_no_agent_is_refused(name: Any, said: str, tmp_path: Path) -> None:
     agent = Scripted()
-    agent.name = ""
-    with pytest.raises(ValueError, match="has no `name`"):
-        play(agent, tmp_path / "run")
-    agent.name = "\x1b[2J"
-    with pytest.raises(ValueError, match="which no terminal should print"):
-        play(agent, tmp_path / "run")
-    agent.name = 5  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="has no `name`"):
+    agent.name = name
+    with pytest.raises(ValueError, match=said):
         play(agent, tmp_path / "run")
     with pytest.raises(ValueError, match="has neither a method `reply` nor `act`"):
         play(Nobody(), tmp_path / "run")
 
 
-@pytest.mark.parametrize("value", [{"weights": Path("a")}, {"top_p": math.nan}, ["a"], "a", {(1, 2): 3}])
+@pytest.mark.parametrize("value", [{"weights": Path("a")}, {"top_p": math.nan}, ["a"]])
 @pytest.mark.parametrize("name", ["settings", "circumstances"])
 def test_what_an_agent_says_of_itself_is_plain_json(name: str, value: Any, tmp_path: Path) -> None:
     agent = Scripted()
     setattr(agent, name, value)
-    for make in (lambda: agent, lambda: PythonAgent(agent, "python:mine:agent", {}, None)):
+    for make in (lambda: agent, lambda: PythonAgent(agent, "python:mine:agent", {})):
         with pytest.raises(ValueError, match=f"the agent's {name} are .*: make them a dictionary of plain JSON"):
             play(make(), tmp_path / "run", splits=("bandit",), limit=1)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("own", [None, {"weights": {2: 0.5, 10: 0.5}, "names": ("a", "b")}])
-def test_settings_name_the_same_episodes_before_and_after_they_are_written(own: Any, tmp_path: Path) -> None:
-    agent = Scripted()
-    agent.settings = own  # type: ignore[attr-defined]
-    assert play(agent, tmp_path / "run", splits=("bandit",), limit=1).played == 1
-    assert verify(load_results(tmp_path / "run")).differences == []
-    assert play(agent, tmp_path / "run", splits=("bandit",), limit=1).kept == 1
 
 
 class Nobody:
@@ -279,16 +246,6 @@ class Nobody:
 async def hang() -> str:
     await asyncio.sleep(60)
     return REPLY
-
-
-async def stubborn() -> str:
-    with suppress(BaseException):
-        await asyncio.sleep(60)
-    return REPLY
-
-
-async def cancelled() -> str:
-    raise asyncio.CancelledError
 
 
 def raising(error: BaseException) -> Callable[[Sequence[Any], Task], Any]:
@@ -310,14 +267,12 @@ def raising(error: BaseException) -> Callable[[Sequence[Any], Task], Any]:
         (raising(TimeoutError("the model sleeps")), Failure.TIMEOUT, "^the model sleeps$"),
         (raising(AgentFailure(Failure.CONTEXT_OVERFLOW, "full")), Failure.CONTEXT_OVERFLOW, "^full$"),
         (lambda messages, task: hang(), Failure.TIMEOUT, "no answer within 0.05 s"),
-        (lambda messages, task: stubborn(), Failure.TIMEOUT, "no answer within 0.05 s"),
-        (lambda messages, task: cancelled(), Failure.AGENT_ERROR, "the agent's own task was cancelled"),
         (lambda messages, task: None, Failure.AGENT_ERROR, "a reply is a text or an Answer, not None"),
-        (lambda messages, task: Answer(b"Up"), Failure.AGENT_ERROR, "a reply is a text or an Answer"),  # type: ignore[arg-type]
+        (lambda messages, task: Answer(b"Up"), Failure.AGENT_ERROR, "no record can hold the answer: message is b'Up'"),  # type: ignore[arg-type]
         (lambda messages, task: 7, Failure.AGENT_ERROR, "not 7"),
         # What no record can hold.
-        (lambda messages, task: Answer("Up", prompt_tokens=np.int64(3)), Failure.AGENT_ERROR, "not Answer"),  # type: ignore[arg-type]
-        (lambda messages, task: Answer("Up", reasoning={1}), Failure.AGENT_ERROR, "not Answer"),  # type: ignore[arg-type]
+        (lambda messages, task: Answer("Up", prompt_tokens=np.int64(3)), Failure.AGENT_ERROR, "no record can hold"),  # type: ignore[arg-type]
+        (lambda messages, task: Answer("Up", retries=10**400), Failure.AGENT_ERROR, "it must be within 2..53"),
     ],
 )
 def test_whatever_an_agent_does_ends_its_episode_and_not_the_run(
@@ -350,17 +305,6 @@ def test_whatever_an_agent_does_ends_its_episode_and_not_the_run(
     assert sum(not record.counted for record in records_in(tmp_path / "run")) == 0
 
 
-@pytest.mark.parametrize("action", [4, -1, "Up", None, 0.5])
-def test_what_is_no_action_is_the_agents_error(action: Any, tmp_path: Path) -> None:
-    class Wrong:
-        name = "wrong"
-
-        def act(self, observation: Any, info: dict[str, Any], task: Task) -> Any:
-            return action
-
-    assert play(Wrong(), tmp_path / "run", limit=1, splits=("sokoban",)).failures == {Failure.AGENT_ERROR: 1}
-
-
 def test_an_episode_has_a_limit_of_its_own(tmp_path: Path) -> None:
     async def slowly() -> str:
         await asyncio.sleep(0.4)
@@ -390,29 +334,6 @@ def test_an_agent_that_keeps_time_by_itself_is_not_interrupted(tmp_path: Path) -
     assert not play(agent, tmp_path / "run", limit=1, splits=("bandit",), timeouts=Timeouts(request=0.01)).failures
 
 
-def test_a_game_that_breaks_ends_its_episode_and_leaves_no_trace(tmp_path: Path) -> None:
-    def sabotage(messages: Sequence[Any], task: Task) -> str:
-        if task.index == 3:
-            task.env.env._board = None
-        return REPLY
-
-    outcome = play(Scripted(sabotage), tmp_path / "run", splits=("sokoban",), concurrency=1)
-    assert outcome.failures == {Failure.ENVIRONMENT_ERROR: 1}
-    failed = [record.index for record in records_in(tmp_path / "run") if record.failure]
-    assert failed == [3]
-
-
-def test_an_agent_may_stop_the_run(tmp_path: Path) -> None:
-    def stop(messages: Sequence[Any], task: Task) -> str:
-        if task.index == 5:
-            raise StopRun("enough")
-        return REPLY
-
-    agent = Scripted(stop)
-    outcome = play(agent, tmp_path / "run", splits=("sokoban",), concurrency=1)
-    assert (outcome.stopped, outcome.played, agent.closed) == ("enough", 5, True)
-
-
 @pytest.mark.parametrize(("own", "asked", "most"), [(None, 5, 5), (3, 5, 3), (9, 5, 5)])
 def test_no_more_episodes_are_in_play_than_asked_for(own: int | None, asked: int, most: int, tmp_path: Path) -> None:
     async def wait() -> str:
@@ -435,16 +356,6 @@ def test_an_agent_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -> Non
         play(agent, tmp_path / "run")
     assert agent.closed
     assert not (tmp_path / "run").exists()
-
-
-def test_tokens_cost_what_they_cost(tmp_path: Path) -> None:
-    def say(messages: Sequence[Any], task: Task) -> Answer:
-        return Answer(REPLY, prompt_tokens=1000, completion_tokens=None if task.index else 100)
-
-    play(Scripted(say), tmp_path / "run", limit=2, splits=("sokoban",), prices=Prices(3.0, 15.0))
-    first, second = sorted(records_in(tmp_path / "run"), key=lambda record: record.index)
-    assert first.cost == pytest.approx(len(first.turns) * (1000 * 3 + 100 * 15) / 1e6)
-    assert second.cost is None
 
 
 # The folder
@@ -503,20 +414,6 @@ def test_no_summary_outlives_the_episodes_it_is_of(tmp_path: Path, monkeypatch: 
     assert json.loads(Path("run/summary.json").read_text())["splits"]["bandit"]["success"]["n"] == 16
 
 
-def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:
-    folder = begun(tmp_path)
-    path = folder.episodes
-    with EpisodeLog(folder) as log:
-        log.append(record("a"))
-        log.append(record("b", "x" * 100_000))
-    path.write_bytes(path.read_bytes()[:-5])
-    with EpisodeLog(folder):
-        assert read_records(path) == [record("a")]
-    path.write_bytes(b'{"key": ' + b"x" * 200_000)
-    with EpisodeLog(folder):
-        assert path.read_bytes() == b""
-
-
 def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     path = folder.episodes
@@ -526,23 +423,14 @@ def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
     assert read_records(path) == [record("b"), record("a")]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (b'{"key": ', ""),
-        (b"[]", ""),
-        (b'{"key": "a"}', ""),
-        (b"\xff", ""),
-        (b'{"key": "a", "key": "b"}', "is there twice"),
-    ],
-)
-def test_a_broken_line_in_the_middle_is_an_error(line: bytes, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", [b'{"key": ', b"[]", b'{"key": "a"}', b"\xff"])
+def test_a_broken_line_in_the_middle_is_an_error(line: bytes, tmp_path: Path) -> None:
     folder = begun(tmp_path)
     path = folder.episodes
     with EpisodeLog(folder) as log:
         log.append(record("a"))
     path.write_bytes(line + b"\n" + path.read_bytes())
-    with pytest.raises(ValueError, match=rf"episodes.jsonl, line 1, .*{said}.*; remove that line"):
+    with pytest.raises(ValueError, match=r"episodes.jsonl, line 1, .*; remove that line"):
         read_records(path)
 
 
@@ -566,19 +454,6 @@ def test_a_run_that_found_no_room_for_a_record_goes_on(tmp_path: Path) -> None:
     assert play(make_agent("random"), tmp_path).kept == kept
     verdict = verify(load_results(tmp_path))
     assert (verdict.episodes, verdict.missing, verdict.differences) == (48, 0, [])
-
-
-def test_no_line_follows_one_that_found_no_room(tmp_path: Path) -> None:
-    folder = begun(tmp_path / "run")
-    with EpisodeLog(folder) as log:
-        log.append(record("a"))
-        with limited_files(folder.episodes.stat().st_size + 100), pytest.raises(DiskFullError):
-            log.append(record("b"))
-        with pytest.raises(DiskFullError, match="file too large"):
-            log.append(record("c"))
-    with EpisodeLog(folder) as log:
-        log.append(record("e"))
-    assert [each.key for each in read_records(folder.episodes)] == ["a", "e"]
 
 
 # The process
@@ -650,39 +525,7 @@ def test_a_killed_run_loses_only_what_is_in_play(number: signal.Signals, tmp_pat
     summary = json.loads(done.stdout)
     assert summary == json.loads((out / "summary.json").read_text())
     assert summary["splits"]["sokoban"]["success"]["n"] == 32
-    assert verify(load_results(out)).holds
-
-
-CODE = """
-import json, sys
-
-def reply(messages):
-    return "Up"
-
-if __name__ == "__main__":
-    for line in sys.stdin:
-        print(json.dumps({"id": json.loads(line)["id"], "reply": reply([])}), flush=True)
-"""
-
-
-@pytest.mark.parametrize("agent", ["python:noticed:reply", f"cmd:{sys.executable} -u noticed.py"])
-def test_new_code_in_an_old_run_is_noticed(
-    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    arguments = ["bench", "run", "--suite", "smoke", "--agent", agent, "--out", "run", "--limit"]
-    source = tmp_path / "noticed.py"
-    source.write_text(CODE)
-    assert main([*arguments, "1"]) == 0
-    assert main([*arguments, "2"]) == 0
-    assert "has changed" not in capsys.readouterr().err
-    source.write_text(CODE.replace("Up", "Down"))
-    assert main([*arguments, "3"]) == 0
-    assert "the agent's code has changed since an earlier session" in capsys.readouterr().err
-    assert main([*arguments, "8"]) == 0
-    capsys.readouterr()
-    assert main(["bench", "verify", "run"]) == 0
-    assert capsys.readouterr().out.endswith("Verified, but ask why. Versions of the agent's code: 2.\n")
+    assert verify(load_results(out)).verdict == "verified"
 
 
 def test_the_record_of_what_an_agent_was_trained_on_stays_with_the_run(
@@ -718,7 +561,7 @@ def test_the_record_of_what_an_agent_was_trained_on_stays_with_the_run(
     assert "run.npy is not a record of the levels seen in training" in capsys.readouterr().err
     assert main(["bench", "report", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 0
     assert "3 of 4 levels seen in training" in (tmp_path / "page.html").read_text()
-    assert verify(load_results(tmp_path / "run")).summary == []
+    assert verify(load_results(tmp_path / "run")).verdict == "verified"
 
 
 def test_the_exit_code_says_that_something_is_left_to_play(

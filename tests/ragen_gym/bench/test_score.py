@@ -1,11 +1,10 @@
-"""The score of a run, the comparison of two, on episodes that were really played, and the commands that print both."""
+"""The score of a run, on episodes that were really played, and the commands that print it."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ragen_gym.bench import compare as compare_module
 from ragen_gym.bench.baselines import baseline
-from ragen_gym.bench.compare import compare
 from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.report import tables
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder, load_results
-from ragen_gym.bench.score import score, score_results
+from ragen_gym.bench.score import score
 from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite, noise_seed
-from ragen_gym.bench.verify import EXIT_CODES, verify
-from ragen_gym.cli import bench_scores, main
+from ragen_gym.cli import bench_results, main
 from ragen_gym.core.failures import INFRASTRUCTURE, Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seen import write_seen
-from ragen_gym.core.stats import Difference, wilson
+from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import locked_folder
 from ragen_gym.envs.policies import blind_policy, reply_for
 from ragen_gym.envs.turn import TurnEnv
@@ -129,11 +125,8 @@ def test_the_oracle_scores_as_the_oracle(oracle_run: list[EpisodeRecord]) -> Non
         assert split["normalised"]["value"] == 1
         assert split["success"]["n"] == split["instances"] == split["played"] == 8
         assert split["malformed"] == {"rate": 0, "n": split["malformed"]["n"], "problems": {}}
-        if split["steps_over_optimal"] is not None:
-            assert split["steps_over_optimal"] == {"mean": 0, "n": 8}
-            if "bandit" not in name:
-                assert split["regret"]["mean"] == pytest.approx(0)
-    assert summary["splits"]["frozen_lake"]["steps_over_optimal"] is None
+        if name != "frozen_lake" and "bandit" not in name:
+            assert split["regret"]["mean"] == pytest.approx(0)
     assert summary["overall"]["normalised"] == 1
     assert summary["overall"]["episodes"] == 48
 
@@ -172,33 +165,6 @@ def test_random_play_cannot_be_differs_from_random_play(random_run: list[Episode
             assert entry == expected.to_dict("rate")
 
 
-def test_random_play_of_the_papers_instances_gives_the_papers_rates() -> None:
-    suite = load_suite("ragen-v1")
-    summary = score(suite, play(suite, by_chance), "random")
-    within = {name: split["differs_from_random"] for name, split in summary["splits"].items()}
-    assert within == dict.fromkeys(within, False)
-    random = {name: round(split["random"]["rate"], 2) for name, split in summary["splits"].items()}
-    assert random == {
-        "sokoban": 0.19,
-        "new_vocab": 0.19,
-        "large_sokoban": 0.03,
-        "frozen_lake": 0.21,
-        "bandit": 0.5,
-        "bandit_rev": 0.5,
-    }
-    assert summary["splits"]["sokoban"]["levels"] == 239
-    assert summary["splits"]["bandit"]["levels"] == 16
-    assert summary["splits"]["bandit"]["detectable"] > summary["splits"]["sokoban"]["detectable"]
-    for name in ("sokoban", "new_vocab", "large_sokoban", "frozen_lake"):
-        split = summary["splits"][name]
-        low, high = split["clustered"]["low"], split["clustered"]["high"]
-        assert low < split["published"]["StarPO-S (Table 4)"] < high, "the paper's agent, beside random play"
-
-
-def by_half_shouting(env: TurnEnv, rng: np.random.Generator) -> str:
-    return by_shouting(env, rng) if env.turn % 2 else "<think>Hm.</think><answer>Jump</answer>"
-
-
 def test_a_problem_that_most_replies_share_is_named_with_an_example() -> None:
     one = replace(SMOKE, splits=SMOKE.splits[:1])
     records = play(one, by_shouting)
@@ -209,7 +175,7 @@ def test_a_problem_that_most_replies_share_is_named_with_an_example() -> None:
         f"{replies} of {replies} in {name}. An example ({name}/0/0, turn 1): 'UP!'"
     )
     summary = score(one, records, "shouting")
-    assert said in bench_scores.score_lines(summary)
+    assert said in bench_results.score_lines(summary)
     assert said in tables.sentences(summary)
     cut = [
         replace(record, turns=tuple(replace(turn, finish_reason="length", reply="x" * 999) for turn in record.turns))
@@ -218,17 +184,6 @@ def test_a_problem_that_most_replies_share_is_named_with_an_example() -> None:
     (said,) = tables.common_problems(score(one, cut, "shouting"))
     assert f"A limit of tokens cut {replies} of them: raise it." in said
     assert len(said) < 600
-
-
-def test_problems_of_at_most_half_of_the_replies_are_not_named() -> None:
-    sixteen = replace(SMOKE, splits=SMOKE.splits[:1])
-    four = tuple(replace(split, turn_config=replace(split.turn_config, max_turns=4)) for split in sixteen.splits)
-    summary = score(replace(sixteen, splits=four), play(replace(sixteen, splits=four), by_half_shouting), "half")
-    split = summary["splits"][four[0].name]
-    assert split["malformed"]["rate"] == 1
-    assert 2 * split["common_problem"]["n"] == split["malformed"]["n"]
-    assert tables.common_problems(summary) == []
-    assert tables.common_problems(score(CALM, play(CALM, by_oracle), "oracle")) == []
 
 
 def test_malformed_replies_are_counted_and_cost_what_they_cost() -> None:
@@ -243,14 +198,13 @@ def test_malformed_replies_are_counted_and_cost_what_they_cost() -> None:
         assert split["turns"] == turns
         assert split["actions"] == 0
         assert split["return"]["mean"] == pytest.approx(-0.1 * turns)
-        assert split["steps_over_optimal"] is None
-        assert split["seconds"] == {"median": 0.5, "p95": 0.5, "total": 8}
+        assert split["seconds"] == {"median": 0.5, "total": 8}
 
 
 def test_failures_of_the_infrastructure_are_excluded_from_the_score(oracle_run: list[EpisodeRecord]) -> None:
     sokoban = [record for record in oracle_run if record.split == "sokoban"]
     broken = [
-        replace(record, failure=failure, success=False, cost=0.5, turns=())
+        replace(record, failure=failure, success=False, turns=())
         for record, failure in zip(
             [*sokoban, *(replace(r, rollout=1) for r in sokoban)], [*Failure] + [None] * 7, strict=True
         )
@@ -260,7 +214,6 @@ def test_failures_of_the_infrastructure_are_excluded_from_the_score(oracle_run: 
     assert split["excluded"] == len(INFRASTRUCTURE)
     assert split["success"]["n"] == 16 - len(INFRASTRUCTURE)
     assert split["optimal"]["rate"] == 1
-    assert split["cost"] == 8
 
 
 def test_a_split_of_which_nothing_counts_says_so(oracle_run: list[EpisodeRecord]) -> None:
@@ -269,16 +222,12 @@ def test_a_split_of_which_nothing_counts_says_so(oracle_run: list[EpisodeRecord]
     assert list(summary["splits"]) == ["bandit"]
     assert summary["splits"]["bandit"]["success"] == {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
     assert summary["overall"]["success"] is None
-    assert "0 of 8 episodes asked for, 8 excluded" in "\n".join(bench_scores.score_lines(summary))
+    assert "0 of 8 episodes asked for, 8 excluded" in "\n".join(bench_results.score_lines(summary))
 
 
 def test_an_episode_that_was_played_again_counts_once(oracle_run: list[EpisodeRecord]) -> None:
     failed = [replace(record, failure=Failure.TIMEOUT, success=False) for record in oracle_run[:5]]
     assert score(CALM, [*failed, *oracle_run], "oracle") == score(CALM, oracle_run, "oracle")
-
-
-def test_the_order_of_the_episodes_does_not_matter(random_run: list[EpisodeRecord]) -> None:
-    assert score(CALM, random_run[::-1], "random") == score(CALM, random_run, "random")
 
 
 def test_the_lines_are_those_of_the_instances_played() -> None:
@@ -311,7 +260,6 @@ def rolled_out(successes: Iterable[int], rollouts: int) -> list[EpisodeRecord]:
             terminated=rollout < c,
             truncated=rollout >= c,
             last_board="",
-            cost=0.25,
         )
         for index, c in enumerate(successes)
         for rollout in range(rollouts)
@@ -324,21 +272,17 @@ def test_several_rollouts() -> None:
     assert split["rollouts"] == 4
     assert split["success"]["n"] == 32
     assert split["success"]["rate"] == split["clustered"]["rate"] == split["pass_at"]["1"]["rate"] == 10 / 32
-    assert list(split["pass_at"]) == list(split["pass_hat"]) == ["1", "2", "4"]
+    assert list(split["pass_at"]) == ["1", "2", "4"]
     assert split["pass_at"]["4"]["rate"] == 4 / 8
-    assert split["pass_hat"]["4"]["rate"] == 1 / 8
     assert split["pass_at"]["2"]["rate"] == pytest.approx((1 / 2 + 5 / 6 + 1 + 1) / 8)
-    assert split["pass_hat"]["2"]["rate"] == pytest.approx((0 + 1 / 6 + 1 / 2 + 1) / 8)
     assert split["clustered"]["low"] < split["success"]["low"]
     assert split["clustered"]["high"] > split["success"]["high"]
     shown = {**split["success"], "low": split["clustered"]["low"], "high": split["clustered"]["high"]}
     assert tables.success(split) == shown, "the interval to read"
-    by_level = f"({100 * shown['low']:.1f} to {100 * shown['high']:.1f})"
-    assert f"| 31.2 % | {tables.interval(split['success'])} | {by_level} |" in tables.markdown_tables([summary])
+    assert f"| 31.2 % | {tables.interval(shown)} |" in tables.markdown_tables([summary])
     once = score(SMOKE, rolled_out([0, 1, 1], 1), "some")["splits"]["sokoban"]
     assert tables.success(once) == once["success"]
     assert split["tokens"] == {"prompt": 7 * 32, "completion": 3 * 32}
-    assert split["cost"] == 8
     assert split["seconds"]["median"] == 1.5
 
 
@@ -370,11 +314,7 @@ def test_the_levels_of_a_family_count_as_one() -> None:
     assert entry["clustered"]["rate"] == entry["success"]["rate"] == 0.5
     assert entry["clustered"]["low"] < entry["success"]["low"], "two families say less than eight episodes"
     assert entry["clustered"]["high"] > entry["success"]["high"]
-    worse = [replace(record, success=False) for record in records]
-    difference = compare(suite, ("some", records), ("none", worse))["splits"]["sokoban"]["success"]
-    assert (difference["difference"]["levels"], difference["difference"]["families"]) == (8, 2)
-    assert "8 levels of 2 families" in difference["sentence"]
-    lines = "\n".join(bench_scores.score_lines(score(suite, records, "some")))
+    lines = "\n".join(bench_results.score_lines(score(suite, records, "some")))
     assert f"({100 * entry['clustered']['low']:.1f} to {100 * entry['clustered']['high']:.1f})" in lines
 
 
@@ -384,12 +324,10 @@ def test_levels_seen_in_training_are_counted() -> None:
     for seen, met in ((frozenset(split.families[:1]), 4), (frozenset(split.families), 8), (frozenset({1}), 0)):
         summary = score(suite, records, "some", seen=seen)
         assert summary["splits"]["sokoban"]["seen"] == met
-        lines = "\n".join(bench_scores.score_lines(summary))
-        assert "seen in training" in lines
-        assert f"{met} of 8" in lines
+        lines = "\n".join(bench_results.score_lines(summary))
+        assert (f"{met} of 8 of sokoban" in lines) == (met > 0)
         assert ("none of these levels" in lines) == (met == 0)
-    lines = "\n".join(bench_scores.score_lines(score(suite, records, "some")))
-    assert "seen in training" not in lines
+    lines = "\n".join(bench_results.score_lines(score(suite, records, "some")))
     assert "Whether the agent saw these levels in training is not known" in lines
 
 
@@ -406,19 +344,6 @@ def test_the_command_takes_a_record_and_keeps_it(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["splits"]["sokoban"]["seen"] == 3
     assert json.loads((folder / "summary.json").read_text())["splits"]["sokoban"]["seen"] == 3
     assert load_results(folder).seen == frozenset(met)
-    assert verify(load_results(folder)).summary == []
-    families = SMOKE.splits[0].families
-    both = sum(family in families[:5] for family in families)
-    assert both > 3
-    write_seen(tmp_path / "trained" / "seen.npy", families[2:5])
-    assert run_command("score", folder, "--seen", tmp_path / "trained", "--write", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["splits"]["sokoban"]["seen"] == both, (
-        "nothing that is known is forgotten"
-    )
-    assert load_results(folder).seen == frozenset(families[:5])
-    (folder / "seen.npy").unlink()
-    found = verify(load_results(folder)).summary or []
-    assert [each.found for each in found if (each.where, each.claimed) == ("summary.splits.sokoban", both)] == [None]
     with pytest.raises(ValueError, match="holds no record of the levels seen"):
         run_command("score", folder, "--seen", tmp_path)
 
@@ -445,7 +370,7 @@ def test_episodes_of_another_suite_are_refused(change: dict[str, Any], random_ru
 
 
 def test_random_play_that_beats_optimal_play_is_a_warning(
-    random_run: list[EpisodeRecord], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    random_run: list[EpisodeRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Pessimist(FrozenLakeSolution):
         """An oracle that steps back and forth, and promises no more."""
@@ -469,55 +394,7 @@ def test_random_play_that_beats_optimal_play_is_a_warning(
         r"wrong, but for a chance of at most 2\.5 %: run `ragen-gym check FrozenLake`\.",
         warning,
     )
-    assert warning in bench_scores.score_lines(score(CALM, random_run, "random"))
-    monkeypatch.setattr("ragen_gym.bench.baselines._BASELINES", {})
-    assert main(["bench", "suites", "smoke"]) == 0
-    assert "the oracle of FrozenLake is wrong" in capsys.readouterr().err
-
-
-# Two runs
-
-
-def test_two_agents_on_the_same_instances(oracle_run: list[EpisodeRecord], random_run: list[EpisodeRecord]) -> None:
-    result = compare(CALM, ("oracle", oracle_run), ("random", random_run[:-8]))
-    assert list(result["splits"]) == [split.name for split in CALM.splits[:-1]]
-    sokoban = result["splits"]["sokoban"]["success"]
-    assert sokoban["first"] == 1
-    assert sokoban["difference"]["value"] == 1 - sokoban["second"] > 0.4
-    assert sokoban["sentence"].startswith("oracle is above random by ")
-    assert result["all"]["success"]["verdict"] == "better"
-    assert result["all"]["success"]["sentence"].startswith("oracle is above random by ")
-    back = compare(CALM, ("random", random_run), ("oracle", oracle_run))["splits"]["sokoban"]["success"]
-    assert back["difference"]["value"] == -sokoban["difference"]["value"]
-    assert back["sentence"].startswith("random is below oracle by ")
-    assert json.loads(json.dumps(result, allow_nan=False)) == result
-
-
-def test_an_agent_does_not_differ_from_itself(random_run: list[EpisodeRecord]) -> None:
-    result = compare(CALM, ("one", random_run), ("other", random_run))
-    for split in (own["success"] for own in result["splits"].values()):
-        assert not split["significant"]
-        assert split["difference"]["value"] == 0
-        assert re.fullmatch(
-            r"one and other do not differ \(-\d+\.\d to \d+\.\d points, \d+ levels( of \d+ families)?\)\.",
-            split["sentence"],
-        )
-        assert split["difference"]["low"] < 0 < split["difference"]["high"]
-    alone = compare(CALM, ("one", random_run[:1]), ("other", random_run))["splits"]["sokoban"]["success"]
-    assert alone["difference"]["low"] is None
-    assert "too few" in alone["sentence"]
-
-
-def test_a_difference_that_rounds_to_nothing_is_not_above() -> None:
-    def sentence(difference: Difference) -> str:
-        return compare_module._sentence("a", "b", difference, difference.levels)
-
-    assert sentence(Difference(0.0004, -0.01, 0.011, 0.9, 900)) == (
-        "a and b differ by less than 0.1 points (-1.0 to 1.1 points, 900 levels), which is not significant."
-    )
-    assert sentence(Difference(-0.375, -0.7, 0.0001, 0.08, 8)) == (
-        "a is below b by 37.5 points (0.0 to 70.0 points, 8 levels), which is not significant."
-    )
+    assert warning in bench_results.score_lines(score(CALM, random_run, "random"))
 
 
 # The commands
@@ -525,7 +402,7 @@ def test_a_difference_that_rounds_to_nothing_is_not_above() -> None:
 
 def run_command(*argv: object) -> int:
     parser = argparse.ArgumentParser()
-    bench_scores.add(parser.add_subparsers())
+    bench_results.add(parser.add_subparsers())
     arguments = parser.parse_args([str(word) for word in argv])
     code: int = arguments.run(arguments)
     return code
@@ -568,105 +445,22 @@ def test_no_summary_is_written_while_the_run_is_played(folders: tuple[Path, Path
         assert run_command("score", folders[0]) == 0
 
 
-def test_bench_compare_prints(folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("compare", *folders) == 0
-    printed = capsys.readouterr().out
-    assert "chance (first) and shouting (second)" in printed
-    assert "large_sokoban" in printed
-    assert run_command("compare", *folders, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["splits"]["bandit"]["success"]["first"] > 0
-
-
-def test_a_comparison_says_what_is_missing(
-    folders: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wins = shutil.copytree(folders[0], tmp_path / "wins")
-    lines = (wins / "episodes.jsonl").read_text().splitlines(keepends=True)
-    kept = [line for line in lines if json.loads(line)["success"]]
-    (wins / "episodes.jsonl").write_text("".join(kept))
-    assert run_command("compare", wins, folders[1]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert f"first: {len(kept)} of 48 episodes asked for, 0 excluded, {48 - len(kept)} missing; bounds " in printed
-    whole = "second: 48 of 48 episodes asked for, 0 excluded"
-    assert whole in printed
-    assert not re.search(rf"{whole}[,;]", printed), "nothing is missing, so it has no bounds"
-    assert run_command("compare", wins, folders[1], "--json") == 0
-    runs = json.loads(capsys.readouterr().out)["runs"]
-    assert [runs[which]["missing"] for which in ("first", "second")] == [48 - len(kept), 0]
-    overall = score_results(load_results(wins))["overall"]
-    assert runs["first"]["bounds"] == overall["bounds"]
-    assert runs["first"]["bounds"]["least"] < runs["first"]["bounds"]["most"]
-    counts = ("asked", "missing", "excluded", "excluded_in_play", "retried", "retried_in_play", "bounds")
-    for name in ("episodes", *counts, "suite_instances", "unasked"):
-        assert runs["first"][name] == overall[name]
-    assert runs["second"]["splits"]["bandit"]["asked"] == 8
-
-
 def test_a_run_that_is_narrower_than_its_suite_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     assert main(["bench", "run", "--suite", "smoke", "--agent", "random", "--limit", "2", "--out", str(run)]) == 0
-    size = "12 of 12 episodes asked for, 0 excluded; the suite has 48 instances"
-    assert size in capsys.readouterr().out
     sentence = "36 of the suite's 48 instances were not asked for"
-    for command in (["score", run], ["compare", run, shutil.copytree(run, tmp_path / "same")]):
-        assert run_command(*command) == 0
-        printed = capsys.readouterr().out
-        assert size in printed
-        assert sentence in printed
-    assert main(["bench", "report", str(run), "--markdown"]) == 0
     assert sentence in capsys.readouterr().out
-    assert main(["bench", "report", str(run)]) == 0
-    assert "36 of the suite" in (run / "report.html").read_text(encoding="utf-8")
-
-
-def test_a_run_that_plays_some_instances_more_often_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Many episodes of an easy first level would else raise the rate without showing."""
-    run = tmp_path / "run"
-    arguments = ["bench", "run", "--suite", "smoke", "--split", "bandit", "--agent", "random", "--out", str(run)]
-    assert main(arguments) == 0
-    assert "more episodes than others" not in capsys.readouterr().out
-    assert main([*arguments, "--limit", "1", "--rollouts", "5"]) == 0
-    rate = json.loads((run / "summary.json").read_text())["splits"]["bandit"]["clustered"]["rate"]
-    sentence = "bandit: some instances have more episodes than others, up to 5 of one. Success counts episodes; with "
-    assert f"{sentence}every instance alike it is {100 * rate:.1f} %." in capsys.readouterr().out
-
-
-def test_no_zero_is_printed_with_a_minus_sign(folders: tuple[Path, Path]) -> None:
-    summary = json.loads(json.dumps(score(SMOKE, ResultsFolder(folders[0]).records(), "chance")))
-    summary["splits"]["sokoban"]["normalised"]["value"] = -0.001
-    printed = "\n".join(bench_scores.score_lines(summary))
-    assert " 0.00 " in printed
-    assert "-0.00" not in printed
-
-
-def test_verify_documents_its_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "verify", "--help"]) == 0
-    said = capsys.readouterr().out
-    for verdict, code in EXIT_CODES.items():
-        assert f"  {code}  {verdict}: " in said
-    assert max(map(len, said.splitlines())) <= 80
-    for limit in ("best of many runs", "task.env", "what the agent said"):
-        assert limit in said
-
-
-def test_runs_of_two_suites_are_not_compared(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    other = write_run(tmp_path / "other", [], "nobody", load_suite("ragen-v1"))
-    with pytest.raises(ValueError, match="ragen-v1"):
-        run_command("compare", folders[0], other)
+    for command in (["verify", run], ["report", run, "--markdown"]):
+        assert main(["bench", *map(str, command)]) == 0
+        assert sentence in capsys.readouterr().out
 
 
 def test_bench_suites_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("suites") == 0
+    assert main(["bench", "suites"]) == 0
     printed = capsys.readouterr().out
-    assert SMOKE.hash in printed
-    assert "ragen-v1" in printed
-    assert run_command("suites", "--json") == 0
-    assert [suite["name"] for suite in json.loads(capsys.readouterr().out)] == list(SUITES)
-    assert run_command("suites", "ragen-v1") == 0
-    assert "19.1 %" in capsys.readouterr().out
-    assert run_command("suites", "generalization", "--json") == 0
-    splits = {split["name"]: split for split in json.loads(capsys.readouterr().out)["splits"]}
-    assert [splits["in_distribution"][size] for size in ("instances", "levels", "families")] == [256] * 3
-    assert [splits["unseen_arms"][size] for size in ("instances", "levels", "families")] == [256, 16, 8]
-    assert splits["in_distribution"]["optimal"] == 253 / 256, "three rooms take more than ten moves"
-    assert splits["symbols_shuffled"]["env_options"]["vocabulary"]["name"] == "shuffled"
+    assert all(f"{name}  {load_suite(name).hash}" in printed for name in SUITES)
+    assert main(["bench", "suites", "generalization"]) == 0
+    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    assert rows["in_distribution"][2:5] == ["256", "256", "(256)"]
+    assert rows["unseen_arms"][2:5] == ["256", "16", "(8)"]
+    assert rows["in_distribution"][9:11] == ["98.8", "%"], "three rooms take more than ten moves"

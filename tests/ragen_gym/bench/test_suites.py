@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +16,7 @@ from ragen_gym.bench.suites import SUITES, Split, Suite, load_suite, noise_seed
 from ragen_gym.bench.suites.freeze import freeze, frozen_levels, recipes, write_frozen
 from ragen_gym.core.levels import Level, read_levels
 from ragen_gym.core.text import Vocabulary
-from ragen_gym.core.turn_config import ImageStyle, TurnConfig
+from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.games.game import PLAYING, SUCCESS
 
 #: What every result of a suite carries. A suite that changes gets another name, and another line here.
@@ -59,13 +57,6 @@ def test_the_blind_script_loses_what_lies_beyond_it() -> None:
     slippery = rates.pop("frozen_lake_slippery")
     assert [(rate["blind"], rate["optimal"]) for rate in rates.values()] == [(0, 1)] * 3
     assert (slippery["blind"] or 0) < 0.6 * (slippery["optimal"] or 0), "within 10 moves, and below half within 32"
-
-
-def test_levels_of_a_game_are_not_frozen_as_json(tmp_path: Path) -> None:
-    _, row = next(iter(recipes(SUITES["difficulty"]).items()))
-    with pytest.raises(ValueError, match=r"not as JSON; end its name in \.txt"):
-        write_frozen(tmp_path / "levels.jsonl", frozen_levels(row))
-    assert not list(tmp_path.iterdir())
 
 
 @every_split
@@ -109,17 +100,6 @@ def test_no_two_levels_are_of_one_family(name: str) -> None:
         assert levels == (16 if split.env.startswith("Bandit") else len(split.levels)), split.name
 
 
-def test_families_of_the_papers_instances() -> None:
-    assert {name: len(set(split.families)) for name, split in PAPER.items()} == {
-        "sokoban": 173,
-        "new_vocab": 173,
-        "large_sokoban": 255,
-        "frozen_lake": 249,
-        "bandit": 8,
-        "bandit_rev": 8,
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "distinct", "splits"),
     [
@@ -142,63 +122,18 @@ def test_the_papers_instances(name: str, distinct: int, splits: dict[str, int]) 
     assert all(0 <= rate <= 1 for rate in split.published.values())
 
 
-def test_the_papers_seeds_and_reseeded_boards() -> None:
-    for name, reseeded in (("sokoban", 0), ("large_sokoban", 29), ("frozen_lake", 0)):
-        lines = (SUITES["ragen-v1"] / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-        comments = [line.split(" ", 2)[2] for line in lines if line.startswith(";")]
-        assert [int(comment.removesuffix(", reseeded").removeprefix("seed ")) for comment in comments] == [
-            *range(123, 379)
-        ]
-        assert sum(comment.endswith("reseeded") for comment in comments) == reseeded
-
-
-def test_the_papers_protocol() -> None:
-    suite = load_suite("ragen-v1")
-    assert suite.temperature == 0.5
-    assert [*PAPER] == ["sokoban", "new_vocab", "large_sokoban", "frozen_lake", "bandit", "bandit_rev"]
-    assert PAPER["frozen_lake"].env_options == {"success_rate": 1 / 3}
-    assert PAPER["new_vocab"].levels == PAPER["sokoban"].levels
-    for name in ("bandit", "bandit_rev"):
-        assert set(Counter(PAPER[name].levels).values()) == {16}
-
-
-def test_shuffled_symbols_are_the_known_ones_with_other_meanings() -> None:
-    splits = {split.name: split for split in load_suite("generalization").splits}
-    shuffled, own = splits["symbols_shuffled"], splits["in_distribution"]
-    vocabulary, known = shuffled.env_options["vocabulary"], own.make_game().env.vocabulary
-    assert isinstance(vocabulary, Vocabulary)
-    assert sorted(vocabulary.symbols) == sorted(known.symbols)
-    assert not any(a == b for a, b in zip(vocabulary.symbols, known.symbols, strict=True))
-    assert {splits[name].levels for name in splits if name.startswith("symbols_")} == {own.levels}
-    boards = set()
-    for split in (shuffled, own):
-        env = split.make_game()
-        env.reset(options={"level": split.levels[0]})
-        boards.add(env.board)
-    assert len(boards) == 2
-
-
-def test_the_same_levels_are_seen_in_five_looks() -> None:
-    splits = load_suite("visual-generalization").splits
-    for game in ("FrozenLake", "Sokoban"):
-        own = [split for split in splits if split.env == game]
-        assert len({split.levels for split in own}) == 1
-        assert len({split.turn_config.image_style for split in own}) == len(own) == 5
-        assert own[0].turn_config.image_style == ImageStyle()
-
-
-def test_a_ladder_goes_from_easy_to_hard() -> None:
-    ladders: dict[str, list[float]] = {}
+def test_difficulty_goes_from_easy_to_hard() -> None:
+    rungs: dict[str, list[float]] = {}
     for split in load_suite("difficulty").splits:
-        ladders.setdefault(split.ladder, []).append(baseline(split).means["random"] or 0.0)
-    assert {name: len(rungs) for name, rungs in ladders.items()} == {
-        "sokoban": 4,
-        "large_sokoban": 4,
-        "frozen_lake": 4,
-        "bandit": 3,
+        rungs.setdefault(split.env, []).append(baseline(split).means["random"] or 0.0)
+    assert {name: len(rates) for name, rates in rungs.items()} == {
+        "Sokoban": 4,
+        "LargeSokoban": 4,
+        "FrozenLake": 4,
+        "Bandit": 3,
     }
-    for name in ("sokoban", "large_sokoban"):
-        assert ladders[name] == sorted(ladders[name], reverse=True)
+    for name in ("Sokoban", "LargeSokoban"):
+        assert rungs[name] == sorted(rungs[name], reverse=True)
 
 
 @pytest.mark.parametrize(
@@ -217,17 +152,8 @@ def test_the_hash_covers_all_that_decides_what_is_played(change: Callable[[Split
     changed = Suite("smoke", (change(split),))
     assert changed.hash != Suite("smoke", (split,)).hash
     assert changed.hash == Suite("smoke", (change(split),)).hash
-    described = replace(split, about="other words", published={"somebody": 0.5}, ladder="other")
+    described = replace(split, about="other words", published={"somebody": 0.5})
     assert Suite("smoke", (described,)).hash == Suite("smoke", (split,)).hash
-
-
-def test_suites_load_without_what_is_slow_to_import() -> None:
-    code = (
-        "import sys; from ragen_gym.bench.suites import SUITES, load_suite; [load_suite(name) for name in SUITES]; "
-        "print({'numba', 'scipy', 'pygame', 'torch'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 TABLE = """
@@ -296,22 +222,17 @@ def test_freeze_writes_through_no_link(tmp_path: Path) -> None:
     [
         ('name = "mine"\n[budgets]', "[budgets]", "lacks its 'name'"),
         ("max_turns = 2", "max_moves = 2", "choose from max_turns"),
-        ("max_turns = 2", "max_turns = 0", "max_turns is 0; it must be at least 1"),
         ('env = "FrozenLake"', 'env = "FrozenLak"', "Did you mean FrozenLake"),
         ("success_rate = 0.5", "slip = 0.5", "no option 'slip'"),
         ('"abcdef"', '"abc"', "needs 6"),
         ('levels = "lakes.txt"', 'levels = "none.txt"', "there is no file none.txt yet: `ragen-gym bench freeze`"),
-        ('levels = "lakes.txt"', 'levels = ""', "levels='' must be the name of a file in the folder"),
         ('levels = "lakes.txt"', "levels = []\nabout = 3", "split 'slippery'"),
         ("size = 3", "size = 4", "the board is 3x3"),
         ("[[splits]]", "[splits]", "splits must be a list"),
-        ("[[splits]]", "temperature = -1\n[[splits]]", "[budgets] has no key 'temperature'"),
         ('name = "mine"\n', 'name = "mine"\ntemperature = -1\n', "temperature=-1"),
         ('name = "mine"\n[', 'name = "mine\n[', "suite.toml"),
         (TABLE, TABLE + TABLE[TABLE.index("[[") :], "two splits are called 'slippery'"),
         ('name = "slippery"', "name = 4", "name=4 must be a text"),
-        ('name = "slippery"', 'name = ""', "name='' must be a text"),
-        ('name = "mine"\n[', "name = 4\n[", "the suite: name=4 must be a text"),
         ('name = "mine"\n[', 'name = "mi\\nne"\n[', r"name='mi\nne' must be a text"),
         (
             'name = "mine"\n[',
@@ -319,7 +240,6 @@ def test_freeze_writes_through_no_link(tmp_path: Path) -> None:
             r"the suite, name: '\x1b[2Jmine' has a character that is not",
         ),
         ("[budgets]", 'about = "\\u009b2J"\n[budgets]', r"the suite, about: '\x9b2J' has a character"),
-        ('env = "FrozenLake"', 'env = "FrozenLake"\nladder = "\\u001b"', r"the suite, splits, 0, ladder: '\x1b' has"),
         ("freeze", 'published = { "\\u001b[2J" = 1 }\nfreeze', r"the suite, splits, 0, published: '\x1b[2J' has"),
         (
             "[budgets]",
@@ -328,7 +248,6 @@ def test_freeze_writes_through_no_link(tmp_path: Path) -> None:
         ),
         ("[budgets]", '[[published]]\nwho = "x"\nsuccess = 50\nsplits = ["slippery"]\n[budgets]', "success=50"),
         ("[budgets]", '[[published]]\nwho = "x"\nsuccess = "half"\nsplits = ["slippery"]\n[budgets]', "'str'"),
-        ("[budgets]", '[[published]]\nwho = "x"\nsuccess = 0.5\nsplits = 3\n[budgets]', "'int'"),
     ],
 )
 def test_a_table_that_is_wrong_is_explained(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -415,16 +334,6 @@ def test_random_play_is_as_good_as_its_exact_chance(name: str) -> None:
     for level, measured in zip(split.boards, np.array(baseline(split).random_success), strict=True):
         exact = exact_random_success(split, level)
         assert measured == pytest.approx(exact, abs=5 * (exact * (1 - exact) / RANDOM_ROLLOUTS) ** 0.5 + 1e-12)
-
-
-@every_split
-def test_random_play_is_the_same_each_time_and_of_the_split_alone(name: str, split: Split) -> None:
-    part = replace(split, levels=split.levels[:3])
-    first = baseline(part)
-    again = baseline(replace(part, name="under another name"))
-    assert first is not again
-    for what, shares in vars(first).items():
-        assert np.array_equal(shares, vars(again)[what]), what
 
 
 @pytest.mark.parametrize("rollout", [0, 3])

@@ -144,12 +144,12 @@ def test_a_suite_mixes_tasks_and_games_and_each_score_says_which_rates_it_lacks(
     assert bench("verify", "run") == 0
     assert bench("report", "run", "--out", "page.html") == 0
     assert "No rate of random and optimal replies" in Path("page.html").read_text(encoding="utf-8")
-    notes = {heading(record, "a", None, "")["note"] for record in ResultsFolder("run").records()}
+    notes = {heading(record, "a", "")["note"] for record in ResultsFolder("run").records()}
     assert {"a · 2 turns", "a · 1 turn"} >= notes, "a task, and a malformed reply, have no moves"
     capsys.readouterr()
-    assert main(["bench", "suites", "words", "--json"]) == 0
-    bounds = {split["name"]: split["optimal"] for split in json.loads(capsys.readouterr().out)["splits"]}
-    assert bounds == {"countdown": 1.0, "spelling": None, "bandit": 1.0}
+    assert main(["bench", "suites", "words"]) == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line}
+    assert [rows[name].count("100.0 %") > 0 for name in ("countdown", "spelling", "bandit")] == [True, False, True]
 
 
 @pytest.mark.parametrize("agent", ["oracle", "random"])
@@ -169,7 +169,7 @@ def test_the_agents_of_the_package_reply_to_tasks(agent: str, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("agent", "said"),
     [
-        ("greedy", "asks for replies, and the agent greedy only chooses moves"),
+        ("blind", "a text task, and the agent blind only chooses moves"),
         ("oracle", "Spelling has no random_reply(rng) and optimal_reply()"),
         ("random", "Spelling has no random_reply(rng) and optimal_reply()"),
     ],
@@ -178,19 +178,6 @@ def test_an_agent_that_cannot_reply_is_refused(agent: str, said: str, capsys: py
     assert bench("run", "--agent", agent, "--out", "run", "--split", "spelling") == 2
     assert said in capsys.readouterr().err
     assert not Path("run").exists()
-
-
-def test_a_program_replies_to_a_task(folder: Path) -> None:
-    (folder / "program.py").write_text(
-        "import json, sys\n"
-        "for line in sys.stdin:\n"
-        "    asked = json.loads(line)\n"
-        "    said = asked['messages'][-1]['content']\n"
-        "    print(json.dumps({'id': asked['id'], 'reply': said[6:][::-1]}), flush=True)\n"
-    )
-    splits = run(f"cmd:{sys.executable} program.py", "--split", "spelling", "--concurrency", "1")["splits"]
-    assert splits["spelling"]["success"]["rate"] == 1
-    assert bench("verify", "run") == 0
 
 
 def test_a_task_that_fails_ends_its_episode_alone() -> None:
@@ -218,16 +205,11 @@ def forge(change: Callable[[dict[str, Any]], None], out: str = "run") -> None:
         lambda line: line["turns"][0].update(message="Word: aaa"),
         lambda line: line["turns"][0].update(reply="?"),
         lambda line: line["turns"][0].update(reply=None),
-        lambda line: line["turns"][0].update(reply="boom"),
         lambda line: line["turns"][0].update(actions=[0]),
-        lambda line: line["turns"][0].update(problem="no_answer"),
         lambda line: line["turns"][1].update(message="The number is 10."),
         lambda line: line["turns"].pop(),
         lambda line: line["turns"].append(line["turns"][-1]),
         lambda line: line.update(success=not line["success"]),
-        lambda line: line.update(total_reward=9.0),
-        lambda line: line.update(system="Say what you like."),
-        lambda line: line.update(last_board="Right."),
         lambda line: line.update(noise_seed=line["noise_seed"] ^ 1),
     ],
 )
@@ -266,16 +248,6 @@ def test_a_task_without_enough_problems_is_refused(folder: Path, capsys: pytest.
     assert " of 99 different problems" in capsys.readouterr().err
 
 
-def test_replies_to_tasks_stay_as_they_are_when_a_run_is_rescored(capsys: pytest.CaptureFixture[str]) -> None:
-    run("python:backwards_words:reply")
-    assert bench("rescore", "run", "--lenient", "--out", "lenient") == 0
-    played, rescored = lines(), lines("lenient")
-    for one, other in zip(played, rescored, strict=True):
-        same = one["turns"] == other["turns"] and one["success"] == other["success"]
-        assert same or one["split"] == "bandit"
-    assert bench("verify", "lenient") == 0
-
-
 def test_the_report_of_text_tasks_leaves_out_what_they_have_none_of() -> None:
     for splits, has in ((["--split", "spelling"], False), ([], True)):
         out = f"run{len(splits)}"
@@ -288,8 +260,6 @@ def test_the_report_of_text_tasks_leaves_out_what_they_have_none_of() -> None:
         assert filters == ["All", "Solved", "Failed", *["Malformed"] * has]
         for name in ("success", "return", "turns"):
             assert f'<th scope="col">{name}</th>' in page
-        for what in ('<th scope="col">over optimal</th>', "beyond the oracle's"):
-            assert what not in page
 
 
 def test_a_suite_of_code_is_not_run_for_a_name_in_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,6 @@ import pytest
 from ragen_gym.bench.agent import Task
 from ragen_gym.bench.replay import Replayer
 from ragen_gym.bench.report.viewer_data import details
-from ragen_gym.bench.rescore import Rescoring, rescore
 from ragen_gym.bench.results import BenchResults, load_results
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import Split, Suite, load_suite
@@ -77,12 +76,6 @@ def test_grounding_and_state_reward_reach_every_command(
     assert [turn.reward for turn in record.turns] == pytest.approx([-0.1, 10.9 + state_reward])
     assert "in at most 200 tokens" in record.turns[0].message
     assert not verify(run).differences
-
-    (rescored,) = rescore(run, Rescoring(format_penalty=-1)).records
-    assert [turn.reward for turn in rescored.turns] == pytest.approx([-1, 10.9 + state_reward])
-    assert rescore(run, Rescoring("lenient")).changed == 1  # it reads the moves of the first reply, too
-    with pytest.raises(ValueError, match="parts of the thinking"):
-        rescore(run, Rescoring(think=False))
 
     shown = details(Replayer(run.suite.splits[0]), record, "")
     assert shown["turns"][0]["problem"] == explain_problem(Problem.NO_STATE)

@@ -16,31 +16,6 @@ from ragen_gym import TaskEnv, make_turn
 LAKE = "ragen/FrozenLake-v0"
 
 
-class Word(gymnasium.Env[str, Any]):
-    """An environment of Gymnasium alone, whose observation is a text."""
-
-    observation_space = gymnasium.spaces.Text(3, charset="abc")
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start."""
-        return "abc", {}
-
-    def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Go on."""
-        return "cab", 0.0, False, False, {}
-
-
-def test_gymnasiums_shared_memory_still_loses_texts() -> None:
-    """Fails once Gymnasium returns the texts: then ``ragen_gym.envs.board_view.TextSpace`` need not refuse it."""
-    envs = AsyncVectorEnv([Word])
-    try:
-        assert envs.reset()[0] != ("abc",)
-        assert envs.step(np.array([0]))[0] != ("cab",)
-    finally:
-        envs.close()
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -64,14 +39,5 @@ def test_without_shared_memory_the_boards_are_those_of_the_batch() -> None:
         assert workers.reset(seed=3)[0] == ours.reset(seed=3)[0]
         for i in range(12):
             assert workers.step(np.array([i % 4, 1]))[0] == ours.step(np.array([i % 4, 1]))[0]
-    finally:
-        workers.close()
-
-
-def test_grids_may_use_shared_memory() -> None:
-    ours = gymnasium.make_vec(LAKE, 2, observation="grid")
-    workers = gymnasium.make_vec(LAKE, 2, vectorization_mode="async", observation="grid")
-    try:
-        assert np.array_equal(workers.reset(seed=3)[0], ours.reset(seed=3)[0])
     finally:
         workers.close()

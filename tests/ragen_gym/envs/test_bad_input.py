@@ -143,13 +143,6 @@ def test_the_options_of_a_reset_are_a_dict_of_those_there_are(face: Callable[...
         env.reset(options={"lvl": "P_\n_G"})
 
 
-def test_an_action_beyond_the_signed_integers_is_named_as_given() -> None:
-    envs = batch("FrozenLake")
-    envs.reset(seed=0)
-    with pytest.raises(ValueError, match="environment 1 got 9223372036854775813"):
-        envs.step(np.array([0, 2**63 + 5], np.uint64))
-
-
 @pytest.mark.parametrize("name", ["FrozenLake", "Bandit"])
 def test_numbers_of_numpy_are_numbers(name: str) -> None:
     env = single(name, tile_size=np.int64(16), render_mode="rgb_array", regret=np.int64(5))

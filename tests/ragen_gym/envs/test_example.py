@@ -54,16 +54,6 @@ def test_the_example_is_a_reply_without_fault_in_every_wording(name: str) -> Non
         assert len(reply.names) == min(2, env.max_actions_per_turn)
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_the_example_says_nothing_of_a_level(name: str) -> None:
-    env = make_turn(name, example=True)
-    shown = set()
-    for seed in range(4):
-        _, info = env.reset(seed=seed)
-        shown.add(info["messages"][0]["content"])
-    assert len(shown) == 1
-
-
 @pytest.mark.parametrize("wording", [{}, {"max_actions_per_turn": 1}], ids=str)
 @pytest.mark.parametrize("name", TABLE)
 def test_playing_the_example_does_not_beat_random_play(name: str, wording: dict[str, Any]) -> None:
@@ -94,11 +84,3 @@ def test_no_arm_of_any_split_is_named_by_the_example(name: str) -> None:
 def _arms(env: TurnEnv, seed: int) -> tuple[str, ...]:
     env.reset(seed=seed)
     return env.action_names
-
-
-@pytest.mark.parametrize("name", TABLE)
-def test_only_the_default_wording_has_an_example_and_only_where_it_is_asked_for(name: str) -> None:
-    assert "Example" not in make_turn(name).instructions
-    assert (
-        make_turn(name, prompt="ragen-v1", example=True).instructions == make_turn(name, prompt="ragen-v1").instructions
-    )

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.toy_text.frozen_lake import MAPS, generate_random_map
+from gymnasium.envs.toy_text.frozen_lake import MAPS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +23,6 @@ from ragen_gym.games.registry import TABLE
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.multiagent import parallel_env
 from ragen_gym.testing import boards, plays
-from ragen_gym.wrappers import TextToGrid
 
 ROOM = "#######\n#P_X_O#\n#__#__#\n#######"
 SMALL = "#####\n#PXO#\n#####"
@@ -160,14 +159,6 @@ def test_gymnasiums_maps_by_name(
         assert own in capsys.readouterr().out
 
 
-def test_gymnasiums_random_maps() -> None:
-    for size in (2, 5, 8):
-        rows = generate_random_map(size)
-        env = StepEnv("FrozenLake", desc=rows, vocabulary="letters")
-        assert env.reset(seed=0)[0] == "\n".join(rows)
-        assert (env.game.height, env.game.width) == (size, size)
-
-
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
@@ -240,12 +231,6 @@ def test_a_batch_of_several_sizes_is_gymnasiums_own() -> None:
     assert len(set(map(len, alone))) > 1
 
 
-def test_levels_of_one_size_make_a_native_batch() -> None:
-    envs = gymnasium.make_vec("ragen/Sokoban-v0", 2, levels=[ROOM], observation="grid")
-    assert isinstance(envs, BatchEnv)
-    assert envs.reset(seed=0)[0].shape == (2, 4, 7)
-
-
 @pytest.mark.parametrize("observation", ["grid", "rgb"])
 def test_grids_name_the_size_that_fits_all(observation: Any) -> None:
     for make in (StepEnv, BatchEnv):
@@ -253,8 +238,6 @@ def test_grids_name_the_size_that_fits_all(observation: Any) -> None:
             make("Sokoban", levels=SIZES, observation=observation)
         with pytest.raises(ValueError, match=r"from 4x4 to 5x5, and .* needs one size. Else give levels of one size"):
             make("FrozenLake", levels=LAKES, observation=observation)
-    with pytest.raises(ValueError, match="and TextToGrid needs one size"):
-        TextToGrid(StepEnv("Sokoban", levels=SIZES))
     with pytest.raises(ValueError, match="several players needs one size"):
         parallel_env("Sokoban", levels=SIZES)
     env = StepEnv("Sokoban", levels=SIZES, observation=observation, height=3, width=10)
@@ -284,7 +267,7 @@ def test_levels_that_cannot_be_played_are_named_and_may_be_skipped(tmp_path: Pat
     says = (
         r"(?s)5 of 6 levels cannot be played:\n.*level at line 1: .*over already.*line 5: .*1 and 0.*line 9: .*do not "
     )
-    with pytest.raises(ValueError, match=says + r"close.*\nand 2 more.\n.*skip_invalid=True .*--skip-invalid"):
+    with pytest.raises(ValueError, match=says + r"close.*\nand 2 more.\n.*skip_invalid=True"):
         StepEnv("Sokoban", levels=path)
     makers: list[Any] = [StepEnv, make_turn]
     for make in makers:
@@ -307,30 +290,19 @@ XML = """<?xml version="1.0"?>
 FORMS: dict[str, str | bytes] = {
     "run lengths": "7#\n#@-$-.#\n#2-#2-#\n7#",
     "ends of rows": "#######|#@-$-.#|#--#--#|#######",
-    "both": "7#|#@-$-.#|#2-#2-#|7#",
-    "ends of rows, in lines": "7#|\n#@-$-.#|\n#2-#2-#|\n7#|",
     "between bars": "|#######|\n|#@ $ .#|\n|#  #  #|\n|#######|",
     "a level to a line": "7#|#@-$-.#|#2-#2-#|7#\n7#|#@-$-.#|#2-#2-#|7#",
-    "lines of walls between": "#######\n\n#######\n#@ $ .#\n#  #  #\n#######\n\n#######\n",
     "a heading": "# my levels\n\n#######\n#@ $ .#\n#  #  #\n#######",
-    "letters": "#######\n#p b .#\n#  #  #\n#######",
     "tabs": "\t#######\n\t#@ $ .#\n\t#  #  #\n\t#######",
-    "indented": "    #######\n    #@ $ .#\n    #  #  #\n    #######",
-    "decoration": "#######*\n#@ $ .# *\n#  #  #*\n#######\n",
     "utf-16": BOM_UTF16_LE + "#######\r\n#@ $ .#\r\n#  #  #\r\n#######".encode("utf-16-le"),
     "mark": "\ufeff#######\r\n#@ $ .#\r\n#  #  #\r\n#######\r\n",
-    "old Mac": "#######\r#@ $ .#\r#  #  #\r#######\r",
     "titles": "My levels\n10\n#######\n#@ $ .#\n#  #  #\n#######\nTitle: 1\nlurdLURD\n",
-    "a number before": "000\n\n#######\n#@ $ .#\n#  #  #\n#######\n",
     "a fence": "```\n#######\n#@ $ .#\n#  #  #\n#######\n```\n",
     "spaced": " # # # # # # #\n # P _ X _ O #\n # _ _ # _ _ #\n # # # # # # #",
     "digits": "0000000\n0514120\n0110110\n0000000",
     "XML": XML,
     "JSON": json.dumps([ROOM]),
-    "JSON with objects": json.dumps([{"id": 1, "text": ROOM}]),
-    "JSON with a game": json.dumps([{"game": "Sokoban", "text": ROOM}], indent=2),
     "JSON with rows": json.dumps([ROOM.split("\n")]),
-    "JSON of one board's rows": json.dumps(ROOM.split("\n")),
 }
 
 
@@ -343,39 +315,25 @@ def test_the_forms_of_level_files(form: str, way: str, tmp_path: Path, monkeypat
     if way == "file":
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("USERPROFILE", str(tmp_path))
-        assert StepEnv("Sokoban", levels="~/levels.txt").reset(seed=0)[0] == cropped(form)
-        assert StepEnv("Sokoban", levels=path).reset(seed=0)[0] == cropped(form)
+        assert StepEnv("Sokoban", levels="~/levels.txt").reset(seed=0)[0] == ROOM
+        assert StepEnv("Sokoban", levels=path).reset(seed=0)[0] == ROOM
     elif way == "text" and isinstance(content, str) and "\n" in content:
-        assert StepEnv("Sokoban", levels=content).reset(seed=0)[0] == cropped(form)
+        assert StepEnv("Sokoban", levels=content).reset(seed=0)[0] == ROOM
     elif way == "solve":
         assert main(["solve", "Sokoban", str(path), "--json"]) == 0
-
-
-def cropped(form: str) -> str:
-    """The room, with walls in the place of what stands outside it."""
-    return "\n".join(row + "##" for row in ROOM.split("\n")) if form == "decoration" else ROOM
 
 
 REFUSED: dict[str, tuple[str | bytes, str]] = {
     "UTF-16 without a mark": ("#@$.#".encode("utf-16-le"), "is not text in UTF-8: save it in that encoding"),
     "empty": ("", "holds no board: write one row a line"),
-    "blank": (" \n\n", "holds no board: write one row a line"),
     "tabs within rows": ("#######\n#@\t$ .#\n#######", "holds a tab within a row: write spaces"),
-    "groups of runs": ("3(#)4#\n#@-$-.#\n7#", "a group of runs in parentheses: write it out"),
-    "decoration with a box": (
-        "#####$.\n#@$.#\n#####",
-        r"'[$.]' in row 1, column [67].* remove what stands outside them",
-    ),
     "other XML": ("<?xml version='1.0'?>\n<Row>#####</Row>", "is XML or HTML of a form that is not read here"),
-    "other fields": ('[{"board": "#####"}]', "an object holds the board as its 'text'; this one has 'board'"),
     "numbers": ("[[1, 2], [3, 4]]", "is not a row of a board"),
     "more boxes": ("######\n#@$$.#\n######", "this one has 2 and 1"),
     "too large": (
         "#" * 70 + "\n#@$." + " " * 65 + "#\n" + "#" * 70,
         "the board has 3 rows, the longest of 70 cells or more; a side has at most 64 cells",
     ),
-    "far too large": ("99#" * 1300 + "\n#" * 2000, "the board has 2001 rows, the longest of 84500 cells or more"),
-    "a long run": ("#\n" + "1000#", "the longest of 65 cells or more; a side has at most 64"),
 }
 
 
@@ -388,28 +346,6 @@ def test_the_forms_of_level_files_that_are_refused_by_name(case: str, tmp_path: 
         StepEnv("Sokoban", levels=path)
     with pytest.raises(ValueError, match=r"is a folder, not a file: give one file"):
         StepEnv("Sokoban", levels=tmp_path)
-
-
-def test_jsonl_with_blank_lines_and_texts(tmp_path: Path) -> None:
-    path = tmp_path / "levels.jsonl"
-    path.write_text(f"\n{json.dumps({'text': ROOM})}\n \n{json.dumps(SMALL)}\n\n", encoding="utf-8")
-    env = StepEnv("Sokoban", levels=path)
-    assert [env.reset(options={"level": place})[0] for place in (0, 1)] == [ROOM, SMALL]
-
-
-def test_a_server_plays_levels_as_the_library_does() -> None:
-    pytest.importorskip("pydantic")
-    from ragen_gym.games.registry import find
-    from ragen_gym.serve.schemas import CreateRequest, ResetRequest
-    from ragen_gym.serve.served_envs import make_env
-
-    texts = [*SIZES.split("\n\n"), SOLVED]
-
-    def served(**fields: Any) -> Any:
-        return make_env(find("Sokoban"), CreateRequest.model_validate({"env": "Sokoban", **fields}), 100)
-
-    one = served(levels=texts, skip_invalid=True)
-    assert one.reset(ResetRequest.model_validate({"seed": 0}))["observation"].startswith("####")
 
 
 def test_what_follows_an_environment_plays_at_the_size_of_its_level() -> None:

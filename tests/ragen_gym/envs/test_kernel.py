@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.seeding import episode_keys
 from ragen_gym.envs import kernel
-from ragen_gym.games._jit import compiled, compiled_with
+from ragen_gym.games._jit import compiled_with
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.frozen_lake.generate import fill_arrays, fill_bitboards, player_cells
 
@@ -77,15 +77,6 @@ def test_players_are_found_on_every_tile() -> None:
     wanted = [cells[i % len(cells)] for i in range(60)]
     boards[np.arange(60), wanted] = 3 + np.arange(60) % 3
     assert player_cells(boards)[:, 0].tolist() == wanted
-
-
-@pytest.mark.slow
-def test_a_rule_without_a_file_is_compiled_too() -> None:
-    names: dict[str, object] = {}
-    exec("def rule(board, state, action, u, params):\n    return 0.5 * action, 0\n", names)
-    kernel_of_it = compiled_with(_pay, rule=names["rule"])  # type: ignore[arg-type]
-    assert kernel_of_it(np.zeros(3, np.uint8), 3) == 1.5
-    assert compiled(names["rule"])(None, None, 3, 0.0, None) == (1.5, 0)  # type: ignore[type-var,operator]
 
 
 def test_rules_that_differ_in_what_they_close_over_are_two() -> None:

@@ -39,28 +39,6 @@ def test_optimal_play_is_no_worse_than_greedy_and_random_play(name: str) -> None
     assert oracle >= max(random, greedy, 10)
 
 
-def test_an_episode_is_what_was_played() -> None:
-    env, boards = StepEnv("Sokoban"), list[str]()
-    _, info = env.reset(seed=3)
-    played = play_episode(env, POLICIES["oracle"](hashed_draw(0)), 10, lambda: boards.append(env.text))
-    assert (played.level_id, len(boards)) == (info["level_id"], len(played.actions))
-    env.reset(seed=3)
-    steps = [env.step(action) for action in played.actions]
-    assert played.total == sum(step[1] for step in steps)
-    assert played.success == steps[-1][4]["success"]
-
-
-def test_a_budget_ends_an_episode() -> None:
-    env = StepEnv("Sokoban")
-    env.reset(seed=3)
-    assert len(play_episode(env, POLICIES["oracle"](hashed_draw(0)), 1).actions) == 1
-
-
-@pytest.mark.parametrize(("name", "budget"), [("FrozenLake", 10), ("Sokoban", 10), ("Bandit", 1)])
-def test_budgets(name: str, budget: int) -> None:
-    assert action_budget(StepEnv(name)) == budget
-
-
 def test_hashed_draws_are_uniform_and_do_not_depend_on_order() -> None:
     draw = hashed_draw(7)
     drawn = [draw(4, left) for left in range(4000)]
@@ -110,11 +88,3 @@ def test_plans_are_optimal_where_nothing_is_random(moves: int) -> None:
     info = play_turns(env, lambda env: reply_for(env, plan_moves(env, moves)))
     assert info["success"] or info["turn"] == env.max_turns
     assert all(len(plan_moves(env, moves, 1.0, np.random.default_rng(0))) <= moves for _ in [env.reset(seed=0)])
-
-
-def test_mistakes_are_drawn_uniformly() -> None:
-    env, rng = make_turn("Sokoban", max_turns=200, max_actions=1000, max_actions_per_turn=100), np.random.default_rng(0)
-    env.reset(seed=0)
-    drawn = [action for _ in range(200) for action in plan_moves(env, 10, 1.0, rng)]
-    counts = np.bincount(drawn, minlength=4)
-    assert counts / len(drawn) == pytest.approx([0.25] * 4, abs=0.05)

@@ -59,19 +59,6 @@ def test_a_bandit_tells_neither_what_it_pays_nor_whether_its_names_mislead() -> 
     assert "State:\nTeacher\nTrader\n" in plain.reset(options=level)[0]
 
 
-@pytest.mark.parametrize("name", TABLE)
-@pytest.mark.parametrize("think", [True, False])
-def test_the_messages_fit_their_space(name: str, think: bool) -> None:
-    env = make_turn(name, prompt="ragen-v1", think=think, max_tokens_per_turn=10**6)
-    message, _ = env.reset(seed=3)
-    while True:
-        assert message in env.observation_space
-        assert "Rewards:" not in env.instructions
-        if env.over:
-            break
-        message, *_ = env.step("x")
-
-
 # reply, thinks, (names, actions, problem), problem of the default grammar
 WORKED: list[tuple[str, bool, tuple[Any, ...], Problem | None]] = [
     ("<think>x</think><answer>Up</answer>", True, (("Up",), (3,), None), None),
@@ -131,14 +118,6 @@ def test_a_reply_is_read_as_the_released_code_reads_it(text: str, think: bool) -
     assert list(reply.names) == names
     assert list(reply.actions) == [NAMES.index(name.title()) for name in names if name.title() in NAMES]
     assert (reply.problem is None) == (0 < len(reply.actions) == len(names))
-
-
-@given(replies(NAMES) | replies(NAMES, think=False), st.booleans())
-def test_what_has_no_fault_has_none_here(text: str, think: bool) -> None:
-    strict = parse_reply(text, NAMES, think=think)
-    if strict.problem is None:
-        reply = read(text, think)
-        assert (reply.problem, reply.actions, reply.thinking) == (None, strict.actions[:2], strict.thinking)
 
 
 def played(name: str, optimal: bool, **options: Any) -> list[Any]:

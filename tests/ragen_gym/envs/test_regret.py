@@ -18,7 +18,6 @@ from ragen_gym.envs.policies import plan_moves, reply_for
 from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
-from ragen_gym.games import values as values_module
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.games.values import NOTHING, Value
 from tests.ragen_gym.envs.test_vector import pair, play_both
@@ -72,33 +71,6 @@ def test_the_batchs_is_that_of_single_environments(name: str, mode: AutoresetMod
     play_both(batch, loop, seed=3, steps=25, actions_seed=1)
 
 
-def test_what_is_unknown_does_not_depend_on_what_was_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An episode is known or unknown as a whole, whatever number of moves its level was valued for before."""
-    monkeypatch.setattr(values_module, "MAX_STATES", 30)
-    monkeypatch.setattr(values_module, "_kept", values_module._Cache())
-
-    def unknown(moves: int, seed: int) -> set[bool]:
-        env = StepEnv("Sokoban", regret=moves)
-        env.reset(seed=seed)
-        return {isnan(env.step(move % 4)[4]["regret"]) for move in range(moves) if env.state[1][1]}
-
-    found = [[unknown(moves, seed) for seed in range(8)] for moves in (10, 2, 4, 10)]
-    assert found[0] == found[3]
-    assert all(len(each) == 1 for several in found for each in several)
-    assert {True} in found[0]
-    assert {False} in found[2]
-
-
-def test_a_batch_counts_the_moves_left_from_its_own_limit() -> None:
-    batch: Any = gymnasium.make_vec(
-        "ragen/FrozenLake-v0", 2, max_episode_steps=1, success_rate=1.0, regret=True, autoreset_mode="SameStep"
-    )
-    batch.reset(seed=0, options={"level": HOLE})
-    _, _, _, _, infos = batch.step(np.array([2, 3]))
-    assert infos["regret"].tolist() == [0, 0]
-    assert infos["final_info"]["regret"].tolist() == [0, 1]
-
-
 def test_an_environment_cut_by_a_wrapper_is_given_the_number() -> None:
     """``gymnasium.make`` keeps its ``max_episode_steps`` to itself, and a batch has it as its own limit."""
     made: dict[str, Any] = {"max_episode_steps": 5, "success_rate": 1.0}
@@ -116,13 +88,6 @@ def test_an_environment_cut_by_a_wrapper_is_given_the_number() -> None:
     assert truncated
     assert found[0] == found[1]
     assert [regret for regret, *_ in found[0]] == [1, 0, 0, 0, 0], "five moves away, with five left"
-
-
-def test_every_turn_environment_of_one_environment_has_it() -> None:
-    env = StepEnv("FrozenLake", regret=True)
-    turns = [TurnEnv(env), TurnEnv(env, max_turns=2)]
-    for each in turns:
-        assert "turn_value" in each.reset(seed=1)[1]
 
 
 @given(seed=st.integers(0, 2**20), name=st.sampled_from(["Sokoban", "FrozenLake", "Bandit"]), data=st.data())
@@ -165,17 +130,6 @@ def test_a_malformed_turn_costs_the_moves_that_it_forfeits() -> None:
     assert value.forfeited.success == value.regret.success == info["regret"] == 1
     assert value.moves == ()
     assert (value.before.success, value.after) == (1, NOTHING)
-
-
-def test_the_advantage_of_a_turn_does_not_depend_on_its_noise() -> None:
-    values = set()
-    for noise_seed in range(12):
-        env = make_turn("FrozenLake", regret=True)
-        env.reset(options={"level": HOLE, "noise_seed": noise_seed})
-        _, _, _, _, info = env.step(reply_for(env, [1, 2, 2]))
-        values.add(info["turn_value"].advantage)
-        assert info["turn_value"].chance.total != 0
-    assert len(values) == 1
 
 
 def test_on_slippery_ice_the_attainable_optimum_stands_beside_the_regret() -> None:

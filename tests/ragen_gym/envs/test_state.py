@@ -13,7 +13,7 @@ from ragen_gym import make_turn
 from ragen_gym.core.text import TextFormat
 from ragen_gym.core.turn_config import STATE_FORMATS, STATE_SCORES
 from ragen_gym.envs.policies import plan_moves, reply_for
-from ragen_gym.envs.state import Fact, StateText, f1_of_kinds, share_of_objects
+from ragen_gym.envs.state import StateText
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.registry import TABLE
 from ragen_gym.games.sokoban import Sokoban
@@ -94,22 +94,6 @@ def test_scores_by_hand(state_format: str, text: str, objects: float, f1: float)
         assert found.right is (f1 == 1)
 
 
-@pytest.mark.parametrize("score", ["objects", "f1"])
-def test_a_grid_and_its_places_are_both_scored(score: str) -> None:
-    """A right grid above wrong places, or none, is right in part; so are right places below a wrong grid."""
-    board = Sokoban().board(ROOM)
-    reading = reader("text", score, form="grid_coord")
-    truth = reading.write(board)
-    grid, _, places = truth.partition("\nboard ")
-    wrong = truth.replace("player: (1,2)", "player: (1,3)")
-    assert wrong != truth
-    assert reading.compare(truth, board) == (True, 1.0)
-    for text in (wrong, grid, f"{grid.replace('_P__', 'P___')}\nboard {places}"):
-        right, found = reading.compare(text, board)
-        assert not right
-        assert 0.3 < found < 1, text
-
-
 def test_the_arms_of_a_bandit_are_scored_by_line() -> None:
     env = make_turn("Bandit", grounding=True, state_score="objects", state_reward=1)
     for seen, score in (("Teacher\nTrader", 1.0), ("Trader\nTeacher", 0.0), ("Teacher\nPilot", 0.5), ("Teacher", 0.5)):
@@ -139,29 +123,6 @@ def test_a_long_line_of_blanks_takes_no_time(state_format: str, form: TextFormat
         start = time.process_time()
         assert not reader(state_format, form=form).compare(f"board 6x6\n{blanks}!", Sokoban().board(ROOM)).right
         assert time.process_time() - start < 2
-
-
-def test_saying_everything_does_not_pay() -> None:
-    """A text that names every thing at every place gets less than one that names nothing but the player."""
-    everywhere = " ".join(f"({row},{column})" for row in range(6) for column in range(6))
-    claims = "\n".join(f"{kind}: {everywhere}" for kind in ("player", "box", "target"))
-    for score in ("objects", "f1"):
-        modest = reader("coordinates", score).compare("player: (1,2)", Sokoban().board(ROOM)).score
-        assert reader("coordinates", score).compare(claims, Sokoban().board(ROOM)).score < modest
-
-
-@pytest.mark.parametrize(("form", "kinds"), [("grid", 5), ("spaced", 5), ("coord", 4), ("grid_coord", 5)])
-def test_a_player_elsewhere_costs_its_kind_and_a_floor_cell(form: TextFormat, kinds: int) -> None:
-    """Of nine floor cells eight are right; a list of places names no walls."""
-    read, board = reader(form=form), Sokoban().board(ROOM)
-    moved = read.write(Sokoban().board(ROOM.replace("P_", "_P")))
-    assert read.compare(moved, board).score == pytest.approx((kinds - 2 + 8 / 9) / kinds)
-
-
-def test_no_facts_at_all() -> None:
-    assert (share_of_objects(set(), set()), f1_of_kinds(set(), set())) == (0, 0)
-    fact = Fact("box", (1, 1))
-    assert (share_of_objects({fact}, {fact}), f1_of_kinds({fact}, {fact})) == (1, 1)
 
 
 def test_the_form_of_a_reply_says_how_boards_are_written() -> None:

@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym import TurnEnv, make_turn
-from ragen_gym.core.settings import declared
 from ragen_gym.core.text import replace_surrogates
-from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.registry import TABLE
@@ -106,48 +104,6 @@ def test_malformed_replies_cost_and_play_nothing() -> None:
     assert ends == [(False, False)] * 4 + [(False, True)]
 
 
-def test_the_penalty_is_an_option() -> None:
-    assert lake(format_penalty=0).step("what?")[1] == 0
-    assert lake(format_penalty=-2.5).step("what?")[1] == -2.5
-    assert lake(think=False).step("<answer>Down</answer>")[1] == 0
-
-
-def test_moves_beyond_a_turns_limit_are_not_played() -> None:
-    env = lake(max_actions_per_turn=2)
-    _, reward, _, _, info = env.step(say("Down", "Down", "Down", "Right"))
-    assert (info["actions"], reward, env.board) == ((1, 1), 0, "___O\n____\nPO__\n___G")
-    assert info["reply"].actions == (1, 1, 1, 2)
-
-
-def test_the_budget_of_moves_truncates() -> None:
-    env = lake(max_actions=7)
-    assert env.step(say(*["Left"] * 5))[2:4] == (False, False)
-    assert env.actions_left == 2
-    _, _, terminated, truncated, info = env.step(say(*["Left"] * 5))
-    assert (terminated, truncated, info["actions"], info["actions_left"]) == (False, True, (0, 0), 0)
-
-
-def test_the_budget_of_turns_truncates_and_bounds_the_actions_left() -> None:
-    env = lake(max_turns=2, max_actions_per_turn=3)
-    assert env.actions_left == 6
-    assert env.step(say("Left"))[2:4] == (False, False)
-    assert env.actions_left == 3
-    assert env.step(say("Left"))[2:4] == (False, True)
-
-
-def test_reaching_the_goal_with_the_last_move_terminates() -> None:
-    env = lake(max_turns=2, max_actions=6)
-    env.step(say("Right", "Down", "Right"))
-    _, reward, terminated, truncated, _ = env.step(say("Right", "Down", "Down"))
-    assert (reward, terminated, truncated) == (1, True, False)
-
-
-def test_a_hole_stops_the_reply() -> None:
-    env = lake()
-    _, reward, terminated, truncated, info = env.step(say("Down", "Right", "Down", "Down", "Right"))
-    assert (reward, terminated, truncated, info["actions"], info["success"]) == (0, True, False, (1, 2, 1), False)
-
-
 def test_a_bandit_has_one_turn() -> None:
     env = make_turn("Bandit")
     assert (env.max_turns, env.max_actions_per_turn, env.max_actions) == (1, 1, 1)
@@ -179,17 +135,30 @@ def test_a_long_bandit_is_truncated_by_our_budgets_and_ended_by_its_own() -> Non
     assert whole.step(say(*[name] * 5))[2:4] == (True, False)
 
 
-@given(st.integers(0, 2**70), st.lists(replies(NAMES), min_size=1, max_size=6))
-def test_the_turn_is_its_moves(seed: int, texts: list[str]) -> None:
+@given(
+    st.integers(0, 2**70),
+    st.lists(replies(NAMES), min_size=1, max_size=6),
+    st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 10)),
+    st.sampled_from([0.0, -0.1, -2.5]),
+)
+def test_the_turn_is_its_moves(seed: int, texts: list[str], budgets: tuple[int, int, int], penalty: float) -> None:
     """The same moves one by one give the same boards and rewards, in every budget."""
-    env, single = make_turn("FrozenLake"), gymnasium.make("ragen/FrozenLake-v0", max_episode_steps=10**6)
+    turns, a_turn, most = budgets
+    limits: dict[str, Any] = {
+        "max_turns": turns,
+        "max_actions_per_turn": a_turn,
+        "max_actions": most,
+        "format_penalty": penalty,
+    }
+    env, single = make_turn("FrozenLake", **limits), gymnasium.make("ragen/FrozenLake-v0", max_episode_steps=10**6)
     message, info = env.reset(seed=seed)
     observation, one = single.reset(seed=seed)
     assert info["level_id"] == one["level_id"]
     played = 0
     for turn, text in enumerate(texts, 1):
+        assert env.actions_left == min(most - played, a_turn * (turns - turn + 1))
         message, reward, terminated, truncated, info = env.step(text)
-        moves = info["reply"].actions[: min(5, 10 - played)]
+        moves = info["reply"].actions[: min(a_turn, most - played)]
         assert info["actions"] == moves[: len(info["actions"])]
         rewards, over = [], False
         for move in info["actions"]:
@@ -200,13 +169,12 @@ def test_the_turn_is_its_moves(seed: int, texts: list[str]) -> None:
         assert (env.board, list(info["rewards"])) == (observation, rewards)
         assert observation in message
         assert message in env.observation_space
-        assert reward == pytest.approx(sum(rewards) - 0.1 * (info["reply"].problem is not None))
+        assert reward == pytest.approx(sum(rewards) + penalty * (info["reply"].problem is not None))
         assert (terminated, info["success"]) == (over, one["success"])
         assert len(info["actions"]) == len(moves) or over
-        assert truncated == (not over and (turn == 5 or played == 10))
+        assert truncated == (not over and (turn == turns or played == most))
         if terminated or truncated:
             break
-        assert env.actions_left == min(10 - played, 5 * (5 - turn))
 
 
 @given(st.integers(0, 2**32))
@@ -260,37 +228,11 @@ def test_what_a_reply_says_of_the_board_is_judged_exactly(name: str, seed: int, 
     assert earned == pytest.approx(reward + 0.25 * (seen == before) + 0.25 * (hoped == after))
 
 
-def test_a_description_of_another_board_or_of_none_earns_nothing() -> None:
-    env = lake(grounding=True, state_reward=1.0)
-    assert (
-        "Reply with <think><observation>the board as it is</observation>your thoughts</think>"
-        in (env.reset(seed=0, options={"level": LAKE})[0])
-    )
-    for seen, right in ((LAKE, True), (f"  {LAKE}".replace("\n", "\n  "), True), (LAKE[:-1], False), ("x", False)):
-        env.reset(seed=0, options={"level": LAKE})
-        _, reward, _, _, info = env.step(f"<think><observation>{seen}</observation></think><answer>Down</answer>")
-        assert (reward, info["observation_right"]) == (0.5 * right, right)
-        assert "prediction_right" not in info
-    env.reset(seed=0, options={"level": LAKE})
-    _, reward, _, _, info = env.step(f"<think><observation>{LAKE}</observation></think><answer>Fly</answer>")
-    assert (reward, info["observation_right"]) == (-0.1, True), "only a reply without fault is paid"
-    for thought in ("", "well", f"<observation>{LAKE}</observation>" * 2):
-        env.reset(seed=0, options={"level": LAKE})
-        _, reward, _, _, info = env.step(f"<think>{thought}</think><answer>Down</answer>")
-        assert (reward, info["reply"].problem, info["actions"]) == (-0.1, Problem.NO_STATE, ())
-
-
 def test_a_board_whose_floor_is_a_space_is_read_as_it_stands() -> None:
     env = make_turn("Sokoban", vocabulary="xsb", grounding=True, state_reward=2)
     env.reset(seed=1)
     _, _, _, _, info = env.step(f"<think><observation>\n{env.board}\n</observation></think><answer>Up</answer>")
     assert info["observation_right"] is True
-
-
-def test_the_docstring_lists_every_option_of_a_turn() -> None:
-    page = " ".join((TurnEnv.__doc__ or "").replace("``", "").split())
-    for name, each in declared(TurnConfig).items():
-        assert f"- {name} ({each.default}): {each.doc}" in page
 
 
 @pytest.mark.parametrize("reply", ["\ud800", "<think>\udc00</think><answer>Right\ud83d</answer>", "\ud83d\ude00"])

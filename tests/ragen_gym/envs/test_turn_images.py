@@ -6,12 +6,10 @@ import copy
 import pickle
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
 from ragen_gym import TurnEnv, make_turn
-from ragen_gym.core.turn_config import ImageStyle, TurnConfig
 from ragen_gym.envs.messages import IMAGE, with_images
 from ragen_gym.render.images import BoardImages
 from ragen_gym.testing import check_env
@@ -93,22 +91,6 @@ def test_a_copy_goes_on_with_the_same_pictures(copied: Any) -> None:
     reply = "<think>a</think><answer>Down</answer>"
     np.testing.assert_array_equal(env.step(reply)[0]["image"], twin.step(reply)[0]["image"])
     assert len(twin.images) == 2
-
-
-def test_a_spec_makes_the_same_environment() -> None:
-    env = make_turn("FrozenLake", TurnConfig(observation="both", image_tile_size=14), image_coordinates=True)
-    again = gymnasium.make(env.spec)  # type: ignore[arg-type]
-    assert again.observation_space == env.observation_space
-    assert again.observation_space["image"].shape == (5 * 14, 5 * 14, 3)  # type: ignore[index]
-
-
-def test_the_options_of_pictures_are_those_of_a_style() -> None:
-    assert TurnConfig().image_style == ImageStyle()
-    style: dict[str, Any] = {"tiles": "letters", "tile_size": 16, "palette": "photographic", "coordinates": True}
-    config = TurnConfig(observation="image", **{f"image_{name}": value for name, value in style.items()})
-    assert config.image_style == ImageStyle("letters", 16, "photographic", True)
-    with pytest.raises(ValueError, match="image_tile_size is 7"):
-        ImageStyle(tile_size=7)
 
 
 def test_the_system_message_explains_what_is_seen() -> None:

@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics, VectorizeTransformObservation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ragen_gym  # noqa: F401  (registers the ids)
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key
 from ragen_gym.envs import batch_episodes
-from ragen_gym.envs.vector import BatchEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import Boards
 from ragen_gym.games.registry import TABLE, build_game, find
@@ -106,37 +104,6 @@ def test_the_arguments_of_single_environments_hold(name: str, arguments: dict[st
         assert_same(batch.render(), loop.render())
 
 
-@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
-def test_options_are_those_of_single_environments(mode: AutoresetMode) -> None:
-    batch, loop = pair("ragen/FrozenLake-v0", 3, mode)
-    for options in (
-        {"level": "P__G\n____\n____\n___O"},
-        {"noise_seed": 7},
-        {"level": "G__P\n" + "\n".join(["____"] * 3), "noise_seed": 1},
-    ):
-        play_both(batch, loop, seed=5, steps=3, actions_seed=2)
-        assert_same(batch.reset(options=dict(options)), loop.reset(options=dict(options)))
-        for action in ([1, 1, 1], [2, 2, 2], [0, 1, 2]):
-            mine, theirs = batch.step(np.array(action)), loop.step(np.array(action))
-            assert_same(mine, theirs)
-            if (mine[2] | mine[3]).any():
-                break
-
-
-def test_a_group_shares_its_level_and_not_its_noise() -> None:
-    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 4)
-    boards = ["P__G\n____\n____\n____", "G__P\n____\n____\n____"]
-    texts, infos = batch.reset(
-        seed=1, options={"level": [boards[i // 2] for i in range(4)], "noise_seed": [1, 2, 1, 1]}
-    )
-    assert texts == (boards[0], boards[0], boards[1], boards[1])
-    assert [level.text for level in batch.unwrapped.levels] == list(texts)
-    assert infos["level_id"].tolist() == [level.id for level in batch.unwrapped.levels]
-    played = [batch.step([1] * 4)[0] for _ in range(3)]
-    assert any(texts[0] != texts[1] for texts in played)
-    assert all(texts[2] == texts[3] for texts in played)
-
-
 def test_seeds_go_on_where_none_is_given() -> None:
     batch, loop = pair("ragen/FrozenLake-v0", 3, AutoresetMode.NEXT_STEP)
     for seed in (3, None, [9, None, 2**40], None, np.arange(3).tolist()):
@@ -146,18 +113,6 @@ def test_seeds_go_on_where_none_is_given() -> None:
         options = {"reset_mask": mask}
         assert_same(batch.reset(seed=seed, options=options), loop.reset(seed=seed, options=dict(options)))
         assert options == {"reset_mask": mask}, "the caller's options stay as they were"
-
-
-@pytest.mark.parametrize("seed", [7, np.int64(7)])
-def test_the_generator_is_seeded_by_any_integer(seed: Any) -> None:
-    envs = gymnasium.make_vec("ragen/FrozenLake-v0", num_envs=2)
-    envs.reset(seed=seed)
-    assert envs.np_random_seed == 7
-
-
-def test_without_a_seed_no_two_batches_are_alike() -> None:
-    first, second = (gymnasium.make_vec("ragen/FrozenLake-v0", 50).reset()[1]["level_id"] for _ in range(2))
-    assert len({*first, *second}) > 90
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP], ids=lambda mode: mode.value)
@@ -210,65 +165,6 @@ def test_infos_read_like_a_dictionary(way: str) -> None:
     assert_same(READINGS[way](unread), wanted)
 
 
-def test_infos_have_the_manners_of_a_dictionary() -> None:
-    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 3)
-    batch.reset(seed=0)
-    infos: Any = batch.step(np.zeros(3, int))[4]
-    assert infos.get("nothing", 5) == 5
-    assert infos.setdefault("more", 6) == infos["more"] == 6
-    assert infos.setdefault("level_id").dtype == object
-    assert infos.pop("action_mask").shape == (3, 4)
-    assert infos.pop("action_mask", None) is None
-    assert "level_id" in repr(infos)
-    assert infos != {}
-
-
-def test_infos_that_are_equal_do_not_differ() -> None:
-    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 1)
-    unread, same = batch.reset(seed=0)[1], dict(batch.reset(seed=0)[1])
-    for infos in (unread, same):
-        del infos["action_mask"]  # numpy has no truth value for arrays of several numbers
-    assert (unread != same) is False
-    assert unread == same
-
-
-def test_wrappers_see_no_difference() -> None:
-    def wrapped(envs: Any) -> Any:
-        space = gymnasium.spaces.Box(0, 1, (4, 4), np.float32)
-        envs = VectorizeTransformObservation(
-            envs, gymnasium.wrappers.TransformObservation, func=lambda o: o / np.float32(5), observation_space=space
-        )
-        return DictInfoToList(RecordEpisodeStatistics(envs, buffer_length=200))
-
-    batch, loop = (
-        wrapped(envs) for envs in pair("ragen/FrozenLake-v0", 3, AutoresetMode.NEXT_STEP, observation="grid")
-    )
-    (one, one_infos), (other, other_infos) = batch.reset(seed=8), loop.reset(seed=8)
-    assert_same((one, one_infos), (other, other_infos))
-    rng, episodes = np.random.default_rng(0), 0
-    for _ in range(60):
-        actions = rng.integers(0, 4, 3)
-        mine, theirs = batch.step(actions), loop.step(actions)
-        assert_same(mine[:4], theirs[:4])
-        for one_info, other_info in zip(mine[4], theirs[4], strict=True):
-            for info in (one_info, other_info):
-                episodes += bool(info.get("episode", {}).pop("t", None))
-            assert_same(one_info, other_info)
-    assert episodes > 10
-
-
-@pytest.mark.parametrize("observation", ["text", "grid"])
-@pytest.mark.parametrize("name", IDS)
-def test_spaces_hold_what_is_returned(name: str, observation: str) -> None:
-    batch = gymnasium.make_vec(name, 3, observation=observation)
-    assert batch.observation_space.contains(batch.reset(seed=0)[0])
-    results = batch.step(batch.action_space.sample())
-    assert batch.observation_space.contains(results[0])
-    assert (
-        batch.observation_space == pair(name, 3, AutoresetMode.NEXT_STEP, observation=observation)[1].observation_space
-    )
-
-
 def test_without_a_limit_nothing_truncates() -> None:
     for endless in (None, -1):
         batch = gymnasium.make_vec("ragen/Sokoban-v0", 1, max_episode_steps=endless)
@@ -286,15 +182,6 @@ def test_what_a_step_returned_is_the_callers() -> None:
         assert_same(results, wanted)
         for array in results[:4]:
             array[:] = 1
-
-
-def test_a_deep_copy_goes_on_by_itself() -> None:
-    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 4)
-    batch.reset(seed=0)
-    batch.step([1, 1, 2, 2])
-    other = copy.deepcopy(batch)
-    played = [batch.step([1, 2, 3, 0])[0] for _ in range(40)]
-    assert [other.step([1, 2, 3, 0])[0] for _ in range(40)] == played
 
 
 def test_large_batches_keep_fewer_levels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,29 +238,6 @@ def test_an_episode_without_a_level_ends_a_batch_when_it_begins(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"nonsense": 1}, "nonsense"),
-        ({"autoreset_mode": "Sometimes"}, "NextStep"),
-        ({"max_episode_steps": 0}, "max_episode_steps=0"),
-        ({"render_mode": "human"}, "rgb_array"),
-        ({"observation": "sound"}, "grid"),
-        ({"split": "all"}, "validation"),
-    ],
-    ids=str,
-)
-def test_bad_arguments(arguments: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        gymnasium.make_vec("ragen/FrozenLake-v0", 2, **arguments)
-
-
-def test_bad_numbers_of_environments() -> None:
-    for num_envs in (0, -1, True, 1.5):
-        with pytest.raises(ValueError, match="num_envs"):
-            BatchEnv("FrozenLake", num_envs=num_envs)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("actions", "complaint"),
     [
         ([0, 4], "environment 1 got 4"),
@@ -420,14 +284,6 @@ def test_bad_resets(seed: Any, options: dict[str, Any] | None, complaint: str) -
     batch = gymnasium.make_vec("ragen/FrozenLake-v0", 2)
     with pytest.raises((ValueError, gymnasium.error.Error), match=complaint):
         batch.reset(seed=seed, options=options)
-
-
-def test_a_reset_comes_first() -> None:
-    batch = gymnasium.make_vec("ragen/FrozenLake-v0", 2, render_mode="ansi")
-    with pytest.raises(ResetNeeded, match="reset"):
-        batch.step([0, 0])
-    with pytest.raises(ResetNeeded, match="reset"):
-        batch.render()
 
 
 def test_nobody_resets_where_autoreset_is_off() -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
-from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.bandit import SPLIT_OF_PAIR, Bandit, BanditRev
 from ragen_gym.testing import Search, check_game, games
@@ -80,20 +77,6 @@ def test_the_law_and_the_oracle(game: Any, reverse: bool) -> None:
 )
 def test_the_game_keeps_the_suites_promises(game: Bandit) -> None:
     check_game(game, examples=25, actions=5)
-
-
-def test_pays_in_play() -> None:
-    """Real draws: what the risky arm pays over 4,000 members of a group."""
-    env = StepEnv("Bandit")
-    paid = []
-    for noise_seed in range(4000):
-        env.reset(seed=0, options={"level": "Trader\nTeacher", "noise_seed": noise_seed})
-        _, reward, terminated, _, info = env.step(0)
-        assert terminated
-        assert info["success"]
-        paid.append(reward)
-    assert set(paid) == {0.0, 1.0}
-    assert abs(np.mean(paid) - 0.25) < 3.3 * (0.25 * 0.75 / 4000) ** 0.5
 
 
 @given(st.integers(0, 2**70), st.integers(0, 2**70))
@@ -175,18 +158,3 @@ def test_what_a_bandit_has_no_use_for() -> None:
 
     with pytest.raises(ValueError, match="arms are written by name; leave out vocabulary 'mine'"):
         StepEnv("Bandit", vocabulary=Vocabulary("mine", "ab"))
-
-
-def test_an_environment_with_its_own_vocabulary_can_be_made_again() -> None:
-    """Gymnasium copies the arguments of an environment that is made anew from its ``spec``."""
-    made: Any = gymnasium.make("ragen/Bandit-v0", vocabulary=Bandit().own_vocabulary)
-    again: Any = gymnasium.make(made.spec)
-    assert again.unwrapped.vocabulary == Bandit().own_vocabulary
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "split"), [({}, None), ({}, "train"), ({}, "test"), ({"names": [("a", "b")]}, None)]
-)
-def test_as_many_levels_as_there_are_are_drawn(kwargs: dict[str, Any], split: str | None) -> None:
-    game = Bandit(**kwargs)
-    assert game.level_count(split) == len(set(distinct_boards(game, 5, split)))

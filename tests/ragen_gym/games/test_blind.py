@@ -96,28 +96,12 @@ def test_lakes(suite: str, percent: float | None) -> None:
     assert percent is None or round(100 * np.mean(apart), 1) == percent
 
 
-@pytest.mark.parametrize(("moves", "share"), [(4, 0.65), (10, 0.69)])
-def test_the_shortest_lakes_left_out(moves: int, share: float) -> None:
-    env, apart = StepEnv("FrozenLake", success_rate=1, min_path=2, split="test"), list[bool]()
-    for seed in range(400):
-        apart.append(crosses(env.reset(seed=seed)[0], moves))
-        assert play_episode(env, blind_policy, moves).success == apart[-1]
-    assert np.mean(apart) == pytest.approx(share, abs=0.05)  # two standard deviations
-
-
 @pytest.mark.parametrize(("suite", "percent"), [("ragen-v1", 88.7), ("ragen-2", None)])
 def test_boards_of_one_box(suite: str, percent: float | None) -> None:
     split = split_of(suite, "sokoban")
     apart = [sorts(level.text, split.make_game().action_budget) for level in split.boards]
     assert apart == won(split)
     assert percent is None or round(100 * np.mean(apart), 1) == percent
-
-
-def test_boards_of_two_boxes() -> None:
-    env = StepEnv("Sokoban", boxes=2, split="test")
-    for seed in range(60):
-        text, _ = env.reset(seed=seed)
-        assert play_episode(env, blind_policy, 20).success == sorts(text, 20), text
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -199,13 +183,6 @@ def test_slippery_lakes_beyond_the_script() -> None:
     assert lost == {False, True}
 
 
-def test_lakes_without_slip_beyond_the_script() -> None:
-    env = gymnasium.make("ragen/FrozenLake-v0", success_rate=1, split="test", beyond_blind=True)
-    for seed in range(200):
-        text, _ = env.reset(seed=seed)
-        assert not crosses(text, 100)
-
-
 @pytest.mark.parametrize("size", [(3, 5), (8, 8), (5, 14)])
 def test_lakes_of_any_size_beyond_the_script(size: tuple[int, int]) -> None:
     """Boards of up to 64 cells, and larger ones, are drawn by different kernels."""
@@ -246,9 +223,3 @@ def test_bandits_have_no_such_levels(name: str) -> None:
         ValueError, match=r"has no option 'beyond_blind'.* Here beyond_blind is without meaning: the blind"
     ):
         gymnasium.make(f"ragen/{name}-v0", beyond_blind=True)
-
-
-@pytest.mark.parametrize("name", ["FrozenLake", "Sokoban"])
-def test_the_option_is_true_or_false(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}: beyond_blind=1 must be True or False"):
-        StepEnv(name, beyond_blind=1)

@@ -104,41 +104,6 @@ def test_chances_are_gymnasiums(text: str, success_rate: float) -> None:
             assert {k: v for k, v in got.items() if v} == pytest.approx({k: v for k, v in expected.items() if v})
 
 
-@pytest.mark.parametrize("success_rate", [1 / 3, 0.8])
-def test_the_slip_law_in_play(success_rate: float) -> None:
-    """Real draws: 25 moves up of each of 300 members of a group, in the middle of a lake too large to leave."""
-    rows = [["_"] * 61 for _ in range(61)]
-    rows[30][30], rows[0][0] = "P", "G"
-    level = "\n".join(map("".join, rows))
-    env = StepEnv("FrozenLake", size=61, success_rate=success_rate, observation="grid")
-    ways = np.empty((300, 25), np.int64)
-    for noise_seed in range(300):
-        env.reset(seed=0, options={"level": level, "noise_seed": noise_seed})
-        for move in range(25):
-            before = env.state[1][0]
-            env.step(int(Action.UP))
-            ways[noise_seed, move] = [-62, -1, 1].index(env.state[1][0] - before)
-    law = np.array([success_rate, (1 - success_rate) / 2, (1 - success_rate) / 2])
-    counts = np.bincount(ways.ravel(), minlength=3)
-    assert ((counts - ways.size * law) ** 2 / (ways.size * law)).sum() < 13.8, counts  # 2 degrees, one in a thousand
-    for lag in (1, 5, 10, 20):
-        pairs = np.bincount((3 * ways[:, lag:] + ways[:, :-lag]).ravel(), minlength=9)
-        expected = pairs.sum() * np.outer(law, law).ravel()
-        assert ((pairs - expected) ** 2 / expected).sum() < 26.1, (lag, pairs)  # 8 degrees, one in a thousand
-
-
-def test_a_group_shares_the_lake_and_not_the_ice() -> None:
-    env = StepEnv("FrozenLake")
-    levels, ends = set(), set()
-    for noise_seed in range(32):
-        _, info = env.reset(seed=12, options={"noise_seed": noise_seed})
-        levels.add(info["level_id"])
-        steps = [env.step(0)[0], None if env.game.over(env.state[0]) else env.step(1)[0]]
-        ends.add(tuple(steps))
-    assert len(levels) == 1
-    assert len(ends) > 3
-
-
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [

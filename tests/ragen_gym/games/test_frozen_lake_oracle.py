@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ragen_gym.core.seeding import episode_keys
 from ragen_gym.games.frozen_lake import FrozenLake, FrozenLakeSolution
 from ragen_gym.testing import Search, TooLarge, games, states
-from tests.ragen_gym.games.slow_lake import bfs
 
 Action = FrozenLake.Action
 
@@ -49,28 +48,6 @@ def test_the_oracle_against_value_iteration_over_gymnasiums_table(success_rate: 
                 ]
             )
             assert solution.success(bytes(board), state, actions_left) == pytest.approx(value[start])
-
-
-@given(games(FrozenLake, success_rate=st.just(1.0)).flatmap(lambda game: st.tuples(st.just(game), states(game, 4))))
-def test_on_firm_ice_the_plan_is_a_shortest_path(drawn: tuple[Any, Any]) -> None:
-    game, (board, state) = drawn
-    distance = bfs(game.own_text(board))
-    solution = game.solve(board)
-    assert solution.success(board, state, distance) == 1
-    assert solution.success(board, state, distance - 1) == 0
-    now, integers, outcome, moves = bytearray(board), list(state), 0, 0
-    while not outcome:
-        action = solution.action(bytes(now), integers, distance + 3 - moves)
-        _, outcome = game.rule(now, integers, action, 0.5, game.params)
-        moves += 1
-    assert (outcome, moves) == (2, distance)
-
-
-def test_without_a_chance_it_walks_towards_the_goal() -> None:
-    game = FrozenLake(success_rate=1.0)
-    board = game.parse("P___\nOOO_\n____\n___G")
-    assert game.solve(board).action(board, [0], 2) == Action.RIGHT
-    assert game.solve(board).success(board, [0], 2) == 0
 
 
 @pytest.mark.parametrize("success_rate", [0.0, 1 / 3, 0.8, 1.0])

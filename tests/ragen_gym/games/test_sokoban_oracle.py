@@ -85,29 +85,6 @@ def test_every_answer_against_trying_everything(drawn: tuple[Sokoban, bytes], ac
         assert search.value(board, state, actions_left, solution.action) == pytest.approx(said)
 
 
-@pytest.mark.parametrize(
-    ("text", "actions_left", "expected"),
-    [
-        # four boxes around the player, one on its target: the first push has to take it off or leave it
-        ("#######\n#__O__#\n#__X__#\n#_XP√_#\n#__X__#\n#_O_O_#\n#######", 1, 0.9),
-        ("#######\n#_____#\n#__X__#\n#O√PX_#\n#__X__#\n#_O_O_#\n#######", 2, -0.2),
-        # nothing can be done
-        ("#######\n#X___O#\n#_____#\n#__P__#\n#_____#\n#_____#\n#######", 9, -0.9),
-        # one box is lost, the other is worth fetching
-        ("#######\n#X____#\n#_____#\n#_PXO_#\n#_____#\n#___O_#\n#######", 5, 0.5),
-        ("#######\n#X____#\n#_____#\n#_PXO_#\n#_____#\n#___O_#\n#######", 0, 0.0),
-    ],
-)
-def test_the_best_return_where_the_actions_do_not_suffice(text: str, actions_left: int, expected: float) -> None:
-    game = Sokoban(size=7)
-    board = game.parse(text)
-    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    solution = game.solve(board)
-    assert solution.success(board, state, actions_left) == 0
-    assert solution.expected_return(board, state, actions_left) == pytest.approx(expected)
-    assert Search(game, 100_000).best(board, state, actions_left)[1] == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("kwargs", [{}, {"size": 8, "boxes": 3, "generator": "reverse_walk"}], ids=str)
 def test_a_plan_is_searched_for_once_and_followed_to_its_end(
     kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -162,20 +139,6 @@ def test_a_search_that_is_cut_short_says_so() -> None:
     assert solution.success(board, state, 10) == 0  # no plan is so short, and that takes few nodes to see
     with pytest.raises(NotSolvedError):
         solution.action(board, state, 10)
-
-
-def test_more_nodes_are_taken_until_they_suffice() -> None:
-    game = Sokoban(size=10, boxes=4, generator="reverse_walk", min_moves=20)
-    slow = 0
-    for board in game.generate(episode_keys(6, 0, 30), None):
-        plan = find_plan(bytes(board), game.width)
-        assert plan is not None
-        assert play(game, bytes(board), plan)[0]
-        try:
-            assert find_plan(bytes(board), game.width, max_nodes=4000) == plan
-        except NotSolvedError:
-            slow += 1
-    assert slow
 
 
 def test_an_unknown_metric_and_other_limits_are_refused() -> None:

@@ -45,19 +45,3 @@ def test_python_and_compiled_code_make_the_same_tables(name: str, moves: int) ->
     for may_stop in (False, True):
         steps = (reached.after, reached.rewards, reached.outcomes, chances, len(game.Action), moves, may_stop)
         assert equal(tables.backward.plain(*steps), tables.backward.native(*steps))
-
-
-@pytest.mark.parametrize("limit", [50_000, 200])
-def test_compiled_tables_take_no_more_memory_than_they_have(limit: int) -> None:
-    game = build_game(find("LargeSokoban"), {})
-    for table in tables.explorer(game.rule).native(*asked(game, 30, limit)):
-        assert memoryview(table.base).nbytes == table.nbytes, "what a part is cut from stays as long as it"
-
-
-def test_too_many_states_are_none() -> None:
-    game = build_game(find("Sokoban"), {})
-    explore = tables.explorer(game.rule)
-    count = len(explore.plain(*asked(game, 10))[0])
-    for form in (explore.plain, explore.native):
-        assert [len(column) for column in form(*asked(game, 10, count - 1))] == [0] * 6
-        assert len(form(*asked(game, 10, count))[0]) == count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import chain, product
@@ -188,16 +187,6 @@ def test_two_boxes_are_exact_up_to_8x8(size: int) -> None:
             assert values.value(board, state, left) == pytest.approx(said)
 
 
-def test_an_open_warehouse_of_8x8_with_two_boxes_has_few_enough_states() -> None:
-    game = Sokoban(size=8, boxes=2)
-    rows = ["########", "#P_____#", "#_X____#", "#___X__#", "#______#", "#____O_#", "#_____O#", "########"]
-    board = game.parse("\n".join(rows))
-    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    values = LevelValues(game, (board, state), 100)
-    for left in (30, 100):
-        assert values.value(board, state, left).success == game.solve(board).success(board, state, left) == 1
-
-
 def test_what_is_too_large_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     game = Sokoban(size=6)
     board = bytes(game.generate(episode_keys(1, 0, 1), None)[0])
@@ -262,31 +251,6 @@ def test_tables_are_kept_up_to_a_size_those_asked_for_last(monkeypatch: pytest.M
     assert level_values(lake, boards[0], 6) is first
     assert level_values(lake, boards[2], 6) is third
     assert level_values(lake, boards[1], 6) is not second
-
-
-def test_tables_of_replies_count_once_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_kept", module._Cache())
-    lake = FrozenLake(size=4)
-    boards = list(map(bytes, lake.generate(episode_keys(3, 0, 2), None)))
-    first, second = (level_values(lake, board, 6, may_stop=True) for board in boards)
-    monkeypatch.setattr(module, "_KEPT_BYTES", first.nbytes + second.nbytes)
-    assert level_values(lake, boards[1], 6, may_stop=True) is second
-    first.attainable(boards[0], [0], 6, 3, Replies(3, 2))
-    assert level_values(lake, boards[0], 6, may_stop=True) is not second
-    assert level_values(lake, boards[1], 6, may_stop=True) is not second
-
-
-def test_what_is_kept_does_not_slow_the_next_level_down() -> None:
-    cache, lake = module._Cache(), FrozenLake(size=4)
-    board = bytes(lake.generate(episode_keys(3, 0, 1), None)[0])
-    values = level_values(lake, board, 3)
-    for moves in range(2000):
-        cache.put((lake, board, moves, False), values)
-    lookups = []
-    sys.setprofile(lambda *_: lookups.append(1))
-    cache.get((lake, board, 1000, False))
-    sys.setprofile(None)
-    assert len(lookups) < 100
 
 
 def test_a_bandit_of_very_many_pulls_is_valued_as_far_as_moves_are_left() -> None:

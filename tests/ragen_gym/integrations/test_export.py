@@ -29,7 +29,7 @@ def test_an_adapter_has_at_most_a_hundred_lines() -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_is_written_with_the_games_facts(target: str, tmp_path: Path) -> None:
-    files = export_env(target, tmp_path / "out", "LargeSokoban", episodes=4, max_turns=3)
+    files = export_env(target, tmp_path / "out", "LargeSokoban", max_turns=3)
     assert {"README.md", "LICENSE"} <= {path.name for path in files}
     for path in files:
         text = path.read_text(encoding="utf-8")
@@ -46,11 +46,10 @@ def test_every_target_is_written_with_the_games_facts(target: str, tmp_path: Pat
             assert [json.loads(line) for line in text.splitlines()]
     readme = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "LargeSokoban" in readme
-    assert "optimal play" in readme
 
 
 def test_the_same_export_twice_is_the_same(tmp_path: Path) -> None:
-    written = [export_env("openenv", tmp_path / name, "FrozenLake", episodes=2) for name in ("a", "b")]
+    written = [export_env("openenv", tmp_path / name, "FrozenLake") for name in ("a", "b")]
     assert [path.read_bytes() for path in written[0]] == [path.read_bytes() for path in written[1]]
 
 
@@ -69,10 +68,6 @@ def test_a_text_task_is_exported_as_a_game_is(target: str, tmp_path: Path) -> No
     assert main(["export-env", target, str(tmp_path / "out"), *task]) == 0
     readme = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "Countdown" in readme
-    found = re.search(r"of 256 episodes on (\d+) test levels random replies win", readme)
-    assert found
-    assert 1 < int(found[1]) < 256
-    assert "optimal replies 100.0 %" in readme
     assert "Countdown of ragen-gym: Write an expression that uses each of the given numbers once" in readme
     assert any("ragen_gym.tasks:Countdown" in path.read_text("utf-8") for path in (tmp_path / "out").rglob("*.py"))
 

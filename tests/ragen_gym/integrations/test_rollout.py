@@ -11,7 +11,6 @@ from gymnasium.error import ResetNeeded
 from ragen_gym import TurnEnv, make_turn
 from ragen_gym.games.registry import TABLE
 from ragen_gym.integrations import METRICS, Rollout, noise_seed_of, rows
-from ragen_gym.integrations.rollout import episode_name
 
 
 def test_a_text_task_is_played_as_a_game_is() -> None:
@@ -159,23 +158,11 @@ def test_the_return_is_that_of_the_turn_environment() -> None:
     assert rollout.total == total
 
 
-def test_a_seed_that_is_drawn_is_told() -> None:
-    rollout = Rollout("Sokoban")
-    first = rollout.begin(None)
-    assert rollout.begin(rollout.seed) == first
-
-
 def test_noise_seeds_follow_from_names() -> None:
     seeds = [noise_seed_of(name) for name in ("a", "b", "a")]
     assert seeds[0] == seeds[2] != seeds[1]
     assert all(0 <= seed < 2**63 for seed in seeds)
     Rollout("FrozenLake").begin(0, seeds[0])
-
-
-def test_no_two_episodes_have_one_name() -> None:
-    names = {episode_name() for _ in range(1000)}
-    assert len(names) == 1000
-    assert {len(name) for name in names} == {32}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,16 +18,12 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import (
     VecEnv,
-    VecFrameStack,
     VecMonitor,
-    VecNormalize,
-    VecTransposeImage,
-    VecVideoRecorder,
 )
 
 from ragen_gym import make_turn
 from ragen_gym.integrations.sb3 import BatchVecEnv
-from ragen_gym.wrappers import BatchFlatSymbols, BatchOneHotPlanes, Curriculum, FlatSymbols, OneHotPlanes
+from ragen_gym.wrappers import BatchFlatSymbols, BatchOneHotPlanes, FlatSymbols, OneHotPlanes
 
 N = 5
 SINGLE: dict[str, Callable[[Any], Any]] = {"": lambda env: env, "flat": FlatSymbols, "planes": OneHotPlanes}
@@ -104,28 +99,6 @@ def test_it_is_make_vec_env_s(name: str, view: str, arguments: dict[str, Any]) -
     assert_plays_the_same(mine, other, 5)  # the options count once
 
 
-def test_each_environment_has_options_of_its_own() -> None:
-    levels = ["P__\n___\n__G", "G__\n_O_\n__P"]
-    arguments = {"observation": "grid", "size": 3, "levels": levels}
-    mine, other = batch("FrozenLake", "flat", arguments), loop("FrozenLake", "flat", arguments)
-    for env in (mine, other):
-        env.set_options([{"level": i % 2, "noise_seed": i} for i in range(N)])
-    assert_plays_the_same(mine, other, 5)
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "game"),
-    [
-        (lambda env: VecFrameStack(env, 3), 0),
-        (VecNormalize, 0),
-        (lambda env: VecNormalize(VecFrameStack(env, 2)), 2),
-        (VecTransposeImage, 3),
-    ],
-)
-def test_wrappers_of_the_library_find_what_they_need(wrapper: Callable[[VecEnv], VecEnv], game: int) -> None:
-    assert_plays_the_same(wrapper(batch(*GAMES[game])), wrapper(loop(*GAMES[game])), 60)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
@@ -179,24 +152,6 @@ def test_what_is_asked_of_each_environment() -> None:
         env.set_attr("split", "test")
 
 
-def test_pictures_and_videos(tmp_path: Path) -> None:
-    arguments = {"observation": "grid", "render_mode": "rgb_array", "tile_size": 16}
-    env = batch("FrozenLake", "flat", arguments)
-    env.reset()
-    height, width, _ = env.get_images()[0].shape
-    tiled = env.render()
-    assert tiled is not None
-    assert tiled.shape == (3 * height, 2 * width, 3)  # five of them
-    recorder = VecVideoRecorder(env, str(tmp_path), lambda step: step == 0, video_length=6)
-    recorder.reset()
-    for _ in range(8):
-        recorder.step(np.ones(N, int))
-    recorder.close()
-    assert [path.suffix for path in tmp_path.iterdir()] == [".mp4"]
-    metadata: Any = env.metadata
-    assert metadata["render_fps"] == 4
-
-
 # Masks
 
 
@@ -215,15 +170,6 @@ def test_masks_are_found_through_wrappers(name: str) -> None:
         _, _, terminated, truncated, info = env.step(int(mask.argmax()))
         over = terminated or truncated
     MaskablePPO("MlpPolicy", env, n_steps=16, batch_size=16, device="cpu").learn(16)
-
-
-def test_masks_of_a_curriculum_are_those_of_its_stage() -> None:
-    stages = [
-        gymnasium.make("ragen/FrozenLake-v0", observation="grid", size=4, split=split) for split in ("train", None)
-    ]
-    env = Curriculum(stages)
-    _, info = env.reset(seed=0)
-    np.testing.assert_array_equal(get_action_masks(env), info["action_mask"])
 
 
 # Refusals

@@ -2,16 +2,12 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
-import sys
 import warnings
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
-import pettingzoo
 import pytest
 from gymnasium.error import ResetNeeded
 from hypothesis import given
@@ -81,13 +77,6 @@ class TestPettingZoo:
             return lambda max_cycles: make(name, players=players, max_cycles=max_cycles, **LONG[name])
 
         max_cycles_test(SimpleNamespace(parallel_env=made(multiagent.parallel_env), env=made(multiagent.env)))
-
-    def test_metadata(self, name: str, players: int) -> None:
-        env = multiagent.env(name, players=players)
-        snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in name)[1:]
-        assert str(env) == env.metadata["name"] == f"{snake}_v0"
-        assert env.metadata["is_parallelizable"]
-        assert env.metadata["render_fps"] > 0
 
 
 @pytest.mark.slow
@@ -170,26 +159,6 @@ def race_view(tiles: list[str], places: list[tuple[int, int]], player: int) -> s
     return "\n".join("".join(cells[i : i + 4]) for i in range(0, 16, 4))
 
 
-def test_a_race_by_hand() -> None:
-    env = multiagent.parallel_env("FrozenLake", players=3, success_rate=1.0)
-    start, _ = env.reset(options={"level": "____\n_PO_\n____\n__G_"})
-    assert set(start.values()) == {"____\n_PO_\n____\n__G_"}
-    _, _, terminated, _, _ = env.step({"player_0": Move.DOWN, "player_1": Move.DOWN, "player_2": Move.RIGHT})
-    assert terminated == {"player_0": False, "player_1": False, "player_2": True}
-    assert env.agents == ["player_0", "player_1"]
-    views, _, _, _, _ = env.step({"player_0": Move.RIGHT, "player_1": Move.LEFT})
-    assert views == {"player_0": "____\n__O_\nQ_P_\n__G_", "player_1": "____\n__O_\nP_Q_\n__G_"}
-    views, rewards, terminated, truncated, infos = env.step({"player_0": Move.DOWN, "player_1": Move.LEFT})
-    assert views == {"player_0": "____\n__O_\nQ___\n__√_", "player_1": "____\n__O_\nP___\n__R_"}
-    assert rewards == {"player_0": 1.0, "player_1": 0.0}
-    assert all(terminated.values())
-    assert not any(truncated.values())
-    assert [infos[agent]["success"] for agent in rewards] == [True, False]
-    assert env.state().shape == (3, 4, 4)
-    with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
-        env.step({})
-
-
 @pytest.mark.parametrize("name", ["Bandit", "BanditRev"])
 @given(seed=SEEDS, players=st.integers(1, 8), pulls=st.integers(1, 12), data=st.data())
 def test_players_at_one_arm_share_its_pay(name: str, seed: int, players: int, pulls: int, data: st.DataObject) -> None:
@@ -261,32 +230,6 @@ def test_every_game_of_the_suite_is_for_several() -> None:
     rows = {spec.name: spec.game for spec in TABLE.values() if spec.game.startswith("ragen_gym.games.")}
     assert set(rows.values()) == set(multiagent.GAMES)
     assert rows.keys() == LONG.keys()
-
-
-@pytest.mark.skipif(not hasattr(pettingzoo, "make"), reason="PettingZoo has registries from 1.27 on")
-def test_every_id_is_in_the_registries_of_pettingzoo() -> None:
-    for spec in TABLE.values():
-        if spec.game not in multiagent.GAMES:
-            continue
-        made = pettingzoo.make("parallel", spec.id, players=3)
-        assert made.reset(seed=4)[0] == multiagent.parallel_env(spec.name, players=3).reset(seed=4)[0]
-        turns = pettingzoo.make("aec", spec.id, players=3, max_cycles=2)
-        turns.reset(seed=4)
-        assert turns.observe("player_1") == made.reset(seed=4)[0]["player_1"]
-
-
-def test_a_game_without_a_rule_for_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TABLE, "Lonely", replace(TABLE["Bandit"], name="Lonely", game="somewhere:Lonely"))
-    with pytest.raises(ValueError, match="Lonely is not a game for several players: choose one of Bandit"):
-        multiagent.parallel_env("Lonely")
-
-
-def test_the_package_draws_nothing_before_it_is_asked_to() -> None:
-    code = (
-        "import sys; from ragen_gym.multiagent import parallel_env; parallel_env('Bandit').reset(seed=0); "
-        "sys.exit('ragen_gym.render.canvas' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def short_vocabulary() -> ragen_gym.Vocabulary:

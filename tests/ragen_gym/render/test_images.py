@@ -25,7 +25,7 @@ from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.render.canvas import glyphs, missing
-from ragen_gym.render.images import BoardImages, photographed, shape_names
+from ragen_gym.render.images import BoardImages
 from ragen_gym.render.png import decode_png, encode_png
 
 #: Name of a game -> look -> the first 16 digits of SHA-256 of the picture of seed 0's first board.
@@ -110,23 +110,6 @@ def test_a_picture_is_its_tiles_in_their_places(seed: int, tiles: str, palette: 
     np.testing.assert_array_equal(copy.deepcopy(images).images(codes), many)
 
 
-def test_more_boards_than_are_put_together_at_once() -> None:
-    images = BoardImages(FrozenLake(), ImageStyle(tile_size=8))
-    codes = np.random.default_rng(0).integers(6, size=(201, 4, 4)).astype(np.uint8)
-    many = images.images(codes)
-    for place in (0, 63, 64, 200):
-        np.testing.assert_array_equal(many[place], images.images(codes[place : place + 1])[0])
-    assert images.images(codes[:0]).shape == (0, 32, 32, 3)
-
-
-def test_a_photograph_is_a_function_of_its_tile_and_key() -> None:
-    tile = np.full((28, 28, 3), 120, np.uint8)
-    first, again, other = photographed(tile, 3), photographed(tile, 3), photographed(tile, 4)
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).mean() > 0.5
-    assert abs(first.astype(float).mean() - 120) < 30
-
-
 def test_numbers_of_rows_and_columns_need_rows_and_columns() -> None:
     with pytest.raises(ValueError, match="image_coordinates: Bandit has no rows and columns to number"):
         BoardImages(Bandit(), ImageStyle(coordinates=True))
@@ -155,17 +138,6 @@ def test_a_game_without_a_painter_has_pictures(monkeypatch: pytest.MonkeyPatch) 
     game = FrozenLake(frozen_prob=0.123)  # equal games share their tiles
     picture = BoardImages(game).image(game.board("P__O\n____\n_O__\n___G"))
     assert len({picture[:28, 28 * i : 28 * i + 28].tobytes() for i in (0, 1, 3)}) == 3
-
-
-def test_every_shape_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shape_names(FrozenLake())[:3] == ["grey ground", "blue ring", "red square"]
-    assert shape_names(Sokoban())[:4] == ["grey ground", "white ground", "blue ring", "red square"]
-    game = FrozenLake()
-    monkeypatch.setattr(FrozenLake, "codes", 50)
-    assert len(set(shape_names(game))) == 50
-    monkeypatch.setattr(FrozenLake, "codes", 51)
-    with pytest.raises(ValueError, match="has 49 shapes, too few for the 51 tiles of FrozenLake"):
-        shape_names(game)
 
 
 def test_the_font_has_every_printable_letter_of_ascii_and_each_is_another() -> None:

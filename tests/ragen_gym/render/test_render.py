@@ -17,10 +17,8 @@ import numpy as np
 import pytest
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.utils.play import play
-from gymnasium.wrappers import HumanRendering
 from PIL import Image
 
-from ragen_gym import make_turn
 from ragen_gym.cli.episodes import showcase_seed
 from ragen_gym.cli.render import LEVELS, index_page, measured, page, pictures
 from ragen_gym.envs.step import StepEnv
@@ -80,13 +78,6 @@ def test_frames_put_each_tile_in_its_place(spec: GameSpec) -> None:
     np.testing.assert_array_equal(frames(env.game, codes, 9), slow)
 
 
-def test_a_picture_of_odd_width_has_room_for_its_caption() -> None:
-    """A width at which one pixel more makes the caption's lines higher."""
-    env = StepEnv("Sokoban", height=5, width=11, tile_size=19, render_mode="rgb_array")
-    env.reset(seed=0)
-    assert env.render().shape == (134, 210, 3)
-
-
 @every_id
 def test_pixel_observations_are_the_pictures_of_the_grid(spec: GameSpec) -> None:
     pixels, grid = StepEnv(spec.name, observation="rgb", tile_size=8), StepEnv(spec.name, observation="grid")
@@ -133,20 +124,6 @@ def test_drawing_changes_nothing_of_the_game(spec: GameSpec, mode: str) -> None:
     drawn.close()
 
 
-def test_a_slip_is_shown_beside_the_intention() -> None:
-    env = StepEnv("FrozenLake", render_mode="rgb_array", success_rate=0.0)
-    level = "____\n_P__\n____\n___G"
-    env.reset(seed=0, options={"level": level})
-    env.step(0)  # Left never goes left on this lake
-    slipped = env.render()
-    straight = StepEnv("FrozenLake", render_mode="rgb_array", success_rate=1.0)
-    straight.reset(seed=0, options={"level": level})
-    straight.step(1 if env.text.split("\n")[2][1] == "P" else 3)
-    assert straight.text == env.text
-    same_board = (slipped[:192] == straight.render()[:192]).all(axis=2)
-    assert 0.01 < 1 - same_board.mean() < 0.2
-
-
 @pytest.mark.parametrize(
     ("game", "before", "action", "after", "said"),
     [
@@ -168,12 +145,6 @@ def test_captions_say_what_happened(game: str, before: str, action: int, after: 
     size: dict[str, Any] = {"height": 3, "width": 6} if game == "Sokoban" else {"height": 2, "width": 4}
     env = StepEnv(game, **size)
     assert what_happened(env.game, board(before), action, board(after), 0.0) == said
-
-
-def test_a_pull_is_told_with_its_pay() -> None:
-    env = StepEnv("Bandit")
-    board = env.game.board("Teacher\nTrader")
-    assert what_happened(env.game, board, 1, board, 0.15) == "Trader paid 0.15"
 
 
 @pytest.mark.parametrize("size", [7, 129, 48.0, True, "48"])
@@ -236,22 +207,6 @@ def test_a_game_of_many_actions_has_a_key_for_each_of_the_first_thirty(actions: 
     assert len(set(key_names(game))) == actions
 
 
-def test_gymnasiums_own_window_shows_the_pictures() -> None:
-    env = HumanRendering(gymnasium.make("ragen/Bandit-v0", render_mode="rgb_array"))
-    env.reset(seed=0)
-    env.step(0)
-    env.close()  # type: ignore[no-untyped-call]
-
-
-def test_a_turn_environment_renders_its_board() -> None:
-    env = make_turn("FrozenLake", render_mode="rgb_array", think=False)
-    env.reset(seed=0)
-    before = env.render()
-    env.step("<answer>Up || Left</answer>")
-    assert (env.render() != before).any()
-    env.close()
-
-
 def test_a_window_stays_closed_once_closed() -> None:
     import pygame
 
@@ -272,27 +227,6 @@ def test_a_window_stays_closed_once_closed() -> None:
     assert again is not None
     assert again.get_size() == (32, 16)
     window.close()
-    assert not pygame.display.get_init()
-
-
-def test_two_environments_in_one_process_share_the_window() -> None:
-    import pygame
-
-    one, two = (gymnasium.make(f"ragen/{name}-v0", render_mode="human") for name in ("Sokoban", "FrozenLake"))
-    sizes = []
-    for env in (one, two, one, two):
-        env.reset(seed=1)
-        sizes.append(pygame.display.get_window_size())
-    assert sizes[0] == sizes[2] != sizes[1] == sizes[3]
-    one.close()
-    two.step(0)
-    assert pygame.display.get_window_size() == sizes[1]
-    pygame.display.quit()  # as other libraries do when they close theirs
-    two.reset()
-    one.reset(seed=1)
-    two.close()
-    assert pygame.display.get_window_size() == sizes[0]
-    one.close()
     assert not pygame.display.get_init()
 
 

@@ -101,8 +101,8 @@ def test_it_lets_others_in_only_with_a_token() -> None:
         assert process.returncode == 2
     with started(*options, MY_TOKEN=token) as (url, _):
         local = f"http://127.0.0.1:{port_of(url)}"
-        assert httpx.get(f"{local}/envs").status_code == 401
-        assert httpx.get(f"{local}/envs", headers={"Host": "elsewhere.example"}).status_code == 401
+        for headers in ({}, {"Host": "elsewhere.example"}):
+            assert httpx.get(f"{local}/envs", headers=headers, timeout=120).status_code == 401
         with pytest.raises(ServerError, match="token"):
             RemoteEnv(local, "Bandit")
         RemoteEnv(local, "Bandit", token=token).close()
@@ -126,13 +126,10 @@ def test_a_text_task_is_refused() -> None:
 
 
 def test_the_limits_are_options() -> None:
-    options = ("--max-memory", "1500000", "--session-ttl", "77", "--max-body", "4096", "--max-reply", "100")
-    with started("--port", "0", *options) as (url, _), httpx.Client(base_url=url) as http:
-        answer = http.post("/sessions", json={"env": "FrozenLake", "num_envs": 5000})
-        assert "keeps 1500000 for all" in answer.json()["error"]["message"]
-        answer = http.post("/sessions", json={"env": "FrozenLake", "num_envs": 800})
-        assert answer.json()["expires_after"] == 77
-        assert http.post("/sessions", json={"env": "FrozenLake", "num_envs": 800}).status_code == 503
+    options = ("--max-sessions", "1", "--session-ttl", "77", "--max-body", "4096")
+    with started("--port", "0", *options) as (url, _), httpx.Client(base_url=url, timeout=120) as http:
+        assert http.post("/sessions", json={"env": "FrozenLake"}).json()["expires_after"] == 77
+        assert http.post("/sessions", json={"env": "FrozenLake"}).status_code == 503
         assert http.post("/sessions", content=b"x" * 5000).status_code == 413
 
 

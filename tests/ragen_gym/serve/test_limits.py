@@ -1,264 +1,122 @@
-"""Bytes that sessions may take of a server; tokens."""
+"""How many sessions a server keeps, for how long, and for whom."""
 
 from __future__ import annotations
 
 import asyncio
-import math
+import json
 import time
-import tracemalloc
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-import gymnasium
 import httpx
-import numpy as np
 import pytest
 
-from ragen_gym.core.turn_config import turn_config
-from ragen_gym.games.registry import TABLE, GameSpec, build_game
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.serve import Limits, RemoteEnv, ServerError, serving
 from ragen_gym.serve.app import is_loopback
-from ragen_gym.serve.limits import session_bytes
-from ragen_gym.serve.schemas import CreateRequest, RequestError, ResetRequest
-from ragen_gym.serve.served_envs import ServedBatch, ServedSingle, ServedStep, ServedTurn, make_env
+from ragen_gym.serve.schemas import CreateRequest, RequestError
+from ragen_gym.serve.served_envs import ServedStep
 from ragen_gym.serve.server import check_token
-from ragen_gym.serve.service import Service, Session, SessionStore
+from ragen_gym.serve.service import Service
 
 LAKE = {"env": "FrozenLake"}
 
 
-class Clock:
-    """Seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Quiet(ServedSingle):
-    """An environment that is only closed."""
-
-    def __init__(self) -> None:
-        self.closed = False
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def opened(store: SessionStore, size: int = 1) -> Session:
-    store.take(size)
-    session = Session("ragen/FrozenLake-v0", Quiet(), size)
-    store.put(session)
-    return session
-
-
-def test_sessions_expire_by_their_last_use() -> None:
-    clock = Clock()
-    store = SessionStore(Limits(session_ttl=10), clock)
-    first, second = opened(store), opened(store)
-    clock.now = 6
-    store.get(first.id)
-    clock.now = 12
-    store.expire()
-    assert [session.env.closed for session in (first, second)] == [False, True]  # type: ignore[attr-defined]
-    assert len(store) == 1
-    with pytest.raises(RequestError, match="not used for 10 seconds"):
-        store.get(second.id)
-    clock.now = 16.5
-    with pytest.raises(RequestError, match="no such session"):
-        store.get(first.id)
-
-
-def test_a_busy_session_keeps_no_other_from_expiring() -> None:
-    async def swept() -> list[bool]:
-        clock = Clock()
-        store = SessionStore(Limits(session_ttl=10), clock)
-        sessions = [opened(store), opened(store)]
-        clock.now = 8
-        sessions.append(opened(store))
-        async with sessions[0].lock:
-            clock.now = 12
-            store.expire()
-        return [session.env.closed for session in sessions]  # type: ignore[attr-defined]
-
-    assert asyncio.run(swept()) == [False, True, False]
-
-
-def test_a_session_is_in_use_until_its_request_is_answered() -> None:
-    async def played() -> bytes:
-        service = Service(Limits(session_ttl=0.5))
+def played(limits: Limits, play: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        service = Service(limits)
         async with service.running():
-            session = opened(service.store)
-            await service.ask(session.id, lambda _: time.sleep(0.6))
-            return await service.ask(session.id, lambda _: "played")
+            await play(service)
 
-    assert asyncio.run(played()) == b'"played"'
+    asyncio.run(run())
 
 
-def test_memory_is_bounded() -> None:
-    clock = Clock()
-    store = SessionStore(Limits(max_memory=30, session_ttl=10), clock)
-    held = [opened(store, 4), opened(store, 20)]
-    with pytest.raises(RequestError, match="30 bytes for all sessions; 24 are taken") as full:
-        store.take(7)
-    assert full.value.code == "full"
-    with pytest.raises(RequestError, match="may come to hold 31 bytes, and this server keeps 30") as large:
-        store.take(31)
-    assert large.value.code == "too_large", "waiting does not help"
-    store.close(held[1])
-    opened(store, 26)
-    clock.now = 11  # memory is free as soon as its session has expired, without anybody sweeping
-    opened(store, 30)
-    assert len(store) == 1
+async def made(service: Service, **body: Any) -> str:
+    return str(json.loads(await service.create(CreateRequest.model_validate({**LAKE, **body})))["session"])
 
 
-@pytest.mark.parametrize("spec", TABLE.values(), ids=lambda spec: spec.name)
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {},
-        {"num_envs": 64},
-        {"grain": "turn", "budgets": {"max_turns": 5}},
-        {"grain": "turn", "budgets": {"max_turns": 5, "observation": "image", "image_tile_size": 32}},
-        {"levels": 300},
-    ],
-    ids=str,
-)
-def test_a_session_holds_no_more_than_it_is_counted_with(spec: GameSpec, asked: dict[str, Any]) -> None:
-    if "levels" in asked:
-        boards = {gymnasium.make(spec.id).reset(seed=seed)[0] for seed in range(40)}
-        asked = {"levels": (sorted(boards) * 300)[:300]}
-
-    def made() -> Any:
-        request = CreateRequest(env=spec.name, **asked)
-        served = make_env(spec, request, 2000)
-        served.reset(ResetRequest.model_validate({"seed": 1}))
-        if isinstance(served, ServedTurn):
-            for _ in range(5):
-                if served.playing:
-                    served.turn("\U0001f600" * 400)
-        return served
-
-    made()  # what all sessions share
-    tracemalloc.start()
-    served = made()
-    held = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    served.close()
-    request = CreateRequest(env=spec.name, **asked)
-    turns = turn_config(None, request.budgets or {})
-    counted = session_bytes(build_game(spec, {}), request, turns, 2000)
-    assert held <= counted
+async def code_of(call: Coroutine[Any, Any, Any]) -> str:
+    with pytest.raises(RequestError) as error:
+        await call
+    return error.value.code
 
 
-def test_pictures_count_with_their_memory() -> None:
-    body = {"env": "FrozenLake", "grain": "turn", "budgets": {"observation": "image", "max_turns": 10}}
-    with serving(Limits(max_memory=2**23, max_reply=1000)) as url, httpx.Client(base_url=url) as http:
-        answers = [http.post("/sessions", json=body) for _ in range(30)]
-        codes = [answer.status_code for answer in answers]
-        assert codes == sorted(codes), "once full, it stays full"
-        assert answers[-1].json()["error"]["code"] == "full"
-        pictures = 11 * math.prod(answers[0].json()["observation_space"]["spaces"]["image"]["shape"])
-        assert 3 < codes.count(201) <= 2**23 / pictures
+def slowly(env: Any) -> str:
+    time.sleep(0.2)
+    return "played"
 
 
-def test_a_session_is_closed_between_requests() -> None:
+def test_sessions_expire_by_their_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("ragen_gym.serve.service._now", lambda: now)
+
+    async def play(service: Service) -> None:
+        nonlocal now
+        first, second = await made(service), await made(service)
+        now = 6
+        await service.state(first)
+        now = 12
+        busy = asyncio.create_task(service.ask(first, slowly))
+        await asyncio.sleep(0.05)
+        now = 30
+        third = await made(service)
+        assert len(service) == 2, "one that is busy stays"
+        assert await code_of(service.state(second)) == "unknown_session"
+        assert await busy == b'"played"'
+        await service.state(first)
+        now = 41
+        assert await code_of(service.state(third)) == "unknown_session"
+
+    played(Limits(session_ttl=10), play)
+
+
+def test_a_session_that_cannot_be_made_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(ServedStep, "close", lambda env: closed.append(env.env.spec.id))
+
+    async def play(service: Service) -> None:
+        for wrong in ({"start": {"level": "?"}}, {"split": "exam"}, {"env_options": {"size": 10**9}}):
+            assert await code_of(made(service, **wrong)) == "bad_value"
+        assert closed == ["ragen/FrozenLake-v0"], "the only one that was made"
+        both = await asyncio.gather(made(service), made(service))
+        assert await code_of(made(service)) == "full"
+        await service.close(both[0])
+        await made(service)
+
+    played(Limits(max_sessions=2), play)
+    assert len(closed) == 4, "a server that stops closes its sessions"
+
+
+def test_a_session_is_closed_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not while one is being carried out; those that wait behind find no session. So when the server stops."""
     held: list[bool] = []
+    closed: list[ServedStep] = []
+    monkeypatch.setattr(ServedStep, "close", lambda env: closed.append(env))  # noqa: PLW0108  # a bound method is none of a class
 
     def slow(env: Any) -> str:
         time.sleep(0.1)
-        held.append(not env.closed)
+        held.append(env not in closed)
         return "played"
 
-    async def played() -> None:
-        service = Service(Limits())
-        async with service.running():
-            first, second = opened(service.store), opened(service.store)
-            asked = [asyncio.create_task(service.ask(first.id, slow)) for _ in range(2)]
-            await asyncio.sleep(0.02)
-            behind = [asyncio.create_task(each) for each in (service.close(first.id), service.state(first.id))]
-            answers = await asyncio.gather(*asked, *behind, return_exceptions=True)
-            assert answers[:3] == [b'"played"', b'"played"', None]
-            assert isinstance(answers[3], RequestError)
-            assert answers[3].code == "unknown_session"
-            assert first.env.closed  # type: ignore[attr-defined]
-            cancelled = asyncio.create_task(service.ask(second.id, slow))
-            await asyncio.sleep(0.02)
-            cancelled.cancel()
-        assert second.env.closed  # type: ignore[attr-defined]
+    async def play(service: Service) -> None:
+        first, second = await made(service), await made(service)
+        asked = [asyncio.create_task(service.ask(first, slow)) for _ in range(2)]
+        await asyncio.sleep(0.02)
+        behind = [asyncio.create_task(each) for each in (service.close(first), code_of(service.state(first)))]
+        assert await asyncio.gather(*asked, *behind) == [b'"played"', b'"played"', None, "unknown_session"]
+        assert len(closed) == 1
+        cancelled = asyncio.create_task(service.ask(second, slow))
+        await asyncio.sleep(0.02)
+        cancelled.cancel()
 
-    asyncio.run(played())
-    assert held == [True, True, True]
+    played(Limits(), play)
+    assert (held, len(closed)) == ([True, True, True], 2)
 
 
-def test_ids_cannot_be_guessed_from_others() -> None:
-    store = SessionStore(Limits(), Clock())
-    ids = {opened(store).id for _ in range(200)}
-    assert len(ids) == 200
+def test_ids_cannot_be_guessed_from_others(http: httpx.Client) -> None:
+    ids = {http.post("/sessions", json=LAKE).json()["session"] for _ in range(50)}
+    assert len(ids) == 50
     assert all(len(one) == 32 and int(one, 16) >= 0 for one in ids)
-
-
-def test_full_servers_and_expired_sessions() -> None:
-    with serving(Limits(max_memory=200_000, session_ttl=0.6)) as url, httpx.Client(base_url=url) as http:
-        envs = [RemoteEnv(url, "FrozenLake") for _ in range(2)]
-        with pytest.raises(ServerError, match="keeps 200000 bytes for all sessions"):
-            RemoteEnv(url, "FrozenLake")
-        answer = http.post("/sessions", json={"env": "FrozenLak"})
-        assert answer.status_code == 422
-        answer = http.post("/sessions", json=LAKE)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "full")
-        time.sleep(0.7)
-        assert http.post("/sessions", json=LAKE).status_code == 201
-        for env in envs:
-            env.close()
-
-
-@pytest.mark.slow
-def test_a_session_that_cannot_be_made_takes_no_place() -> None:
-    with serving(Limits(max_memory=100_000)) as url, httpx.Client(base_url=url, timeout=60) as http:
-        for body in (
-            {"env": "FrozenLake", "env_options": {"success_rate": 2}},
-            {"env": "FrozenLake", "start": {"level": "?"}},
-            {"env": "FrozenLake", "env_options": {"size": 2, "frozen_prob": 0, "min_path": 3}, "start": {}},
-            {"env": "FrozenLake", "num_envs": 2_000_000},
-            {"env": "FrozenLake", "env_options": {"size": 10**9}},
-        ):
-            assert http.post("/sessions", json=body).status_code == 422
-        assert http.post("/sessions", json=LAKE).status_code == 201
-
-
-def test_a_refused_session_is_not_made_and_a_failed_one_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory is taken before anything is allocated, and given back."""
-    made: list[ServedStep] = []
-
-    class Noted(ServedStep):
-        def __init__(self, env: Any) -> None:
-            super().__init__(env)
-            self.closed = False
-            made.append(self)
-
-        def close(self) -> None:
-            self.closed = True
-            super().close()
-
-    monkeypatch.setattr("ragen_gym.serve.served_envs.ServedStep", Noted)
-
-    async def refused(**body: Any) -> str:
-        with pytest.raises(RequestError) as error:
-            await service.create(CreateRequest.model_validate({**LAKE, **body}))
-        return error.value.code
-
-    service = Service(Limits(max_memory=100_000))
-    assert asyncio.run(refused(env_options={"size": 32})) == "too_large"
-    assert made == []
-    assert asyncio.run(refused(start={"level": "?"})) == "bad_value"
-    assert [env.closed for env in made] == [True]  # type: ignore[attr-defined]
-    asyncio.run(service.create(CreateRequest.model_validate(LAKE)))
-    assert asyncio.run(refused()) == "full"
-    assert len(made) == 2, "one that is open"
 
 
 def test_large_levels_may_be_sent(http: httpx.Client) -> None:
@@ -269,24 +127,16 @@ def test_large_levels_may_be_sent(http: httpx.Client) -> None:
     assert answer.json()["start"]["observation"] == text
 
 
-def test_bodies_and_replies_that_are_too_long() -> None:
-    with serving(Limits(max_body=2000, max_reply=1000)) as url, httpx.Client(base_url=url) as http:
-        answer = http.post("/sessions", json={**LAKE, "grain": "turn", "start": {}})
-        path = f"/sessions/{answer.json()['session']}"
+def test_bodies_that_are_too_long() -> None:
+    with serving(Limits(max_body=2000)) as url, httpx.Client(base_url=url) as http:
         for chunked in (False, True):
             content: Any = iter([b"x" * 1500, b"x" * 1500]) if chunked else b"x" * 3000
-            answer = http.post(f"{path}/turn", content=content)
+            answer = http.post("/sessions", content=content)
             assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
-        assert http.post(f"{path}/turn", json={"reply": "x" * 600}).status_code == 200
-        answer = http.post(f"{path}/turn", json={"reply": "x" * 600})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "conversation_full")
-        assert http.post(f"{path}/turn", json={"reply": "x" * 400}).status_code == 200
-        http.post(f"{path}/reset", json={})
-        assert http.post(f"{path}/turn", json={"reply": "x" * 600}).status_code == 200
 
 
-def test_tokens() -> None:
-    token = "a long enough token".replace(" ", "-")
+def test_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "a-long-enough-token"
     with serving(token=token) as url, httpx.Client(base_url=url) as http:
         for header in ({}, {"Authorization": f"Bearer {token}x"}, {"Authorization": f"Basic {token}"}):
             answer = http.get("/envs", headers=header)
@@ -299,14 +149,8 @@ def test_tokens() -> None:
         assert "HTTPBearer" in http.get("/openapi.json").json()["components"]["securitySchemes"]
         with pytest.raises(ServerError, match="Authorization: Bearer TOKEN"):
             RemoteEnv(url, "FrozenLake")
-        env = RemoteEnv(url, "FrozenLake", token=token)
-        env.reset(seed=0)
-        env.close()
-
-
-def test_the_token_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAGEN_GYM_TOKEN", "another-long-token")
-    with serving(token="another-long-token") as url:
+        RemoteEnv(url, "FrozenLake", token=token).close()
+        monkeypatch.setenv("RAGEN_GYM_TOKEN", token)
         RemoteEnv(url, "FrozenLake").close()
 
 
@@ -326,25 +170,3 @@ def test_who_needs_a_token() -> None:
     for token in ("short", "a b" * 10, "é" * 20):
         with pytest.raises(ValueError, match="16 or more"):
             check_token("127.0.0.1", token, "T")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"max_memory": 0}, {"session_ttl": 0}],
-)
-def test_limits_are_checked(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Limits(**wrong)
-
-
-def test_a_picture_of_a_batch_takes_the_memory_of_one() -> None:
-    env = gymnasium.make_vec("ragen/FrozenLake-v0", 64, render_mode="rgb_array")
-    env.reset(seed=0)
-    served = ServedBatch(env)
-    np.testing.assert_array_equal(served.pixels(63), env.render()[63])  # type: ignore[index]
-    tracemalloc.start()
-    try:
-        size = served.pixels(63).nbytes
-        assert tracemalloc.get_traced_memory()[1] < 4 * size
-    finally:
-        tracemalloc.stop()

@@ -46,11 +46,10 @@ def test_the_shell_blocks_run(tmp_path: Path) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0, complained
     answers = [json.loads(line) for line in re.sub(r"\}\{", "}\n{", said).splitlines()]
-    created, moved, other_luck, following, state, turned, batch, refused = answers
+    created, moved, other_luck, following, state, turned, refused = answers
     assert created["start"]["info"]["level_id"] == moved["info"]["level_id"] == other_luck["info"]["level_id"]
-    assert following["observation"] == state["boards"][0] != other_luck["observation"]
+    assert following["observation"] == state["board"] != other_luck["observation"]
     assert turned["info"]["actions"] == [0, 2]
-    assert len(batch["reward"]) == 3
     assert "Did you mean success_rate?" in refused["error"]["message"]
     assert (tmp_path / "board.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "envs.json").read_text(encoding="utf-8"))[0]["name"] == "Bandit"

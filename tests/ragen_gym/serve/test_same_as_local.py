@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from ragen_gym import Level, Vocabulary, make_turn
+from ragen_gym import Level, make_turn
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem
 from ragen_gym.games.registry import TABLE
-from ragen_gym.serve import RemoteBatchEnv, RemoteEnv, RemoteTurnEnv
+from ragen_gym.serve import RemoteEnv, RemoteTurnEnv
 
 ARGUMENTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in TABLE),
     ("Sokoban", {"split": "test", "preset": "hard", "text_format": "coord"}),
-    ("Sokoban", {"size": 8, "boxes": 2, "generator": "reverse_walk", "vocabulary": Vocabulary("mine", "abcdefg")}),
+    ("Sokoban", {"size": 8, "boxes": 2, "generator": "reverse_walk"}),
     ("FrozenLake", {"observation": "grid", "size": 9, "success_rate": 0.5, "text_format": "grid"}),
     ("FrozenLake", {"levels": ["P__\n___\n__G", "G__\n_O_\n__P"], "size": 3}),
     ("Bandit", {"pulls": 3, "names": (("Baker", "Pirate"), ("Nurse", "Gambler")), "max_episode_steps": 2}),
@@ -81,17 +81,6 @@ def test_whole_replies(server: str, name: str, arguments: dict[str, Any]) -> Non
     remote.close()
 
 
-def test_the_prompt_of_a_turn(server: str) -> None:
-    arguments: dict[str, Any] = {"prompt": "ragen-v1", "names": "ragen-v1", "split": "test"}
-    remote, local = RemoteTurnEnv(server, "BanditRev", **arguments), make_turn("BanditRev", **arguments)
-    assert remote.instructions == local.instructions
-    assert same(remote.reset(seed=3), local.reset(seed=3))
-    reply = f"Its name.</think><answer>{local.action_names[1]}</answer>"
-    assert same(remote.step(reply), local.step(reply))
-    assert local.over
-    remote.close()
-
-
 def test_every_option_of_a_turn(server: str) -> None:
     options: dict[str, Any] = {"grounding": True, "world_modelling": True, "state_reward": 0.5, "format_penalty": -0.25}
     remote = RemoteTurnEnv(server, "FrozenLake", TurnConfig(max_turns=4), success_rate=1, **options)
@@ -114,33 +103,6 @@ def test_every_option_of_a_turn(server: str) -> None:
         RemoteTurnEnv(server, "FrozenLake", think=False, grounding=True)
 
 
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
-@pytest.mark.parametrize(("name", "arguments"), ARGUMENTS, ids=IDS)
-def test_batches(server: str, mode: str, name: str, arguments: dict[str, Any]) -> None:
-    remote = RemoteBatchEnv(server, name, 3, autoreset_mode=mode, render_mode="ansi", **arguments)
-    local = gymnasium.make_vec(TABLE[name].id, 3, autoreset_mode=mode, render_mode="ansi", **arguments)
-    assert remote.observation_space == local.observation_space
-    assert remote.action_space == local.action_space
-    for reset in (
-        {"seed": 5},
-        {"seed": [3, 1, 9], "options": {"noise_seed": [1, 2, 2]}},
-        {},
-        {"seed": [None, 4, None]},
-    ):
-        assert equal_batches(remote.reset(**reset), local.reset(**reset))
-        rng = np.random.default_rng(2)
-        for _ in range(12):
-            actions = rng.integers(len(TABLE[name].game_class.Action), size=3)
-            mine, other = remote.step(actions), local.step(actions)
-            assert equal_batches(mine, other)
-            assert remote.render() == local.render()
-            over = other[2] | other[3]
-            if mode == "Disabled" and over.any():
-                options = {"reset_mask": over}
-                assert equal_batches(remote.reset(options=options), local.reset(options=options))
-    remote.close()
-
-
 def test_seeds_that_numpy_drew(server: str) -> None:
     seed, noise_seed = np.random.default_rng(0).integers(9, size=2)
     reset: dict[str, Any] = {"seed": seed, "options": {"noise_seed": noise_seed}}
@@ -150,13 +112,10 @@ def test_seeds_that_numpy_drew(server: str) -> None:
     ):
         assert same(remote.reset(**reset), local.reset(**reset))
         remote.close()
-    remote_batch, batch = RemoteBatchEnv(server, "Sokoban", 2), gymnasium.make_vec("ragen/Sokoban-v0", 2)
-    assert equal_batches(remote_batch.reset(**reset), batch.reset(**reset))
-    for name, values in (("seed", [seed, noise_seed]), ("options", {"noise_seed": np.array([4, 5])})):
-        assert equal_batches(remote_batch.reset(**{**reset, name: values}), batch.reset(**{**reset, name: values}))
+    remote = RemoteEnv(server, "Sokoban")
     with pytest.raises(TypeError, match="cannot be sent to a server: it is not JSON"):
-        remote_batch.reset(options={"noise_seed": {4, 5}})
-    remote_batch.close()
+        remote.reset(options={"noise_seed": {4, 5}})
+    remote.close()
 
 
 @pytest.mark.parametrize("seed", [-1, "7", True])
@@ -171,12 +130,6 @@ def test_a_seed_that_is_none_is_refused_as_here(server: str, seed: Any) -> None:
         remote.close()
 
 
-def equal_batches(mine: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """`same`, the infos being a dictionary of another class."""
-    plain = {key: dict(value) if isinstance(value, dict) else value for key, value in dict(other[-1]).items()}
-    return same(mine, (*other[:-1], plain))
-
-
 def test_levels_of_ones_own(server: str) -> None:
     level = Level("FrozenLake", "P___\n____\n____\n___G")
     for given in (level, level.text):
@@ -185,10 +138,6 @@ def test_levels_of_ones_own(server: str) -> None:
         assert (observation, info["level_id"]) == (level.text, level.id)
         assert env.level == level
         env.close()
-    envs = RemoteBatchEnv(server, "FrozenLake", 2)
-    other = "G___\n____\n____\n___P"
-    assert envs.reset(options={"level": [level, other]})[0] == (level.text, other)
-    envs.close()
 
 
 @pytest.mark.parametrize("name", ["FrozenLake", "Bandit"])
@@ -202,12 +151,6 @@ def test_pictures(server: str, name: str) -> None:
     local.step(1)
     np.testing.assert_array_equal(remote.render(), local.render())
     remote.close()
-    envs = RemoteBatchEnv(server, name, 2, render_mode="rgb_array", tile_size=16)
-    batch = gymnasium.make_vec(TABLE[name].id, 2, render_mode="rgb_array", tile_size=16)
-    envs.reset(seed=1)
-    batch.reset(seed=1)
-    np.testing.assert_array_equal(np.stack(envs.render() or ()), np.stack(batch.render()))  # type: ignore[arg-type]
-    envs.close()
 
 
 def test_gymnasium_accepts_the_clients(server: str) -> None:
@@ -237,21 +180,17 @@ def test_an_argument_that_is_none_is_named(server: str, arguments: dict[str, Any
         RemoteEnv(server, "FrozenLake", **arguments)
 
 
-def test_what_is_no_option_of_a_reset_is_refused(server: str) -> None:
+def test_what_is_no_option_is_refused(server: str) -> None:
     """Such as a field of the request, which took the place of an argument."""
-    env, envs = RemoteEnv(server, "FrozenLake"), RemoteBatchEnv(server, "FrozenLake", 2)
+    env = RemoteEnv(server, "FrozenLake")
     for call, words in (
         (lambda: env.reset(seed=0, options={"seed": 5}), "option='seed' is not known: choose one of 'level'"),
-        (lambda: envs.reset(seed=0, options={"seed": 5}), "option='seed' is not known: choose one of 'level'"),
-        (lambda: envs.reset(seed=0, options={"which": [True, False]}), "choose one of .*'reset_mask'"),
-        (lambda: envs.reset(seed=float("nan")), "seed.*valid integer"),
-        (lambda: envs.reset(seed=1.5), "seed.*valid integer"),
+        (lambda: env.reset(seed=1.5), "seed.*valid integer"),  # type: ignore[arg-type]
         (lambda: RemoteTurnEnv(server, "FrozenLake", 3), "config=3 is not a TurnConfig"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ValueError, match=words):
             call()
     env.close()
-    envs.close()
 
 
 @pytest.mark.slow
@@ -272,9 +211,3 @@ def test_turns_with_pictures(server: str, name: str, observation: str) -> None:
             assert mine[0] in remote.observation_space
             assert len(remote.images) == len(local.images)
     remote.close()
-
-
-def test_pictures_that_are_too_many_or_too_large(server: str) -> None:
-    with pytest.raises(ValueError, match="this session may come to hold"):
-        RemoteTurnEnv(server, "FrozenLake", size=32, observation="image", image_tile_size=64, max_turns=200)
-    RemoteTurnEnv(server, "LargeSokoban", observation="text", max_turns=100).close()

@@ -9,7 +9,6 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from ragen_gym import TaskEnv
 from ragen_gym.tasks import Countdown
 from ragen_gym.tasks.arithmetic import answer_of, evaluate
 from ragen_gym.tasks.countdown import expressions
@@ -86,11 +85,6 @@ def test_a_wrong_answer_is_said_and_another_one_asked_for() -> None:
     assert (reward, terminated) == (-0.1, False)
     assert said.endswith(f"\n{message}")
     assert env.step(env.optimal_reply())[1:3] == (1.0, True)
-
-
-def test_numbers_of_numpy_are_options() -> None:
-    env = TaskEnv("ragen_gym.tasks:Countdown", count=np.int64(2), highest=np.int32(9))
-    assert env.reset(seed=3)[0] == TaskEnv("ragen_gym.tasks:Countdown", count=2).reset(seed=3)[0]
 
 
 def test_signs_that_are_not_allowed_are_refused() -> None:

@@ -1,0 +1,145 @@
+"""Scripts that solve lakes without planning: two walkers that look one move ahead, and a copy of the nearest level.
+
+A success rate shows planning only where it lies above what these reach on the same levels. The lakes do not slip.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragen_agent.config import Config
+from ragen_agent.run.evaluation import evaluated_levels
+from ragen_agent.sft.demonstrations import chunks
+from ragen_agent.tasks.tasks import make_env
+from ragen_gym.core.stats import Rate, wilson
+from ragen_gym.core.text import EDGE
+from ragen_gym.envs.turn import TurnEnv
+from ragen_gym.games.frozen_lake import FrozenLake
+from ragen_gym.games.game import PLAYING, SUCCESS
+
+__all__ = ["applies", "copied", "demonstrated", "differences", "shortcuts", "walked"]
+
+SPLIT = "train"
+COPIES = 20  # equally near levels that are tried at most
+
+
+def applies(config: Config) -> bool:
+    """True for a run on square lakes that do not slip and that the blind script loses."""
+    env = make_env(config, SPLIT)
+    if not isinstance(env, TurnEnv) or not isinstance(game := env.game, FrozenLake):
+        return False
+    return game.beyond_blind and not game.stochastic and game.height == game.width
+
+
+def shortcuts(config: Config) -> dict[str, Rate]:
+    """The rate of each script on the levels that a run is measured on.
+
+    ``walker`` and ``forward_walker``: see ``walked``. ``nearest``: see ``copied``, of the levels of the demonstrations.
+    ``one_cell``: no script, but the share of levels that differ from one of those in a single cell.
+    """
+    env, instances = evaluated_levels(config)
+    assert isinstance(env, TurnEnv)
+    assert isinstance(env.game, FrozenLake)
+    boards, budget = [], env.config.max_actions
+    for instance in instances:
+        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        boards.append(bytes(env.env.state[0]))
+    shown = demonstrated(config)
+    rates = {
+        "walker": [walked(env.game, board, budget, forward=False) for board in boards],
+        "forward_walker": [walked(env.game, board, budget, forward=True) for board in boards],
+        "nearest": [copied(env.game, board, shown, budget) for board in boards],
+        "one_cell": [float(differences(board, shown).min() == 1) for board in boards],
+    }
+    return {name: wilson(sum(chances), len(chances)) for name, chances in rates.items()}
+
+
+def walked(game: FrozenLake, board: bytes, budget: int, *, forward: bool) -> float:
+    """Chance that a walker reaches the goal within ``budget`` moves.
+
+    It steps on the neighbouring cell without a hole that is nearest to the goal, counted in rows and columns; of
+    several it draws one. If ``forward`` it does not return to the cell that it comes from while there is another.
+    """
+    goal, start = board.index(game.Tile.GOAL), board.index(game.Tile.PLAYER)
+    near = {cell: _neighbours(game, board, cell) for cell in range(len(board)) if board[cell] != EDGE}
+    here, reached = {(start, start): 1.0}, 0.0
+    for _ in range(budget):
+        there: dict[tuple[int, int], float] = defaultdict(float)
+        for (cell, before), weight in here.items():
+            choice = [each for each in near[cell] if not forward or each != before] or near[cell]
+            least = min(_distance(game, each, goal) for each in choice)
+            choice = [each for each in choice if _distance(game, each, goal) == least]
+            for each in choice:
+                there[each, cell] += weight / len(choice)
+        reached += sum(weight for (cell, _), weight in there.items() if cell == goal)
+        here = {place: weight for place, weight in there.items() if place[0] != goal}
+    return reached
+
+
+def demonstrated(config: Config) -> NDArray[np.uint8]:
+    """The boards of a run's demonstrations in all rotations and reflections, each once, uint8 (n, rows, columns)."""
+    env = make_env(config, SPLIT)
+    assert isinstance(env, TurnEnv)
+    boards = set()
+    for chunk in chunks(config, config.demonstrations):
+        for instance in chunk.instances:
+            env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+            boards.add(bytes(env.env.state[0]))
+    lakes = np.stack([_cells(board) for board in sorted(boards)])
+    turned = [np.rot90(each, turns, (1, 2)) for each in (lakes, lakes[:, :, ::-1]) for turns in range(4)]
+    return np.unique(np.concatenate(turned), axis=0)
+
+
+def copied(game: FrozenLake, board: bytes, shown: NDArray[np.uint8], budget: int) -> float:
+    """Share of the nearest levels whose shortest path, played on this board, reaches the goal within ``budget`` moves.
+
+    The nearest of ``shown``, uint8 (n, rows, columns), differ in the fewest cells; the first ``COPIES`` are tried.
+    """
+    apart = differences(board, shown)
+    nearest = shown[np.flatnonzero(apart == apart.min())[:COPIES]]
+    return float(np.mean([_plays(game, board, _path(game, _board(lake), budget)) for lake in nearest]))
+
+
+def differences(board: bytes, shown: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Cells in which each of ``shown``, uint8 (n, rows, columns), differs from a board, int64 (n,)."""
+    return np.asarray((shown != _cells(board)).sum((1, 2)), np.int64)
+
+
+def _path(game: FrozenLake, board: bytes, budget: int) -> Iterator[int]:
+    """The moves of a shortest path."""
+    solution, cells, state = game.solve(board), bytearray(board), [board.index(game.Tile.PLAYER)]
+    for left in range(budget, 0, -1):
+        yield (action := solution.action(cells, state, left))
+        if game.rule(cells, state, action, 0.0, game.params)[1] != PLAYING:
+            return
+
+
+def _plays(game: FrozenLake, board: bytes, moves: Iterator[int]) -> bool:
+    cells, state, outcome = bytearray(board), [board.index(game.Tile.PLAYER)], PLAYING
+    for action in moves:
+        if outcome == PLAYING:
+            outcome = game.rule(cells, state, action, 0.0, game.params)[1]
+    return outcome == SUCCESS
+
+
+def _neighbours(game: FrozenLake, board: bytes, cell: int) -> list[int]:
+    targets = [game.params[0][12 * cell + 3 * action] for action in game.Action]
+    return [each for each in targets if each != cell and board[each] != game.Tile.HOLE]
+
+
+def _distance(game: FrozenLake, cell: int, goal: int) -> int:
+    (row, column), (goal_row, goal_column) = divmod(cell, game.width + 1), divmod(goal, game.width + 1)
+    return abs(row - goal_row) + abs(column - goal_column)
+
+
+def _cells(board: bytes) -> NDArray[np.uint8]:
+    """A board as uint8 (rows, columns)."""
+    return np.stack([np.frombuffer(row, np.uint8) for row in board.split(bytes([EDGE]))])
+
+
+def _board(lake: NDArray[np.uint8]) -> bytes:
+    return bytes([EDGE]).join(row.tobytes() for row in lake)

@@ -1,0 +1,138 @@
+"""True advantages of tokens, and the exact policy gradient.
+
+With the distribution over replies of every state known, no advantage is estimated:
+
+    A(s, prefix, token) = E[return | s, prefix, token] - E[return | s, prefix]
+
+where the return is the sum of all rewards from the state on, and the policy goes on by itself after the token. The
+gradient of the expected return follows by the policy gradient theorem (Sutton et al., NIPS 12, 1999), as a sum over all
+tokens that the trees hold instead of a mean over samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ragen_agent.exact.level import QUANTITIES
+from ragen_agent.exact.policy_value import LevelValue, StateValue
+from ragen_agent.update.batches import Batch
+from ragen_agent.update.scoring import sampled_scores
+
+__all__ = ["exact_gradient", "gradient_batches", "prefix_values", "token_advantages"]
+
+
+def prefix_values(state: StateValue) -> NDArray[np.float64]:
+    """E[quantity | prefix] of every node of a state's tree, float64 (nodes, 3, 2); rows as in ``QUANTITIES``.
+
+    The last axis is the lower and the upper end. Node 0, the prompt, has the state's own value.
+    """
+    tree = state.tree
+    sums = tree.closed[:, None, None] * state.bounds
+    over = tree.outcome >= 0
+    sums[over] += tree.reach[over, None, None] * state.outcome_values[tree.outcome[over]]
+    for node in range(len(sums) - 1, 0, -1):  # a node comes after its parent
+        sums[tree.parent[node]] += sums[node]
+    found: NDArray[np.float64] = sums / tree.reach[:, None, None]
+    return found
+
+
+def token_advantages(state: StateValue, ids: Sequence[int], quantity: str = "return") -> NDArray[np.float64]:
+    """The true advantage of each token of a reply, float64 (tokens, 2): the lower and the upper end.
+
+    Args:
+        state: the state that the reply was given in.
+        ids: the sampled tokens of the reply, its stop token included.
+        quantity: one of ``QUANTITIES``.
+
+    A token that the tree leaves out has the widest interval that the state's bounds allow: solve again with a smaller
+    ``mass`` and ``by_reach=False``.
+    """
+    row = QUANTITIES.index(quantity)
+    values, nodes = prefix_values(state)[:, row], state.tree.find(ids)
+    along = [values[node] for node in nodes] + [state.bounds[row]] * (len(ids) + 1 - len(nodes))
+    return np.array([[now[0] - before[1], now[1] - before[0]] for before, now in pairwise(along)])
+
+
+def gradient_batches(found: Sequence[LevelValue], rows: int = 1024) -> Iterator[tuple[Batch, Tensor]]:
+    """Rows of tokens with weights: sum(weights * log-probs) has the gradient of the mean exact return.
+
+    The weight of a token is P(state) P(prefix, token | state) A / number of levels; where intervals are not points, of
+    their middles. It stands in one of the rows that hold the token, and is 0 in the others.
+
+    Args:
+        found: the levels, each counted alike.
+        rows: of a batch, at most.
+
+    Yields:
+        a batch, and weights float64 (rows, width).
+    """
+    waiting: list[tuple[list[int], NDArray[np.float64]]] = []
+    for level in found:
+        for state in level.states:
+            waiting += _weighted_rows(state, state.weight / len(found))
+            while len(waiting) >= rows:
+                yield _batch(waiting[:rows])
+                waiting = waiting[rows:]
+    if waiting:
+        yield _batch(waiting)
+
+
+def exact_gradient(
+    model: PreTrainedModel, bias: Tensor, temperature: float, found: Sequence[LevelValue]
+) -> list[Tensor]:
+    """The gradient of the mean exact return, for each parameter that requires one.
+
+    Args:
+        model: the model that ``found`` was solved with, its weights unchanged.
+        bias: ``TreeReader.bias``.
+        temperature: the one that ``found`` was solved at.
+        found: see ``gradient_batches``.
+    """
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    total = [torch.zeros_like(each) for each in parameters]
+    for batch, weights in gradient_batches(found):
+        batch = Batch(*(part.to(bias.device) for part in (batch.ids, batch.sampled, batch.attention, batch.log_probs)))
+        scores = sampled_scores(model, batch, bias, temperature).log_probs
+        objective = (weights.to(bias.device, scores.dtype) * scores).sum()
+        for sum_, part in zip(total, torch.autograd.grad(objective, parameters, allow_unused=True), strict=True):
+            if part is not None:
+                sum_ += part
+    return total
+
+
+def _weighted_rows(state: StateValue, weight: float) -> list[tuple[list[int], NDArray[np.float64]]]:
+    """(ids, weights) of the paths of a tree; the weights of the prompt are 0."""
+    tree, values = state.tree, prefix_values(state)[:, QUANTITIES.index("return")].mean(1)
+    advantages = np.append(0.0, values[1:] - values[tree.parent[1:]])
+    weights = weight * tree.reach * advantages
+    rows, last = [], np.ones(len(values), bool)
+    last[tree.parent[1:]] = False
+    for leaf in np.flatnonzero(last).tolist():
+        nodes = [leaf] if leaf else []
+        while nodes and tree.parent[nodes[-1]] > 0:
+            nodes.append(int(tree.parent[nodes[-1]]))
+        if nodes:
+            path = np.array(nodes[::-1])
+            rows.append(
+                ([*state.prompt, *tree.token[path].tolist()], np.append(np.zeros(len(state.prompt)), weights[path]))
+            )
+            weights[path] = 0.0  # each token counts once
+    return rows
+
+
+def _batch(rows: Sequence[tuple[list[int], NDArray[np.float64]]]) -> tuple[Batch, Tensor]:
+    """Rows padded on the right."""
+    shape = len(rows), max(len(ids) for ids, _ in rows)
+    ids, attention = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
+    weights = torch.zeros(shape, dtype=torch.float64)
+    for row, (tokens, weight) in enumerate(rows):
+        ids[row, : len(tokens)], attention[row, : len(tokens)] = torch.tensor(tokens), 1
+        weights[row, : len(tokens)] = torch.from_numpy(weight)
+    return Batch(ids, weights != 0, attention, torch.zeros(shape)), weights

@@ -1,0 +1,72 @@
+"""OpenRLHF is imported without flash-attn, and what flash-attn alone can do is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.presets import read_recipe, recipe_names
+from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf import flash_attention, launch
+
+IMPORTS = """
+import sys
+from importlib.util import find_spec
+sys.modules["flash_attn"] = None  # as where it is not installed
+try:
+    import openrlhf.models
+except ModuleNotFoundError:
+    del sys.modules["flash_attn"]
+from ragen_agent.openrlhf.flash_attention import stand_in
+stand_in()
+import openrlhf.models
+from openrlhf.models.ring_attn_utils import unpad_input
+assert find_spec("flash_attn") is None and "flash_attn" not in sys.modules
+try:
+    unpad_input(None, None)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(find_spec("openrlhf") is None, reason="OpenRLHF is not installed")
+@pytest.mark.skipif(find_spec("flash_attn") is not None, reason="flash-attn is installed")
+def test_openrlhf_is_imported_without_flash_attn_and_nobody_else_sees_the_stand_in() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, timeout=300)
+    assert "this needs flash-attn, which is not installed: use --set openrlhf.attention=sdpa" in done.stdout
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with one GPU, the distributed stack, and no flash-attn."""
+    monkeypatch.setattr(launch, "_check_installed", lambda: None)
+    monkeypatch.setattr(flash_attention, "installed", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("one_gpu")
+@pytest.mark.parametrize("algo", ["grpo", "ppo"])
+def test_the_default_run_starts_on_one_gpu_without_flash_attn(algo: str) -> None:
+    config = with_settings(Config(), {"training": {"algo": algo}})
+    assert not launch.check_run(config, OpenRLHF())
+    with pytest.raises(ValueError, match=r"needs [23] GPUs, and this machine has 1: .* Use openrlhf.colocate=true"):
+        launch.check_run(config, with_settings(OpenRLHF(), {"colocate": False}))
+    more = {"actor_gpus": 2, "critic_gpus": 2, "vllm_engines": 2}
+    with pytest.raises(ValueError, match=r"needs 2 GPUs, and this machine has 1: .* Lower openrlhf.actor_gpus"):
+        launch.check_run(config, with_settings(OpenRLHF(), more))
+    for attention in ("flash_attention_2", "kernels-community/flash-attn2"):
+        with pytest.raises(ValueError, match=r"flash-attn is not installed here: use --set openrlhf.attention=sdpa"):
+            launch.check_run(config, with_settings(OpenRLHF(), {"attention": attention}))
+
+
+@pytest.mark.usefixtures("one_gpu")
+@pytest.mark.parametrize("name", [name for name in recipe_names() if read_recipe(name).gpus < 2])
+def test_a_recipe_for_one_gpu_or_none_starts_on_one(name: str) -> None:
+    settings = dict(read_recipe(name).settings)
+    distributed = with_settings(OpenRLHF(), settings.pop("openrlhf", {}))
+    assert not launch.check_run(with_settings(Config(), settings), distributed)

@@ -1,0 +1,70 @@
+"""The estimate of hours, against arithmetic by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.preflight.hours import BANDWIDTH, PEAK, Hours, Pace, estimate_hours, hours_in_words
+
+RUN = {
+    "model": "models/Qwen2.5-0.5B-Instruct",
+    "turns": {"max_turns": 5, "max_tokens_per_turn": 256, "max_tokens_per_episode": 2560},
+    "training": {"groups": 8, "group_size": 16, "keep": 0.25, "minibatch": 32, "iterations": 10},
+    "evaluation": {"levels": 128},
+}
+WHOLE = Pace(compute=1.0, memory=1.0, step=0.0, between=0.0, length=1.0)
+PARAMETERS = 494_032_768
+
+
+def hours(pace: Pace = WHOLE, training: dict[str, Any] | None = None, **settings: Any) -> Hours:
+    config = with_settings(Config(), {**RUN, "training": {**RUN["training"], **(training or {})}})  # type: ignore[dict-item]
+    found = estimate_hours(config, with_settings(OpenRLHF(), settings), 80.0, pace)
+    assert found is not None
+    return found
+
+
+def test_an_iteration_reads_the_weights_and_the_cache_for_each_token_and_trains_on_what_is_kept() -> None:
+    cache = 128 * 2560 * 4 * 24 * 2 * 64  # bytes: 128 rows, keys and values of 24 layers and two heads of 64
+    found = hours()
+    assert found.playing == pytest.approx(1280 * (2 * PARAMETERS + cache) / BANDWIDTH)
+    assert found.training == pytest.approx(32 * 2560 * 8 * PARAMETERS / PEAK), "2 N to score, 6 N to learn"
+    assert found.run == pytest.approx((10 * (found.playing + found.training) + 2 * found.playing) / 3600)
+
+
+def test_a_step_has_a_floor_and_shares_of_the_hardware_divide() -> None:
+    slow = hours(Pace(compute=0.5, memory=1.0, step=0.02, between=7.0, length=1.0))
+    assert slow.playing == pytest.approx(1280 * 0.02)
+    assert slow.training == pytest.approx(2 * hours().training)
+    assert hours(Pace(1.0, 1.0, 0.02, 0.0, 0.5)).playing == pytest.approx(640 * 0.02), "replies half as long"
+    eight = hours(actor_gpus=8, vllm_engines=8, micro_batch=1)
+    assert eight.training == pytest.approx(hours().training / 8)
+    assert eight.playing > hours().playing / 8, "each engine reads all weights"
+
+
+def test_models_with_gpus_of_their_own_train_at_once_and_those_that_share_them_in_turn() -> None:
+    ppo = {"algo": "ppo"}
+    assert hours(training=ppo).training == pytest.approx(2 * hours(training=ppo, colocate=False).training)
+    ahead = hours(colocate=False, staleness=1)
+    assert ahead.run == pytest.approx((10 * max(ahead.playing, ahead.training) + 2 * ahead.playing) / 3600)
+
+
+def test_a_cache_that_is_too_small_plays_in_rounds() -> None:
+    few = hours(vllm_memory=0.05)  # 4 GiB, less 0.9 of weights, hold 102 rows of 31 MiB
+    assert few.playing == pytest.approx(2 * 1280 * (2 * PARAMETERS + 102 * 2560 * 12_288) / BANDWIDTH, rel=0.05)
+
+
+def test_what_stands_idle_is_named() -> None:
+    config = with_settings(Config(), RUN)
+
+    def said(**settings: Any) -> str:
+        return " ".join(hours_in_words(config, with_settings(OpenRLHF(), settings), 80.0))
+
+    assert "Idle" not in said(), "one GPU"
+    assert "Idle: GPUs whose 32 episodes end first" in said(actor_gpus=4, vllm_engines=4)
+    assert "Idle: the 2 GPUs that train stand idle while the engines play" in said(actor_gpus=2, colocate=False)
+    assert "wait for the slower half" in said(colocate=False, staleness=1)
+    assert not hours_in_words(with_settings(Config(), {"model": "nobody/knows"}), OpenRLHF(), 80.0)
