@@ -34,7 +34,6 @@ PAGE = Path(__file__).with_suffix(".md")
 _REPRODUCE_SECONDS = 600  # of a machine that does other work, too
 _ATTEMPTS = 8
 _INSTALLERS = 4  # that wait for the network more than they work
-_SLOW_SECONDS = 20  # of a check of an environment that takes seconds to make
 
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 PACKAGES: dict[str, list[str]] = TABLES["packages"]
@@ -74,8 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", action="append", default=[], metavar="TEXT", help="libraries or targets with this in them"
     )
-    parser.add_argument("--check", action="append", default=[], metavar="ID", help="ask these again, keep the rest")
-    parser.add_argument("--seconds", type=float, default=20, help="time of one check (default: 20)")
     parser.add_argument("--page-only", action="store_true", help="write the page again from the JSON")
     arguments = parser.parse_args(argv)
     venvs, repositories = (
@@ -92,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else []
     if not arguments.page_only:
         for subject in chosen:
-            row = _row(subject, venvs, repositories, arguments.seconds, arguments.check)
+            row = _row(subject, venvs, repositories)
             print(row["library"], row["target"], row.get("left_out") or row["counts"], flush=True)
             if OUT.exists():  # another process may have added to it
                 rows = json.loads(OUT.read_text(encoding="utf-8"))
@@ -108,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failed:
         print(
             f"Findings not reproduced by their evidence: {len(failed)}. Either a finding is false or its evidence is: "
-            f"run the evidence in {OUT.name} by itself; --only TARGET --check ID asks again.",
+            f"run the evidence in {OUT.name} by itself; --only TARGET asks again.",
             file=sys.stderr,
         )
     return int(bool(failed))
@@ -134,23 +131,16 @@ def _installed(folder: Path, names: Sequence[str]) -> dict[str, str]:
 def merged(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows with one more, in the place of the last one of its target.
 
-    What cannot be had today keeps what was found before, and so does a check that was not asked again.
+    What cannot be had today keeps what was found before.
     """
     places = {(each["library"], each["target"]): place for place, each in enumerate(rows)}
     place = places.get((row["library"], row["target"]), len(rows))
-    last = rows[place] if place < len(rows) else {}
-    if "checks" in last:
-        checks = {check["check"]: check for check in [*last["checks"], *row.get("checks", ())]}
-        counts = Counter(check["status"] for check in checks.values())
-        row = {**last, **row, "checks": [checks[name] for name in CHECKS if name in checks]}
-        row.pop("left_out", None)
-        row["counts"] = {status: counts[status] for status in last["counts"]}
+    if place < len(rows) and "left_out" in row and "checks" in rows[place]:
+        row = rows[place]
     return [*rows[:place], row, *rows[place + 1 :]]
 
 
-def _row(
-    subject: Subject, venvs: Mapping[str, str], repositories: Mapping[str, str], seconds: float, checks: Sequence[str]
-) -> dict[str, Any]:
+def _row(subject: Subject, venvs: Mapping[str, str], repositories: Mapping[str, str]) -> dict[str, Any]:
     row: dict[str, Any] = {"library": subject.library, "target": subject.target}
     if subject.venv and subject.venv not in venvs:
         return {**row, "left_out": f"no interpreter was given: --venv {subject.venv}=PATH"}
@@ -166,8 +156,7 @@ def _row(
         test=subject.test,
         python=python,
         path=path,
-        seconds=max(seconds, _SLOW_SECONDS) if subject.checks else seconds,
-        checks=checks or subject.checks,
+        checks=subject.checks,
     )
     try:
         report = audit(subject.target, settings)
@@ -236,8 +225,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"findings: {severities['error']} errors, {severities['warning']} warnings, {severities['note']} notes. The "
         f"evidence of each was run again by itself in a fresh interpreter: {len(found) - len(failed)} of {len(found)} "
         f"reproduced, with up to {_ATTEMPTS} attempts where threads race or seeds do not repeat, since these "
-        f"differ each time. Known false alarms, marked so: {len(alarms)}. A question "
-        "that was not asked again keeps its last answer.",
+        f"differ each time. Known false alarms, marked so: {len(alarms)}.",
         "",
         f"The sources: {_REVISIONS}",
         "",

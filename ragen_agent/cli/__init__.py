@@ -95,7 +95,6 @@ def build_parser() -> Parser:
     """The parser of the whole command line."""
     parser = Parser(prog="ragen-agent", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"ragen-agent {__version__}")
-    parser.add_completion()
     commands = parser.add_subparsers(metavar="COMMAND")
     for module in COMMANDS:
         import_module(f"ragen_agent.cli.{module}").add(commands)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.consent import effects
-from ragen_agent.config.io import OPENRLHF, catalog, check_name, groups, settings_of_pairs
+from ragen_agent.config.io import OPENRLHF, check_name, groups, settings_of_pairs
 from ragen_gym.core.command_line import terminal_width, wrap
 from ragen_gym.core.settings import OPENS, Setting
 from ragen_gym.core.validation import joined
@@ -90,8 +90,7 @@ def _other_defaults(name: str) -> str:
 def add_set(parser: argparse.ArgumentParser, about: str) -> None:
     """Adds ``--set``; ``about`` says which settings."""
     text = f"{about}, such as training.learning_rate=5e-4; repeatable, each once; ragen-agent settings lists all"
-    action = parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
-    action.completions = [*catalog()]  # type: ignore[attr-defined]
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=text)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

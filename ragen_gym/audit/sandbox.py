@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,15 +34,11 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; a finding says why it matters and how to fix it."""
-        found: dict[str, Any] = {
-            "check": self.check.id,
-            "title": self.check.title,
-            "severity": self.check.severity,
-            "status": self.status,
-            "detail": self.detail,
-        }
+        check = self.check
+        found = {"check": check.id, "title": check.title, "severity": check.severity}
+        found |= {"status": self.status, "detail": self.detail}
         if self.status == "finding":
-            found |= {"evidence": self.evidence, "why": self.check.why, "fix": self.check.fix}
+            found |= {"evidence": self.evidence, "why": check.why, "fix": check.fix}
         return found
 
 
@@ -67,20 +64,13 @@ class Report:
 
     def counts(self) -> dict[str, int]:
         """Number of checks with each status."""
-        return {
-            status: sum(result.status == status for result in self.results)
-            for status in ("passed", "finding", "not applicable")
-        }
+        found = Counter(result.status for result in self.results)
+        return {status: found[status] for status in ("passed", "finding", "not applicable")}
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return {
-            "target": self.target,
-            "options": self.options,
-            "version": self.version,
-            "counts": self.counts(),
-            "checks": [result.to_dict() for result in self.results],
-        }
+        about = {"target": self.target, "options": self.options, "version": self.version, "counts": self.counts()}
+        return {**about, "checks": [result.to_dict() for result in self.results]}
 
 
 _WORKER = Path(__file__).with_name("worker")
@@ -97,6 +87,12 @@ spec = importlib.util.spec_from_file_location("audit_worker", sys.argv[1] + "/__
 package = importlib.util.module_from_spec(spec); sys.modules["audit_worker"] = package; spec.loader.exec_module(package)
 importlib.import_module("audit_worker.main").main(int(sys.argv[2]))
 """
+#: Evidence that a seed begins differently in another process.
+_IN_ANOTHER_PROCESS = """\
+import os, subprocess, sys; a = repr(start(new(), {seed})); print(a); again = [*sys.orig_argv, 'again']
+b = a if 'again' in sys.argv else subprocess.run(
+    again, env={{**os.environ, 'PYTHONHASHSEED': '77'}}, capture_output=True, text=True).stdout
+assert a in b"""
 _START_SECONDS = 180.0  # to import the target's library
 _LONGEST_WAIT = 1e6  # that a selector takes
 _LOG_CHARACTERS = 600
@@ -130,21 +126,17 @@ class AuditSettings:
             raise ValueError(f"options and actions must be JSON, for another process: {error}.") from None
         if (self.train is None) != (self.test is None):
             raise ValueError("give both sides of a split, train and test, or neither.")
-        for part in ",".join((self.train or "", self.test or "")).split(","):
-            first, _, last = part.partition(":")
-            if first.isdecimal() and last.isdecimal() and int(first) >= int(last):
-                raise ValueError(f"the seeds {part} are none: give FIRST:LAST with FIRST below LAST.")
 
 
 def audit(
-    target: str, settings: AuditSettings | None = None, progress: Callable[[str, int, int], None] | None = None
+    target: str, settings: AuditSettings | None = None, progress: Callable[[str, int], None] | None = None
 ) -> Report:
     """Audit an environment.
 
     Args:
         target: see ``ragen_gym.audit.worker.main.open_target``.
         settings: how.
-        progress: told each check before it runs, its place and how many there are.
+        progress: told each check before it runs, and its place.
 
     Raises:
         ValueError: the target cannot be opened; the message says why.
@@ -155,7 +147,7 @@ def audit(
 
     def begin(check: str) -> None:
         if progress:
-            progress(check, wanted.index(check), len(wanted))
+            progress(check, wanted.index(check))
 
     waiting = [name for name in wanted if CHECKS[name].run is not None]
     ended: list[str] = []
@@ -230,17 +222,8 @@ def _compare_processes(target: str, settings: AuditSettings, report: Report) -> 
         return Result(check, "passed", what)
     what = f"{len(wrong)} of {len(levels)} seeds begin differently" if wrong else f"{len(played)} episodes differ"
     seed = (wrong or played)[0]
-    evidence = "\n".join(
-        [
-            report.code,
-            f"import os, subprocess, sys; a = repr(start(new(), {seed})); print(a); again = [*sys.orig_argv, 'again']",
-            "b = a if 'again' in sys.argv else subprocess.run(again, env={**os.environ, 'PYTHONHASHSEED': '77'}, "
-            "capture_output=True, text=True).stdout",
-            "assert a in b",
-        ]
-    )
     detail = f"{what} in another process with another PYTHONHASHSEED, such as seed {seed}"
-    return Result(check, "finding", detail, evidence)
+    return Result(check, "finding", detail, f"{report.code}\n{_IN_ANOTHER_PROCESS.format(seed=seed)}")
 
 
 class _Child:
@@ -261,10 +244,6 @@ class _Child:
                 self._late = not selector.select(left)
                 chunk = b"" if self._late else os.read(self._answers, 1 << 16)
                 if not chunk:
-                    try:  # it ends, or has closed the pipe and goes on
-                        self.process.wait(0 if self._late else left)
-                    except subprocess.TimeoutExpired:
-                        self._late = True
                     return
                 *lines, waiting = (waiting + chunk).split(b"\n")
                 for line in lines:
@@ -273,9 +252,10 @@ class _Child:
 
     def ending(self) -> str:
         """End of the process, in words."""
-        if self._late:
+        try:  # it ends, or has closed the pipe and goes on
+            code = self.process.wait(0 if self._late else self._limit)
+        except subprocess.TimeoutExpired:
             return f"the time limit of {self._limit:g} s was exceeded"
-        code = self.process.wait()
         text = self._log.read_text(encoding="utf-8", errors="replace").strip()
         said = f"; it said: {text[-_LOG_CHARACTERS:]}" if text else ""
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -50,7 +50,6 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
     )
     parser.add_argument("--version", action="version", version=f"ragen-gym {__version__}")
-    parser.add_completion()
     commands = parser.add_subparsers(metavar="COMMAND")
     for module in _COMMANDS:
         module.add(commands)

@@ -151,9 +151,9 @@ def _play(arguments: argparse.Namespace) -> int:
         from ragen_gym.bench.results import ResultsFolder
         from ragen_gym.bench.runner import RunProgress, run_suite
         from ragen_gym.bench.suites import load_suite
-        from ragen_gym.core.stats import check_scipy
+        from ragen_gym.core.stats import scipy_stats
 
-        check_scipy()  # before the run, not after it
+        scipy_stats()  # before the run, not after it
         suite, request = load_suite(arguments.suite), _request(arguments)
         agent = _agent(arguments)
         seen = None if arguments.seen is None else read_seen(arguments.seen)

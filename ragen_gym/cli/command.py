@@ -59,13 +59,7 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """A command; where an optional library is missing, it names the extra in one line.
 
-    Args:
-        commands: what ``add_subparsers`` returned.
-        name: its name.
-        summary: for the list of commands.
-        run: what it does; returns the exit code.
-        examples: below its help.
-        description: above its help; by default the summary as a sentence.
+    Its description is the summary as a sentence, unless another is given.
     """
 
     def checked(arguments: argparse.Namespace) -> int:
@@ -138,19 +132,19 @@ def wrapped(text: str, label: str = "") -> str:
 
 
 def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines with columns of even width; on a narrow terminal a long last column goes on or stands below."""
+    """Rows as lines with columns of even width; on a narrow terminal a long last column stands below the others."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = shutil.get_terminal_size((sum(widths) * 2, 24)).columns - sum(width + 2 for width in widths[:-1])
+    columns = shutil.get_terminal_size((sum(widths) * 2, 24)).columns
+    room = columns - sum(width + 2 for width in widths[:-1])
     lines = []
     for row in rows:
-        *cells, last = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        start = "".join(f"{cell}  " for cell in cells)
-        if len(last.rstrip()) <= max(room, 0) or (room < _LEAST_ROOM >= widths[-1]):
-            lines.append((start + last).rstrip())
+        start = "".join(f"{cell:{width}}  " for cell, width in zip(row[:-1], widths, strict=False))
+        if len(row[-1]) <= room:
+            lines.append(f"{start}{row[-1]}".rstrip())
         elif room >= _LEAST_ROOM:
-            lines.append(wrapped(last, start))
+            lines.append(wrapped(row[-1], start))
         else:
-            lines += [start.rstrip(), wrapped(last, "    ")]
+            lines += [start.rstrip(), wrapped(row[-1], "    ")]
     return lines
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from ragen_gym.cli.command import named_values
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.text import TEXT_FORMATS
 from ragen_gym.core.validation import json_or_text
-from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Game
 from ragen_gym.games.registry import GameSpec, build_game, load
 
@@ -71,11 +69,7 @@ def options_of(spec: GameSpec) -> list[EnvOption]:
 
 
 def read_options(spec: GameSpec, pairs: Sequence[str]) -> dict[str, Any]:
-    """The options given as ``name=value``; the game checks the values.
-
-    Raises:
-        ValueError: a pair without ``=``, an unknown option, or two values of one option.
-    """
+    """The options given as ``name=value``; the game checks the values."""
     types = {option.name: option.type for option in options_of(spec)}
     read = named_values("--option", pairs, lambda name, text: _read(types.get(name, ""), text))
     for name, value in read.items():
@@ -109,12 +103,9 @@ def add_option_flag(parser: argparse.ArgumentParser, which: str) -> None:
 def add_environment_options(
     parser: argparse.ArgumentParser, *, rules_only: bool = False, board_text: bool = True
 ) -> None:
-    """The flags that choose an environment: the game, its options, preset, split, vocabulary and text format.
+    """The flags that choose an environment.
 
-    Args:
-        parser: gets the flags.
-        rules_only: only the game, its options and preset, for commands that bring their own levels.
-        board_text: whether the command shows boards as the environment's text, so that its form is a choice.
+    With ``rules_only`` these are the game, its options and preset; without ``board_text`` all but its form as text.
     """
     parser.add_argument(
         "id", metavar="ID", help="a game's name or id; `ragen-gym list` shows them; MODULE:NAME is a game of your own"
@@ -122,12 +113,6 @@ def add_environment_options(
     add_option_flag(parser, "of the game, such as size=6; `info` lists them")
     parser.add_argument("--preset", help="a difficulty of the game, such as easy; `info` lists them (default: none)")
     parser.set_defaults(split=None, levels=None, vocabulary=None, text_format=None)
-    parser.add_argument(
-        "--skip-invalid",
-        action="store_true",
-        default=None,
-        help="leave out the levels of a file that cannot be played (default: they are an error)",
-    )
     if rules_only:
         return
     parser.add_argument("--split", help=f"levels of one split only: {', '.join(SPLITS)} (default: all levels)")
@@ -145,21 +130,14 @@ def add_environment_options(
 
 
 def chosen_environment(arguments: argparse.Namespace) -> tuple[GameSpec, dict[str, Any]]:
-    """The entry of the table, and the arguments of ``ragen_gym.StepEnv``, that the flags choose.
-
-    Says on standard error how many levels ``--skip-invalid`` leaves out.
-    """
+    """The entry of the table, and the arguments of ``ragen_gym.StepEnv``, that the flags choose."""
     spec = load(arguments.id)
-    chosen = environment_flags(arguments) | read_options(spec, arguments.options)
-    if "levels" in chosen and "skip_invalid" in chosen and (skipped := StepEnv(spec.name, **chosen).skipped_levels):
-        many = f"{len(skipped)} level{'s' * (len(skipped) != 1)} skipped"
-        print(f"ragen-gym: {many}; the first: {skipped[0]}", file=sys.stderr)
-    return spec, chosen
+    return spec, environment_flags(arguments) | read_options(spec, arguments.options)
 
 
 def environment_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     """Values of the flags that only games have."""
-    names = ("preset", "split", "levels", "skip_invalid", "vocabulary", "text_format")
+    names = ("preset", "split", "levels", "vocabulary", "text_format")
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 

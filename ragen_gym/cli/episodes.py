@@ -29,7 +29,6 @@ from ragen_gym.render.canvas import Pixels
 from ragen_gym.render.frames import painter_of
 
 __all__ = [
-    "PLAYERS",
     "PicturedEpisode",
     "conversation",
     "fitting_tile_size",
@@ -39,8 +38,6 @@ __all__ = [
     "turn_options",
 ]
 
-PLAYERS = ("oracle", "blind", "random")
-
 _SEEDS_TRIED = 50
 
 
@@ -48,13 +45,8 @@ def success_rates(spec: GameSpec, chosen: dict[str, Any], levels: int, seed: int
     """Success of random play (moves drawn uniformly), of the game's blind script and of optimal play.
 
     They play the first ``levels`` episodes of ``seed``; a game without a blind script has no such rate. All meet the
-    same levels and the same transition noise, within the ``action_budget`` of the id.
-
-    Args:
-        spec: the environment.
-        chosen: arguments of ``StepEnv``.
-        levels: number of episodes, from 1 on.
-        seed: seed of the levels, the noise and the random moves.
+    same levels and the same transition noise, within the ``action_budget`` of the id. ``chosen`` are arguments of
+    ``StepEnv``.
     """
     if levels < 1:
         raise ValueError(f"cannot measure on {levels} levels: give 1 or more.")
@@ -82,26 +74,12 @@ class PicturedEpisode:
 
 
 def picture_episode(
-    spec: GameSpec, chosen: dict[str, Any], seed: int, *, player: str = "oracle", tile_size: int | None = None
+    spec: GameSpec, chosen: dict[str, Any], seed: int, *, tile_size: int | None = None
 ) -> PicturedEpisode:
-    """Play the first episode of a seed, within the id's horizon.
-
-    Args:
-        spec: the environment.
-        chosen: arguments of ``StepEnv``.
-        seed: seed of the level, the noise, and the random moves.
-        player: ``"oracle"``, ``"blind"`` or ``"random"``.
-        tile_size: side of a tile in pixels; None draws nothing.
-
-    Raises:
-        ValueError: an unknown player, or bad arguments.
-    """
-    if player not in PLAYERS:
-        raise ValueError(f"player={player!r} is not known: choose one of {', '.join(PLAYERS)}.")
+    """The oracle's play of the first episode of a seed, within the id's horizon; ``tile_size=None`` draws nothing."""
     drawing: dict[str, Any] = {} if tile_size is None else {"render_mode": "rgb_array", "tile_size": tile_size}
     env = StepEnv(spec.name, **chosen, **drawing)
     env.reset(seed=seed)
-    draw = generator_draw(np.random.default_rng(seed))
     boards: set[bytes] = set()
     pictures: list[Pixels] = []
 
@@ -111,8 +89,7 @@ def picture_episode(
             pictures.append(env.render())
 
     look()
-    policy = {"oracle": oracle_policy, "blind": blind_policy, "random": random_policy(draw)}[player]
-    episode = play_episode(env, policy, action_budget(env), look)
+    episode = play_episode(env, oracle_policy, action_budget(env), look)
     return PicturedEpisode(episode, len(boards), tuple(pictures))
 
 

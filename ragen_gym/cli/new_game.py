@@ -63,12 +63,8 @@ def new_game(name: str, folder: Path, *, text: bool = False) -> list[Path]:
         folder: where; it is made if need be.
         text: whether it is a text task, not a game on a grid.
 
-    Returns:
-        the three files.
-
     Raises:
-        ValueError: a name that is no class name, that a game, the module or its test has, or whose module would
-            hide another one; or a file is there.
+        ValueError: a name that cannot be used, or a file is there.
     """
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
         fixed = "".join(part[:1].upper() + part[1:] for part in re.findall(r"[A-Za-z0-9]+", name)).lstrip("0123456789")

@@ -58,7 +58,6 @@ _EXAMPLES = """\
 examples:
   ragen-gym render FrozenLake                       FrozenLake.png, a start
   ragen-gym render Sokoban --gif --out box.gif      the oracle's episode
-  ragen-gym render FrozenLake --gif --player random --seed 4 --tile-size 32
 """
 
 _GALLERY_EXAMPLES = """\
@@ -82,15 +81,6 @@ _LOOKS = {
     "letters": ImageStyle("letters", _LOOK_TILE),
 }
 
-_SHARED = (
-    "Every id also takes `observation` (`text`, `grid` or `rgb`), `text_format` (`grid`, `spaced`, `coord` or "
-    "`grid_coord`), `vocabulary`, `preset`, `split` (`train`, `validation`, `test`, or None for all levels, "
-    "those of `test` too: train with `train`), "
-    "`levels` (a file, or a list of levels, in any of these symbols and each played at its own size: drawn from, or "
-    'played in order with `reset(options={"level": i})`, i from 0), `skip_invalid`, '
-    "`render_mode` (`ansi`, `rgb_array`, `human`) and `tile_size`."
-)
-
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the two commands."""
@@ -99,13 +89,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         commands, "render", what, _render, _EXAMPLES, "Write a PNG of a level, or a GIF of an episode."
     )
     add_environment_options(parser, board_text=False)
-    parser.add_argument("--gif", action="store_true", help="a GIF of a whole episode; so is an --out that ends in .gif")
-    parser.add_argument("--player", default="oracle", help="who plays it: oracle (the default), blind or random")
-    parser.add_argument("--moves", type=int, default=0, metavar="N", help="a picture after N moves (default: 0)")
+    parser.add_argument("--gif", action="store_true", help="a GIF of the oracle's whole episode")
     add_seed(parser, "the level and its noise")
-    parser.add_argument(
-        "--tile-size", type=int, metavar="PIXELS", help="side of a tile, 8 to 128 (default: fits 384 pixels)"
-    )
     parser.add_argument("--out", metavar="FILE", help="where to (default: the game's name with .png or .gif)")
     parser.add_argument("--force", action="store_true", help="replace the file if there is one")
     parser = add_command(
@@ -122,24 +107,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _render(arguments: argparse.Namespace) -> int:
     spec, chosen = chosen_environment(arguments)
-    out = Path(arguments.out or f"{spec.name}.{'gif' if arguments.gif else 'png'}")
-    suffix = out.suffix.lower()
-    if suffix not in ("", ".gif") and (arguments.gif or suffix != ".png"):
-        raise ValueError(
-            f"--out {out}: {suffix} is not written here; end it in .png for a picture, without --gif, or in .gif for "
-            "an episode."
-        )
-    moving = arguments.gif or suffix == ".gif"
-    if arguments.moves and moving:
-        raise ValueError("--moves is for a picture: leave it out for a GIF, which has all moves.")
-    tile_size = arguments.tile_size
-    if tile_size is None:
-        tile_size = fitting_tile_size(StepEnv(spec.name, **chosen), 384)
-    played = picture_episode(spec, chosen, arguments.seed, player=arguments.player, tile_size=tile_size)
-    if not 0 <= arguments.moves < len(played.pictures):
-        raise ValueError(f"--moves {arguments.moves}: this episode has {len(played.episode.actions)} moves.")
-    data = gif(played.pictures) if moving else encode_png(played.pictures[arguments.moves])
+    form = "gif" if arguments.gif else "png"
+    out = Path(arguments.out or f"{spec.name}.{form}")
+    if out.suffix.lower() != f".{form}":
+        raise ValueError(f"--out {out}: end it in .gif for an episode, with --gif, else in .png.")
     check_free(out, arguments.force)
+    tile_size = fitting_tile_size(StepEnv(spec.name, **chosen), 384)
+    played = picture_episode(spec, chosen, arguments.seed, tile_size=tile_size)
+    data = gif(played.pictures) if arguments.gif else encode_png(played.pictures[0])
     write_atomic(out, data)
     print(f"{out}: level {played.episode.level_id}, {len(data) / 1000:.0f} kB")
     return 0
@@ -161,45 +136,64 @@ def page(spec: GameSpec, seed: int, rates: dict[str, dict[str, Rate]], levels: i
         rates: success by player of the id (under ``""``) and of its presets.
         levels: number of levels that the rates were measured on.
     """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ImportError("the gallery needs jinja2: run `pip install 'ragen-gym[bench]'`.") from error
+
     env = StepEnv(spec.name)
+    env.reset(seed=0)
+    game, keys = env.game, key_names(env.game)
+    _, shortest, longest = game.charset(env.vocabulary, "grid")
     text = docstring(spec.game_class)
-    horizon = f"Truncated after {spec.horizon} actions." if spec.horizon else "No other horizon."
-    parts = [
-        f"# {spec.id}",
-        _headline(spec, text[""]),
-        _prose(spec.about),
-        f"![the first move]({spec.name}.png) ![the oracle's episode]({spec.name}.gif)",
-        f"```python\nimport gymnasium\nimport {_module(spec)}\n\n"
-        f'env = gymnasium.make("{spec.id}")\nobservation, info = env.reset(seed={seed})\n```',
-        _section("Description", _prose(text.get("Description", ""))),
-        _section("Actions", _table(("id", "name", "key"), _actions(env.game))),
-        _section("Observations", *_observations(env), _pictured(env)),
-        _section("Starting state", _prose(text.get("Starting State", ""))),
-        _section("Levels", _prose(text.get("Levels", ""))),
-        _section("Rewards", _prose(text.get("Rewards", "")), _table(("what", "reward"), _rewards(env.game))),
-        _section(
-            "Episode end",
-            _prose(text.get("Episode End", "").split("Truncated by the horizon.")[0].strip() + f" {horizon}"),
-        ),
-        _section("Blind script", _prose(text.get("Blind Script", ""))),
-        _section("Arguments", _table(("name", "default", "meaning"), _options(spec)), _SHARED),
-        _section("Difficulty", *_difficulty(spec, rates, levels)),
-        _section("An episode", *_conversation(spec, seed)),
-        _section("Version history", _prose(text.get("Version History", "v0: first release."))),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _module(spec: GameSpec) -> str:
-    """What has to be imported for the id to be there."""
+    vocabularies = list(game.vocabularies.values()) if env.vocabulary.symbols else []
+    formats: tuple[TextFormat, ...] = ("grid", "spaced", "coord") if vocabularies else ("grid",)
     module = spec.game.partition(":")[0]
-    return "ragen_gym" if module.startswith("ragen_gym.") else module
+    presets: dict[str, dict[str, Any]] = {"": spec.options, **spec.game_class.presets}
+    loader = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
+    jinja = jinja2.Environment(loader=loader, trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    jinja.filters["prose"] = _prose
+    filled = jinja.get_template("gallery_page.md.jinja").render(
+        spec=spec,
+        seed=seed,
+        rates=rates,
+        levels=levels,
+        text=text,
+        module="ragen_gym" if module.startswith("ragen_gym.") else module,
+        actions=[(str(each.value), each.name.capitalize(), f"`{keys[each]}`") for each in game.Action],
+        length=f"{shortest}" if shortest == longest else f"{shortest} to {longest}",
+        grid=repr(StepEnv(spec.name, observation="grid").observation_space),
+        vocabularies=[f"**{each.name}**" if each.name == env.vocabulary.name else each.name for each in vocabularies],
+        tiles=[
+            (
+                str(tile.value),
+                tile.name.lower().replace("_", " "),
+                *(f"`{each.symbols[tile]}`" for each in vocabularies),
+            )
+            for tile in (game.Tile if vocabularies else ())
+        ],
+        boards={each: StepEnv(spec.name, text_format=each).reset(seed=0)[0] for each in formats},
+        image=BoardImages(game).shape,
+        looks=list(_looks(game)),
+        rewards=[(what, f"{value:g}") for what, value in game.rewards()],
+        options=[(f"`{each.name}`", describe(each.default), _prose(each.doc)) for each in options_of(spec)],
+        players=[f"{player} play" for player in rates[""]],
+        difficulty=[
+            (
+                f"`{name}`" if name else "(default)",
+                ", ".join(f"`{option}={describe(value)}`" for option, value in options.items()),
+                *map(str, rates[name].values()),
+            )
+            for name, options in presets.items()
+        ],
+        arguments=", ".join(f"{name}={value!r}" for name, value in turn_options(spec, {}).items()),
+        messages=conversation(spec, {}, seed),
+    )
+    return re.sub(r"\n{3,}", "\n\n", filled).strip() + "\n"
 
 
-def _headline(spec: GameSpec, summary: str) -> str:
-    """The game's first line; before it the spec's own, where the spec is a variant of a game."""
-    variant = f"{spec.summary[0].upper()}{spec.summary[1:]}. " if spec.name != spec.game_class.name else ""
-    return variant + _prose(summary)
+def _looks(game: Game) -> dict[str, ImageStyle]:
+    return {name: style for name, style in _LOOKS.items() if game.layout == "grid" or not style.coordinates}
 
 
 def docstring(game_class: type[Game]) -> dict[str, str]:
@@ -211,118 +205,10 @@ def docstring(game_class: type[Game]) -> dict[str, str]:
     return merged
 
 
-def _section(title: str, *paragraphs: str) -> str:
-    body = "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
-    return f"## {title}\n{body}" if body else ""
-
-
-def _prose(text: str) -> str:
+def _prose(text: str | None) -> str:
     """Docstring text as Markdown: code in single backticks, a paragraph on one line."""
-    paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text)]
+    paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text or "")]
     return "\n\n".join(paragraphs).replace("``", "`")
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
-    lines = [head, ["---"] * len(head), *[[cell.replace("|", "\\|") for cell in row] for row in rows]]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _actions(game: Game) -> list[tuple[str, str, str]]:
-    keys = key_names(game)
-    return [(str(action.value), action.name.capitalize(), f"`{keys[i]}`") for i, action in enumerate(game.Action)]
-
-
-def _observations(env: StepEnv) -> list[str]:
-    """The spaces, the tiles with their symbols in every vocabulary, and one board in each form of text."""
-    game = env.game
-    grid = StepEnv(env.game_spec.name, observation="grid").observation_space
-    _, shortest, longest = game.charset(env.vocabulary, "grid")
-    length = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
-    spaces = (
-        f'`Text` of {length} characters by default; with `observation="grid"` `{grid!r}` of tile codes; with '
-        '`observation="rgb"` the picture, `uint8` of (rows, columns, 3). `info` has `level_id`, `action_mask` (`int8`, '
-        "1 where the action can change the state) and `success` at every reset and step."
-    )
-    if not env.vocabulary.symbols:
-        env.reset(seed=0)
-        return [spaces, f"The text is the names of the arms, one a line:\n\n```text\n{env.text}\n```"]
-    names = list(game.vocabularies)
-    tiles = [
-        (str(tile.value), tile.name.lower().replace("_", " "), *[f"`{game.vocabularies[n].symbols[i]}`" for n in names])
-        for i, tile in enumerate(game.Tile)
-    ]
-    marked = [f"**{name}**" if name == env.vocabulary.name else name for name in names]
-    return [
-        spaces,
-        _table(("code", "tile", *marked), tiles),
-        "One board as a grid, with spaces, and as coordinates (`grid_coord` is the first and the last, one after the "
-        "other):",
-        _formats(env.game_spec),
-    ]
-
-
-def _pictured(env: StepEnv) -> str:
-    """The pictures of turns."""
-    names = [name for name, style in _LOOKS.items() if env.game.layout == "grid" or not style.coordinates]
-    name = env.game_spec.name
-    shape = BoardImages(env.game).shape
-    return (
-        f'`ragen_gym.make_turn("{name}", observation="image")` shows the board as a picture, `uint8` of {shape} by '
-        "default; `image_tiles`, `image_tile_size`, `image_palette` and `image_coordinates` choose its look. "
-        f"From left to right: {', '.join(names)}.\n\n![the board in every look]({name}-images.png)"
-    )
-
-
-def _formats(spec: GameSpec) -> str:
-    blocks = []
-    formats: tuple[TextFormat, ...] = ("grid", "spaced", "coord")
-    for text_format in formats:
-        env = StepEnv(spec.name, text_format=text_format)
-        blocks.append(f'`text_format="{text_format}"`\n```text\n{env.reset(seed=0)[0]}\n```')
-    return "\n\n".join(blocks)
-
-
-def _rewards(game: Game) -> list[tuple[str, str]]:
-    return [(what, f"{value:g}") for what, value in game.rewards()]
-
-
-def _options(spec: GameSpec) -> list[tuple[str, str, str]]:
-    return [(f"`{each.name}`", describe(each.default), _prose(each.doc)) for each in options_of(spec)]
-
-
-def _difficulty(spec: GameSpec, rates: dict[str, dict[str, Rate]], levels: int) -> list[str]:
-    presets: dict[str, dict[str, Any]] = {"": spec.options, **spec.game_class.presets}
-    rows = [
-        (
-            f"`{name}`" if name else "(default)",
-            ", ".join(f"`{option}={describe(value)}`" for option, value in options.items()),
-            *map(str, rates[name].values()),
-        )
-        for name, options in presets.items()
-    ]
-    script = "of the blind script, " * ("blind" in rates[""])
-    note = (
-        f"Success of random play (moves drawn uniformly), {script}and of optimal play on {levels} levels, "
-        "with 95 % Wilson intervals."
-    )
-    names = ", ".join(f'"{name}"' for name in spec.game_class.presets)
-    curriculum = (
-        "`ragen_gym.Curriculum` moves from one to the next as the player succeeds:\n\n```python\n"
-        f"presets = ({names})\n"
-        f'envs = [gymnasium.make("{spec.id}", preset=preset, split="train") for preset in presets]\n'
-        "env = ragen_gym.Curriculum(envs)\n```"
-    )
-    parts = [note, _table(("preset", "options", *(f"{player} play" for player in rates[""])), rows)]
-    return [*parts, curriculum] if len(spec.game_class.presets) > 1 else parts
-
-
-def _conversation(spec: GameSpec, seed: int) -> list[str]:
-    arguments = ", ".join(f"{name}={value!r}" for name, value in turn_options(spec, {}).items())
-    note = f'The oracle as the assistant of `ragen_gym.make_turn("{spec.name}", {arguments})`, seed {seed}:'
-    blocks = [f"**{message['role']}**\n```text\n{message['content']}\n```" for message in conversation(spec, {}, seed)]
-    return [note, *blocks]
 
 
 def write_gallery(folder: Path, specs: Sequence[GameSpec]) -> Iterator[Path]:
@@ -356,11 +242,7 @@ def looks(spec: GameSpec) -> Pixels:
     """The first board of the showcase level as messages show it, in every look that ``_LOOKS`` names, side by side."""
     env = StepEnv(spec.name)
     env.reset(seed=showcase_seed(spec, {}))
-    shown = [
-        BoardImages(env.game, style, env.vocabulary).image(env.state[0])
-        for style in _LOOKS.values()
-        if env.game.layout == "grid" or not style.coordinates
-    ]
+    shown = [BoardImages(env.game, style, env.vocabulary).image(env.state[0]) for style in _looks(env.game).values()]
     height = max(len(picture) for picture in shown)
     gap = np.full((height, _GAP, 3), 255, np.uint8)
     columns = [gap]

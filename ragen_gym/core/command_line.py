@@ -1,4 +1,4 @@
-"""Shared parts of the command lines: help that fits the terminal, shell completion, and interrupts."""
+"""Shared parts of the command lines: help that fits the terminal, and interrupts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from ragen_gym.core.validation import did_you_mean
 __all__ = [
     "DeferredInterrupt",
     "Parser",
-    "completion_script",
     "error_line",
     "fill",
     "parsers",
@@ -27,25 +26,6 @@ __all__ = [
     "terminal_width",
     "wrap",
 ]
-
-SHELLS = ("bash", "zsh")
-
-_ZSH = "autoload -Uz compinit bashcompinit && compinit -u && bashcompinit\n"
-_BASH = """\
-_{name}() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" last="${{COMP_WORDS[COMP_CWORD-1]}}" at="" word words=""
-  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-    case "$at $word" in {commands}) at="$at $word" ;; esac
-  done
-  case "$at:$last" in
-{values}
-  *) case "$at" in
-{words}
-    esac ;;
-  esac
-  COMPREPLY=($(compgen -W "$words" -- "$current"))
-}}
-complete -o default -F _{name} {program}"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,19 +52,10 @@ class Parser(argparse.ArgumentParser):
             hint = did_you_mean(match[1], re.findall(r"[\w.-]+", match[2]))
         elif match := re.match(r"unrecognized arguments: (--[\w.-]+)", message):
             flags = {
-                flag for _, parser in parsers(self) for action in parser._actions for flag in action.option_strings
+                each for _, parser in parsers(self) for action in parser._actions for each in action.option_strings
             }
             hint = " Other commands have it." if match[1] in flags else did_you_mean(match[1], flags)
         super().error(f"{message}.{hint}" if hint else message)
-
-    def add_completion(self) -> None:
-        """Adds ``--print-completion``."""
-        self.add_argument(
-            "--print-completion",
-            action=_PrintCompletion,
-            choices=SHELLS,
-            help=f'print a script that completes commands and flags: eval "$({self.prog} --print-completion bash)"',
-        )
 
     def _print_help(self, _: argparse.Namespace) -> int:
         self.print_help()
@@ -110,12 +81,6 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return wrap(" ".join(text.split()), width)
-
-
-class _PrintCompletion(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
-        print(completion_script(parser, str(values)))
-        parser.exit()
 
 
 def error_line(error: BaseException) -> str:
@@ -178,39 +143,6 @@ def _fit(line: str, width: int) -> Iterator[str]:
                 yield f"{shown} \\"
                 shown = f"{indent}    --{piece}"
         yield shown
-
-
-def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """A script for ``eval`` in ``bash`` or ``zsh``: it completes commands, flags, choices and, elsewhere, files.
-
-    An action's attribute ``completions`` lists choices that argparse does not check.
-    """
-    words: dict[str, list[str]] = {}  # commands and choices, by what stands before them
-    flags: dict[str, list[str]] = {}
-    values: dict[tuple[str, ...], list[str]] = {}
-    for at, each in parsers(parser):
-        words[at], flags[at] = [], []
-        for action in each._actions:
-            choices = tuple(str(choice) for choice in getattr(action, "completions", None) or action.choices or ())
-            names = [name for name in action.option_strings if name.startswith("--")]
-            if not action.option_strings:
-                words[at] += choices
-            elif action.help != argparse.SUPPRESS:
-                flags[at] += names
-                if action.nargs != 0:
-                    values.setdefault(choices, []).extend(f'"{at}:{name}"' for name in names)
-    program = parser.prog
-    script = _BASH.format(
-        program=program,
-        name=re.sub(r"\W", "_", program),
-        commands="|".join(f'"{at}"' for at in words if at) or '""',
-        values="\n".join(f'  {"|".join(names)}) words="{" ".join(found)}" ;;' for found, names in values.items()),
-        words="\n".join(
-            f'    "{at}") words="{" ".join(words[at])}"; [[ $current == -* ]] && words="{" ".join(flags[at])}" ;;'
-            for at in words
-        ),
-    )
-    return _ZSH + script if shell == "zsh" else script
 
 
 def parsers(parser: argparse.ArgumentParser, at: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -15,10 +15,8 @@ from ragen_gym.core.text import without_controls
 
 __all__ = ["SECONDS_A_LINE", "ProgressBar", "json_text", "plain_output", "raw_stdout", "rich_console", "span", "track"]
 
-#: All but tabs and newlines: C0, C1, line separators, and marks that change the writing direction.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-#: Start of a tqdm progress bar, and the code by which it moves up.
-_BAR = re.compile(r"\r(?!\n)|(?:\x1b\[A)+\Z")
+#: All but tabs, newlines and carriage returns: C0, C1, line separators, and marks that change the writing direction.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def json_text(value: Any) -> str:
@@ -47,13 +45,11 @@ def rich_console(**options: Any) -> Any:
 class _PlainText:
     """A stream that writes U+FFFD for control characters; rich cleans its texts itself and uses the stream below."""
 
-    def __init__(self, stream: TextIO, bars: bool) -> None:
-        self.rich_proxied_file, self._bars = stream, bars
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
 
     def write(self, text: str) -> int:
-        begin = _BAR.match(text) if self._bars else None
-        end = begin.end() if begin else 0
-        self.rich_proxied_file.write(text[:end] + _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text[end:]))
+        self.rich_proxied_file.write(_CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -78,8 +74,8 @@ def raw_stdout() -> TextIO:
 
 @contextmanager
 def plain_output() -> Iterator[None]:
-    """Within it, only tabs and newlines are printed of all control characters; progress bars are drawn on stderr."""
-    out, errors = _PlainText(sys.stdout, bars=False), _PlainText(sys.stderr, bars=True)
+    """Within it, only white space is printed of all control characters; a progress bar needs no more."""
+    out, errors = _PlainText(sys.stdout), _PlainText(sys.stderr)
     with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, errors)):
         yield
 
@@ -92,18 +88,10 @@ SECONDS_A_LINE = 15.0
 
 
 class ProgressBar:
-    """Progress of one task; a context manager.
+    """Progress of one task, ``done`` things of ``total``, named in the plural by ``what``; a context manager.
 
-    Without a terminal or rich, a line is written at most every ``seconds`` seconds.
-
-    Args:
-        what: the things counted, in the plural.
-        total: their number.
-        done: number done before.
-        prefix: start of a plain line.
-        seconds: between two plain lines.
-        console: a rich console to draw on; standard error if None.
-        transient: True to remove the bar at the end.
+    It is drawn on ``console``, standard error if None, and removed at the end if ``transient``. Without a terminal or
+    rich, a line that starts with ``prefix`` is written at most every ``seconds`` seconds.
     """
 
     def __init__(

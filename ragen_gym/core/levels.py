@@ -154,7 +154,7 @@ def level_items(source: str | Path, split: Splitter = paragraphs, *, lenient: bo
         check_file(found := os.path.expanduser(source))
         path = Path(found)
         name, suffix, text = str(path), path.suffix.lower(), _decoded(path, lenient)
-    text = text.translate(_INVISIBLE)
+    text = text.removeprefix("\ufeff")
     if suffix in (".json", ".jsonl") or _is_json(text):
         items = _json_items(name, text, lines=suffix == ".jsonl")
     else:
@@ -200,26 +200,10 @@ def _joined_cells(row: Any) -> str:
     return "".join(cells)
 
 
-#: Zero-width characters and the non-breaking space, as copied from web pages.
-_INVISIBLE = {**dict.fromkeys(map(ord, "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff\u00ad")), 0xA0: " "}
-
-#: First bytes of files that are not text.
-_BINARY = {
-    b"\x1f\x8b": "compressed (gzip): unpack it first",
-    b"BZh": "compressed (bzip2): unpack it first",
-    b"\xfd7zXZ": "compressed (xz): unpack it first",
-    b"PK\x03\x04": "a zip archive: unpack it first",
-    b"7z\xbc\xaf": "a 7z archive: unpack it first",
-    b"PAR1": "a Parquet file, which is not read here: export the levels as .jsonl or .txt",
-}
-
-
 def check_file(path: str | Path) -> None:
     """Raise a ValueError unless the file exists."""
     if os.path.isdir(path):
-        names = sorted(name for name in os.listdir(path) if os.path.isfile(os.path.join(path, name)))
-        such = f", such as {os.path.join(path, names[0])}" if names else ""
-        raise ValueError(f"levels={shown(str(path))} is a folder, not a file: give one file{such}.")
+        raise ValueError(f"levels={shown(str(path))} is a folder, not a file: give one file.")
     if not os.path.isfile(path):  # which takes names that no file can have, too
         raise ValueError(
             f"levels={shown(str(path))} is not a file: give a path to a text file of boards, or a list of boards."
@@ -228,9 +212,6 @@ def check_file(path: str | Path) -> None:
 
 def _decoded(path: Path, lenient: bool) -> str:
     data = path.read_bytes()
-    for start, what in _BINARY.items():
-        if data.startswith(start):
-            raise ValueError(f"{path} is {what}.")
     utf_16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
     try:
         text = data.decode("utf-16") if utf_16 else data.decode("utf-8-sig", "replace" if lenient else "strict")

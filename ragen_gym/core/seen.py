@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -48,31 +47,12 @@ def read_seen(path: str | Path) -> frozenset[int]:
         file = found
     try:
         with file.open("rb") as opened:
-            families = _array(opened, file.stat().st_size)
-    except OSError as error:
+            families = npy.read_array(opened, allow_pickle=False)
+    except (OSError, ValueError, MemoryError) as error:
         raise ValueError(f"{file} is not a record of the levels seen in training ({SEEN_FILE}): {error}") from error
-    if families is None:
-        raise ValueError(
-            f"{file} is not a record of the levels seen in training: it must hold uint64 (families,), in full, as "
-            "numpy.save writes it."
-        )
+    if families.dtype != np.uint64 or families.ndim != 1:
+        raise ValueError(f"{file} is not a record of the levels seen in training: it must hold uint64 (families,).")
     return frozenset(families.tolist())
-
-
-def _array(opened: Any, size: int) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
-    """The array of an open file of this size in bytes; None if the file is not a record.
-
-    The header is compared with the size before memory is allocated: it may claim any number of families.
-    """
-    try:
-        if npy.read_magic(opened) != (1, 0):
-            return None
-        shape, _, dtype = npy.read_array_header_1_0(opened)
-        if dtype != np.uint64 or len(shape) != 1 or shape[0] * 8 != size - opened.tell():
-            return None
-        return np.frombuffer(opened.read(), np.uint64)
-    except (ValueError, TypeError, RecursionError, MemoryError):  # not a header
-        return None
 
 
 def write_seen(path: str | Path, families: Iterable[int]) -> None:

@@ -25,7 +25,6 @@ __all__ = [
     "Rate",
     "against_random",
     "binomial_tail",
-    "check_scipy",
     "clustered_mean",
     "clustered_rate",
     "detectable_difference",
@@ -37,6 +36,7 @@ __all__ = [
     "pass_at",
     "pass_hat",
     "percent",
+    "scipy_stats",
     "wilson",
 ]
 
@@ -51,14 +51,7 @@ Counts = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95 % interval.
-
-    Attributes:
-        value: the estimate.
-        low: lower end of its interval.
-        high: upper end of its interval.
-        n: number of values.
-    """
+    """A number with the ends of its 95 % interval; ``n`` counts values."""
 
     value: float
     low: float
@@ -85,9 +78,8 @@ class Estimate:
 class Rate(Estimate):
     """A share of successes with its 95 % interval; ``n`` counts episodes.
 
-    Attributes:
-        failed: further episodes that could not be finished and do not count.
-        overflowed: counted episodes that were cut by a token limit.
+    ``failed`` further episodes could not be finished and do not count; ``overflowed`` counted ones were cut by a token
+    limit.
     """
 
     failed: int = 0
@@ -115,15 +107,10 @@ class Rate(Estimate):
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference between two agents on the same levels.
+    """Difference between two agents (mean of the first minus mean of the second) on the levels that both played.
 
-    Attributes:
-        value: mean of the first minus mean of the second.
-        low: lower end of its interval, which holds the differences that the test does not reject.
-        high: upper end of its interval.
-        p: p-value of the score test of no difference.
-        levels: number of levels that both played.
-        confidence: confidence of the interval.
+    The interval from ``low`` to ``high`` holds the differences that the test does not reject; ``p`` is the p-value of
+    the test of no difference.
     """
 
     value: float
@@ -142,11 +129,8 @@ class Difference:
 def wilson(successes: float, n: int, *, failed: int = 0, overflowed: int = 0) -> Rate:
     """A share of independent successes with Wilson's score interval (Wilson, JASA 22, 1927; no continuity correction).
 
-    Args:
-        successes: from 0 to ``n``; the interval rounds a fraction.
-        n: episodes, from 1 on.
-        failed: see ``Rate``.
-        overflowed: see ``Rate``.
+    ``successes``, from 0 to ``n``, may be a fraction, which the interval rounds. ``failed`` and ``overflowed`` as in
+    ``Rate``.
 
     Raises:
         ValueError: ``n`` is below 1, or ``successes`` is not from 0 to ``n``.
@@ -183,20 +167,18 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Es
     mean, n = fmean(values), len(values)
     if n < 2:
         return Estimate(mean, -inf, inf, n)
-    half = float(_scipy_stats().t.ppf((1 + confidence) / 2, n - 1)) * stdev(values) / sqrt(n)
+    half = float(scipy_stats().t.ppf((1 + confidence) / 2, n - 1)) * stdev(values) / sqrt(n)
     return Estimate(mean, mean - half, mean + half, n)
 
 
 def clustered_mean(values: Values, clusters: Sequence[Any]) -> Estimate:
-    """The mean of values with the t interval of its clustered standard error; unbounded for fewer than two clusters.
+    """The mean of values, floats (n,), with the t interval of its clustered standard error, by cluster of each value.
 
-    Args:
-        values: floats (n,), n from 1 on.
-        clusters: the cluster of each value, (n,).
+    It is unbounded for fewer than two clusters.
     """
     x = _checked(values, clusters)
     error, levels = _error(x, clusters)
-    half = _scipy_stats().t.ppf((1 + CONFIDENCE) / 2, levels - 1) * error if levels >= 2 else np.inf
+    half = scipy_stats().t.ppf((1 + CONFIDENCE) / 2, levels - 1) * error if levels >= 2 else np.inf
     return Estimate(float(x.mean()), float(x.mean() - half), float(x.mean() + half), len(x))
 
 
@@ -218,10 +200,10 @@ def clustered_rate(values: Values, clusters: Sequence[Any], episodes: int) -> Es
         return Estimate(rate, 0.0, 1.0, len(x))
     size, upper = effective_episodes(x, clusters, episodes), (1 + CONFIDENCE) / 2
     if 0 < rate < 1:
-        size *= float(_scipy_stats().t.ppf(upper, max(episodes - 1, 1)) / _scipy_stats().t.ppf(upper, levels - 1)) ** 2
+        size *= float(scipy_stats().t.ppf(upper, max(episodes - 1, 1)) / scipy_stats().t.ppf(upper, levels - 1)) ** 2
     hits = rate * size
-    low = float(_scipy_stats().beta.ppf(1 - upper, hits, size - hits + 1)) if rate > 0 else 0.0
-    high = float(_scipy_stats().beta.ppf(upper, hits + 1, size - hits)) if rate < 1 else 1.0
+    low = float(scipy_stats().beta.ppf(1 - upper, hits, size - hits + 1)) if rate > 0 else 0.0
+    high = float(scipy_stats().beta.ppf(upper, hits + 1, size - hits)) if rate < 1 else 1.0
     return Estimate(rate, low, high, len(x))
 
 
@@ -247,7 +229,7 @@ def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float
         rollouts: n, integers (instances,), each at least ``k``.
         k: from 1 on.
     """
-    none = _scipy_stats().hypergeom.pmf(0, rollouts, successes, k)
+    none = scipy_stats().hypergeom.pmf(0, rollouts, successes, k)
     return 1.0 - np.where(successes == 0, 1.0, none)  # exactly 1 where it is certain
 
 
@@ -256,7 +238,7 @@ def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.floa
 
     The formula is C(c, k) / C(n, k) (Yao et al., arXiv 2406.12045, section 5.1). Arguments as in ``pass_at``.
     """
-    return np.where(successes == rollouts, 1.0, _scipy_stats().hypergeom.pmf(k, rollouts, successes, k))
+    return np.where(successes == rollouts, 1.0, scipy_stats().hypergeom.pmf(k, rollouts, successes, k))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -391,7 +373,7 @@ def detectable_difference(rate: float, n: float) -> float:
     """
     if not n > 0:
         raise ValueError(f"n={n} must be above 0.")
-    half = (_scipy_stats().norm.ppf((1 + CONFIDENCE) / 2) + _scipy_stats().norm.ppf(POWER)) / np.sqrt(2 * n)
+    half = (scipy_stats().norm.ppf((1 + CONFIDENCE) / 2) + scipy_stats().norm.ppf(POWER)) / np.sqrt(2 * n)
     angle = np.arcsin(np.sqrt(rate))
     above = np.sin(min(angle + half, np.pi / 2)) ** 2 - rate
     below = rate - np.sin(max(angle - half, 0)) ** 2
@@ -447,13 +429,12 @@ def _error(values: npt.NDArray[np.float64], clusters: Sequence[Any]) -> tuple[fl
     return float(np.sqrt((groups - 1) / groups * (left_out**2).sum()) / len(values)), levels
 
 
-def check_scipy() -> None:
-    """Raises an ImportError that names the extra if scipy is missing."""
-    _scipy_stats()
+def scipy_stats() -> Any:
+    """``scipy.stats``.
 
-
-def _scipy_stats() -> Any:
-    """scipy.stats; an ImportError that names the extra if scipy is missing."""
+    Raises:
+        ImportError: scipy is missing; the message names the extra.
+    """
     try:
         from scipy import stats
     except ImportError as error:

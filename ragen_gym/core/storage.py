@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, BinaryIO, TypeVar, overload
 
 __all__ = [
@@ -38,14 +39,6 @@ _NO_ROOM = {
     errno.EDQUOT: "Make room there, or have the quota raised.",
     errno.EFBIG: "Raise the limit of file sizes (ulimit -f).",
 }
-
-
-#: Seconds since its last write after which a temporary file counts as left by a killed process.
-_LEFT_OVER = 3600.0
-#: Numbers checked beyond a new temporary file's: leftovers may have higher ones.
-_GAP = 8
-#: Bytes of the name of a file whose temporary file begins with all of it; systems take 255.
-_LONGEST = 230
 
 
 class DiskFullError(OSError):
@@ -91,31 +84,14 @@ def locked_folder(path: Path) -> Iterator[None]:
     Raises:
         ValueError: another process is working in it.
     """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
     made = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDONLY)  # a lock on the folder itself leaves no file behind
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        raise ValueError(
-            f"another process is working in {path}: wait for it or end it, or use another folder."
-        ) from error
-    except OSError:  # the file system locks no folders
-        pass
-    try:
-        yield
-    finally:
-        try:  # before releasing the lock, so that the next holder does not lose the folder
+    with _locked(path, os.O_RDONLY, f"working in {path}: wait for it or end it, or use another folder."):
+        try:
+            yield
+        finally:
             if made and path.is_dir() and not any(path.iterdir()):  # the work could not begin
                 path.rmdir()
-        finally:
-            os.close(handle)
 
 
 @contextmanager
@@ -127,26 +103,33 @@ def locked_file(path: Path) -> Iterator[None]:
     Raises:
         ValueError: another process is writing it.
     """
+    with _locked(path, os.O_RDWR | os.O_CREAT, f"writing {path}: wait for it or end it, or choose another file."):
+        try:
+            yield
+        finally:
+            if path.is_file() and not path.stat().st_size:
+                path.unlink()
+
+
+@contextmanager
+def _locked(path: Path, flags: int, busy: str) -> Iterator[None]:
+    """Locks a path itself, which leaves no other file behind; removals in the block happen before it is released."""
     try:
         import fcntl
     except ImportError:
         yield
         return
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    handle = os.open(path, flags, 0o666)
     try:
-        with suppress(OSError):  # the file system locks no files
+        with suppress(OSError):  # the file system locks no folders, or no files
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 free = os.path.samestat(os.fstat(handle), path.stat())  # else removed while this process opened it
             except (BlockingIOError, FileNotFoundError):
                 free = False
             if not free:
-                raise ValueError(f"another process is writing {path}: wait for it or end it, or choose another file.")
-        try:
-            yield
-        finally:
-            if path.is_file() and not path.stat().st_size:
-                path.unlink()
+                raise ValueError(f"another process is {busy}")
+        yield
     finally:
         os.close(handle)
 
@@ -155,8 +138,8 @@ def locked_file(path: Path) -> Iterator[None]:
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path next to ``path``, renamed to it if the block ends well and removed if it does not.
 
-    Each call has its own name, so with several writers of one file the last one's whole file stays. Leftovers of killed
-    processes are removed after an hour.
+    Each call has its own name, so with several writers of one file the last one's whole file stays. What a killed
+    process left is removed by ``remove_temporary``.
 
     Raises:
         DiskFullError: there was no room for the file.
@@ -164,8 +147,9 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     with name_full_disk(path):
-        temporary = _new_file(path)
+        temporary = path.with_name(f"{path.name[:40]}.writing{token_hex(8)}.tmp")  # systems take names of 255 bytes
         try:
+            temporary.touch(exist_ok=False)
             yield temporary
             os.replace(temporary, path)
         except BaseException as error:
@@ -176,38 +160,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             raise
 
 
-def _temporary(path: Path, number: int) -> Path:
-    long = len(os.fsencode(path.name)) > _LONGEST
-    name = path.name[: _LONGEST // 4] if long else path.name  # a character has four bytes at most
-    return path.with_name(f"{name}.writing{number}.tmp")
-
-
-def _new_file(path: Path) -> Path:
-    """A new temporary file of ``path``; removes abandoned ones."""
-    number = 0
-    while True:
-        temporary = _temporary(path, number)
-        try:
-            temporary.open("xb").close()
-            break
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            error.filename = str(path)
-            raise
-    now = temporary.stat().st_mtime  # by the clock of the file system
-    for other in range(number + _GAP):  # listing the whole folder is slow if it holds thousands
-        with suppress(OSError):  # there is none, or another process removes it too
-            left = _temporary(path, other)
-            if now - left.lstat().st_mtime > _LEFT_OVER:
-                left.unlink()
-    return temporary
-
-
 def remove_temporary(folder: Path) -> None:
     """Removes all temporary files of ``atomic_path`` in a folder that no other process uses."""
     for left in folder.glob("*.tmp"):
-        if re.search(r"\.writing[0-9]+\.tmp$", left.name):
+        if re.search(r"\.writing[0-9a-f]+\.tmp$", left.name):
             left.unlink()
 
 

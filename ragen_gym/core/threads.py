@@ -63,12 +63,7 @@ async def in_thread(function: Callable[..., T], *arguments: Any, timeout: float 
     """Calls a blocking function in a thread of its own and returns its result.
 
     A thread cannot be stopped from outside. It is a daemon, so a function that never returns delays neither its caller
-    beyond the timeout nor the end of the program, unlike the threads of an executor.
-
-    Args:
-        function: the function.
-        arguments: its arguments.
-        timeout: seconds to wait; None waits for ever.
+    beyond the timeout nor the end of the program, unlike the threads of an executor. ``timeout`` is in seconds.
 
     Raises:
         TimeoutError: it did not return in time. Its own errors are passed on.

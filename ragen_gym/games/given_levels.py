@@ -155,10 +155,9 @@ def _refusal(unusable: list[str], count: int, fits: str) -> str:
     if fits:
         lines.append(fits)
     if count > 1:
-        skip = "skip_invalid=True (on the command line --skip-invalid)"
         lines.insert(0, f"{len(unusable)} of {count} levels cannot be played:")
         if len(unusable) < count:
-            lines.append(f"Correct them, or leave them out with {skip}.")
+            lines.append("Correct them, or leave them out with skip_invalid=True.")
     return "\n".join(lines)
 
 

@@ -67,8 +67,6 @@ def check_env(env: str | Env, *, steps: int = 60, processes: bool = True, **opti
     _check_noise(spec, steps)
     _check_ends(spec)
     _check_pickle(spec, steps)
-    if isinstance(make(spec).observation_space, spaces.Dict):
-        _check_pictures(spec, steps)
     if isinstance(make(spec).unwrapped, StepEnv):
         _check_observations(spec, steps)
         _check_batch(spec, steps)
@@ -176,26 +174,6 @@ def _walk(env: Env, steps: int) -> Iterator[tuple[Any, dict[str, Any]]]:
         yield observation, info
         if terminated or truncated:
             yield env.reset()
-
-
-def _check_pictures(spec: EnvSpec, steps: int) -> None:
-    """The pictures of a turn are those that its messages have parts for, and show the board as it stands."""
-    env = make(spec)
-    core: Any = env.unwrapped
-    known: dict[bytes, bytes] = {}
-    for observation, info in _walk(env, steps):
-        require(observation in env.observation_space, f"{spec.id}: {observation!r} is not in {env.observation_space}.")
-        parts = [part["type"] for part in info["messages"][-1]["content"]]
-        images = info["images"]
-        require(
-            parts.count("image") == len(images) == 1,
-            f"{spec.id}: the newest message has the parts {parts}, and info['images'] holds {len(images)}.",
-        )
-        picture = observation["image"].tobytes()
-        require(images[0].tobytes() == picture, f"{spec.id}: info['images'] is not the picture observed.")
-        board = bytes(core.env.state[0])
-        require(known.setdefault(board, picture) == picture, f"{spec.id}: one board has two pictures.")
-        require(len(set(known.values())) == len(known), f"{spec.id}: two boards have one picture.")
 
 
 def _check_batch(spec: EnvSpec, steps: int) -> None:

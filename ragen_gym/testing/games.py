@@ -7,11 +7,11 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from enum import IntEnum
 from functools import cache, partial
 from inspect import get_annotations, getattr_static
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 from math import isclose, log, sqrt
 from typing import Any, TypeVar, get_args
 
@@ -26,12 +26,12 @@ from ragen_gym.core.stats import binomial_tail
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Game, Solution
 from ragen_gym.games.grid import GridGame
-from ragen_gym.testing.brute_force import DRAWS, Search, TooLarge
+from ragen_gym.testing.brute_force import Search, TooLarge
 from ragen_gym.testing.strategies import Play, first_state, plays
 
 T = TypeVar("T")
 
-__all__ = ["CLOSE", "check_declared", "check_episode", "check_game", "require"]
+__all__ = ["check_game", "require"]
 
 _NEEDED = {
     "name": "the name of its id, a string",
@@ -44,12 +44,7 @@ _NEEDED = {
 }
 
 
-def check_declared(game: Game) -> None:
-    """Check the members of a game's class.
-
-    Raises:
-        AssertionError: what is missing or of the wrong kind, and what it should be.
-    """
+def _check_declared(game: Game) -> None:
     own = type(game).__name__
     if isinstance(game, type):
         raise AssertionError(f"{game.__name__} is a class: give a game, such as {game.__name__}().")
@@ -122,7 +117,7 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     Raises:
         AssertionError: what the game does and what it should do.
     """
-    check_declared(game)
+    _check_declared(game)
     unchecked: list[str] = []
     if game.blind is None:
         unchecked.append(
@@ -137,7 +132,7 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     )
     _check_generator(game)
     unchecked += _check_splits(game)
-    search = Search(game, sys.maxsize)  # of one move
+    search = Search(game, sys.maxsize) if game.has_values else None  # of one move
 
     @settings(
         max_examples=examples,
@@ -150,12 +145,12 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     )
     @given(plays(game, actions), st.integers(1, actions))
     def check_play(play: Play, actions_left: int) -> None:
-        unchecked.extend(check_episode(game, play, actions_left, search))
+        unchecked.extend(_check_episode(game, play, actions_left, search))
 
     try:
         check_play()
         for play in _oracle_plays(game, 5 * actions):
-            unchecked += check_episode(game, play, actions, search)
+            unchecked += _check_episode(game, play, actions, search)
     except Flaky as error:
         raise AssertionError(
             f"{game.name}: the same episode passes and fails, so the game depends on more than its arguments: "
@@ -163,12 +158,15 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
         ) from error
     if not game.has_values:
         unchecked.append(
-            f"what the rule does on fewer than one draw in {DRAWS:,}: noise_in_params = False, so chances are found by "
-            "asking the rule at that many draws"
+            "the action mask, and the oracle against a search through everything: noise_in_params = False, so the "
+            "chances of what an action does are not known"
         )
-    refused = [text_format for text_format in get_args(TextFormat) if not _writings(game, text_format)]
+    written = {text_format for _, text_format in _writings(game)}
+    refused = [text_format for text_format in get_args(TextFormat) if text_format not in written]
     unchecked += [f"text formats that the game does not write: {', '.join(refused)}"] * bool(refused)
-    unchecked += _check_oracle(game, actions, max_nodes) + _check_oracle_by_play(game, actions)
+    if game.has_values:
+        unchecked += _check_oracle(game, actions, max_nodes)
+    unchecked += _check_oracle_by_play(game, actions)
     return [*dict.fromkeys(unchecked)]
 
 
@@ -243,22 +241,18 @@ def _check_splits(game: Game) -> list[str]:
 
 def _check_oracle(game: Game, actions: int, max_nodes: int) -> list[str]:
     """The oracle against a search through everything: never beaten, and its own policy earns what it says."""
-    highest = max((abs(value) for _, value in game.rewards()), default=0.0)
     levels = [
         (board, first_state(game, board), game.solve(board), Search(game, max_nodes))
         for board in map(bytes, game.generate(_keys(2 * _LEVELS), None))
     ]
     for left in range(actions + 1):
-        # Where chances are found by draws, each move may do something else on one draw in so many.
-        unseen = 0.0 if game.has_values else left / DRAWS
-        close, close_return = CLOSE + unseen, CLOSE + unseen * left * highest
         for board, state, solution, search in levels:
             try:
                 said = solution.success(board, state, left), solution.expected_return(board, state, left)
                 label = f"{game.name}: with {left} actions the oracle promises (success, return) {said}"
                 played = search.value(board, state, left, solution.action)
                 require(
-                    isclose(said[0], played[0], abs_tol=close),
+                    isclose(said[0], played[0], abs_tol=CLOSE),
                     f"{label}, and its own actions reach {played} on\n{game.own_text(board)}",
                 )
                 best = search.best(board, state, left)
@@ -270,7 +264,7 @@ def _check_oracle(game: Game, actions: int, max_nodes: int) -> list[str]:
             except RuntimeError as error:
                 return [_no_answer(error)]
             require(
-                isclose(said[0], best[0], abs_tol=close) and isclose(said[1], best[1], abs_tol=close_return),
+                isclose(said[0], best[0], abs_tol=CLOSE) and isclose(said[1], best[1], abs_tol=CLOSE),
                 f"{label}, and trying everything gives {best} on\n{game.own_text(board)}",
             )
             require(
@@ -287,70 +281,41 @@ _LEVELS, _EPISODES = 8, 250
 _ERROR = 1e-6
 
 
-@dataclass(frozen=True)
-class _Played:
-    """Episodes of one player with so many actions, and what the oracle promises of them."""
-
-    actions: int
-    player: str
-    where: str  # which level, or how many
-    success: float  # promised: the highest chance of success
-    total: float  # promised: the highest expected return
-    episodes: list[tuple[float, bool]]  # (return, success) of each
-
-
-_ORACLE, _RANDOM = "the oracle's own moves", "random moves"
-
-
 def _check_oracle_by_play(game: Game, actions: int) -> list[str]:
-    """Episodes of the oracle and of random moves against what the oracle promises, level by level and together."""
+    """Episodes of the oracle and of random moves on some levels against what the oracle promises, level by level."""
     rng, boards = np.random.default_rng(0), [*map(bytes, game.generate(_keys(_LEVELS), None))]
-    played: list[_Played] = []
-    unchecked: list[str] = []
-    for left in sorted({1, 2, actions, 5 * actions}):
-        try:
-            for player in (_ORACLE, _RANDOM):
-                played += (on_level := [_played(game, board, player, left, rng) for board in boards])
-                together = [pair for each in on_level for pair in each.episodes]
-                # Each level has as many episodes.
-                success, total = (float(np.mean([getattr(e, of) for e in on_level])) for of in ("success", "total"))
-                played.append(_Played(left, player, f"on {len(boards)} levels", success, total, together))
-        except _NoAnswer as error:
-            unchecked = [_no_answer(error)]
-            break
     rewards = [value for _, value in game.rewards()]
     span = sum(max(value, 0.0) for value in rewards) - sum(min(value, 0.0) for value in rewards)  # of a move
-    for each in played:
-        n, solved = len(each.episodes), sum(won for _, won in each.episodes)
-        wrong = binomial_tail(solved, n, each.success) < _ERROR
-        if each.player == _ORACLE:  # of random play, less is expected
-            wrong |= binomial_tail(n - solved, n, 1 - each.success) < _ERROR
-            wrong |= n == 1 and not isclose(solved, each.success, abs_tol=CLOSE)
-        label = f"{game.name}: within {each.actions} actions the oracle promises"
-        seen = f"{each.player} {{}} in {n:,} episode{'s' * (n > 1)} {each.where}"
-        require(
-            not wrong,
-            f"{label} success of {each.success:.3g}, and {seen.format(f'succeed at a rate of {solved / n:.3g}')}",
-        )
-        # Hoeffding's bound, with the range of returns of so many moves; one episode of a deterministic game is exact.
-        room = each.actions * span * sqrt(-log(_ERROR) / (2 * n)) if n > 1 else 0.0
-        mean = sum(total for total, _ in each.episodes) / n
-        require(
-            mean <= each.total + room + CLOSE,
-            f"{label} a return of at most {each.total:.3g}, and {seen.format(f'earn {mean:.3g} each')}",
-        )
-    return unchecked
-
-
-def _played(game: Game, board: bytes, player: str, actions: int, rng: np.random.Generator) -> _Played:
-    """Episodes of a player on one level."""
-    solution, start = _asked(game.solve, board), first_state(game, board)
-    asked = board, start, actions
-    promised = _asked(solution.success, *asked), _asked(solution.expected_return, *asked)
-    policy = cache(partial(_asked, solution.action)) if player == _ORACLE else None
-    count = 1 if policy and not game.stochastic else _EPISODES
-    episodes = [_play(game, board, policy, actions, rng) for _ in range(count)]
-    return _Played(actions, player, f"on\n{game.own_text(board)}", *promised, episodes)
+    for left, board in product(sorted({1, 2, actions, 5 * actions}), boards):
+        try:
+            solution, start = _asked(game.solve, board), first_state(game, board)
+            success, total = (_asked(ask, board, start, left) for ask in (solution.success, solution.expected_return))
+            policy = cache(partial(_asked, solution.action))
+            n = _EPISODES if game.stochastic else 1  # one episode of a deterministic game is exact
+            by_oracle = [_play(game, board, policy, left, rng) for _ in range(n)]
+        except _NoAnswer as error:
+            return [_no_answer(error)]
+        at_random = [_play(game, board, None, left, rng) for _ in range(_EPISODES)]
+        for player, episodes in (("the oracle's own moves", by_oracle), ("random moves", at_random)):
+            n, solved = len(episodes), sum(won for _, won in episodes)
+            wrong = binomial_tail(solved, n, success) < _ERROR
+            if episodes is by_oracle:  # of random play, less is expected
+                wrong |= binomial_tail(n - solved, n, 1 - success) < _ERROR
+                wrong |= n == 1 and not isclose(solved, success, abs_tol=CLOSE)
+            label = f"{game.name}: within {left} actions the oracle promises"
+            where = f"in {n:,} episode{'s' * (n > 1)} on\n{game.own_text(board)}"
+            require(
+                not wrong,
+                f"{label} success of {success:.3g}, and {player} succeed at a rate of {solved / n:.3g} {where}",
+            )
+            # Hoeffding's bound, with the range of returns of so many moves.
+            room = left * span * sqrt(-log(_ERROR) / (2 * n)) if n > 1 else 0.0
+            mean = sum(paid for paid, _ in episodes) / n
+            require(
+                mean <= total + room + CLOSE,
+                f"{label} a return of at most {total:.3g}, and {player} earn {mean:.3g} each {where}",
+            )
+    return []
 
 
 class _NoAnswer(Exception):
@@ -392,14 +357,6 @@ def require(condition: Any, message: str) -> None:
         raise AssertionError(message)
 
 
-def _check_level(game: Game, board: bytes) -> None:
-    level = game.level(board)
-    again = game.board(Level(level.game, level.text))
-    require(
-        again == board, f"{game.name}: a level's text reads back as another board:\n{level}\n{game.own_text(again)}"
-    )
-
-
 def _check_text(game: Game, board: bytes) -> None:
     for vocabulary, text_format in _writings(game):
         text = game.formatter(vocabulary, text_format)(board)
@@ -415,11 +372,11 @@ def _check_text(game: Game, board: bytes) -> None:
         )
 
 
-def _writings(game: Game, *formats: TextFormat) -> list[tuple[Vocabulary, TextFormat]]:
-    """The vocabularies and formats that the game can write; of these formats, or of all."""
+def _writings(game: Game) -> list[tuple[Vocabulary, TextFormat]]:
+    """The vocabularies and formats that the game can write."""
     found: list[tuple[Vocabulary, TextFormat]] = []
     for vocabulary in game.vocabularies.values():
-        for text_format in formats or get_args(TextFormat):
+        for text_format in get_args(TextFormat):
             try:
                 game.formatter(vocabulary, text_format)
             except ValueError:
@@ -428,16 +385,14 @@ def _writings(game: Game, *formats: TextFormat) -> list[tuple[Vocabulary, TextFo
     return found
 
 
-def check_episode(game: Game, play: Play, actions_left: int, search: Search) -> list[str]:
+def _check_episode(game: Game, play: Play, actions_left: int, search: Search | None) -> list[str]:
     """Play an episode and hold every step of it to the interface; sentences on what was not checked.
 
-    Args:
-        game: the game.
-        play: the episode.
-        actions_left: with which the oracle is asked.
-        search: of the game; it finds what each action can do.
+    ``search`` finds what each action can do; it is None where chances are not known.
     """
-    _check_level(game, play.board)
+    level = game.level(play.board)
+    read = game.board(Level(level.game, level.text))
+    require(read == play.board, f"{game.name}: a level's text reads back as another board:\n{level}")
     fast, solution = _compiled(game.rule), game.solve(play.board)
     board, state, unchecked = bytearray(play.board), first_state(game, play.board), list[str]()
     conserved, outcome = game.conserved(play.board), PLAYING
@@ -523,37 +478,32 @@ def _check_blind(game: Game, board: bytes, state: Sequence[int]) -> None:
     )
 
 
-def _check_mask(game: Game, board: bytes, state: Sequence[int], search: Search) -> None:
+def _check_mask(game: Game, board: bytes, state: Sequence[int], search: Search | None) -> None:
+    """The mask against what each action can do; for a fresh array each time."""
     mask = game.action_mask(board, state)
     require(
         isinstance(mask, np.ndarray) and mask.dtype == np.int8 and mask.shape == (len(game.Action),),
         f"{game.name}.action_mask gives {_kind(mask)}; it must be int8 ({len(game.Action)},).",
     )
-    _check_mask_by_trying(game, board, state, mask, search)
+    if search is not None:
+        truth = [
+            any(after[:2] != (board, tuple(state)) for _, after in search.outcomes(board, state, action))
+            for action in game.Action
+        ]
+        require(
+            mask.tolist() == [int(able) for able in truth],
+            f"{game.name}.action_mask is {mask.tolist()}; the actions that can change the state are "
+            f"{[int(able) for able in truth]}:\n{game.own_text(board)}",
+        )
+    bits = sum(int(able) << action for action, able in enumerate(mask))
+    for legal in (game.legal, _compiled(game.legal)) if game.legal else ():
+        said = legal(np.frombuffer(board, np.uint8), np.array(state, np.int32), game.params)
+        require(said == bits, f"{game.name}.legal says {said:#b}, action_mask {bits:#b}:\n{game.own_text(board)}")
     before = mask.copy()
     mask[:] = 7
     again = 7 in game.action_mask(board, state)
     mask[:] = before
     require(not again, f"{game.name}.action_mask gives one array twice: give a fresh one.")
-
-
-def _check_mask_by_trying(
-    game: Game, board: bytes, state: Sequence[int], mask: np.ndarray[Any, Any], search: Search
-) -> None:
-    """The mask against what each action can do."""
-    truth = [
-        any(after[:2] != (board, tuple(state)) for _, after in search.outcomes(board, state, action))
-        for action in game.Action
-    ]
-    require(
-        mask.tolist() == [int(able) for able in truth],
-        f"{game.name}.action_mask is {mask.tolist()}; the actions that can change the state are "
-        f"{[int(able) for able in truth]}{f' (by {DRAWS:,} draws)' * (not game.has_values)}:\n{game.own_text(board)}",
-    )
-    bits = sum(int(able) << action for action, able in enumerate(truth))
-    for form in (game.legal, game.legal and _compiled(game.legal)):
-        said = bits if form is None else form(np.frombuffer(board, np.uint8), np.array(state, np.int32), game.params)
-        require(said == bits, f"{game.name}.legal says {said:#b}, action_mask {bits:#b}:\n{game.own_text(board)}")
 
 
 def _check_values(game: Game, solution: Solution, board: bytes, state: Sequence[int], actions_left: int) -> None:

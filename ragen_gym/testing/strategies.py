@@ -107,12 +107,7 @@ def states(game: Game, max_steps: int = 12) -> SearchStrategy[tuple[bytes, tuple
 
 
 def replies(action_names: Sequence[str], *, think: bool = True) -> SearchStrategy[str]:
-    """Replies of a model: well formed, nearly so, and not at all.
-
-    Args:
-        action_names: the names of the actions.
-        think: whether a well-formed reply thinks first.
-    """
+    """Replies of a model: well formed (with thoughts first if ``think``), nearly so, and not at all."""
     names = st.sampled_from([form for name in action_names for form in (name, name.upper(), f" {name.lower()} ")])
     answer = st.lists(names, min_size=1, max_size=4).map("||".join)
     good = st.builds("<think>{}</think><answer>{}</answer>".format, st.sampled_from(["", "It is near.", "\n"]), answer)

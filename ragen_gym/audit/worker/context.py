@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .protocol import AuditedEnv, Check, NotApplicable, Outcome, RenewedEnv, Step, Target, key, said_success
+from .protocol import AuditedEnv, Check, NotApplicable, Outcome, RenewedEnv, Step, Target, key
 
 __all__ = ["Context", "Fault", "comparable", "first_difference", "passed"]
 
@@ -20,11 +20,6 @@ Transcript = list[Any]
 
 class Fault(Exception):
     """A finding, raised where it is seen: what was seen, and Python that shows it."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """The finding as an outcome."""
-        return Outcome("finding", *self.args)
 
 
 def passed(detail: str) -> Outcome:
@@ -50,9 +45,7 @@ class Context:
     seconds: float = 20.0
     train: tuple[Sequence[int], dict[str, Any]] | None = None
     test: tuple[Sequence[int], dict[str, Any]] | None = None
-    solutions: dict[int, list[Any]] = field(default_factory=dict)  # by seed, found by search
     tried: int = 0
-    drawn: Any = None  # levels of both sides of a split
     _deadline: float = 0.0
     _actions: dict[int, list[Any]] = field(default_factory=dict)
 
@@ -63,7 +56,7 @@ class Context:
         try:
             return check.run(self)
         except Fault as fault:
-            return fault.outcome
+            return Outcome("finding", *fault.args)
         except NotApplicable as reason:
             return Outcome("not applicable", str(reason))
 
@@ -73,8 +66,7 @@ class Context:
 
     def fault(self, detail: str, *lines: str) -> Fault:
         """A finding with its evidence: the target's definitions, then these lines."""
-        evidence = "\n".join([self.target.code, *lines])
-        return Fault(detail, f"import numpy\n{evidence}" if "numpy.array(" in evidence else evidence)
+        return Fault(detail, "\n".join([self.target.code, *lines]))
 
     @property
     def late(self) -> bool:
@@ -173,24 +165,6 @@ class Context:
             return key(start)
         return key((start, [comparable(step) for step in self.play(env, self.actions(0))]))
 
-    def need_success(self) -> None:
-        """Raises NotApplicable where nothing tells a success from another end."""
-        if not self.tells_success:
-            raise NotApplicable(
-                "info has no word of success, and steps that end no episode earn as much as those that do"
-            )
-
-    @cached_property
-    def tells_success(self) -> bool:
-        """True if ``won`` can be believed; where it goes by the last reward, that must be more than other steps earn."""
-        if getattr(self.shared.won, "__func__", None) is not AuditedEnv.won:
-            return True
-        steps = [step for _, _, steps in self.played for step in steps]
-        if any(said_success(step.info) is not None for step in steps):
-            return True
-        ends = [float(step.reward) for step in steps if step.terminated and float(step.reward) > 0]
-        return not ends or all(float(step.reward) < min(ends) for step in steps if not step.done)
-
     @cached_property
     def repeats(self) -> bool:
         """True if a seed gives its episode again; checks that need it ask here."""
@@ -226,11 +200,6 @@ class Context:
         except Exception:  # whatever the environment raises when it is copied
             return False
         return True
-
-    def need_clones(self) -> None:
-        """Raises NotApplicable where copies are no good."""
-        if not self.clones:
-            raise NotApplicable("the environment cannot be copied so that the copy goes its own way")
 
     @cached_property
     def stochastic(self) -> bool:
@@ -274,18 +243,6 @@ class Context:
         env = self.make()
         seeds = self.within_time(self.some_seeds())
         return [(seed, *self.episode(env, self.seed(seed), self.actions(seed))) for seed in seeds]
-
-    def transitions(self) -> Iterator[tuple[int, list[Any], Any, Step]]:
-        """Steps of ``played``: (seed, the actions up to this one, the observation before it, the step)."""
-        for seed, before, steps in self.played:
-            for place, step in enumerate(steps):
-                yield seed, self.actions(seed, place + 1), before, step
-                before = step.observation
-
-    @cached_property
-    def wins(self) -> int:
-        """Number of episodes of random actions that end in success."""
-        return sum(bool(steps and self.shared.won(steps[-1])) for _, _, steps in self.played)
 
     def seed(self, seed: int) -> int | None:
         """The seed for ``reset``; None where it takes none."""

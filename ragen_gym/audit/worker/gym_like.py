@@ -10,8 +10,9 @@ import asyncio
 import importlib
 import inspect
 import random  # noqa: TID251  # a generator of its own; the global one is audited, not used
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pkgutil import resolve_name
 from typing import Any
@@ -20,10 +21,8 @@ from .protocol import AuditedEnv, Step, Target, copied, keywords
 
 __all__ = ["CallableTarget", "GymnasiumTarget"]
 
-_IDLE = ("noop", "no-op", "no_op", "do nothing", "idle", "wait")
 _TRIED = 5  # seeds until one resets the environment
 _MOST_ACTIONS = 10_000  # that are listed; of more, some are drawn
-_MASKS = ("action_mask", "legal_actions_mask", "mask")
 
 
 class GymEnv(AuditedEnv):
@@ -90,22 +89,6 @@ class GymEnv(AuditedEnv):
         self.action_space.seed(seed)
         return self.action_space.sample()
 
-    def idle_actions(self) -> list[Any]:
-        if any(isinstance(action, str) for action in self.actions()):
-            return ["", " ", "\n"]
-        names = getattr(self.core, "ACTION_LOOKUP", None) or getattr(self.core, "action_names", None)
-        if isinstance(names, Mapping):
-            return [action for action, name in names.items() if str(name).lower() in _IDLE and action in self.actions()]
-        if type(self.action_space).__name__ == "Text":
-            return [""]
-        return []
-
-    def mask(self, info: Mapping[str, Any]) -> list[bool] | None:
-        for name in _MASKS:
-            if hasattr(info.get(name), "__len__") and len(info[name]) == len(self.actions()):
-                return [bool(allowed) for allowed in info[name]]
-        return None
-
     def clone(self) -> AuditedEnv:
         return GymEnv(copied(self.env), self._menu, self._noise)
 
@@ -154,7 +137,7 @@ class CallableTarget(Target):
             self.code = _ASYNC_CODE.format(make=self.make_code(module, attribute), seed=seed, result=result)
         else:
             self.code = f"{self.make_code(module, attribute)}; start = lambda e, s: {first}; {_ACT}"
-        if _has_array(plain):  # repr shows all of it, so that it can be compared
+        if "numpy" in sys.modules:  # repr shows all of an array, so that it can be compared
             self.code = f"import numpy, sys; numpy.set_printoptions(threshold=sys.maxsize); {self.code}"
         env.close()
 
@@ -228,12 +211,6 @@ def _first_reset(env: Any) -> Any:
     return settled(env.reset(**({"seed": _TRIED} if given else {})))
 
 
-def _has_array(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_has_array, value.values()))
-    return any(map(_has_array, value)) if isinstance(value, (list, tuple)) else hasattr(value, "tobytes")
-
-
 def settled(value: Any) -> Any:
     """A value, or what a coroutine returns."""
     if not inspect.isawaitable(value):
@@ -247,10 +224,10 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-def accepts_seed(reset: Callable[..., Any]) -> str:
+def _accepts_seed(reset: Callable[..., Any]) -> str:
     """Form in which a ``reset`` takes a seed: "named", "any" where it takes arguments of any name, "" where it does not.
 
-    Of a wrapper's that passes everything on, what the inner one does.
+    A wrapper's that passes everything on takes what the inner one takes.
     """
     owner = getattr(reset, "__self__", None)
     while True:
@@ -266,7 +243,7 @@ def accepts_seed(reset: Callable[..., Any]) -> str:
 
 def seeded_by(env: Any) -> str:
     """The method that gives an environment its seed: "reset", "seed", or "" where there is none."""
-    accepts = accepts_seed(env.reset)
+    accepts = _accepts_seed(env.reset)
     if accepts != "named" and callable(getattr(env, "seed", None)):
         return "seed"
     return "reset" if accepts else ""

@@ -12,7 +12,7 @@ import warnings
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
-from . import check_levels, check_play, check_robust, check_seeds, check_splits  # noqa: F401  # they fill CHECKS
+from . import check_levels, check_play, check_seeds  # noqa: F401  # they fill CHECKS
 from .context import Context
 from .gym_like import CallableTarget, GymnasiumTarget
 from .protocol import CHECKS, Outcome, Target
@@ -138,10 +138,12 @@ def _split(text: str) -> tuple[list[int], dict[str, Any]]:
                 options[name] = json.loads(value)
             except json.JSONDecodeError:
                 options[name] = value
-        elif first.isdecimal() and second.isdecimal():
+        elif first.isdecimal() and second.isdecimal() and int(first) < int(second):
             seeds += range(int(first), int(second))
-        elif second:
+        elif second and not first.isdecimal():
             seeds += list(getattr(importlib.import_module(first), second)())
         else:
-            raise ValueError(f"{part} is no side of a split: give FIRST:LAST, module:callable or name=value.")
+            raise ValueError(
+                f"{part} is no side of a split: give FIRST:LAST with FIRST below LAST, module:callable or name=value."
+            )
     return seeds or list(range(512)), options

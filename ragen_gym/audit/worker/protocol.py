@@ -1,8 +1,4 @@
-"""Protocols of a check: a target that makes environments, and an environment with ``reset`` and ``step``.
-
-Everything in this folder runs in the interpreter of the audited environment, which need not have this package: it
-imports the standard library alone.
-"""
+"""Protocols of a check: a target that makes environments, and an environment with ``reset`` and ``step``."""
 
 from __future__ import annotations
 
@@ -30,13 +26,10 @@ __all__ = [
     "key",
     "keywords",
     "literal",
-    "said_success",
 ]
 
 #: From the gravest: a number that is reported is wrong; it may be wrong; good to know.
 SEVERITIES = ("error", "warning", "note")
-#: Names by which environments say in ``info`` that an episode succeeded.
-SUCCESS = ("success", "is_success", "won", "all_boxes_on_target")
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DEEPEST = 8
@@ -124,14 +117,6 @@ class AuditedEnv:
         """An action drawn from a seed."""
         raise NotApplicable("no actions are known: give some with --action")
 
-    def idle_actions(self) -> list[Any]:
-        """Actions that do nothing: the empty reply, an action named no-op."""
-        return []
-
-    def mask(self, info: Mapping[str, Any]) -> list[bool] | None:
-        """Mask of ``actions()`` that the environment reports as worth taking; None if it reports none."""
-        return None
-
     def state(self) -> Any:
         """The hidden state as data, beyond the observation; None where it is not known."""
         return None
@@ -139,15 +124,6 @@ class AuditedEnv:
     def oracle(self) -> list[Any] | None:
         """Actions that solve the episode just begun, where the environment knows some."""
         return None
-
-    def won(self, step: Step) -> bool | None:
-        """True if a step ends the episode with success; None while it goes on."""
-        if not step.done:
-            return None
-        said = said_success(step.info)
-        if said is not None:
-            return said
-        return bool(step.terminated and float(step.reward) > 0)
 
     def clone(self) -> AuditedEnv:
         """A copy that shares nothing with this one."""
@@ -201,16 +177,6 @@ def copied(env: Any) -> Any:
         return copy.deepcopy(env)
     except Exception as error:
         raise NotApplicable(f"the environment cannot be copied: {type(error).__name__}: {error}") from error
-
-
-def said_success(info: Mapping[str, Any], depth: int = 0) -> bool | None:
-    """Success as ``info``, or a mapping in it, has it."""
-    for name in SUCCESS:
-        said = info.get(name)
-        if isinstance(said, (bool, int, float)) or getattr(said, "size", 0) == 1:  # NumPy's numbers have a size
-            return bool(said)
-    inner = [each for each in info.values() if isinstance(each, Mapping)] if depth < _DEEPEST else []
-    return next((said for each in inner if (said := said_success(each, depth + 1)) is not None), None)
 
 
 def literal(value: Any) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import random  # noqa: TID251  # a generator of its own; the global one is audited, not used
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from .protocol import AuditedEnv, Step, Target, copied, keywords
+from .protocol import AuditedEnv, Step, Target, keywords
 
 __all__ = ["GemTarget", "ReasoningGymTarget", "TextArenaTarget"]
 
@@ -34,19 +33,8 @@ class TextEnv(AuditedEnv):
         menu = self.actions()
         return random.Random(seed).choice(menu) if menu else super().sample(seed)
 
-    def idle_actions(self) -> list[Any]:
-        return ["", " ", "\n"]
-
-    def won(self, step: Step) -> bool | None:
-        return float(step.reward) >= 1 if step.done else None  # less is credit for a part
-
     def state(self) -> Any:
         return plain_state(self.env)
-
-    def clone(self) -> AuditedEnv:
-        twin = copy.copy(self)
-        twin.env = copied(self.env)
-        return twin
 
 
 class TextArenaEnv(TextEnv):

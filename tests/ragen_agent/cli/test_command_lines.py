@@ -107,7 +107,6 @@ def test_a_command_names_the_extra_that_it_needs(tmp_path: Path) -> None:
 
 def test_what_needs_no_extra_works_without(tmp_path: Path) -> None:
     calls = [
-        ("ragen-gym", "--print-completion", "bash"),
         ("ragen-gym", "list"),
         ("ragen-gym", "bench", "suites"),
         ("ragen-gym", "bench", "run", "--set"),

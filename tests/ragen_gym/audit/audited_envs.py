@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import random  # noqa: TID251  # faults
-import threading
 import time
 import zlib
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,13 +16,6 @@ from gymnasium import spaces
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 SIZE = 6
 Cell = tuple[int, int]
-
-
-def _canonical(grid: list[str]) -> str:
-    forms = []
-    for each in (grid, ["".join(row) for row in zip(*grid, strict=True)]):
-        forms += [each, each[::-1], [row[::-1] for row in each], [row[::-1] for row in each[::-1]]]
-    return min("\n".join(form) for form in forms)
 
 
 class Maze(gymnasium.Env[Any, int]):
@@ -38,7 +30,7 @@ class Maze(gymnasium.Env[Any, int]):
         super().reset(seed=seed)
         while True:
             self.draw()
-            held_out = zlib.crc32(_canonical(self.rows(player=False)).encode()) % 4 == 0
+            held_out = zlib.crc32("".join(self.rows(player=False)).encode()) % 4 == 0
             if self.acceptable() and self.split in (None, "test" if held_out else "train"):
                 break
         self.steps, self.over = 0, False
@@ -77,21 +69,18 @@ class Maze(gymnasium.Env[Any, int]):
         return "\n".join(self.rows())
 
     def info(self) -> dict[str, Any]:
-        mask = [int(self.moved(self.player, move) != self.player) for move in MOVES]
-        return {"success": self.player == self.goal, "action_mask": mask}
+        return {"success": self.player == self.goal}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if isinstance(action, bool) or not self.action_space.contains(action):
             raise ValueError(f"action={action!r} is not one of 0 to 3.")
         if self.over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset().")
-        before = self.player
         self.player = self.moved(self.player, MOVES[self.direction(int(action))])
         self.steps += 1
         won = self.player == self.goal
         self.over = won or self.steps >= 20
-        info = {**self.info(), "action_is_effective": self.player != before}
-        return self.observation(), float(won), won, self.over and not won, info
+        return self.observation(), float(won), won, self.over and not won, self.info()
 
     def direction(self, action: int) -> int:
         return action
@@ -120,11 +109,6 @@ class OwnGenerator(Maze):
     def direction(self, action: int) -> int:
         return int(self.slips.choice([action, (action + 1) % 4]))
 
-    def info(self) -> dict[str, Any]:
-        moves = [self.moved(self.player, move) != self.player for move in MOVES]
-        mask = [int(moves[action] or moves[(action + 1) % 4]) for action in range(4)]
-        return {"success": self.player == self.goal, "action_mask": mask}
-
 
 class OwnRandom(OwnGenerator):
     """The same by a generator of Python's."""
@@ -149,17 +133,6 @@ class Swallows(Maze):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-
-
-class Falls(Maze):
-    """Pays 1 for each step until the walker falls at the goal, as CartPole does: sound, without success."""
-
-    def info(self) -> dict[str, Any]:
-        return {}
-
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observation, _, fallen, truncated, _ = super().step(action)
-        return observation, 1.0, fallen, truncated, {}
 
 
 class Switches(gymnasium.Env[Any, Any]):
@@ -197,15 +170,8 @@ class HidesLevel(UnsplitMaze):
         return super().reset(seed=seed)
 
 
-class ArrayMaze(Maze):
-    """Shows an array: sound."""
-
-    def observation(self) -> Any:
-        return np.array([list(row) for row in self.rows()]).view(np.uint32).astype(np.uint8)
-
-
 class Vectors(gymnasium.Env[Any, Any]):
-    """Observations, actions and successes of NumPy, and two faults: every end is a success, and ends pay."""
+    """Observations, actions and successes of NumPy, and a fault: ends pay."""
 
     observation_space = spaces.Dict({"place": spaces.Box(0, 1, (2,)), "time": spaces.Discrete(9)})
     action_space: Any = spaces.Dict({"push": spaces.Box(-1, 1, (2,), np.float64), "keys": spaces.MultiDiscrete([3, 2])})
@@ -213,7 +179,7 @@ class Vectors(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.place, self.time = self.np_random.random(2, np.float32), 0
-        return self.observation(), {"mask": None}
+        return self.observation(), {}
 
     def observation(self) -> Any:
         return {"place": self.place.copy(), "time": self.time}
@@ -223,18 +189,11 @@ class Vectors(gymnasium.Env[Any, Any]):
             raise ValueError(f"{action!r} is no action")
         self.time = min(self.time + 1, 8)
         over = self.time > 5
-        won = self.won(over)
-        return self.observation(), float(action["keys"][0]), over, False, {"is_success": won, "mask": None}
-
-    def won(self, over: bool) -> Any:
-        return np.bool_(over)
+        return self.observation(), float(action["keys"][0]), over, False, {"is_success": np.bool_(over)}
 
 
 class SoundVectors(Vectors):
-    """Seldom a success, and nothing is earned after the end: sound."""
-
-    def won(self, over: bool) -> Any:
-        return np.float32(over and self.place[0] > 0.9)
+    """Nothing is earned after the end: sound."""
 
     def step(self, action: Any) -> Any:
         if self.time > 5:
@@ -313,19 +272,6 @@ class AwaitedSeedsGlobal(AwaitedMaze):
     kind = SeedsGlobal
 
 
-class SharedNoise(Maze):
-    """All environments draw from one generator."""
-
-    generator: ClassVar[np.random.Generator] = np.random.default_rng(0)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        SharedNoise.generator = np.random.default_rng(seed)
-        return super().reset(seed=seed)
-
-    def direction(self, action: int) -> int:
-        return int(self.generator.integers(4))
-
-
 class KeepsHistory(Maze):
     history = ""
 
@@ -375,77 +321,12 @@ class SameSplits(Maze):
         return super().reset(seed=seed)
 
 
-class TurnedSplits(Maze):
-    """The test has the boards of training, turned by 180 degrees."""
-
-    def __init__(self, split: str | None = None) -> None:
-        super().__init__()
-        self.turned = split == "test"
-
-    def place(self, player: Cell, goal: Cell, walls: set[Cell]) -> None:
-        if self.turned:
-            player, goal = ((SIZE - 1 - cell[0], SIZE - 1 - cell[1]) for cell in (player, goal))
-            walls = {(SIZE - 1 - wall[0], SIZE - 1 - wall[1]) for wall in walls}
-        super().place(player, goal, walls)
-
-
-class NextSplits(Maze):
-    """The test has the boards of training with the player elsewhere."""
-
-    def __init__(self, split: str | None = None) -> None:
-        super().__init__()
-        self.next = split == "test"
-
-    def acceptable(self) -> bool:
-        if not super().acceptable():
-            return False
-        for move in MOVES if self.next else ():
-            new = self.moved(self.player, move)
-            if new not in (self.player, self.goal):
-                self.player = new
-                break
-        return True
-
-
 class TenLevels(UnsplitMaze):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return super().reset(seed=None if seed is None else seed % 10)
 
 
-class DrawsTenLevels(UnsplitMaze):
-    """Ten levels, whatever the seed."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return super().reset(seed=int(np.random.default_rng().integers(10)))
-
-
 class HidesTenLevels(TenLevels, HidesLevel):
-    pass
-
-
-class Walled(Maze):
-    """The goal stands in a corner behind walls, on every odd seed."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.odd = bool((seed or 0) % 2)
-        return super().reset(seed=seed)
-
-    def acceptable(self) -> bool:
-        if self.odd:
-            self.goal, self.player = (0, 0), (5, 5)
-            self.walls = {(0, 1), (1, 0), (1, 1), *(wall for wall in self.walls if min(wall) > 0 and wall != (5, 5))}
-            return True
-        return super().acceptable()
-
-
-class CountsTurns(Maze):
-    """Says how long the episode has gone on: sound."""
-
-    def observation(self) -> Any:
-        return f"At turn {getattr(self, 'steps', 0)}:\n{super().observation()}"
-
-
-class WalledCountsTurns(CountsTurns, Walled):
     pass
 
 
@@ -454,44 +335,9 @@ class OutOfSpace(Maze):
         return super().observation().replace("P", "p")
 
 
-class OneArray(ArrayMaze):
-    shown = np.zeros((SIZE, SIZE), np.uint8)
-
-    def observation(self) -> Any:
-        self.shown[:] = super().observation()
-        return self.shown
-
-
-class Foggy(Maze):
-    """Shows the cells next to the player alone, so that many places look alike: sound."""
-
-    def observation(self) -> Any:
-        rows = super().observation().split("\n")
-        x, y = self.player
-        near = ((x, y), (x - 1, y), (x + 1, y), (x, y - 1), (x, y + 1))
-        return "".join(rows[a][b] if 0 <= a < len(rows) and 0 <= b < len(rows) else "#" for a, b in near)
-
-
-class PaysNan(Maze):
-    def step(self, action: int) -> Any:
-        observation, _, *rest = super().step(action)
-        return observation, float("nan"), *rest
-
-
 class PaysSilence(Sum):
     def score(self, reply: str) -> float:
         return super().score(reply) if reply.strip() else 0.5
-
-
-class OneAnswer(Sum):
-    def score(self, reply: str) -> float:
-        return float(reply == "1")
-
-
-class WinsAnyway(Maze):
-    def step(self, action: int) -> Any:
-        observation, _, _, _, info = super().step(action)
-        return observation, 1.0, True, False, {**info, "success": True}
 
 
 class PaysAfterEnd(Maze):
@@ -501,16 +347,6 @@ class PaysAfterEnd(Maze):
         observation, reward, *_, info = super().step(action)
         self.over = self.steps >= 3
         return observation, reward, self.over, False, info
-
-
-class SaysSuccess(Maze):
-    def info(self) -> dict[str, Any]:
-        return {**super().info(), "success": True}
-
-
-class MaskOfOnes(Maze):
-    def info(self) -> dict[str, Any]:
-        return {**super().info(), "action_mask": [1] * 4}
 
 
 class RefusesAction(Maze):
@@ -527,57 +363,11 @@ class FailsSometimes(Maze):
         return super().reset(seed=seed)
 
 
-class WrapsAround(Maze):
-    def step(self, action: int) -> Any:
-        return super().step(int(action) % 4)
-
-
-class HurtByErrors(Maze):
-    def step(self, action: int) -> Any:
-        self.steps += 1
-        self.player = self.moved(self.player, MOVES[self.steps % 4])
-        return super().step(action)
-
-
-class Hoards(Maze):
-    kept: ClassVar[list[bytearray]] = []
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.kept.append(bytearray(10_000))
-        return super().reset(seed=seed)
-
-
-class Compiles(Maze):
-    """A thread allocates during some hundred episodes, as a compiler does, and frees it."""
-
-    resets: ClassVar[int] = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        type(self).resets += 1
-        if self.resets == 1:
-            threading.Thread(target=self.work, daemon=True).start()
-        return super().reset(seed=seed)
-
-    def work(self) -> None:
-        made = []
-        while self.resets < 500:
-            made.append(bytearray(2_000))
-            sum(range(2_000))
-
-
 class EndsProcess(Maze):
     def direction(self, action: int) -> int:
         if self.steps > 2:
             os._exit(3)
         return action
-
-
-class HangsUnheard(Maze):
-    """Hangs, and has closed all files before, as what makes a daemon of itself does."""
-
-    def step(self, action: int) -> Any:
-        os.closerange(3, 256)
-        time.sleep(600)
 
 
 class Hangs(Maze):

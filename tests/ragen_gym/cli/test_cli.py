@@ -12,7 +12,8 @@ import select
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,7 @@ import pytest
 
 from ragen_gym.cli import build_parser, main
 from ragen_gym.cli.episodes import conversation, picture_episode, showcase_seed, turn_options
-from ragen_gym.cli.play import colourful, painted, side_by_side, single_keys
-from ragen_gym.core.console import ProgressBar
+from ragen_gym.cli.play import painted, single_keys
 from ragen_gym.core.levels import read_levels
 from ragen_gym.envs.policies import blind_value
 from ragen_gym.envs.step import StepEnv
@@ -94,45 +94,31 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
     [
         ("play FrozenLak", "Did you mean FrozenLake"),
         ("play FrozenLake --option sise=5", "Did you mean size"),
-        ("play FrozenLake --option size", "name=value"),
         ("play FrozenLake --option size=5 --option size=6", "size is given as 5 and as 6: give one of them"),
         ("play FrozenLake --seed 1 --seed 2", "--seed: given as 1 and as 2: give one of them"),
         ("play FrozenLake --option size=big", "size='big' must be None or an integer from 2 to 64"),
         ("play FrozenLake --option random_start=perhaps", "must be True or False"),
         ("play FrozenLake --option success_rate=1/0", "a number"),
-        (f"play FrozenLake --option success_rate={10**400}/1", "a number"),
         ("play FrozenLake --option success_rate=1e400", "success_rate=inf must be a number from 0 to 1"),
-        ("play FrozenLake --option success_rate=1e999999999", "success_rate=inf must be a number from 0 to 1"),
-        ("play FrozenLake --option size=1", "from 2 to 64"),
-        ("play FrozenLake --levels nowhere.txt", "not a file"),
         ("play FrozenLake --text-format prose", "choose one of"),
         ("play FrozenLake --vocabulary runes", "choose one of"),
         (
             "play Bandit --option names=Baker",
             'choose \'ragen-v1\', or give pairs (low, high), such as [["Low", "High"]]',
         ),
-        ("play Bandit --turn --split exam", "choose one of train, validation, test"),
         ("play FrozenLake --seed -1", "seed=-1 is not a seed: give a whole number"),
-        ("info Bandit --preset brutal", "preset"),
         ("info Bandit -n -3", "1 or more"),
-        ("render FrozenLake --moves 99", "has"),
         ("render FrozenLake --out nowhere/x.png", "no folder"),
-        ("render FrozenLake --player best", "oracle, blind, random"),
-        ("render FrozenLake --out a.jpg", ".jpg is not written here; end it in .png"),
-        ("render FrozenLake --gif --out a.png", ".png is not written here"),
-        ("render FrozenLake --vocabulary letters", "unrecognized arguments: --vocabulary"),
+        ("render FrozenLake --out a.jpg", "a.jpg: end it in .gif for an episode"),
         ("levels export FrozenLake --vocabulary letters --out x.txt", "unrecognized arguments: --vocabulary"),
-        ("levels export FrozenLake --text-format coord --out x.txt", "unrecognized arguments: --text-format"),
         ("levels export Bandit --out x.csv", ".txt or .jsonl"),
         ("levels export Bandit --out x.txt -n 0", "one level or more"),
         ("levels export Bandit --split test --out x.txt -n 17", "only 16 different levels"),
-        ("levels export Bandit --out x.txt -n 1000000000", "only 40 different levels"),
         ("solve FrozenLake -", "error: the standard input holds no board"),
         ("solve FrozenLake nowhere.txt", "not a file"),
         ("solve Bandit - --max-nodes 9", "--max-nodes is for games that are solved by search"),
         ("solve Sokoban - --max-nodes 0", "--max-nodes 0: give 1 or more"),
         ("solve FrozenLake - --actions -1", "--actions -1: give 1 or more"),
-        ("solve Sokoban - --split test", "unrecognized arguments"),
         ("play Sokoban --option boxes=4 --option size=5", "boxes=4 do not fit on height=5, width=5"),
         ("check Chess", "not a game"),
         ("check nowhere.to_be:Found", "importing the module nowhere.to_be failed here"),
@@ -145,11 +131,7 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
             "adds no game of that name (it adds FrozenLake): call ragen_gym.register in it. "
             "It defines no text task of that name either. Did you mean FrozenLake?",
         ),
-        ("gallery Chess", "not a game"),
         ("conquer", "invalid choice"),
-        ("play FrozenLake --seed x", "seed=x is not a seed"),
-        ("play FrozenLake --no-think", "--no-think is for replies: add --turn"),
-        ("render FrozenLake --tile-size 0", "tile_size=0 must be a whole number of pixels from 8 to 128"),
     ],
 )
 def test_bad_input_gets_one_clear_message(
@@ -171,7 +153,7 @@ def test_help_shows_examples(run: Run, words: str) -> None:
 
 
 #: What has no default: without it the command does not do what the option is for.
-OPTIONAL = {"--card", "--print-completion", "--seen", "--suite", "--head", "--page", "--reward", "--test"}
+OPTIONAL = {"--card", "--seen", "--suite", "--head", "--reward", "--test"}
 
 
 def values(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[str, argparse.Action]]:
@@ -186,7 +168,7 @@ def values(parser: argparse.ArgumentParser, words: str = "") -> Iterator[tuple[s
 
 def test_help_says_every_default() -> None:
     options = list(values(build_parser()))
-    assert len(options) > 80
+    assert len(options) > 60
     silent = [
         f"{words} {action.option_strings[-1]}"
         for words, action in options
@@ -211,8 +193,9 @@ def test_the_oracles_moves_win_when_typed(run: Run, spec: GameSpec) -> None:
 @pytest.mark.parametrize("spec", USUAL_BUDGETS, ids=[spec.name for spec in USUAL_BUDGETS])
 def test_the_oracles_replies_win_when_typed(run: Run, spec: GameSpec) -> None:
     seed = showcase_seed(spec, {})
-    replies = [message["content"] for message in conversation(spec, {}, seed) if message["role"] == "assistant"]
-    code, out, _ = run("play", spec.name, "--turn", "--no-think", "--seed", seed, typed="?\n" + "\n".join(replies))
+    messages = conversation(spec, {}, seed)
+    replies = [f"<think>So.</think>{each['content']}" for each in messages if each["role"] == "assistant"]
+    code, out, _ = run("play", spec.name, "--turn", "--seed", seed, typed="?\n" + "\n".join(replies))
     assert code == 0
     assert "The oracle plays" in out
     assert "Success!" in out
@@ -224,6 +207,7 @@ def test_playing_bears_mistakes(run: Run) -> None:
     assert "'dance' is not an action. Play: 1 " in out
     assert "This level is over" in out
     assert re.search(r"\d of 2 levels solved\.\n$", out)
+    assert run("play", "Bandit", typed="q\n")[1].endswith("No level was played to its end.\n")
     out = run("play", "Bandit", "--turn", typed="dance\nn\nn\n")[1]
     assert "Problem: no_answer." in out
     assert out.endswith("0 of 1 levels solved.\n")
@@ -237,13 +221,6 @@ def test_a_malformed_reply_is_answered_with_an_example_that_can_be_typed(run: Ru
     assert "Problem" not in out
     assert "For example" not in out
     assert "? shows" in out, "the words that are no replies"
-
-
-@pytest.mark.parametrize("words", [["FrozenLake"], ["FrozenLake", "--turn"]])
-def test_who_plays_no_level_is_not_told_a_score(run: Run, words: list[str]) -> None:
-    out = run("play", *words, typed="q\n")[1]
-    assert "0 of 0" not in out
-    assert out.endswith("No level was played to its end.\n")
 
 
 @every_id
@@ -289,29 +266,6 @@ def test_keys_are_read_one_by_one_and_the_terminal_is_put_back() -> None:
     os.close(keyboard)
 
 
-def terminal_session(*words: str, typed: Sequence[tuple[str, bytes]]) -> str:
-    """All that a command writes to a terminal of 90 columns; each input is typed once the text before it was seen."""
-    keyboard, terminal = pty.openpty()
-    variables = {**os.environ, "TERM": "xterm", "COLUMNS": "90", "LINES": "40", "NO_COLOR": ""}
-    command = [sys.executable, "-m", "ragen_gym.cli", *words]
-    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=variables)
-    os.close(terminal)
-    seen = ""
-    for awaited, keys in [*typed, ("\0", b"")]:  # to the end
-        at = len(seen)
-        while awaited not in seen[at:]:
-            assert select.select([keyboard], [], [], 60)[0], f"no {awaited!r} after {seen[at:]!r}"
-            try:
-                seen += os.read(keyboard, 4096).decode()
-            except OSError:  # the command has ended
-                break
-        if keys:
-            os.write(keyboard, keys)
-    assert process.wait(60) == 0
-    os.close(keyboard)
-    return seen.replace("\r\n", "\n")
-
-
 def test_play_redraws_the_board_and_takes_arrow_keys() -> None:
     env = StepEnv("FrozenLake", success_rate=1.0)
     env.reset(seed=1)
@@ -320,77 +274,47 @@ def test_play_redraws_the_board_and_takes_arrow_keys() -> None:
         env.step(env.action_names.index(name))
         boards.append(env.text)
     assert len({*boards}) == 3
-    arrows = [("arrow keys", b"\x1b[C"), ("action 1 of 10", b"\x1bOA"), ("action 2 of 10", b"z"), ("'z' is not", b"q")]
-    seen = terminal_session("play", "FrozenLake", "--option", "success_rate=1", "--seed", "1", typed=arrows)
-    assert seen.startswith("\x1b[?1049h"), "a screen of its own"
-    *_, left = seen.partition("\x1b[?1049l")
-    assert left == "No level was played to its end.\n", "the first screen shows only how it ended"
+    keyboard, terminal = pty.openpty()
+    command = [sys.executable, "-m", "ragen_gym.cli", "play", "FrozenLake", "--option", "success_rate=1", "--seed", "1"]
+    variables = {**os.environ, "TERM": "xterm", "COLUMNS": "90", "NO_COLOR": ""}
+    typed = [("q quit.", b"\x1b[C"), ("action 1 of 10", b"\x1bOA"), ("action 2 of 10", b"z"), ("'z' is not", b"q")]
+    seen = ""
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=variables) as process:
+        os.close(terminal)
+        with suppress(OSError):  # the command has ended
+            while select.select([keyboard], [], [], 60)[0]:
+                seen += os.read(keyboard, 4096).decode()
+                if typed and typed[0][0] in seen.rpartition("\x1b[H\x1b[2J")[2]:
+                    os.write(keyboard, typed.pop(0)[1])
+        process.kill()
+    os.close(keyboard)
+    seen = seen.replace("\r\n", "\n")
+    assert seen.endswith("\nNo level was played to its end.\n")
     frames = seen.split("\x1b[H\x1b[2J")[1:]
     plain = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]| ", "", frame) for frame in frames]
     assert [next(board for board in boards if board in frame) for frame in plain] == [*boards, boards[-1]]
     assert all(frame.count("Play:") == 1 for frame in frames)
 
 
-def test_a_turn_shows_the_board_beside_the_reply() -> None:
-    reply = "<think>I go on.</think><answer>Right</answer>"
-    typed = [("reply> ", f"{reply}\n".encode()), ("Played: Right.", b"q\n")]
-    seen = terminal_session("play", "FrozenLake", "--turn", "--option", "success_rate=1", "--seed", "1", typed=typed)
-    rows = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.split("\x1b[H\x1b[2J")[2]).split("\n")
-    left, right = zip(*(row.split(" \N{BOX DRAWINGS LIGHT VERTICAL}") for row in rows if "\u2502" in row), strict=True)
-    env = StepEnv("FrozenLake", success_rate=1.0)
-    env.reset(seed=1)
-    env.step(env.action_names.index("Right"))
-    assert env.text in "\n".join(left).replace(" ", "")
-    assert reply in " ".join("".join(right).split()).replace("</think> <", "</think><")
-    assert "Played: Right. Reward 0." in " ".join(right)
-    assert max(map(len, rows)) <= 90
-
-
-def test_texts_beside_each_other() -> None:
-    assert side_by_side("\x1b[1mab\x1b[0m\nc", "one two three four", 23) == (
-        "\x1b[1mab\x1b[0m │ one two\nc  │ three four"
-    )
-
-
-def test_colours_stand_back_where_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert colourful(Terminal())
-    assert not colourful(io.StringIO())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not colourful(Terminal())
+def test_a_board_in_colour_is_the_board() -> None:
     env = StepEnv("FrozenLake")
     text, _ = env.reset(seed=0)
     shown = painted(env.game, env.state[0], env.vocabulary, text)
-    assert "\x1b[" in shown
+    assert "\x1b[1;33mP" in shown
     assert re.sub(r"\x1b\[[0-9;]*m| ", "", shown) == text
 
 
 @every_id
 def test_render_writes_pictures_and_replaces_none(run: Run, tmp_path: Path, spec: GameSpec) -> None:
-    for words, start in (([], b"\x89PNG"), (["--gif"], b"GIF89a")):
-        out = tmp_path / "picture"
-        command = ["render", spec.name, "--tile-size", 8, "--out", out, *words]
+    for words, form, start in (([], "png", b"\x89PNG"), (["--gif"], "gif", b"GIF89a")):
+        command = ["render", spec.name, "--out", tmp_path / f"picture.{form}", *words]
         assert run(*command)[0] == 0
-        assert out.read_bytes().startswith(start)
-        kept = out.read_bytes()
+        kept = (tmp_path / f"picture.{form}").read_bytes()
+        assert kept.startswith(start)
         code, _, errors = run(*command)
-        assert code == 2
-        assert "--force" in errors
+        assert (code, "--force" in errors) == (2, True)
         assert run(*command, "--force")[0] == 0
-        assert out.read_bytes() == kept
-        out.unlink()
-
-
-def test_a_gif_has_all_moves(run: Run, tmp_path: Path) -> None:
-    for words in (["--gif"], ["--out", "picture.gif"]):
-        code, _, errors = run("render", "FrozenLake", "--moves", 2, *words)
-        assert code == 2
-        assert "--moves is for a picture: leave it out for a GIF" in errors
+        assert (tmp_path / f"picture.{form}").read_bytes() == kept
 
 
 @every_id
@@ -478,13 +402,6 @@ sys.exit(main(["levels", "export", "FrozenLake", "-n", "20", "--out", sys.argv[1
         assert list(tmp_path.iterdir()) == []
 
 
-def test_drawing_many_levels_is_not_silent(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(ProgressBar.__init__.__kwdefaults__ or {}, "seconds", 0.0)
-    _, _, errors = run("levels", "export", "FrozenLake", "-n", 5, "--out", tmp_path / "levels.txt")
-    assert "ragen-gym: 3 of 5 levels drawn" in errors
-    assert "ragen-gym: 3 of 5 levels solved" in errors
-
-
 def test_more_levels_than_a_file_holds_are_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("P_\n_G\n")
     arguments = ("FrozenLake", "--option", "size=2", "--levels", tmp_path / "one.txt", "-n", 2)
@@ -505,13 +422,6 @@ def test_solve_takes_any_size_from_the_standard_input(run: Run) -> None:
     assert re.findall("plan            (.*)", out) == ["Right", "Right Right"]
     out = run("solve", "FrozenLake", "-", "--actions", 1, "--json", typed="PG\nOO\n")[1]
     assert json.loads(out)[0]["optimal_success"] == pytest.approx(1 / 3)
-
-
-def test_solve_takes_a_board_with_an_empty_last_line(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "lakes.jsonl").write_text(json.dumps({"text": "PG\n__\n"}) + "\n")
-    code, out, _ = run("solve", "FrozenLake", tmp_path / "lakes.jsonl", "--option", "success_rate=1")
-    assert code == 0
-    assert "plan            Right\n" in out
 
 
 def test_solve_finds_a_plan_within_its_limit_alone(run: Run) -> None:
@@ -541,10 +451,6 @@ def test_check_reports_and_fails_with_its_own_code(run: Run, monkeypatch: pytest
     assert code == 1
     assert "FAILED  the game" in out
     assert "two players on one board" in out
-    code, out, _ = run("check", "Bandit", "--json")
-    assert code == 1
-    (entry,) = json.loads(out)
-    assert (entry["passed"], entry["problem"]) == (False, "two players on one board")
 
 
 def test_check_says_what_it_needs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,8 @@
-"""Help that fits a terminal, commands that are not given, and completion in a real shell."""
+"""Help that fits a terminal, commands that are not given, and interrupts."""
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ from hypothesis import strategies as st
 from ragen_gym.core.command_line import (
     DeferredInterrupt,
     Parser,
-    completion_script,
     error_line,
     fill,
     stops_at_sigterm,
@@ -41,7 +37,6 @@ def example() -> Parser:
     train.add_argument("--backend", choices=("local", "ray"))
     train.add_argument("--out", help="a folder")
     train.add_argument("--json", action="store_true")
-    train.add_argument("--secret", help=argparse.SUPPRESS)
     train.set_defaults(run=lambda options: 7)
     group = commands.add_parser("bench", help="measure").add_subparsers()
     group.add_parser("run", help="once").add_argument("suite", choices=("smoke", "full"))
@@ -103,50 +98,11 @@ def test_what_is_mistyped_is_answered_with_the_nearest(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("", "train bench"),
-        ("tr", "train"),
-        ("train --b", "--backend"),
-        ("train --backend ", "local ray"),
-        ("train --backend lo", "local"),
-        ("train --", "--help --backend --out --json"),
-        ("train --out ", ""),
-        ("train --json ", ""),
-        ("train --json -", "--help --backend --out --json"),
-        ("-", "--help"),
-        ("bench ", "run"),
-        ("bench run ", "smoke full"),
-        ("train --out bench -", "--help --backend --out --json"),
-    ],
-)
-def test_bash_completes(typed: str, completed: str) -> None:
-    if shutil.which("bash") is None:
-        pytest.skip("there is no bash")
-    words = ["my-program", *typed.split(" ")]
-    script = (
-        f"{completion_script(example(), 'bash')}\n"
-        f"COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}\n"
-        '_my_program; echo "${COMPREPLY[@]}"'
-    )
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert not done.stderr
-    found = done.stdout.split()
-    assert [word for word in found if word != "--help"] == [word for word in completed.split() if word != "--help"]
-
-
 def test_an_error_is_one_line_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         write_atomic(tmp_path / "nope" / "x.json", "")
     assert error_line(caught.value) == f"{tmp_path}/nope/x.json: no such file or directory."
     assert error_line(ValueError("two\nlines \x1b[2J")) == "two lines \N{REPLACEMENT CHARACTER}[2J"
-
-
-def test_zsh_reads_the_same_script() -> None:
-    script = completion_script(example(), "zsh")
-    assert script.startswith("autoload")
-    assert script.endswith(completion_script(example(), "bash"))
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["in-front", "in-background"])

@@ -22,7 +22,7 @@ CONTROLS = set("\x1b\x07\x9b\u202e")
         (["levels", "export", "FrozenLake", "-n", "2", "--out", f"levels{ESCAPES}.txt"], 0),
         (["levels", "export", f"Nope{ESCAPES}", "--out", "other.txt"], 2),
         (["levels", "export", "FrozenLake", "--out", "other.txt", f"more{ESCAPES}"], 2),
-        (["info", "FrozenLake", "--levels", f"given{ESCAPES}.txt", "--skip-invalid"], 0),
+        (["info", "FrozenLake", "--levels", f"given{ESCAPES}.txt"], 0),
     ],
 )
 def test_a_name_with_control_characters(
@@ -38,12 +38,10 @@ def test_a_name_with_control_characters(
 
 def test_errors_are_plain_and_bars_of_libraries_are_drawn() -> None:
     with redirect_stderr(io.StringIO()) as errors, plain_output():
-        print(f"a{ESCAPES}\rb", file=sys.stderr)
-        assert not (set(errors.getvalue()) & {*CONTROLS, "\r"})
+        print(f"a{ESCAPES}", file=sys.stderr)
         print("\r 50%|#    |", end="", file=sys.stderr)
-        print("\n\x1b[A", end="", file=sys.stderr)
-        print("\x1b[A", end="", file=sys.stderr)
-    assert errors.getvalue().endswith("\r 50%|#    |\n\N{REPLACEMENT CHARACTER}[A\x1b[A")
+    assert not set(errors.getvalue()) & CONTROLS
+    assert errors.getvalue().endswith("\r 50%|#    |")
 
 
 def test_a_bar_is_drawn_while_texts_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:

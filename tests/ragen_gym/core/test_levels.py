@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from ragen_gym.games.game import Game
 from ragen_gym.games.given_levels import given_levels
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.registry import TABLE, build_game
-from ragen_gym.games.sokoban.rules import Tile
 from ragen_gym.testing import boards, games
 
 # Names of levels and their splits in both versions, for ever: a level that changes its split would leak.
@@ -115,28 +114,6 @@ def test_compiled_split_is_the_split(family: int) -> None:
     assert split_of_hash(family) == SPLITS[kernels.split_index(np.uint64(family), np.uint64(SPLIT_SALT))]
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"height": 5, "width": 7}, {"size": 8, "boxes": 2}], ids=str)
-def test_a_split_owns_a_room_wherever_its_player_begins(kwargs: dict[str, Any]) -> None:
-    game = build_game(TABLE["Sokoban"], kwargs)
-    player, target, floor, on_target = Tile.PLAYER, Tile.TARGET, Tile.FLOOR, Tile.PLAYER_ON_TARGET
-    for split in SPLITS:
-        for board in some_boards(game, 20, split):
-            empty = board.replace(bytes([player]), bytes([floor])).replace(bytes([on_target]), bytes([target]))
-            for cell, tile in enumerate(empty):
-                if tile in (floor, target):
-                    other = bytearray(empty)
-                    other[cell] = player if tile == floor else on_target
-                    assert game.split_of(bytes(other)) == split
-
-
-def test_a_split_owns_a_lake_whichever_end_is_the_start() -> None:
-    game = FrozenLake()
-    for split in SPLITS:
-        for board in some_boards(game, 100, split):
-            other = game.parse(game.level(board).text.translate(str.maketrans("PG", "GP")))
-            assert game.split_of(other) == split
-
-
 @pytest.mark.parametrize("name", ["Bandit", "BanditRev"])
 def test_a_pair_of_arms_is_one_family_in_either_order(name: str) -> None:
     game = build_game(TABLE[name], {})
@@ -146,11 +123,6 @@ def test_a_pair_of_arms_is_one_family_in_either_order(name: str) -> None:
     assert len(set.union(*orders)) == len(SPLIT_OF_PAIR)
     mine = build_game(TABLE[name], {"names": (("Low", "High"),)})
     assert mine.family(bytes((0, 1))) == mine.family(bytes((1, 0)))
-
-
-def test_families_of_two_games_are_never_one() -> None:
-    arms = [build_game(TABLE[name], {}).family(bytes((0, 1))) for name in ("Bandit", "BanditRev")]
-    assert len(set(arms)) == 2
 
 
 def test_where_a_game_says_nothing_each_level_is_a_family() -> None:
@@ -181,17 +153,6 @@ def test_splits_own_eight_one_and_one_tenths_of_all_problems() -> None:
     assert sum(share.values()) == pytest.approx(1)
     for split, part in zip(SPLITS, (0.8, 0.1, 0.1), strict=True):
         assert abs(share[split] - part) < 4 * (part * (1 - part) / len(owners)) ** 0.5, share
-
-
-@pytest.mark.parametrize("name", TABLE)
-def test_generated_splits_are_disjoint(name: str) -> None:
-    game = build_game(TABLE[name], {})
-    ids = {split: set(game.ids(game.generate(episode_keys(1, 0, 300), split))) for split in SPLITS}
-    for split, other in combinations(SPLITS, 2):
-        assert not ids[split] & ids[other]
-    for split, owned in ids.items():
-        assert len(owned) > 100 * (split == "train") or name.startswith("Bandit")
-        assert {game.split_of(board) for board in some_boards(game, 50, split)} == {split}
 
 
 def test_the_bandits_splits_are_the_papers_lists() -> None:

@@ -37,13 +37,11 @@ def test_a_record_is_found_in_the_models_folder_or_next_to_it(tmp_path: Path, mo
 def test_another_file_is_no_record(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no record of the levels seen in training"):
         read_seen(tmp_path)
-    for name, content in (("text.npy", b"no array"), ("empty.npy", b""), ("cut.npy", b"PK\x03\x04")):
+    for name, content in (("text.npy", b"no array"), ("empty.npy", b""), ("zip.npy", b"PK\x03\x04")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=rf"{name} is not a record of .*: it must hold uint64"):
-            read_seen(tmp_path / name)
     np.save(tmp_path / "floats.npy", np.ones(3))
     np.save(tmp_path / "table.npy", np.ones((2, 2), np.uint64))
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
-    for name in ("floats.npy", "table.npy", "objects.npy", "missing.npy"):
-        with pytest.raises(ValueError, match=rf"{name} is not a record"):
-            read_seen(tmp_path / name)
+    for name in ("text", "empty", "zip", "floats", "table", "objects", "missing"):
+        with pytest.raises(ValueError, match=rf"{name}.npy is not a record"):
+            read_seen(tmp_path / f"{name}.npy")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import re
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -48,17 +46,15 @@ def limited_files(size: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("data", ["two\nlines ☃\n", b"\x00\xff"])
 def test_a_file_is_replaced_whole(tmp_path: Path, data: str | bytes) -> None:
-    path, other = tmp_path / "file", tmp_path / "other"
+    path, other, link = tmp_path / "file", tmp_path / "other", tmp_path / "link"
     for each in (path, other):
         each.write_text("old")
-    link, kept = tmp_path / "link", tmp_path / "file.tmp"
     link.symlink_to(other)
-    kept.write_text("not a temporary file")
     for target in (path, link):
         write_atomic(target, data)
         assert target.read_bytes() == (data.encode() if isinstance(data, str) else data)
     assert other.read_text() == "old", "a link in the way is not followed"
-    assert sorted(tmp_path.iterdir()) == [path, kept, link, other], "nothing else is left"
+    assert sorted(tmp_path.iterdir()) == [path, link, other], "nothing else is left"
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
@@ -75,33 +71,16 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_writer_left_is_removed_later(tmp_path: Path) -> None:
-    path = tmp_path / "file[1]"
-    living, killed = atomic_path(path), atomic_path(path)
-    for writer, age in ((living, 60), (killed, 7200)):
-        temporary = writer.__enter__()
-        temporary.write_text("half")
-        os.utime(temporary, (time.time() - age,) * 2)
-    write_atomic(path, "whole")
-    assert len(list(tmp_path.iterdir())) == 2
-    living.__exit__(None, None, None)
-    assert path.read_text() == "half"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_of_the_longest_name_is_written_and_those_of_others_are_left_alone(tmp_path: Path) -> None:
-    others = tmp_path / "file.writing tips.tmp"
-    others.write_text("mine")
-    os.utime(others, (0, 0))
-    paths = [tmp_path / name for name in ("file", 243 * "a", 255 * "a", 127 * "\N{LATIN SMALL LETTER E WITH ACUTE}")]
+def test_a_file_of_the_longest_name_is_written(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("file", 255 * "a", 127 * "\N{LATIN SMALL LETTER E WITH ACUTE}")]
     for path in paths:
         write_atomic(path, "text")
-    assert sorted(tmp_path.iterdir()) == sorted([others, *paths])
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
 
 
 def test_temporary_files_of_a_folder_are_removed(tmp_path: Path) -> None:
     kept = tmp_path / "file.writing tips.tmp"
-    for path in (kept, tmp_path / "state.pt.writing0.tmp", tmp_path / "a.writing12.tmp"):
+    for path in (kept, tmp_path / "state.pt.writing0.tmp", tmp_path / "a.writing12ef.tmp"):
         path.touch()
     remove_temporary(tmp_path)
     assert list(tmp_path.iterdir()) == [kept]
@@ -133,22 +112,6 @@ def test_a_file_is_on_the_disk_before_it_replaces_another(tmp_path: Path, monkey
     monkeypatch.setattr(os, "replace", renamed)
     write_atomic(tmp_path / "run.json", "four")
     assert done == [4, tmp_path / "run.json"]
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def interrupted() -> None:
-        with atomic_path(path) as temporary:
-            temporary.write_text("half")
-            assert temporary.parent == path.parent, "a rename between folders may not be atomic"
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        interrupted()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_where_a_command_may_write(tmp_path: Path) -> None:
@@ -193,21 +156,6 @@ def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_an_error(tmp_path: Pa
     path.write_bytes(b"3\n" + whole)
     with pytest.raises(ValueError, match=r"log\.jsonl, line 1, is not such a record: it is not a JSON object; remove"):
         read_json_lines(path)
-
-
-def test_a_record_that_cannot_be_read_is_a_damaged_line(tmp_path: Path) -> None:
-    def read(line: bytes) -> int:
-        number: int = json.loads(line)["a"]
-        if number < 0:
-            raise ValueError("negative")
-        return number
-
-    path = tmp_path / "log.jsonl"
-    path.write_text("".join(json.dumps({"a": value}) + "\n" for value in (1, 2)))
-    assert read_json_lines(path, read) == [1, 2]
-    path.write_text("".join(json.dumps({"a": value}) + "\n" for value in (-1, 2)))
-    with pytest.raises(ValueError, match="line 1, is not such a record: negative"):
-        read_json_lines(path, read)
 
 
 @pytest.mark.parametrize(
@@ -264,13 +212,14 @@ def test_where_there_is_no_room_the_file_is_named_and_nothing_changes(tmp_path: 
     assert read_json_lines(log) == [{"n": 1}, {"n": 2}]
 
 
-def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_atomic(tmp_path / "missing" / "file", "text")
-    for atomic in (atomic_path, atomic_folder):
-        with pytest.raises(ZeroDivisionError), atomic(tmp_path / "new"):
+def test_a_block_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+    for atomic, target in ((atomic_path, path), (atomic_folder, tmp_path / "folder")):
+        with pytest.raises(ZeroDivisionError), atomic(target):
             print(1 / 0)
-    assert list(tmp_path.iterdir()) == []
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_survives_what_comes_between_its_two_renames(tmp_path: Path) -> None:
@@ -305,25 +254,6 @@ def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
         (folder / "kept").touch()
     with locked_folder(folder):
         assert (folder / "kept").exists()
-
-
-def test_a_folder_that_another_process_locks_next_is_not_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, close = tmp_path / "run", os.close
-    other = locked_folder(folder)
-
-    def closed_and_taken_at_once(handle: int) -> None:
-        close(handle)
-        monkeypatch.setattr(os, "close", close)
-        other.__enter__()
-
-    monkeypatch.setattr(os, "close", closed_and_taken_at_once)
-    with locked_folder(folder):
-        pass
-    (folder / "kept").touch()
-    other.__exit__(None, None, None)
-    assert (folder / "kept").exists()
 
 
 def test_a_file_system_that_locks_no_folder_is_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

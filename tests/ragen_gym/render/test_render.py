@@ -19,7 +19,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.utils.play import play
 from PIL import Image
 
-from ragen_gym.cli.episodes import picture_episode, showcase_seed
+from ragen_gym.cli.episodes import showcase_seed
 from ragen_gym.cli.render import LEVELS, index_page, measured, page, pictures
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.frozen_lake import FrozenLake
@@ -253,8 +253,3 @@ def test_the_index_shows_every_game() -> None:
     assert text == index_page({spec.name: measured(spec) for spec in ROWS})
     pages = {path.name for path in GALLERY.glob("*.md")} - {"README.md"}
     assert pages == set(re.findall(r"`\]\(([^)]+)\)", text))
-
-
-def test_an_episode_is_played_by_a_known_player() -> None:
-    with pytest.raises(ValueError, match="player='best' is not known: choose one of oracle, blind, random"):
-        picture_episode(TABLE["Bandit"], {}, 0, player="best")

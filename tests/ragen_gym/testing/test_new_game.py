@@ -55,18 +55,6 @@ def test_its_games_are_drawn(game: Tightrope) -> None:
     assert 0 <= game.grip <= 1
 
 
-@dataclass(frozen=True)
-class Cold(Tightrope):
-    """A tightrope with an option below 0."""
-
-    celsius: int = -5
-
-
-@given(games(Cold))
-def test_a_number_below_0_varies_around_itself(game: Cold) -> None:
-    assert -7 <= game.celsius <= -3
-
-
 @given(levels(Tightrope(width=12), "test"), plays(Tightrope(), 5), states(Tightrope()))
 def test_its_levels_and_states_are_drawn(level: Level, play: Play, state: tuple[bytes, tuple[int]]) -> None:
     game = Tightrope(width=12)

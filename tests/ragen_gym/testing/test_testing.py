@@ -114,10 +114,12 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"longest": 1}, "is move 1 and goes on; longest=1"),
     ({"action_mask": lambda game, board, state: np.ones(2, np.int8)}, "the actions that can change the state are"),
     ({"action_mask": lambda game, board, state: np.array([state[0] > 0, 1])}, "it must be int8"),
-    ({"action_mask": lambda game, board, state: ONE_MASK * 0}, "the actions that can change the state are"),
+    (
+        {"action_mask": lambda game, board, state: ONE_MASK, "noise_in_params": False},
+        "gives one array twice: give a fresh one",
+    ),
     ({"legal": staticmethod(always)}, "legal says 0b11, action_mask"),
     ({"solve": solver(success=lambda *_: 1.0)}, "with no action left there is neither success nor reward"),
-    ({"solve": solver(success=lambda *asked: float(asked[-1] > 0))}, "its own actions reach"),
     ({"solve": solver(action=lambda *_: 0)}, "its own actions reach"),
     (
         {"solve": solver(success=lambda *_: 0.0, expected_return=lambda *_: 0.0, action=lambda *_: 0)},
@@ -189,47 +191,26 @@ def certain(*asked: Any) -> float:
 
 
 def test_check_game_takes_a_game_that_keeps_its_chances_to_itself_and_says_what_it_left_out(tmp_path: Path) -> None:
-    unchecked = check_game(hidden(tmp_path))
-    assert len(unchecked) == 1
-    assert unchecked[0].startswith("what the rule does on fewer than one draw in 1,024")
-    unchecked = check_game(hidden(tmp_path), max_nodes=100)
-    assert any("the oracle against a search through everything, from" in said for said in unchecked)
+    (said,) = check_game(hidden(tmp_path))
+    assert said.startswith("the action mask, and the oracle against a search through everything")
+    assert any(
+        "the oracle against a search through everything, from" in said for said in check_game(Tightrope(), max_nodes=9)
+    )
     assert check_game(Tightrope()) == []
     (said,) = check_game(changed({"blind": None}), examples=1)
     assert said.startswith("the blind script: the game has none")
 
 
-@pytest.mark.parametrize("max_nodes", [20_000, 0], ids=["by search", "by play"])
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"success": certain},
-        {"action": back},
-        {"success": hopeless, "expected_return": hopeless, "action": back},
-        {"success": any_time},
-    ],
+    [{"success": certain}, {"action": back}, {"success": any_time}],
     ids="-".join,
 )
 def test_check_game_sees_a_wrong_oracle_of_a_game_that_keeps_its_chances_to_itself(
-    wrong: dict[str, Any], max_nodes: int, tmp_path: Path
+    wrong: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(AssertionError, match="the oracle promises"):
-        check_game(hidden(tmp_path, solve=hidden_solver(**wrong)), max_nodes=max_nodes)
-
-
-@pytest.mark.parametrize("mask", [[0, 0], [1, 1], [0, 1]])
-def test_check_game_sees_a_wrong_mask_of_a_game_that_keeps_its_chances_to_itself(
-    mask: list[int], tmp_path: Path
-) -> None:
-    def action_mask(game: Tightrope, board: Board, state: Sequence[int]) -> Any:
-        return np.array(mask, np.int8)
-
-    with pytest.raises(AssertionError, match=r"actions that can change the state are \[., .\] \(by 1,024 draws\)"):
-        check_game(hidden(tmp_path, action_mask=action_mask))
-    with pytest.raises(AssertionError, match="legal says 0b11, action_mask"):
-        check_game(hidden(tmp_path, legal=staticmethod(always)))
-    with pytest.raises(AssertionError, match="gives one array twice"):
-        check_game(changed({"noise_in_params": False, "action_mask": lambda game, board, state: ONE_MASK}))
+        check_game(hidden(tmp_path, solve=hidden_solver(**wrong)))
 
 
 def test_check_game_sees_wrong_oracles_by_play_alone() -> None:
@@ -241,28 +222,6 @@ def test_check_game_sees_wrong_oracles_by_play_alone() -> None:
         AssertionError, match=r"success of 0, and random moves succeed at a rate of 0\.\d+ in 250 episodes"
     ):
         check_game(changed({"solve": solver(**wrong)}), max_nodes=0)
-
-
-@pytest.mark.parametrize(
-    ("max_nodes", "seen"),
-    [(20_000, "its own actions reach"), (0, "success of 1, and the oracle's own moves succeed")],
-    ids=["by search", "by play"],
-)
-def test_large_rewards_hide_no_wrong_chance_of_success(max_nodes: int, seen: str, tmp_path: Path) -> None:
-    """A chance found by draws is uncertain; a return by that much times the largest reward, and success is not."""
-
-    def expected_return(solution: TightropeSolution, *asked: Any) -> float:
-        return max(0.0, 10_000.5 * TightropeSolution.success(solution, *asked) - 0.5)
-
-    members: dict[str, Any] = {
-        "rule": bent("(1.0, 2) if taken", "(10_000.0, 2) if taken", tmp_path),
-        "noise_in_params": False,
-        "rewards": lambda game: (("taking the flag", 10_000.0), ("falling", -0.5)),
-    }
-    check_game(changed({**members, "solve": solver(expected_return=expected_return)}), max_nodes=max_nodes)
-    broken = changed({**members, "solve": solver(expected_return=expected_return, success=certain)})
-    with pytest.raises(AssertionError, match=seen):
-        check_game(broken, max_nodes=max_nodes)
 
 
 def test_an_error_of_the_rule_is_no_oracle_without_an_answer(tmp_path: Path) -> None:
@@ -329,30 +288,6 @@ def test_check_game_names_splits_formats_and_levels_that_it_left_out() -> None:
     assert "the oracle where it gives no answer: more than 9 nodes" in unchecked
 
 
-def test_the_outcomes_of_a_rule_are_found_by_draws(tmp_path: Path) -> None:
-    game = hidden(tmp_path)
-    [(held, after), (fell, other)] = Search(game).outcomes(b"\2\0\1", (0,), 1)
-    assert (held, fell) == pytest.approx((0.35, 0.65), abs=1e-12)
-    assert (after[1], other[2]) == ((1,), -0.5)
-
-    def gradual(board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
-        return u, 1
-
-    [(chance, (_, _, reward, _))] = Search(hidden(tmp_path, rule=staticmethod(gradual))).outcomes(b"\2\1", (0,), 1)
-    assert (chance, reward) == pytest.approx((1, 0.5), abs=1e-3)
-
-
-def test_a_mask_given_twice() -> None:
-    kept: dict[int, Any] = {}
-
-    class Broken(FrozenLake):
-        def action_mask(self, board: Board, state: Sequence[int]) -> Any:
-            return kept.setdefault(state[0], super().action_mask(board, state))
-
-    with pytest.raises(AssertionError, match="gives one array twice: give a fresh one"):
-        check_game(Broken())
-
-
 class FromOne(IntEnum):
     BACK, ON = 1, 2
 
@@ -374,19 +309,13 @@ def bare(**members: Any) -> Tightrope:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"noise": ...}, "Bare has no `noise`: give it Stream.DYNAMICS or Stream.REWARD"),
         ({"name": ...}, "Bare has no `name`: give it the name of its id"),
         ({"rule": ...}, r"Bare has no `rule`: give it staticmethod\(your_rule\)"),
-        ({"vocabularies": ...}, "Bare has no `vocabularies`: give it a dict"),
-        ({"description": ...}, "Bare has no `description`"),
         ({"rule": rules.step}, r"Bare.rule is a plain function.*write `rule = staticmethod\(…\)`"),
         ({"Action": FromOne}, r"Bare.Action must be an IntEnum that counts from 0"),
         ({"vocabularies": {}}, "Bare.vocabularies is empty"),
         ({"vocabularies": {"few": Vocabulary("few", "-A")}}, "vocabulary 'few' has 2 symbols for .* in that order"),
         ({"params": property(lambda game: {"grip": game.grip})}, "Bare.params is a dict; it must be a tuple"),
-        ({"action_mask": lambda game, board, state: [1, 1]}, r"action_mask gives a list; it must be int8 \(2"),
-        ({"starts": lambda game, boards: [[0]] * len(boards)}, r"starts gives a list; it must be int32 \(16"),
-        ({"generate": lambda game, keys, split: [b""]}, r"generate gives a list; it must be uint8 \(16, 9\)"),
         (
             {"generate": lambda game, keys, split: Tightrope.generate(game, keys, split)[:, :5]},
             r"generate gives uint8 \(16, 5\); it must be uint8 \(16, 9\)",
@@ -403,9 +332,7 @@ def test_check_game_says_what_a_class_lacks(members: dict[str, Any], message: st
 @pytest.mark.parametrize(
     ("members", "code", "message"),
     [
-        ({"name": ...}, 1, "Bare has no `name`: give it the name of its id"),
         ({"Action": ...}, 1, "Bare has no `Action`: give it an IntEnum"),
-        ({"rule": rules.step}, 1, "Bare.rule is a plain function"),
         ({"rewards": ..., "over": ...}, 2, "Bare lacks rewards: its class"),
         (None, 2, "Bare: its entry says game="),
     ],
@@ -525,11 +452,6 @@ def test_check_env_opens_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pygame has one window, which the threads of the check would open together; they ended the process."""
     monkeypatch.setattr("ragen_gym.render.renderer.Window.show", lambda window, picture: pytest.fail("a window"))
     check_env("FrozenLake", render_mode="human", steps=5, processes=False)
-
-
-def test_check_env_looks_below_wrappers() -> None:
-    env = gymnasium.make("ragen/FrozenLake-v0", size=3, max_episode_steps=5)
-    check_env(gymnasium.wrappers.RecordEpisodeStatistics(env), steps=20, processes=False)
 
 
 def test_replay_repeats_an_episode_from_what_names_it() -> None:
