@@ -140,7 +140,7 @@ def _types(hint: Any) -> tuple[type, ...]:
 
 
 #: What the value of each field may be.
-_TYPES = {
+_TYPES: dict[type, dict[str, tuple[type, ...]]] = {
     cls: {name: _types(hint) for name, hint in get_type_hints(cls).items()} for cls in (TurnRecord, EpisodeRecord)
 }
 

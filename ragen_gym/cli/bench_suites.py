@@ -51,7 +51,7 @@ def _suites(arguments: argparse.Namespace) -> int:
         return 0
     suite = load_suite(arguments.suite)
     print(f"{_headline(suite)}\n{wrapped(suite.about, '  ')}\n")
-    rows = [("split", "env", "instances", "levels", "random", "blind", "optimal", "")]
+    rows: list[tuple[str, ...]] = [("split", "env", "instances", "levels", "random", "blind", "optimal", "")]
     for split in suite.splits:
         means = baseline(split).means
         bounds = ("" if means[player] is None else percent(means[player]) for player in ("random", "blind", "optimal"))

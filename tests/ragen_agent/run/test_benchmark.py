@@ -137,7 +137,7 @@ def test_the_runners_episodes_are_those_of_the_training_loop(what: str, tmp_path
 def test_a_program_plays_through_the_runner(helpers: Path, tmp_path: Path) -> None:
     policy = trained(merged(LAKE, {"program": {"command": command(helpers, KEEPS), "workers": 2}}))
     outcome = evaluate(policy, tmp_path)
-    assert (outcome.infrastructure, outcome.missing) == ({}, 0)
+    assert (outcome.infrastructure, outcome.played) == ({}, outcome.wanted)
     played = play_fixed(policy, evaluated_levels(policy.config)[1])
     records = {record.index: record for record in load_results(tmp_path).records}
     # When requests arrive is up to the programs, so a batch may have another shape: rates, not ids.

@@ -72,7 +72,7 @@ def test_an_agent_does_not_differ_from_itself(runs: Path) -> None:
 
 def test_an_interval_leaves_0_out_exactly_where_there_is_a_verdict(runs: Path) -> None:
     rng, records = np.random.default_rng(0), load_results(runs / "oracle").records
-    verdicts = set[str]()
+    verdicts, result = set[str](), dict[str, Any]()
     for share in (0.0, 0.2, 0.4, 0.7, 1.0):
         other = [replace(each, success=each.success and rng.random() > share) for each in records]
         result = compare(SMOKE, ("other", other), ("same", records))
