@@ -136,8 +136,11 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["watch", "nope", "--port", "8000"], "--port is for the page: add --web, or leave it out."),
         (["report", "/proc/self"], "/proc/self holds no run"),
         (["sft", "data", "--out", "nope/demos.jsonl"], "there is no folder nope: make it, or choose another path."),
-        (["sft", "data", "--out", "/proc/version"], "--out /proc/version exists already; choose another name"),
-        (["sft", "data", "--out", "/proc/demos.jsonl"], "/proc/demos.jsonl.part: no such file or directory"),
+        (["sft", "data", "--out", "/proc/version"], "/proc/version exists already; choose another name"),
+        (
+            ["sft", "data", "--episodes", "1", "--out", "/proc/demos.jsonl"],
+            "/proc/demos.jsonl: no such file or directory",
+        ),
         (["train", "--out", f"{__file__}/x"], "not a directory"),
         (["eval", "no-such-run"], "ragen-agent: model no-such-run: there is no such folder"),
         (["eval", "no-such-run", "--json", "/nonexistent/x.json"], "there is no folder /nonexistent"),

@@ -44,8 +44,6 @@ def run(tmp_path: Path) -> Path:
         "watch RUN --once",
         "watch RUN --json",
         "report RUN",
-        "report RUN --json",
-        "report RUN --tensorboard",
         "eval RUN",
         "train --resume RUN",
         "train --resume RUN --dry-run",

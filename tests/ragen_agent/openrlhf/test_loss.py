@@ -84,7 +84,7 @@ def test_every_term_of_the_loss_is_aggregated_alike(
     divergence = algo.kl_loss(log_probs, reference, chosen, "k2", how, length=5)
     outside = algo.entropy_deviation(entropy, chosen, 1.0, (0.5, 1.5))
     assert outside.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.5, 0.0]]
-    bonus = algo.aggregate(entropy - 0.5 * smoothing * outside, chosen, how, length=5)
+    bonus = algo.aggregate(entropy - smoothing * outside, chosen, how, length=5)
     expected = policy + 0.25 * divergence - 0.5 * bonus
     torch.testing.assert_close(losses[0], expected)
     torch.testing.assert_close(recorded["approx_kl"], stats.approx_kl)
