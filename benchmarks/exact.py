@@ -54,8 +54,9 @@ Written by `python -m benchmarks.exact`. The success of one policy on {levels} t
 Tokens of exact evaluation are all that the model reads, prompts included; tokens of episodes are the sampled ones
 alone. Seconds are CPU time on one thread, everything included.
 
-Machine: {machine}. The small model of {parameters:,} parameters after a short training by
-reinforcement; FrozenLake 4x4 without slip, two turns, replies of at most {room} tokens.
+Machine: {machine}.
+The small model of {parameters:,} parameters after a short training by reinforcement; FrozenLake 4x4 without slip, two
+turns, replies of at most {room} tokens.
 
 | mass left out | success, % | tokens a level | seconds a level | states a level |
 |---|---|---|---|---|

@@ -60,7 +60,9 @@ def token_advantages(state: StateValue, ids: Sequence[int], quantity: str = "ret
     return np.array([[now[0] - before[1], now[1] - before[0]] for before, now in pairwise(along)])
 
 
-def gradient_batches(found: Sequence[LevelValue], rows: int = 1024) -> Iterator[tuple[Batch, Tensor]]:
+def gradient_batches(
+    found: Sequence[LevelValue], rows: int = 1024, device: torch.device | str = "cpu"
+) -> Iterator[tuple[Batch, Tensor]]:
     """Rows of tokens with weights: sum(weights * log-probs) has the gradient of the mean exact return.
 
     The weight of a token is P(state) P(prefix, token | state) A / number of levels; where intervals are not points, of
@@ -69,6 +71,7 @@ def gradient_batches(found: Sequence[LevelValue], rows: int = 1024) -> Iterator[
     Args:
         found: the levels, each counted alike.
         rows: of a batch, at most.
+        device: of the tensors.
 
     Yields:
         a batch, and weights float64 (rows, width).
@@ -78,10 +81,10 @@ def gradient_batches(found: Sequence[LevelValue], rows: int = 1024) -> Iterator[
         for state in level.states:
             waiting += _weighted_rows(state, state.weight / len(found))
             while len(waiting) >= rows:
-                yield _batch(waiting[:rows])
+                yield _batch(waiting[:rows], device)
                 waiting = waiting[rows:]
     if waiting:
-        yield _batch(waiting)
+        yield _batch(waiting, device)
 
 
 def exact_gradient(
@@ -97,10 +100,9 @@ def exact_gradient(
     """
     parameters = [each for each in model.parameters() if each.requires_grad]
     total = [torch.zeros_like(each) for each in parameters]
-    for batch, weights in gradient_batches(found):
-        batch = Batch(*(part.to(bias.device) for part in (batch.ids, batch.sampled, batch.attention, batch.log_probs)))
+    for batch, weights in gradient_batches(found, device=bias.device):
         scores = sampled_scores(model, batch, bias, temperature).log_probs
-        objective = (weights.to(bias.device, scores.dtype) * scores).sum()
+        objective = (weights.to(scores.dtype) * scores).sum()
         for sum_, part in zip(total, torch.autograd.grad(objective, parameters, allow_unused=True), strict=True):
             if part is not None:
                 sum_ += part
@@ -127,7 +129,7 @@ def _weighted_rows(state: StateValue, weight: float) -> list[tuple[list[int], ND
     return rows
 
 
-def _batch(rows: Sequence[tuple[list[int], NDArray[np.float64]]]) -> tuple[Batch, Tensor]:
+def _batch(rows: Sequence[tuple[list[int], NDArray[np.float64]]], device: torch.device | str) -> tuple[Batch, Tensor]:
     """Rows padded on the right."""
     shape = len(rows), max(len(ids) for ids, _ in rows)
     ids, attention = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
@@ -135,4 +137,5 @@ def _batch(rows: Sequence[tuple[list[int], NDArray[np.float64]]]) -> tuple[Batch
     for row, (tokens, weight) in enumerate(rows):
         ids[row, : len(tokens)], attention[row, : len(tokens)] = torch.tensor(tokens), 1
         weights[row, : len(tokens)] = torch.from_numpy(weight)
-    return Batch(ids, weights != 0, attention, torch.zeros(shape)), weights
+    sampled, recorded = weights != 0, torch.zeros(shape)
+    return Batch(ids.to(device), sampled.to(device), attention.to(device), recorded.to(device)), weights.to(device)

@@ -16,7 +16,7 @@ import numpy as np
 import regex
 from numpy.typing import NDArray
 
-from ragen_agent.exact.tree_reader import TreeReader
+from ragen_agent.exact.tree_reader import LOGITS_AT_ONCE, TreeReader
 from ragen_agent.tokens.chat import ChatFormat
 from ragen_gym.envs.reply import Reply, reply_form
 
@@ -86,7 +86,7 @@ class ReplyTree:
     def chances(self) -> NDArray[np.float64]:
         """The probability of each outcome, float64 (outcomes,); with ``left_out`` they add up to 1."""
         over = self.outcome >= 0
-        return np.bincount(self.outcome[over], self.reach[over], len(self.outcomes))
+        return np.bincount(self.outcome[over], self.reach[over], len(self.outcomes)).astype(np.float64)
 
     @property
     def left_out(self) -> float:
@@ -207,8 +207,7 @@ class _Walk:
             nodes, tokens, reach = self.closed
             trees = np.array(self.tree)[nodes]
             opened = self._likely(trees, reach) | stops[tokens]
-            if self.read + int((opened & ~stops[tokens]).sum()) > most_nodes:
-                opened &= stops[tokens]
+            opened = self._at_once(opened & ~stops[tokens], reach, most_nodes - self.read) | (opened & stops[tokens])
             if not opened.any():
                 break
             self.closed = nodes[~opened], tokens[~opened], reach[~opened]
@@ -233,6 +232,14 @@ class _Walk:
         likely[order] = below[1:] - np.repeat(before + self.mass - faint, sizes) > 0
         return likely
 
+    def _at_once(self, wanted: NDArray[np.bool_], reach: NDArray[np.float64], room: int) -> NDArray[np.bool_]:
+        """The likeliest of the wanted prefixes: as many as may be read, and as the next pass has memory for."""
+        most = min(room, max(1, LOGITS_AT_ONCE // len(self.reader.bias)))
+        places = np.flatnonzero(wanted)
+        chosen = np.zeros_like(wanted)
+        chosen[places[np.argsort(-reach[places])[:most]] if len(places) > most else places] = True
+        return chosen
+
     def _open(self, node: int, token: int, reach: float) -> int:
         """A new node."""
         tree, text, depth = self.tree[node], self.text[node], self.depth[node] + 1
@@ -243,11 +250,15 @@ class _Walk:
             text = self.texts.child(text, token)
             kind = HOPELESS if self.texts.hopeless(text) else CUT if depth == root.room else INNER
         outcome = -1 if kind == INNER else self._outcome(tree, text, kind)
-        for column, value in (
-            (self.tree, tree), (self.parent, node), (self.token, token), (self.reach, reach), (self.kind, kind),
-            (self.outcome, outcome), (self.text, text), (self.depth, depth), (self.number, -1),
-        ):  # fmt: skip
-            column.append(value)  # type: ignore[attr-defined]
+        self.tree.append(tree)
+        self.parent.append(node)
+        self.token.append(token)
+        self.reach.append(reach)
+        self.kind.append(kind)
+        self.outcome.append(outcome)
+        self.text.append(text)
+        self.depth.append(depth)
+        self.number.append(-1)
         return len(self.tree) - 1
 
     def _outcome(self, tree: int, text: int, kind: int) -> int:

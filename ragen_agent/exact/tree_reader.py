@@ -24,13 +24,13 @@ from ragen_agent.inference.vision import vision_of
 from ragen_agent.update.batches import common_prefix
 from ragen_agent.update.prefix_tree import shares_prefixes
 
-__all__ = ["TreeReader"]
+__all__ = ["LOGITS_AT_ONCE", "TreeReader"]
 
 TOKENS_PER_PASS = 1024
 """Tokens that are read in one pass."""
 
 LOGITS_AT_ONCE = 2**24
-"""Logits that are held at a time."""
+"""Logits that are held at a time: read no more prefixes than this allows in one call."""
 
 
 class TreeReader:
@@ -78,7 +78,8 @@ class TreeReader:
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt) - begun] = torch.tensor(prompt[begun:])
         rows = max(1, TOKENS_PER_PASS // (width - begun))
-        found, states = [], []
+        found: list[NDArray[np.float64]] = []
+        states: list[list[tuple[Tensor, Tensor]]] = []
         for part in ids.to(self.model.device).split(rows):
             cache = DynamicCache()
             for layer, (key, value) in enumerate(_states(self._opening[1]) if begun else []):
@@ -182,8 +183,9 @@ class TreeReader:
     def _read_opening(self, prompts: Sequence[Sequence[int]]) -> list[int]:
         """Read the common beginning of all prompts, unless it was read before; the ids."""
         known, _ = self._opening
-        shared = min(min(map(len, prompts)) - 1, common_prefix(min(prompts), max(prompts)))
-        opening = list(prompts[0][:shared])
+        rows = [list(prompt) for prompt in prompts]
+        shared = min(min(map(len, rows)) - 1, common_prefix(min(rows), max(rows)))
+        opening = rows[0][:shared]
         if known and opening[: len(known)] == known:
             return known
         self._opening = opening, None
@@ -264,4 +266,4 @@ def _padded(trees: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _states(cache: DynamicCache | None) -> list[tuple[Tensor, Tensor]]:
     """Keys and values of each layer, (rows, key heads, width, head size)."""
     assert cache is not None
-    return [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[misc]
+    return [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]

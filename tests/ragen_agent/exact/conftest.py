@@ -14,6 +14,7 @@ from ragen_agent import ChatFormat
 from ragen_agent.config import Config, SmallModel, Turns, with_settings
 from ragen_agent.exact.level import ExactLevel
 from ragen_agent.exact.tree_reader import TreeReader
+from ragen_agent.inference.weights import move
 from ragen_agent.models.small_model import build_model, build_tokenizer
 from ragen_agent.tokens.rollout import Instance
 from ragen_gym import make_turn
@@ -59,7 +60,8 @@ def tiny() -> Callable[..., Tiny]:
     written = {token for ids in taught for token in ids}
 
     def make(room: int = 5, dtype: torch.dtype = torch.float32, history: int = 0) -> Tiny:
-        model: PreTrainedModel = build_model(SmallModel(hidden=32, layers=2, feed_forward=32), tokenizer, 0).to(dtype)
+        shape = SmallModel(hidden=32, layers=2, feed_forward=32)
+        model: PreTrainedModel = move(build_model(shape, tokenizer, 0), "cpu", dtype)
         assert model.generation_config is not None
         model.generation_config.suppress_tokens = [i for i in range(len(tokenizer)) if i not in written]
         settings = {"max_tokens_per_turn": room, "history": history, "think": False}
@@ -87,6 +89,6 @@ def _teach(policy: Tiny, taught: list[list[int]]) -> None:
             ]
         ).mean()
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
     policy.model.zero_grad()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
+from ragen_agent.exact import reply_tree
 from ragen_agent.exact.level import QUANTITIES, ExactLevel
 from ragen_agent.exact.policy_value import LevelValue, solve
 from ragen_agent.exact.reply_tree import Outcome
 from ragen_agent.inference.torch_engine import TorchEngine
 from ragen_agent.tokens.rollout import Instance, play
 from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_gym import make_turn
 from ragen_gym.envs.policies import random_reply
 from tests.ragen_agent.exact.conftest import Tiny
 
@@ -98,9 +101,8 @@ def test_prompts_are_those_of_the_token_process(tiny: Make) -> None:
 def test_transitions_are_those_of_the_turn_environment(tiny: Make, game: str) -> None:
     policy = tiny()
     rng = np.random.default_rng(0)
-    from ragen_gym import make_turn
-
-    played = make_turn(game, think=False, **({"success_rate": 1.0} if game == "FrozenLake" else {}))
+    options: dict[str, Any] = {"success_rate": 1.0} if game == "FrozenLake" else {}
+    played = make_turn(game, think=False, **options)
     level = ExactLevel(played, policy.chat, policy.turns, Instance(5, 0))
     for _ in range(20):
         played.reset(seed=5)
@@ -189,6 +191,15 @@ def test_too_few_tokens_widen_the_interval(tiny: Make) -> None:
     low, high = found.of("success")
     assert low <= sum(exact.of("success")) / 2 <= high
     assert high - low > 1e-3
+
+
+def test_memory_bounds_the_pass_and_not_the_result(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tiny()
+    levels = policy.levels(1, 2)
+    whole = solve(policy.reader(), levels, mass=1e-4)
+    monkeypatch.setattr(reply_tree, "LOGITS_AT_ONCE", 1)
+    for found, expected in zip(solve(policy.reader(), levels, mass=1e-4), whole, strict=True):
+        assert found.start.value == pytest.approx(expected.start.value, abs=1e-6)
 
 
 @pytest.mark.parametrize("episodes", [5_000, pytest.param(200_000, marks=pytest.mark.slow)])

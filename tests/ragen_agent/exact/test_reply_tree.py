@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
@@ -30,20 +32,26 @@ from tests.ragen_agent.exact.conftest import Tiny
 Make = Callable[..., Tiny]
 
 
-def llama() -> LlamaForCausalLM:
+SIZES: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+
+
+def llama() -> PreTrainedModel:
     """Grouped queries and rotary positions."""
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=40, num_attention_heads=4, num_key_value_heads=2, **sizes)).eval()
+    model: PreTrainedModel = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **SIZES))
+    return model
 
 
-def gpt2() -> GPT2LMHeadModel:
+def gpt2() -> PreTrainedModel:
     """Learned positions."""
-    return GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=4)).eval()
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4}
+    dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+    model: PreTrainedModel = GPT2LMHeadModel(GPT2Config(vocab_size=40, **sizes, **dropout))
+    return model
 
 
 @pytest.mark.parametrize("build", [llama, gpt2])
 @pytest.mark.parametrize("shared", [0, 5])
-def test_a_tree_is_read_as_whole_rows_are(build: Callable[[], LlamaForCausalLM], shared: int) -> None:
+def test_a_tree_is_read_as_whole_rows_are(build: Callable[[], PreTrainedModel], shared: int) -> None:
     torch.manual_seed(0)
     model, rng = build(), np.random.default_rng(0)
     reader = TreeReader(model, 40, 0.7)
@@ -79,7 +87,7 @@ def test_the_mass_of_a_tree_adds_up(tiny: Make) -> None:
         for tree, level in zip(walk(policy.reader(), texts, roots), levels, strict=True):
             assert tree.chances.sum() + tree.left_out == pytest.approx(1.0)
             assert tree.left_out <= mass
-            for node in np.flatnonzero(tree.outcome >= 0):
+            for node in np.flatnonzero(tree.outcome >= 0).tolist():
                 ids = tree.path(node)
                 reply = level.env.parse(policy.chat.decode_reply(ids))
                 outcome = tree.outcomes[tree.outcome[node]]
@@ -99,7 +107,7 @@ def test_every_spelling_is_a_path(tiny: Make) -> None:
     (level,) = policy.levels(1)
     texts = ReplyTexts(policy.chat, think=False, known_form=True)
     (tree,) = walk(policy.reader(), texts, [Root(level.prompt(level.start), 4, 2, 1e-7, level.env.parse)])
-    spelled = {policy.chat.decode_reply(tree.path(node)) for node in np.flatnonzero(tree.kind == ENDED)}
+    spelled = {policy.chat.decode_reply(tree.path(node)) for node in np.flatnonzero(tree.kind == ENDED).tolist()}
     assert {"<answer>Right</answer>", "<answer> Right</answer>"} <= spelled
     right = [each for each in tree.outcomes if each.actions == (2,) and not each.malformed]
     assert len(right) == 1
@@ -158,8 +166,8 @@ def test_other_forms_are_never_hopeless() -> None:
 
 
 def test_models_that_cannot_be_read_along_a_tree_are_refused() -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = MistralForCausalLM(MistralConfig(vocab_size=40, num_key_value_heads=2, sliding_window=8, **sizes))
+    config = MistralConfig(num_attention_heads=4, num_key_value_heads=2, sliding_window=8, **SIZES)
+    model = MistralForCausalLM(config)
     with pytest.raises(ValueError, match="mistral cannot be read along a tree"):
         TreeReader(model, 40, 1.0)
     with pytest.raises(ValueError, match="temperature is 0; it must be positive"):
