@@ -137,6 +137,16 @@ def test_own_task_passes_its_checks(tmp_path: Path) -> None:
     assert "optimal replies 100% of 100 test problems" in printed
 
 
+def test_own_rule_trains(tmp_path: Path) -> None:
+    few = ["demonstrations.episodes=64", "training.iterations=1", "training.groups=2", "evaluation.levels=8"]
+    arguments = [part for each in few for part in ("--set", each)]
+    run("own_rule", "--game", "Bandit", "--out", "run", *arguments, cwd=tmp_path)
+    assert 'algo = "median"' in (tmp_path / "run" / "config.toml").read_text(encoding="utf-8")
+    rule = load("own_rule")
+    returns = torch.tensor([[0.0, 0.15, 1.0]])
+    np.testing.assert_allclose(rule.less_median(returns, None), [[-0.15, 0.0, 0.85]], atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def small() -> Policy:
     return Policy.build(with_settings(Config(), {"small_model": {"hidden": 32, "layers": 1, "feed_forward": 32}}))
@@ -191,7 +201,8 @@ def test_hf_generate_agent_plays(small: Policy, tmp_path: Path) -> None:
 def test_the_table_lists_every_example() -> None:
     listed = re.findall(r"^\| \[`(\S+)`\]\((\S+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert all(name == target for name, target in listed)
-    there = [path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")]
+    files = [path for path in EXAMPLES.rglob("*.*") if path.suffix in (".py", ".ipynb", ".sh", ".yaml")]
+    there = [str(path.relative_to(EXAMPLES)) for path in files]
     assert sorted(name for name, _ in listed) == sorted(there)
 
 
