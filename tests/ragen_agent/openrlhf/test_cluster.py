@@ -67,7 +67,7 @@ def test_a_node_that_is_cut_off_stops_the_run_and_loses_nothing(warm: Path, tmp_
         ) as stop:
             begin(run, config, {"ray_address": cluster.address, "colocate": False})
         before = lines(run)[: RunState.read(run).iteration]
-        assert len(before) >= 2
+        assert before
         assert len(str(stop.value).splitlines()) == 1
         cluster.add_node(**node)
         folder, _ = RunFolder.reopen(run)
