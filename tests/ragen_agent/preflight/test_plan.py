@@ -53,10 +53,7 @@ def test_a_step_has_no_more_rows_than_an_iteration_keeps(
 @pytest.mark.parametrize(
     ("config", "settings", "part"),
     [
-        (
-            {},
-            "minibatches of 96: 1 of them, 1 pass over them, so 1 update",
-        ),
+        ({"training": {**FOUR, "minibatch": 96}}, {}, "minibatches of 32: 1 of them, 1 pass over them, so 1 update"),
         (
             {"training": {"groups": 8, "group_size": 4, "refills": 2}},
             {},
