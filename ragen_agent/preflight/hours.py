@@ -121,4 +121,4 @@ def hours_in_words(config: Config, settings: OpenRLHF, gpu_gib: float) -> list[s
 
 def _range(low: float, high: float) -> str:
     """Two numbers with as many digits as an estimate deserves."""
-    return " to ".join(f"{x:.0f}" if x >= 10 else f"{x:.1f}" for x in (low, high))
+    return " to ".join(f"{x:.{0 if x >= 10 else 1 if x >= 1 else 2}f}" for x in (low, high))

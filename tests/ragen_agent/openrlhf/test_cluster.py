@@ -1,10 +1,12 @@
-"""The smallest distributed run: the trainer's model on one Ray node, vLLM on another."""
+"""The smallest cluster: the trainer's model on one Ray node, vLLM on another, and one of them lost."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,26 +20,34 @@ from tests.ragen_agent.openrlhf.small_runs import SHORT, begin, configure, lines
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
 
-def test_two_nodes(warm: Path, tmp_path: Path) -> None:
+NODE = {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 200 * 2**20}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A Ray cluster of one node, which others may join."""
     import ray
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 200 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    yield made
+    made.shutdown()
+    ray.shutdown()
+
+
+def test_two_nodes(cluster: Any, warm: Path, tmp_path: Path) -> None:
     places = Watch(cluster.address)
     config = configure(warm, SHORT, {"training": {"iterations": 2}})
     settings = {"ray_address": cluster.address, "colocate": False}
+    with pytest.raises(RunStoppedError, match="needs 2 GPUs, and the cluster has 1"):
+        begin(tmp_path / "early", config, settings)
+    cluster.add_node(**NODE)
+    places.start()
     try:
-        with pytest.raises(RunStoppedError, match="needs 2 GPUs, and the cluster has 1"):
-            begin(tmp_path / "early", config, settings)
-        cluster.add_node(**node)
-        places.start()
         begin(tmp_path / "run", config, settings)
     finally:
         places.over.set()
         places.join()
-        cluster.shutdown()
-        ray.shutdown()
     records = lines(tmp_path / "run")
     assert len(records) == 2
     assert all(abs(record["vllm_kl"]) < 1e-3 for record in records), "the weights crossed from node to node"
@@ -45,14 +55,9 @@ def test_two_nodes(warm: Path, tmp_path: Path) -> None:
     assert places.nodes["PolicyModelActor"] != places.nodes["RolloutRayActor"]
 
 
-def test_a_node_that_is_cut_off_stops_the_run_and_loses_nothing(warm: Path, tmp_path: Path) -> None:
+def test_a_node_that_is_cut_off_stops_the_run_and_loses_nothing(cluster: Any, warm: Path, tmp_path: Path) -> None:
     """The reason is one sentence, and once another node is there the run goes on where it was saved."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    node = {"num_cpus": 4, "num_gpus": 1, "object_store_memory": 200 * 2**20}
-    cluster, run = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False}), tmp_path / "run"
-    other = cluster.add_node(**node)
+    run, other = tmp_path / "run", cluster.add_node(**NODE)
 
     def cut_off() -> None:
         while not (run / "metrics.jsonl").is_file() or len(lines(run)) < 2:
@@ -60,22 +65,17 @@ def test_a_node_that_is_cut_off_stops_the_run_and_loses_nothing(warm: Path, tmp_
         cluster.remove_node(other, allow_graceful=False)
 
     config = configure(warm, SHORT, {"training": {"iterations": 6, "save_every": 1}})
+    settings = {"ray_address": cluster.address, "colocate": False}
     threading.Thread(target=cut_off, daemon=True).start()
-    try:
-        with pytest.raises(
-            RunStoppedError, match=r"a process of the run is out of reach, .*ray status.* Go on with: "
-        ) as stop:
-            begin(run, config, {"ray_address": cluster.address, "colocate": False})
-        before = lines(run)[: RunState.read(run).iteration]
-        assert len(before) >= 2
-        assert len(str(stop.value).splitlines()) == 1
-        cluster.add_node(**node)
-        folder, _ = RunFolder.reopen(run)
-        settings = with_settings(OpenRLHF(), {"ray_address": cluster.address, "colocate": False})
-        train_distributed(config, settings, folder, quiet())
-    finally:
-        cluster.shutdown()
-        ray.shutdown()
+    reason = r"a process of the run is out of reach, .*ray status.* Go on with: "
+    with pytest.raises(RunStoppedError, match=reason) as stop:
+        begin(run, config, settings)
+    before = lines(run)[: RunState.read(run).iteration]
+    assert before
+    assert len(str(stop.value).splitlines()) == 1
+    cluster.add_node(**NODE)
+    folder, _ = RunFolder.reopen(run)
+    train_distributed(config, with_settings(OpenRLHF(), settings), folder, quiet())
     records = lines(run)
     assert records[: len(before)] == before
     assert [record["iteration"] for record in records] == list(range(6))

@@ -169,26 +169,6 @@ def test_a_dry_run_of_a_visual_model_that_is_not_here(name: str, capsys: pytest.
     assert "it fits" in said
 
 
-@pytest.mark.parametrize(
-    ("settings", "distributed", "says"),
-    [
-        (
-            {"training": {"algo": "ppo"}},
-            {},
-            "training.algo=ppo needs a critic, which OpenRLHF does not have for visual",
-        ),
-        ({"lora": {"rank": 8}}, {}, "lora.rank is for models that read text only"),
-        ({"turns": {"observation": "text"}}, {"freeze_vision": True}, "openrlhf.freeze_vision is for visual models"),
-    ],
-)
-def test_what_openrlhf_lacks_for_visual_models_is_refused(
-    settings: dict[str, Any], distributed: dict[str, Any], says: str
-) -> None:
-    seeing = {"turns": {"observation": "image"}, "training": {"algo": "grpo"}}
-    with pytest.raises(ValueError, match=says):
-        check_supported(with_settings(Config(), merged(seeing, settings)), with_settings(OpenRLHF(), distributed))
-
-
 def test_a_prompt_has_the_pictures_of_the_turns_that_it_keeps() -> None:
     turns = {"observation": "both", "max_turns": 6}
     assert most_pictures(Config()) == 0

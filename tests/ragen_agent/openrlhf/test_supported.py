@@ -1,0 +1,101 @@
+"""Settings that the distributed trainer refuses, and their neighbours that it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ragen_agent.config import Config, with_settings
+from ragen_agent.config.algorithms import AGGREGATIONS
+from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf.supported import check_supported
+
+Tables = dict[str, Any]
+AHEAD: Tables = {"staleness": 1, "colocate": False}
+APART: Tables = {"actor_gpus": 2, "colocate": False}
+LORA: Tables = {"rank": 4, "alpha": 8.0}
+FEW: Tables = {"training": {"groups": 2, "group_size": 4, "minibatch": 16}}
+SEEN: Tables = {"turns": {"observation": "image"}}
+GSPO: Tables = {"policy_loss": "gspo", "aggregation": "sequence_mean"}
+FORGETFUL: Tables = {"turns": {"history": 0}}
+WHOLE = "is about whole episodes, but prompts that leave out"
+
+
+def check(config: Tables, settings: Tables) -> None:
+    check_supported(with_settings(Config(), config), with_settings(OpenRLHF(), settings, "openrlhf."))
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        ({}, {}),
+        ({}, AHEAD),
+        ({}, APART),
+        ({}, {"critic_gpus": 2}),  # of which there is none
+        ({"lora": LORA}, {}),
+        ({"training": GSPO}, AHEAD),
+        ({"training": {"entropy_smoothing": 2.0}}, {}),
+        ({"training": {"correction": "none"}}, {}),
+        (FEW, {}),
+        (FEW, {**APART, "micro_batch": 4}),
+    ],
+)
+def test_what_is_taken(config: Tables, settings: Tables) -> None:
+    check(config, settings)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "reason"),
+    [
+        ({"lora": LORA}, {"zero_stage": 3}, r"lora.rank needs openrlhf.zero_stage 2"),
+        ({"lora": {**LORA, "alpha": 8.5}}, {}, r"lora.alpha is 8.5"),
+        ({"training": {"iterations": 0}}, {}, r"training\.iterations is 0, .* use at least 1, or --backend local"),
+        (
+            {"training": {"correction": "none"}},
+            AHEAD,
+            r"staleness is 1, .* training.correction is 'none': .* use openrlhf.stale",
+        ),
+        ({}, {"staleness": 1}, r"staleness is 1, so vLLM plays while .* use openrlhf.colocate=false"),
+        ({"training": GSPO, **FORGETFUL}, {}, rf"training\.policy_loss=gspo {WHOLE}"),
+        ({"training": {"entropy_smoothing": 2.0}, **FORGETFUL}, {}, rf"training\.entropy_smoothing=2 {WHOLE}"),
+        (
+            {"training": {"entropy_smoothing": 2.0}, "program": {"command": "python my_agent.py"}},
+            {},
+            rf"training\.entropy_smoothing=2 {WHOLE}",
+        ),
+        (FEW, APART, r"is 8; OpenRLHF needs .* openrlhf\.micro_batch=8 times 2: play more, or lower"),
+        ({}, {"actor_gpus": 2}, "the actor's 2 and vLLM's 1 must be equal"),
+        ({"training": {"algo": "ppo"}}, {"critic_gpus": 2}, "the actor's 1 and the critic's 2 must be equal"),
+        ({"training": {"minibatch": 12}}, {}, r"minibatch is 12; it must be a multiple of openrlhf.micro_batch=8"),
+        ({"training": {"minibatch": 64}}, {"actor_gpus": 3}, r"micro_batch=8 times the 3 GPUs of the actor"),
+        (
+            {**SEEN, "training": {"algo": "ppo"}},
+            {},
+            "training.algo=ppo needs a critic, which OpenRLHF does not have for visual",
+        ),
+        ({**SEEN, "lora": {"rank": 8}}, {}, "lora.rank is for models that read text only"),
+        ({}, {"freeze_vision": True}, "openrlhf.freeze_vision is for visual models"),
+        ({}, {"staleness": -1}, r"openrlhf.staleness is -1; it must be at least 0"),
+        ({}, {"accelerator": "tpu"}, "openrlhf.accelerator is 'tpu'; choose one of auto, cuda, cpu"),
+        ({}, {"failure_budget": 1.5}, "openrlhf.failure_budget is 1.5; it must be from 0 to 1"),
+        ({}, {"correction": [0.0, 2.0]}, "unknown setting 'openrlhf.correction'"),
+    ],
+)
+def test_what_is_refused(config: Tables, settings: Tables, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        check(config, settings)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_what_the_local_trainer_has_is_possible(aggregation: str) -> None:
+    """Everything that is measured, every aggregation, and a critic whose prompts leave out turns."""
+    check(
+        {
+            **FORGETFUL,
+            "training": {"algo": "ppo", "aggregation": aggregation},
+            "stops": {"validate_every": 2, "return_std_patience": 2},
+            "diagnostics": {"information_every": 1},
+        },
+        {},
+    )
