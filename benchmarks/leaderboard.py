@@ -99,7 +99,7 @@ class Row:
 
 
 ROWS = (
-    *(Row(name, name) for name in ("random", "oracle")),
+    *(Row(name, name) for name in ("random", "blind", "oracle")),
     Row("SmolLM2-135M untrained", "smollm2-135m", model=True),
     Row("Gemma 3 270M untrained", "gemma3-270m", model=True),
 )
@@ -254,7 +254,7 @@ def _measured(row: Row, suite: Suite, arguments: argparse.Namespace) -> dict[str
         "normalised": overall["normalised"],
         "episodes": overall["episodes"],
         "tokens": overall["tokens"],
-        "sentences": sentences(summary),
+        "sentences": sentences(summary) if row.model else [],  # random, blind and optimal play are the scale
         **json.loads(_cost_file(_folder(row, suite, arguments.runs)).read_text(encoding="utf-8")),
         "splits": splits,
     }
