@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from benchmarks import shortcuts as page
 from benchmarks.shortcuts import applies, copied, differences, shortcuts, walked
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.presets import default_settings
@@ -63,3 +66,16 @@ def test_they_are_for_lakes_that_the_blind_script_loses() -> None:
     assert not applies(run(env_options={"beyond_blind": False}))
     assert not applies(run(env_options={"success_rate": 0.8}))
     assert not applies(with_settings(Config(), {"game": "Sokoban", "env_options": {"beyond_blind": True}}))
+
+
+def test_the_page_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "LAKES", page.LAKES[:1])
+    file = tmp_path / "page.md"
+    assert page.main(["--levels", "8", "--episodes", "50", "--page", str(file)]) == 0
+    written = file.read_text(encoding="utf-8").splitlines()
+    assert written[-1].startswith("| 4x4 | 3 or more | 10 |")
+    kept = Path(page.__file__).with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in kept if line.startswith("| lakes")] == [
+        line for line in written if line.startswith("| la")
+    ]
+    assert sum(line.startswith("| ") and "x" in line[:6] for line in kept) == 5
