@@ -30,18 +30,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_leaderboard_is_played_once_and_written(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(leaderboard, "ROWS", (*leaderboard.ROWS[:2], Row("Big model", "no-such-model", model=True)))
+    monkeypatch.setattr(leaderboard, "ROWS", (*leaderboard.ROWS[:3], Row("Big model", "no-such-model", model=True)))
     words = ["--suite", "smoke", "--limit", "2", "--max-tokens", "4", "--batch", "8", "--runs", str(tmp_path / "runs")]
     page = tmp_path / "new" / "page"
     words += ["--out", str(page), "--checkpoint", f"tiny={checkpoint}", "--checkpoint", f"same={checkpoint}"]
     assert main([*words, "--rows", "random", "oracle", "tiny"]) == 0
     assert main(words) == 0
     said = capsys.readouterr().err
-    assert [said.count(f"{name} plays smoke") for name in ("random", "oracle", "tiny", "same")] == [1] * 4
+    assert [said.count(f"{name} plays smoke") for name in ("random", "blind", "oracle", "tiny", "same")] == [1] * 5
     assert "Big model on smoke is left out: " in said
 
     rows = json.loads((page / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
-    assert list(rows) == ["random", "oracle", "Big model", "tiny", "same"]
+    assert list(rows) == ["random", "blind", "oracle", "Big model", "tiny", "same"]
     assert rows["oracle"]["success"] > rows["random"]["success"]
     assert rows["tiny"]["episodes"] == 2 * len(rows["tiny"]["splits"]) == rows["random"]["episodes"]
     assert rows["tiny"]["tokens"]["completion"] > 0
@@ -51,6 +51,7 @@ def test_a_leaderboard_is_played_once_and_written(
     assert "| success, % | sokoban | " in text
     assert re.findall(r"^\| (\w+) \| \d+\.\d \(\d+ to \d+\) \|", text, re.MULTILINE) == [
         "random",
+        "blind",
         "oracle",
         "tiny",
         "same",
@@ -151,5 +152,5 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         main(["--checkpoint", "nowhere"])
     with pytest.raises(SystemExit, match="write it as NAME=MODEL@URL"):
         main(["--server", "vLLM=http://127.0.0.1/v1"])
-    with pytest.raises(SystemExit, match="no row is called nobody: there are random, oracle"):
+    with pytest.raises(SystemExit, match="no row is called nobody: there are random, blind, oracle"):
         main(["--rows", "nobody", "--out", str(tmp_path)])
