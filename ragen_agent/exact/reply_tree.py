@@ -29,6 +29,9 @@ INNER, ENDED, CUT, HOPELESS = range(4)
 _FAINT = 1e-6
 """Share of the mass that may be left out below which a single prefix is counted, but not kept."""
 
+_WAITING = 0.03
+"""Part of the weight of the weightiest prefix below which others wait."""
+
 _TAG = regex.compile(r"</?(?:think|answer)>")
 
 
@@ -206,8 +209,8 @@ class _Walk:
         while True:
             nodes, tokens, reach = self.closed
             trees = np.array(self.tree)[nodes]
-            opened = self._likely(trees, reach) | stops[tokens]
-            opened = self._at_once(opened & ~stops[tokens], reach, most_nodes - self.read) | (opened & stops[tokens])
+            likely = self._likely(trees, reach) & ~stops[tokens]
+            opened = self._at_once(likely, reach / self.mass[trees], most_nodes - self.read) | stops[tokens]
             if not opened.any():
                 break
             self.closed = nodes[~opened], tokens[~opened], reach[~opened]
@@ -232,12 +235,15 @@ class _Walk:
         likely[order] = below[1:] - np.repeat(before + self.mass - faint, sizes) > 0
         return likely
 
-    def _at_once(self, wanted: NDArray[np.bool_], reach: NDArray[np.float64], room: int) -> NDArray[np.bool_]:
-        """The likeliest of the wanted prefixes: as many as may be read, and as the next pass has memory for."""
+    def _at_once(self, wanted: NDArray[np.bool_], weight: NDArray[np.float64], room: int) -> NDArray[np.bool_]:
+        """The prefixes of the next pass: the weightiest of those wanted, as many as may be read and memory allows.
+
+        A prefix far lighter than the weightiest waits, as weightier ones may come up that leave no room for it.
+        """
         most = min(room, max(1, LOGITS_AT_ONCE // len(self.reader.bias)))
-        places = np.flatnonzero(wanted)
+        places = np.flatnonzero(wanted & (weight > _WAITING * weight[wanted].max(initial=0.0)))
         chosen = np.zeros_like(wanted)
-        chosen[places[np.argsort(-reach[places])[:most]] if len(places) > most else places] = True
+        chosen[places[np.argsort(-weight[places])[:most]] if len(places) > most else places] = True
         return chosen
 
     def _open(self, node: int, token: int, reach: float) -> int:

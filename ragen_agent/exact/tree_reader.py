@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from ragen_agent.inference.attention import cache_argument, use_attention
 from ragen_agent.inference.sampling import suppression
@@ -266,4 +267,10 @@ def _padded(trees: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _states(cache: DynamicCache | None) -> list[tuple[Tensor, Tensor]]:
     """Keys and values of each layer, (rows, key heads, width, head size)."""
     assert cache is not None
-    return [(layer.keys, layer.values) for layer in cache.layers]  # type: ignore[union-attr]
+    found = []
+    for layer in cache.layers:
+        assert isinstance(layer, DynamicLayer)
+        assert layer.keys is not None
+        assert layer.values is not None
+        found.append((layer.keys, layer.values))
+    return found

@@ -43,9 +43,8 @@ def llama() -> PreTrainedModel:
 
 def gpt2() -> PreTrainedModel:
     """Learned positions."""
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4}
-    dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-    model: PreTrainedModel = GPT2LMHeadModel(GPT2Config(vocab_size=40, **sizes, **dropout))
+    config = GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=4, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
+    model: PreTrainedModel = GPT2LMHeadModel(config)
     return model
 
 
