@@ -19,6 +19,7 @@ from ragen_agent.cli import main as ragen_agent
 from ragen_agent.config import Config
 from ragen_agent.models.catalogue import NAMED_MODELS
 from ragen_agent.run.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
 
 __all__ = ["main"]
 
@@ -40,7 +41,8 @@ PAGE = """\
 # The paper's class of model, on a CPU
 
 RAGEN's first paper trains Qwen2.5-0.5B-Instruct by reinforcement alone. Here it is Qwen2.5-Coder-0.5B-Instruct: the
-same architecture, size and tokenizer, tuned for code.{weights}
+same architecture, size and tokenizer, tuned for code.
+{weights}
 
 {overview}
 
@@ -82,7 +84,7 @@ def _title(config: Config) -> str:
 
 def _measured(run: RunFolder, config: Config) -> dict[str, Any]:
     """A run's record; raises SystemExit if its present model cannot be measured."""
-    summary, metrics = run.read_summary(), run.read_metrics()
+    summary, metrics = run.read_summary(), read_json_lines(run.path / "metrics.jsonl")
     found = {key: summary[key] for key in (*RATES, "memory_gib") if key in summary}
     done = len(metrics)
     if "after" in summary:
@@ -133,7 +135,7 @@ def _weights(results: dict[str, Any]) -> str:
     """A sentence on weights that a package gave, and not the Hub."""
     names = {Path(run["weights"]).name for run in results.values()}
     about = [NAMED_MODELS[name].about for name in sorted(names) if name in NAMED_MODELS]
-    return f" The weights are dequantised: {'; '.join(about)}." if about else ""
+    return f"\nThe weights are dequantised: {'; '.join(about)}.\n" if about else ""
 
 
 def _rate(run: dict[str, Any], name: str) -> str:

@@ -27,22 +27,25 @@ WORDINGS = {
 GAMES = ("Bandit", "FrozenLake", "Sokoban")
 MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
 TURNS, TOKENS = 2, 96
+SHOWN = 70  # characters of a reply at most
 SETTINGS = [f"turns.max_turns={TURNS}", f"turns.max_tokens_per_turn={TOKENS}"]
 SCRIPTS = ("random", "blind", "optimal")
 
 PAGE = """\
 # Untrained models in each wording
 
-{models}. They play levels of the split `train`: their number is in the column *solved*. The temperature is 0.5, a reply
-has at most {tokens} tokens, and an episode {turns} turns (a bandit's one). A reply is well formed if it has the form
-that the wording asks for and names only known actions. The example is the same on every level; playing it is no better
-than random. Intervals are of 95 %; the share of well-formed replies takes replies as independent.
+{models}
 
-| model | game | wording | well formed, % | solved, % | commonest problem |
-|---|---|---|---|---|---|
+They play levels of the split `train`: their number is in the column *solved*. The temperature is 0.5, a reply has at
+most {tokens} tokens, and an episode {turns} turns (a bandit's one). A reply is well formed if it has the form that the
+wording asks for and names only known actions. The example is the same on every level; playing it is no better than
+random. Intervals are of 95 %; the share of well-formed replies takes replies as independent.
+
+| model | game | wording | well formed, % | solved, % | commonest problem | the first of them |
+|---|---|---|---|---|---|---|
 {rows}
 
-Scripts on the same levels, solved in %; the blind script heads for the goal and ignores what is in the way:
+Scripts on the levels of each game's first row, solved in %; the blind script heads for the goal and ignores what is in the way:
 
 | game | random | blind | optimal |
 |---|---|---|---|
@@ -101,7 +104,7 @@ def _page(results: dict[str, Any]) -> str:
     scripts = {game: next(row for rows in models.values() for row in rows.values()) for game, models in results.items()}
     names = sorted({model for models in results.values() for model in models}, reverse=True)
     return PAGE.format(
-        models="; ".join(f"`{name}` is {NAMED_MODELS[name].about}" for name in names),
+        models="\n".join(f"- `{name}`: {NAMED_MODELS[name].about}." for name in names),
         tokens=TOKENS,
         turns=TURNS,
         rows="\n".join(rows),
@@ -118,12 +121,15 @@ def _scripts(game: str, row: dict[str, Any]) -> str:
 def _row(model: str, game: str, wording: str, row: dict[str, Any]) -> str:
     malformed, common, success = row["malformed"], row["common_problem"], row["success"]
     whole = wilson(malformed["n"] - sum(malformed["problems"].values()), malformed["n"])
-    problem = f"`{common['problem']}`, {common['n']} of {malformed['n']}" if common else ""
+    problem, first = "", ""
+    if common:
+        problem = f"`{common['problem']}`, {common['n']} of {malformed['n']}"
+        first = f"`{' '.join(common['reply'].split()).replace('|', '¦').replace('`', '')[:SHOWN]}`"
     share = f"{100 * whole.value:.0f} ({100 * whole.low:.0f} to {100 * whole.high:.0f})"
     solved = (
         f"{100 * success['rate']:.1f} ({100 * success['low']:.1f} to {100 * success['high']:.1f}) of {success['n']}"
     )
-    return f"| `{model}` | {game} | {wording} | {share} | {solved} | {problem} |"
+    return f"| `{model}` | {game} | {wording} | {share} | {solved} | {problem} | {first} |"
 
 
 if __name__ == "__main__":
