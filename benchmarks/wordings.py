@@ -45,7 +45,8 @@ random. Intervals are of 95 %; the share of well-formed replies takes replies as
 |---|---|---|---|---|---|---|
 {rows}
 
-Scripts on the levels of each game's first row, solved in %; the blind script heads for the goal and ignores what is in the way:
+Scripts on the levels of each game's first row, solved in %; the blind script heads for the goal and ignores what is in
+the way:
 
 | game | random | blind | optimal |
 |---|---|---|---|
