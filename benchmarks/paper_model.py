@@ -91,8 +91,8 @@ def _measured(run: RunFolder, config: Config) -> dict[str, Any]:
         found["now"] = summary["after"]
     else:
         state = run.load_state()
-        done = int(state["iteration"]) if state else 0
-        if done:
+        if state is not None:
+            done = int(state["iteration"])
             found["now"] = _eval(run.path, config, done)
     return found | {
         "done": done,
