@@ -65,7 +65,8 @@ named (Bandit) is that of `smollm2-135m-bandit`, seed 0, before its reinforcemen
 the same checkpoint behind a server that was killed, or crashed, on the way. llama-server has `--samplers temperature`,
 as by default it drops unlikely tokens; vLLM on a CPU has room for all prompts of a step (`--max-num-batched-tokens`),
 as it crashes where it reads a prompt in pieces and the request has a seed. Until November 2026 models were trained, and
-on a CPU played in this process, with the frequencies of their rotary positions rounded to bfloat16.
+on a CPU played in this process, with the frequencies of their rotary positions rounded to bfloat16. The weights of
+SmolLM2 and Gemma are dequantised from files of 4 bits a weight and more.
 
 Machines: {machines}.
 {suites}"""

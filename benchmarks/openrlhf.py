@@ -64,7 +64,8 @@ REAL = """
 
 The recipe `{recipe}` ({game}), {iterations} iterations, {levels} levels of the split {split} at temperature
 {temperature:g}, on which random play succeeds on {random:.1f} % and optimal play on {optimal:.1f} %. Both compute in
-bfloat16 and keep float32 weights for the optimiser. Machine: {machine}.
+bfloat16 and keep float32 weights for the optimiser; SmolLM2's weights are dequantised from 4 bits. Machine:
+{machine}.
 
 | trainer | before | after | seconds an iteration | sampled tokens/s of the rollout |
 |---|---|---|---|---|

@@ -104,7 +104,7 @@ Machines: {machines}.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Trains what is missing, writes; returns the exit code."""
-    known = [DEFAULT, *(name for name in recipe_names() if read_recipe(name).gpus == 0)]
+    known = [DEFAULT, *filter(_imitates, recipe_names())]
     parser = page_parser("recipes", __doc__)
     parser.add_argument(
         "--recipes", nargs="+", choices=known, default=known, metavar="NAME", help="which (default all)"
@@ -191,6 +191,12 @@ def _config(name: str, seed: int) -> Config:
     settings = {key: value for key, value in _settings(name).items() if key != OPENRLHF}
     defaults = default_settings(settings.get("game", Config.game), str(settings.get("model", "")))
     return with_settings(Config(), merged(defaults, settings | {"seed": seed}))
+
+
+def _imitates(name: str) -> bool:
+    """True for a recipe of two CPU cores that begins with imitation; the others have nothing to compare with."""
+    recipe = read_recipe(name)
+    return recipe.gpus == 0 and recipe.settings.get("warm_start", {}).get("epochs") != 0
 
 
 def _settings(name: str) -> Settings:

@@ -1,95 +1,136 @@
-"""Well-formed replies of untrained models in each wording: ``python -m benchmarks.wordings NAME=MODEL ...``.
+"""Untrained models in each wording of the messages: well-formed replies and success, beside scripts.
 
-Each row is one ``ragen-agent eval``; what is in ``--work`` already is not played again.
+``python -m benchmarks.wordings`` plays what ``wordings.json`` lacks, one ``ragen-agent eval`` a row, and writes
+``wordings.json`` and ``wordings.md`` after each row. A row is measured again once its entry is removed there.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine, page_parser, write_results
 from ragen_agent.cli import main as ragen_agent
+from ragen_agent.models.catalogue import NAMED_MODELS
 from ragen_gym.core.stats import wilson
-from ragen_gym.core.storage import write_atomic
 
 __all__ = ["main"]
 
-PAGE = Path(__file__).with_suffix(".md")
-
-#: What ``--set`` says of each wording.
+#: Settings of each wording.
 WORDINGS = {
     "default": ["turns.example=false"],
     "default and an example (`turns.example`)": ["turns.example=true"],
     "`ragen-v1`": ["turns.prompt=ragen-v1"],
 }
 GAMES = ("Bandit", "FrozenLake", "Sokoban")
-SETTINGS = ["turns.max_turns=2", "turns.max_tokens_per_turn=96"]
+MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
+TURNS, TOKENS = 2, 96
+SHOWN = 70  # characters of a reply at most
+SETTINGS = [f"turns.max_turns={TURNS}", f"turns.max_tokens_per_turn={TOKENS}"]
+SCRIPTS = ("random", "blind", "optimal")
 
-TEXT = """\
-# Well-formed replies of untrained models
+PAGE = """\
+# Untrained models in each wording
 
-{models} on {games}, in each wording of the messages.
-{levels} levels of the split `train` a row, temperature 0.5, replies of at most 96 tokens, two turns (a bandit has one).
-A reply is well formed if it has the form that the wording asks for and names only known actions. In parentheses 95 %
-intervals, which treat replies as independent. The example is the same on every level; playing it is no better than
-random.
+{models}
 
-| model | game | wording | well formed | solved | commonest problem |
-|---|---|---|---|---|---|
+They play levels of the split `train`: their number is in the column *solved*. The temperature is 0.5, a reply has at
+most {tokens} tokens, and an episode {turns} turns (a bandit's one). A reply is well formed if it has the form that the
+wording asks for and names only known actions. The example is the same on every level; playing it is no better than
+random. Intervals are of 95 %; the share of well-formed replies takes replies as independent.
+
+| model | game | wording | well formed, % | solved, % | commonest problem | the first of them |
+|---|---|---|---|---|---|---|
 {rows}
 
-`python -m benchmarks.wordings {command}` writes this page, by `ragen-agent eval` once a row. {about}
+Scripts on the levels of each game's first row, solved in %; the blind script heads for the goal and ignores what is in
+the way:
+
+| game | random | blind | optimal |
+|---|---|---|---|
+{scripts}
+
+The models' weights are dequantised from the packages of `ragen-agent model`, not the Hub's own. A model that is given
+to `--model` plays with the example unless it is told not to.
+
+Written by `python -m benchmarks.wordings`, which plays each row by `ragen-agent eval`. Machines: {machines}.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure every model in every wording, and write the page; 0."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="+", metavar="NAME=MODEL", help="a name for the table, and a model of eval")
-    parser.add_argument("--levels", type=int, default=32, metavar="N", help="levels of each row (default: 32)")
-    parser.add_argument("--games", nargs="+", default=GAMES, metavar="GAME", help=f"default: {' '.join(GAMES)}")
-    parser.add_argument("--work", type=Path, default=Path("runs/wordings"), metavar="DIR", help="of the results")
-    parser.add_argument("--about", default="", metavar="TEXT", help="a sentence on the models, for the page")
-    parser.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help="the page")
+    """Measures every model in every wording, and writes the page; returns the exit code."""
+    parser = page_parser("wordings", __doc__)
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=NAMED_MODELS, metavar="NAME", help="which")
+    parser.add_argument("--games", nargs="+", default=GAMES, choices=GAMES, metavar="GAME", help="which")
+    parser.add_argument("--levels", type=int, default=256, metavar="N", help="levels of a new row (default: 256)")
+    parser.add_argument("--work", type=Path, default=Path("runs/wordings"), metavar="DIR", help="of the episodes")
     options = parser.parse_args(argv)
-    models, rows = dict(each.split("=", 1) for each in options.models), []
+    file = options.out / "wordings.json"
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for game in options.games:
-        for name, model in models.items():
+        for model in options.models:
             for number, (wording, chosen) in enumerate(WORDINGS.items()):
-                out = options.work / f"{name}-{game}-{number}"
-                sets = [word for each in (*SETTINGS, *chosen) for word in ("--set", each)]
-                played = ["--split", "train", "--levels", str(options.levels), "--out", str(out)]
-                if not (out / "summary.json").is_file() and ragen_agent(
-                    ["eval", model, "--game", game, *played, *sets]
-                ):
-                    raise SystemExit(f"{out} is not whole; see above.")
-                summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-                rows.append(_row(name, game, wording, summary["splits"][game]))
-                command = f"{' '.join(f'{each}=MODEL' for each in models)} --levels {options.levels}"
-                command += f" --games {' '.join(options.games)}"
-                text = TEXT.format(
-                    models=" and ".join(models),
-                    games=" and ".join(options.games),
-                    levels=options.levels,
-                    rows="\n".join(rows),
-                    command=command,
-                    about=options.about,
-                )
-                write_atomic(options.out, f"{text.rstrip()}\n")
+                rows = results.setdefault(game, {}).setdefault(model, {})
+                if wording not in rows:
+                    rows[wording] = _play(
+                        model, game, chosen, options.levels, options.work / f"{model}-{game}-{number}"
+                    )
+                    write_results(options.out, "wordings", results, _page(results))
+    write_results(options.out, "wordings", results, _page(results))
     return 0
 
 
-def _row(model: str, game: str, wording: str, split: dict[str, Any]) -> str:
-    malformed, common = split["malformed"], split["common_problem"]
+def _play(model: str, game: str, chosen: Sequence[str], levels: int, out: Path) -> dict[str, Any]:
+    """What a row says, from the summary of its episodes; they are played unless they are there."""
+    sets = [word for each in (*SETTINGS, *chosen) for word in ("--set", each)]
+    played = ["--split", "train", "--levels", str(levels), "--out", str(out)]
+    if not (out / "summary.json").is_file() and ragen_agent(["eval", model, "--game", game, *played, *sets]):
+        raise SystemExit(f"{out} is not whole; see above.")
+    found = json.loads((out / "summary.json").read_text(encoding="utf-8"))["splits"][game]
+    keys = ("success", "malformed", "common_problem", *SCRIPTS)
+    return {key: found.get(key) for key in keys} | {"machine": machine("torch", "transformers")}
+
+
+def _page(results: dict[str, Any]) -> str:
+    """The page of these results."""
+    rows = [
+        _row(model, game, wording, row)
+        for game, models in results.items()
+        for model, wordings in models.items()
+        for wording, row in wordings.items()
+    ]
+    every = [row for models in results.values() for wordings in models.values() for row in wordings.values()]
+    scripts = {game: next(row for rows in models.values() for row in rows.values()) for game, models in results.items()}
+    names = sorted({model for models in results.values() for model in models}, reverse=True)
+    return PAGE.format(
+        models="\n".join(f"- `{name}`: {NAMED_MODELS[name].about}." for name in names),
+        tokens=TOKENS,
+        turns=TURNS,
+        rows="\n".join(rows),
+        scripts="\n".join(_scripts(game, row) for game, row in scripts.items()),
+        machines="; ".join(dict.fromkeys(row["machine"] for row in every)),
+    )
+
+
+def _scripts(game: str, row: dict[str, Any]) -> str:
+    rates = (f"{100 * row[script]['rate']:.1f}" for script in SCRIPTS)
+    return f"| {game} | {' | '.join(rates)} |"
+
+
+def _row(model: str, game: str, wording: str, row: dict[str, Any]) -> str:
+    malformed, common, success = row["malformed"], row["common_problem"], row["success"]
     whole = wilson(malformed["n"] - sum(malformed["problems"].values()), malformed["n"])
-    problem = f"`{common['problem']}`, {common['n']} of {malformed['n']}" if common else ""
-    success = split["success"]
-    solved = f"{round(success['rate'] * success['n'])} of {success['n']}"
-    share = f"{100 * whole.value:.0f} % ({100 * whole.low:.0f} to {100 * whole.high:.0f})"
-    return f"| {model} | {game} | {wording} | {share} | {solved} | {problem} |"
+    problem, first = "", ""
+    if common:
+        problem = f"`{common['problem']}`, {common['n']} of {malformed['n']}"
+        first = f"`{' '.join(common['reply'].split()).replace('|', '¦').replace('`', '')[:SHOWN]}`"
+    share = f"{100 * whole.value:.0f} ({100 * whole.low:.0f} to {100 * whole.high:.0f})"
+    solved = (
+        f"{100 * success['rate']:.1f} ({100 * success['low']:.1f} to {100 * success['high']:.1f}) of {success['n']}"
+    )
+    return f"| `{model}` | {game} | {wording} | {share} | {solved} | {problem} | {first} |"
 
 
 if __name__ == "__main__":

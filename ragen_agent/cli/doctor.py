@@ -82,7 +82,8 @@ def _model(model: str) -> Path | None:
     Raises:
         ValueError: a named model that is not there yet.
     """
-    from ragen_agent.models.named_models import NAMED_MODELS, cached_folder
+    from ragen_agent.models.catalogue import NAMED_MODELS
+    from ragen_agent.models.named_models import cached_folder
 
     folder = cached_folder(model) if model else None
     if folder and model in NAMED_MODELS and not folder.exists():

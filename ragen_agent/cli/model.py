@@ -15,6 +15,7 @@ folder in the cache ($RAGEN_CACHE, or ragen-gym in the user's cache folder).
 examples:
   ragen-agent model --list
   ragen-agent model smollm2-135m
+  ragen-agent model qwen2.5-coder-0.5b
   ragen-agent model smollm2-135m --out models/smollm2-135m"""
 
 
@@ -28,7 +29,8 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ragen_agent.models.named_models import NAMED_MODELS, fetch
+    from ragen_agent.models.catalogue import NAMED_MODELS
+    from ragen_agent.models.named_models import fetch
 
     if options.list:
         for model in NAMED_MODELS.values():

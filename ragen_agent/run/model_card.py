@@ -8,7 +8,7 @@ from typing import Any
 
 from ragen_agent.config import Config
 from ragen_agent.config.settings import pretrained
-from ragen_agent.models.named_models import NAMED_MODELS
+from ragen_agent.models.catalogue import NAMED_MODELS
 from ragen_agent.run.console import ROWS, episode_counts, measured_on
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.stats import Rate

@@ -20,7 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from ragen_agent.cli import main
 from ragen_agent.models import named_models
-from ragen_agent.models.named_models import NAMED_MODELS, NamedModel, cache_folder, fetch, model_folder
+from ragen_agent.models.catalogue import NAMED_MODELS, NamedModel
+from ragen_agent.models.named_models import cache_folder, cached_folder, fetch, model_folder
 
 NAME = "smollm2-135m"
 WEIGHTS = bytes(2**22)
@@ -72,6 +73,35 @@ def test_the_tokenizer_is_as_the_model_was_trained_with(smollm2: Path) -> None:
 
 
 @pytest.mark.slow
+def test_qwen_is_put_together_of_its_parts_and_tied_to_the_weights_of_its_output() -> None:
+    folder = fetched("qwen2.5-coder-0.5b")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    assert sum(weights.numel() for weights in model.parameters()) == 494_032_768
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France? One word."}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+    )["input_ids"]
+    reply = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1] :].tolist()
+    assert tokenizer.decode(reply) == "Paris<|im_end|>"
+    assert reply[-1] == tokenizer.eos_token_id == model.config.eos_token_id
+
+
+@pytest.mark.slow
+def test_the_tokenizer_of_qwen_is_as_on_the_hub() -> None:
+    """Its ids are those of Qwen2.5's own tokenizer.json."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(fetched("qwen2.5-coder-0.5b"))
+    assert len(tokenizer) == 151_665, "rows that pad the embeddings are no tokens"
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token) == (151_645, 151_643, None)
+    assert tokenizer.encode("<|im_start|><tool_call><|file_sep|>") == [151_644, 151_657, 151_664]
+    assert [tokenizer.decode([each]) for each in tokenizer.encode("at 2024")] == ["at", " ", "2", "0", "2", "4"]
+    for text in ("[PAD151665]", "  two  spaces ,", "é\n\n\t🎯", " don't\r\n x"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.slow
 def test_gemma_is_put_together_of_its_parts_and_tokenizes_as_its_own_tokenizer() -> None:
     folder = fetched("gemma3-270m")
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
@@ -112,7 +142,7 @@ def test_another_process_may_be_first(
         (folder / ("source.json" if first == "the same" else "notes.txt")).write_text("of another process")
 
     monkeypatch.setattr(named_models, "_weights", lambda model, where: where / "weights.gguf")
-    monkeypatch.setattr(named_models, "_convert", convert)
+    monkeypatch.setattr(named_models, "convert", convert)
     if first == "the same":
         assert fetch(NAME, folder) == folder
     else:
@@ -127,7 +157,7 @@ def test_a_tokenizer_in_the_cache_of_the_hub_is_no_model(tmp_path: Path, monkeyp
     (tmp_path / "tokenizer.json").touch()
     only_cached = []
 
-    def snapshot_download(model: str, *, local_files_only: bool = False, **options: object) -> str:
+    def snapshot_download(*, local_files_only: bool = False, **options: object) -> str:
         only_cached.append(local_files_only)
         for name in () if local_files_only else ("config.json", "model.safetensors"):
             (tmp_path / name).touch()
@@ -140,16 +170,52 @@ def test_a_tokenizer_in_the_cache_of_the_hub_is_no_model(tmp_path: Path, monkeyp
     assert only_cached == [True, False, True]
 
 
+@pytest.fixture
+def no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a named model, where the Hub is out of reach."""
+    monkeypatch.setenv("RAGEN_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    folder = cache_folder() / "models" / NAME
+    folder.mkdir(parents=True)
+    (folder / "source.json").write_text(json.dumps({"sha256": NAMED_MODELS[NAME].sha256}))
+    return folder
+
+
+def test_without_the_hub_its_model_comes_from_the_package(no_hub: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    hub = NAMED_MODELS[NAME].hub
+    assert model_folder(hub) == cached_folder(hub) == no_hub
+    assert f"the Hugging Face Hub is out of reach: {NAMED_MODELS[NAME].about}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("model", [f"{NAMED_MODELS[NAME].hub}@main", "HuggingFaceTB/SmolLM2-360M-Instruct"])
+def test_a_commit_or_another_model_of_the_hub_is_not_taken_from_a_package(model: str, no_hub: Path) -> None:
+    with pytest.raises(ValueError, match="the Hugging Face Hub did not give a model of that name"):
+        model_folder(model)
+
+
+def test_the_own_weights_of_a_model_in_the_cache_of_the_hub_come_first(
+    no_hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (snapshot / name).touch()
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(snapshot))
+    assert model_folder(NAMED_MODELS[NAME].hub) == cached_folder(NAMED_MODELS[NAME].hub) == snapshot
+    assert model_folder(NAME) == no_hub
+
+
 def test_another_file_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(NAMED_MODELS[NAME], package="wheel==0.45.1", file="wheel/__init__.py")
-    monkeypatch.setitem(named_models.NAMED_MODELS, NAME, other)
+    monkeypatch.setitem(NAMED_MODELS, NAME, other)
     with pytest.raises(ValueError, match=r"is not the file that is meant|pip could not bring"):
         fetch(NAME)
 
 
 def test_a_missing_package_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = replace(NAMED_MODELS[NAME], package="ragen-gym-has-no-such-package==0")
-    monkeypatch.setitem(named_models.NAMED_MODELS, NAME, missing)
+    monkeypatch.setitem(NAMED_MODELS, NAME, missing)
     with pytest.raises(ValueError, match=r"pip could not bring the package ragen-gym-has-no-such-package==0: .*folder"):
         fetch(NAME)
 
@@ -163,7 +229,7 @@ def index(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     held = replace(
         NAMED_MODELS[NAME], package="held==1", file="held/weights.gguf", sha256=hashlib.sha256(WEIGHTS).hexdigest()
     )
-    monkeypatch.setitem(named_models.NAMED_MODELS, NAME, held)
+    monkeypatch.setitem(NAMED_MODELS, NAME, held)
     return folder
 
 
@@ -246,7 +312,7 @@ def test_the_reader_of_the_file_may_be_missing(
 
 
 def test_a_full_disk_is_said_before_anything_is_fetched(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(named_models.NAMED_MODELS, NAME, replace(NAMED_MODELS[NAME], gigabytes=1e9))
+    monkeypatch.setitem(NAMED_MODELS, NAME, replace(NAMED_MODELS[NAME], gigabytes=1e9))
     with pytest.raises(ValueError, match=r"needs 1000000000.0 GB on the disk of .* make room"):
         fetch(NAME)
 

@@ -88,7 +88,12 @@ def test_a_model_that_vllm_cannot_play_on_a_cpu_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("SmolLM2-135M", 134_515_008), ("Qwen2.5-0.5B-Instruct", 494_032_768), ("Qwen2.5-VL-3B-Instruct", 3_754_622_976)],
+    [
+        ("SmolLM2-135M", 134_515_008),
+        ("Qwen2.5-0.5B-Instruct", 494_032_768),
+        ("qwen2.5-coder-0.5b", 494_032_768),
+        ("Qwen2.5-VL-3B-Instruct", 3_754_622_976),
+    ],
 )
 def test_a_recipes_model_has_the_parameters_that_its_authors_count(name: str, parameters: int) -> None:
     shape = model_shape(with_settings(Config(), {"model": f"models/{name}"}))

@@ -18,8 +18,9 @@ from rich.console import Console
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, with_settings
 from ragen_agent.config.trainers import FineTuning
+from ragen_agent.models.catalogue import NAMED_MODELS
 from ragen_agent.models.checkpoint import load_checkpoint, save_checkpoint
-from ragen_agent.models.named_models import NAMED_MODELS, SOURCE
+from ragen_agent.models.named_models import SOURCE
 from ragen_agent.run import policy
 from ragen_agent.run.console import Display
 from ragen_agent.run.policy import Policy

@@ -1,0 +1,83 @@
+"""Boards under the tokenizers of pretrained models: ``python -m benchmarks.tokenizers``.
+
+Each model's figures are ``ragen-agent tokens``. Written are ``tokenizers.json``, which keeps the figures of models that
+are not asked for again, and ``tokenizers.md``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import Any
+
+from benchmarks import page_parser, write_results
+from ragen_agent.cli import main as ragen_agent
+from ragen_agent.models.catalogue import NAMED_MODELS
+
+__all__ = ["main"]
+
+GAMES = ("FrozenLake", "Sokoban")
+LEVELS = 64
+SHOWN = 12  # tokens of an example at most
+
+PAGE = """\
+# Boards under the tokenizers of pretrained models
+
+A model reads a board well where each cell has tokens of its own (1 cell a token) and a symbol is the same token
+wherever it stands (1 spelling). Means over {levels} levels; lakes of 4 by 4, rooms of 6 by 6 with one box.
+
+| model | game | `text_format` | tokens a board | cells a token | spellings | two rows, or 12 tokens |
+|---|---|---|---|---|---|---|
+{rows}
+
+Under all of these tokenizers a plain grid joins neighbouring cells in many ways; `text_format="spaced"` gives each cell
+a token of its own. Written by `python -m benchmarks.tokenizers`, by `ragen-agent tokens` for each model and game; the
+tokenizers are {about}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures the models that are asked for, and writes the page; returns the exit code."""
+    parser = page_parser("tokenizers", __doc__)
+    parser.add_argument("models", nargs="*", choices=[[], *NAMED_MODELS], metavar="NAME", help="of ragen-agent model")
+    options = parser.parse_args(argv)
+    file = options.out / "tokenizers.json"
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    for model in options.models:
+        results[model] = {game: _tokens(model, game) for game in GAMES}
+    write_results(options.out, "tokenizers", results, _page(results))
+    return 0
+
+
+def _tokens(model: str, game: str) -> list[dict[str, Any]]:
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        if ragen_agent(["tokens", "--game", game, "--model", model, "--levels", str(LEVELS), "--json"]):
+            raise SystemExit(f"{model} was not measured on {game}; see above.")
+    return list(json.loads(printed.getvalue()))
+
+
+def _page(results: dict[str, Any]) -> str:
+    """The page of these results."""
+    rows = [_row(model, game, each) for model in results for game in GAMES for each in results[model][game]]
+    about = " and ".join(f"that of {NAMED_MODELS[model].hub}" for model in results)
+    return PAGE.format(levels=LEVELS, rows="\n".join(rows), about=about)
+
+
+def _row(model: str, game: str, found: dict[str, Any]) -> str:
+    pieces, lines = [], 0
+    for token in found["example"]:
+        pieces.append(token.replace("\n", "\\n"))
+        lines += token.count("\n")
+        if lines >= 2 or len(pieces) == SHOWN:
+            break
+    cut = "`" + "¦".join(pieces) + "`"
+    spellings = max(found["spellings"].values())
+    figures = f"{found['tokens_per_board']:.1f} | {found['cells_per_token']:.2f} | {spellings}"
+    return f"| `{model}` | {game} | `{found['text_format']}` | {figures} | {cut} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
