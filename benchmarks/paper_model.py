@@ -90,6 +90,7 @@ def _measured(run: RunFolder, config: Config) -> dict[str, Any]:
     if "after" in summary:
         found["now"] = summary["after"]
     else:
+        found.pop("memory_gib", None)  # of the first evaluation, so far
         state = run.load_state()
         if state is not None:
             done = int(state["iteration"])
