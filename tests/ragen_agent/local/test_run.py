@@ -460,7 +460,7 @@ def test_failed_episodes_are_never_learned_from() -> None:
     rewards = [0.0, 1.0, 0.0, 9.0, 0.5, 0.5, 0.5, 0.5]
     played = [replace(t, turn_rewards=(r,)) for t, r in zip(played, rewards, strict=True)]
     played[3] = replace(played[3], failure="environment_error: x")
-    advantages, kept, spread, _ = score(played, replace(config.training, group_size=4, keep=1.0))
+    advantages, kept, spread = score(played, replace(config.training, group_size=4, keep=1.0))
     assert kept.tolist() == [[True, True, True, False], [False] * 4]
     assert advantages[0, 3] == 0
     assert spread[0].item() == pytest.approx(math.sqrt(1 / 3))

@@ -267,7 +267,7 @@ def test_diagnostics_send_the_pictures_along(played: list[Trajectory], vision: V
     table = ImageTable()
     rows = [(table.keys(t.ids, t.images).tolist(), [5, 6]) for t in played]
     rollouts = SimpleNamespace(vision=vision)
-    diagnostics = ActorDiagnostics(SimpleNamespace(), rollouts, lambda kept: [])  # type: ignore[arg-type]
+    diagnostics = ActorDiagnostics(SimpleNamespace(), rollouts)  # type: ignore[arg-type]
     ids, actions, attention, inputs = diagnostics._batch(rows, table)
     assert [row[: len(t.ids)].tolist() for row, t in zip(ids, played, strict=True)] == [t.ids.tolist() for t in played]
     assert actions.sum(1).tolist() == [2] * len(played)
