@@ -154,6 +154,21 @@ def test_a_run_grows(tmp_path: Path) -> None:
     assert len({record.key for record in records_in(out)}) == 12
 
 
+def test_equal_settings_written_otherwise_go_on_with_the_same_episodes(tmp_path: Path) -> None:
+    agent: Any = Scripted()
+    for agent.settings in ({}, {"top_k": None}):
+        play(agent, tmp_path / "none", splits=("bandit",), limit=2)
+    assert len(records_in(tmp_path / "none")) == 2
+    ways: list[Any] = [(1, {"top_p": 1}), (1.0, {"top_p": 1.0}), (1, {"top_p": 1, "top_k": None})]
+    for temperature, agent.settings in ways:
+        play(agent, tmp_path / "run", splits=("bandit",), limit=2, temperature=temperature)
+    assert len(records_in(tmp_path / "run")) == 2
+    assert verify(load_results(tmp_path / "run")).differences == []
+    agent.settings = {"top_p": 1, "template": {}}
+    with pytest.raises(ValueError, match=r"settings.template is now \{\} and was None"):
+        play(agent, tmp_path / "run", splits=("bandit",), limit=2, temperature=1)
+
+
 def test_another_suite_agent_setting_or_temperature_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     play(make_agent("random"), out, limit=1)
@@ -444,6 +459,33 @@ def test_a_full_disk_ends_the_run_and_says_so(tmp_path: Path, capsys: pytest.Cap
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{tmp_path / 'run' / 'episodes.jsonl'} cannot be written: no space left on device" in said
     assert re.search(r"[0-9.]+ MiB are free in .*\. Make room there\. Then the same command resumes the run\.$", said)
+
+
+def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:
+    folder = begun(tmp_path)
+    path = folder.episodes
+    with EpisodeLog(folder) as log:
+        log.append(record("a"))
+        log.append(record("b", "x" * 100_000))
+    path.write_bytes(path.read_bytes()[:-5])
+    with EpisodeLog(folder):
+        assert read_records(path) == [record("a")]
+    path.write_bytes(b'{"key": ' + b"x" * 200_000)
+    with EpisodeLog(folder):
+        assert path.read_bytes() == b""
+
+
+def test_no_line_follows_one_that_found_no_room(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run")
+    with EpisodeLog(folder) as log:
+        log.append(record("a"))
+        with limited_files(folder.episodes.stat().st_size + 100), pytest.raises(DiskFullError):
+            log.append(record("b"))
+        with pytest.raises(DiskFullError, match="file too large"):
+            log.append(record("c"))
+    with EpisodeLog(folder) as log:
+        log.append(record("e"))
+    assert [each.key for each in read_records(folder.episodes)] == ["a", "e"]
 
 
 def test_a_run_that_found_no_room_for_a_record_goes_on(tmp_path: Path) -> None:
