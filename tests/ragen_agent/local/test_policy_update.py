@@ -125,11 +125,18 @@ def test_rows_without_a_token_in_the_loss(how: str, agent: Policy) -> None:
     torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("how", AGGREGATIONS)
+@pytest.mark.parametrize(
+    ("rule", "how"),
+    [
+        *(("ppo", how) for how in AGGREGATIONS),
+        *((name, "token_mean") for name, row in POLICY_LOSSES.items() if row.batch_statistics),
+    ],
+)
 def test_a_minibatch_of_several_passes_takes_the_step_of_a_whole_one(
-    how: str, agent: Policy, monkeypatch: pytest.MonkeyPatch
+    rule: str, how: str, agent: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Training(minibatch=8, aggregation=how, kl_kind="k2", kl_place="loss", kl=0.5, entropy_bonus=0.1)
+    more: dict[str, Any] = {"policy_loss": rule, "aggregation": how}
+    settings = Training(minibatch=8, kl_kind="k2", kl_place="loss", kl=0.5, entropy_bonus=0.1, **more)
     trajectories, start = played(agent, 1.0), copy.deepcopy(agent.model)
     advantages = torch.linspace(-1, 1, 8)
     found = []
@@ -212,20 +219,6 @@ def test_an_update_over_shared_prefixes_has_the_gradients_of_padded_rows(
     assert len(gradients) == len(expected) > 4
     assert sum(bool(gradient.any()) for gradient in expected) > 4
     torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("rule", [name for name, row in POLICY_LOSSES.items() if row.batch_statistics])
-def test_a_loss_that_compares_tokens_sees_the_whole_minibatch(
-    rule: str, agent: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = Training(minibatch=8, **loss_settings(rule))
-    trajectories, start = played(agent, 1.0), copy.deepcopy(agent.model)
-    found = []
-    for limit in (scoring.TOKENS_PER_PASS, 100):
-        monkeypatch.setattr(scoring, "TOKENS_PER_PASS", limit)
-        agent.model.load_state_dict(start.state_dict())
-        found.append(update(policy_of(agent), trajectories, torch.linspace(-1, 1, 8), settings, seed=0))
-    assert found[1] == pytest.approx(found[0], rel=1e-4, abs=1e-6)
 
 
 def test_the_correction_compares_what_was_recorded_with_what_the_weights_say(agent: Policy) -> None:
