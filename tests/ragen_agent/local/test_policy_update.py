@@ -15,7 +15,7 @@ from ragen_agent.config import Config, Lora, Training, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from ragen_agent.local import policy_update
 from ragen_agent.local.policy_update import Critic, Learner, cut, policy_terms, targets_of, update
-from ragen_agent.models.parameters import adapt, clip_gradients
+from ragen_agent.models.parameters import adapt
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import group
 from ragen_agent.tokens.trajectory import Trajectory
@@ -261,23 +261,6 @@ def test_entropy_smoothing_pulls_back_into_the_band(agent: Policy) -> None:
         assert (first["entropy_deviation"] == 0) is up
         if not up:
             assert first["entropy_deviation"] == pytest.approx(first["entropy"] - 1.5 * average, rel=0.2)
-
-
-@pytest.mark.parametrize("longest", [0.5, 1e3, float("inf")])
-def test_gradients_are_clipped_as_torch_does(longest: float, agent: Policy) -> None:
-    generator = torch.Generator().manual_seed(0)
-    for weight in agent.model.parameters():
-        weight.grad = torch.randn(weight.shape, generator=generator)
-    other = copy.deepcopy(agent.model)
-    for weight, own in zip(other.parameters(), agent.model.parameters(), strict=True):
-        assert own.grad is not None
-        weight.grad = own.grad.clone()
-    norm = torch.nn.utils.clip_grad_norm_(other.parameters(), longest)
-    assert torch.equal(clip_gradients(agent.model, longest), norm)
-    for weight, own in zip(other.parameters(), agent.model.parameters(), strict=True):
-        assert weight.grad is not None
-        assert own.grad is not None
-        assert torch.equal(weight.grad, own.grad)
 
 
 def test_a_gradient_that_is_not_finite_costs_its_step_only(agent: Policy) -> None:
