@@ -18,8 +18,7 @@ from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, CREDITS
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
-from ragen_agent.local.backend import LocalBackend, RolloutWorker
-from ragen_agent.local.diagnostics import LearnerDiagnostics
+from ragen_agent.local.backend import LearnerDiagnostics, LocalBackend, RolloutWorker
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.run.console import Display
