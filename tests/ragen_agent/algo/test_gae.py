@@ -82,19 +82,6 @@ def test_bi_level_gae_by_hand() -> None:
     close(returns, [[4.25, 6.5, 0.0, 7.0, 8.0]])
 
 
-def test_a_turn_that_earned_nothing_is_a_turn() -> None:
-    """Reading turn ends off the rewards, as an implementation that looks for nonzero ones does, gives another answer.
-
-    Rewards 0 and 8. First turn: delta = 0 + 6/2 - 2 = 1, A = 1 + 2/4 = 1.5; its first token 1 + 1.5/2 = 1.75.
-    As one turn of four tokens the first turn's end would get 4 - 2 + (2 + 2/2)/2 = 3.5.
-    """
-    rewards = torch.tensor([[0.0, 0.0, 0.0, 0.0, 8.0]], dtype=torch.float64)
-    advantages, _ = algo.bi_level_gae(rewards, VALUES, SAMPLED, ENDS, gamma_turn=0.5, lam=0.5)
-    close(advantages, [[1.75, 1.5, 0.0, 3.0, 2.0]])
-    merged, _ = algo.bi_level_gae(rewards, VALUES, SAMPLED, [[4]], gamma_turn=0.5, lam=0.5)
-    close(merged[0, 1], 3.5)
-
-
 def slow_bi_level(
     row: list[tuple[float, float, bool]], gamma_turn: float, gamma_token: float, lam: float
 ) -> list[float]:
