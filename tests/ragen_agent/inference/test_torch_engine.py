@@ -140,6 +140,14 @@ def test_minibatches_by_length_hold_every_row_once() -> None:
     assert max(map(len, batches)) == 2
 
 
+def assert_same(replies: Sequence[Sampled | None], others: Sequence[Sampled | None]) -> None:
+    for one, other in zip(replies, others, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.ids == other.ids
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+
+
 def ids_of(played: list[Trajectory]) -> list[list[int]]:
     return [t.ids.tolist() for t in played]
 
@@ -237,11 +245,7 @@ def test_what_all_prompts_begin_with_is_read_once(agent: Policy, monkeypatch: py
     monkeypatch.setattr(torch_engine, "SHARED_AT_LEAST", 10**9)
     alone = agent.engine.start(prompts, temperature=1.0, seed=0).reply([4] * 8)
     assert (8, 104) in read
-    for one, other in zip(replies, alone, strict=True):
-        assert one is not None
-        assert other is not None
-        assert one.ids == other.ids
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+    assert_same(replies, alone)
 
 
 def test_learned_positions_are_read_up_to_the_last() -> None:
@@ -258,11 +262,7 @@ def test_learned_positions_are_read_up_to_the_last() -> None:
         session.feed(range(len(rows)), [messages[row] for row in rows])
         return session.reply([4] * len(rows))
 
-    for one, other in zip(second_replies([0, 1]), second_replies([0]) + second_replies([1]), strict=True):
-        assert one is not None
-        assert other is not None
-        assert one.ids == other.ids
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+    assert_same(second_replies([0, 1]), second_replies([0]) + second_replies([1]))
 
 
 def test_a_row_whose_logits_are_no_numbers_spoils_no_later_row(agent: Policy) -> None:
@@ -285,8 +285,4 @@ def test_a_row_whose_logits_are_no_numbers_spoils_no_later_row(agent: Policy) ->
     assert [bool(np.isfinite(cast(Sampled, reply).log_probs).all()) for reply in replies] == [True, False]
     session.feed([0], [[7]])
     session.join([good], [0])
-    assert expected is not None
-    for reply in (session.reply([6, 6])[1], alone(engine)):
-        assert reply is not None
-        assert reply.ids == expected.ids
-        assert np.allclose(reply.log_probs, expected.log_probs, atol=1e-4)
+    assert_same([session.reply([6, 6])[1], alone(engine)], [expected, expected])

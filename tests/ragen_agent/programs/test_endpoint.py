@@ -7,6 +7,8 @@ import select
 import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -82,6 +84,15 @@ class Served:
     def ask(self, **fields: Any) -> Any:
         with self.client() as client:
             return client.chat.completions.create(model="policy", **{"messages": [USER], **fields})
+
+    def post(self, path: str, body: Any, method: str = "POST") -> tuple[int, Any]:
+        data = body if isinstance(body, (bytes, Iterator)) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, method=method)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
 
     def replies(self) -> int:
         conversation = self.worker._episode.conversation  # type: ignore[union-attr]
@@ -325,3 +336,37 @@ def test_the_key_is_checked_before_the_body_is_read(served: Served) -> None:
     wrong.settimeout(5)
     assert wrong.recv(2**16).startswith(b"HTTP/1.1 404")
     wrong.close()
+
+
+def test_what_is_asked_wrongly_is_refused_and_told(served: Served) -> None:
+    user = {"role": "user", "content": "hello"}
+    ask = served.post
+    chat = "/v1/chat/completions"
+    for body, said in (
+        ({"messages": []}, "messages must be a list"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "has the role 'tool'"),
+        ({"messages": [user, {"role": "assistant", "content": "x"}]}, "the last message must be the user's"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must hold text"),
+        ({"messages": [user], "max_tokens": 0}, "max_tokens is 0"),
+        (b"{", "the body is not JSON"),
+        (b"[]", "must be a JSON object"),
+    ):
+        status, answer = ask(chat, body)
+        assert status == 400
+        assert said in answer["error"]["message"]
+    assert ask("/sessions/0/turn", {"reply": 3})[0] == 422
+    assert ask("/nothing", {})[0] == 404
+    half = {"role": "user", "content": "half a pair: \ud83d"}
+    whole = json.dumps({"messages": [user], "max_tokens": 2}).encode()
+    status, answer = ask(chat, iter([whole[:9], whole[9:]]))  # in chunks, as of an unknown length
+    assert (status, answer["object"]) == (200, "chat.completion")
+    limits = {"max_tokens": 2, "max_completion_tokens": None}
+    status, answer = ask(chat, {"messages": [half], "temperature": 0.0, **limits})
+    assert status == 200
+    assert answer["usage"]["completion_tokens"] <= 2
+    assert answer["choices"][0]["message"]["role"] == "assistant"
+    assert ask("/sessions/0", {}, "DELETE") == (204, None)
+    assert ask("/sessions", {})[0] == 410
+    assert served.rollout.played[0].truncated
+    served.url = served.url[:-1] + "?"
+    assert ask("/sessions", {})[0] == 404
