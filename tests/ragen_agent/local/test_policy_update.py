@@ -156,12 +156,6 @@ def test_a_minibatch_of_several_passes_takes_the_step_of_a_whole_one(
     torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-6)
 
 
-EVERY_UPDATE = pytest.mark.parametrize(
-    ("algo", "rule", "lora"),
-    [*(("grpo", rule, 0) for rule in POLICY_LOSSES), ("ppo", "ppo", 0), ("grpo", "ppo", 4), ("ppo", "ppo", 4)],
-)
-
-
 def loss_settings(rule: str) -> dict[str, Any]:
     """A policy loss with the aggregation that it takes."""
     how = "sequence_mean" if POLICY_LOSSES[rule].sequences else "token_mean"
@@ -182,7 +176,10 @@ def test_every_policy_loss_takes_steps_and_reports_what_it_restrains(rule: str, 
     assert any(not torch.equal(before[name], value) for name, value in agent.model.state_dict().items())
 
 
-@EVERY_UPDATE
+@pytest.mark.parametrize(
+    ("algo", "rule", "lora"),
+    [*(("grpo", rule, 0) for rule in POLICY_LOSSES), ("ppo", "ppo", 0), ("grpo", "ppo", 4), ("ppo", "ppo", 4)],
+)
 def test_an_update_over_shared_prefixes_has_the_gradients_of_padded_rows(
     algo: str, rule: str, lora: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -348,7 +348,7 @@ def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"turns": {"observation": "image"}}, {"turns": {"history": 0}}, {"training": {"groups_by": "state"}}],
+    [{"turns": {"observation": "image"}}, {"turns": {"history": 0}}],
 )
 def test_what_a_program_cannot_do_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"program\.command"):
