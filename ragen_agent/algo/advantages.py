@@ -1,12 +1,8 @@
-"""Rewards for the format, and advantages from the returns of whole episodes and of turns.
+"""Advantages from the returns of whole episodes and of turns.
 
 The returns of one iteration stand as (groups, group size): the episodes of a group share a level. A rule says
 *across* what an episode is compared, its group or the whole batch, and by which function. RAGEN (arXiv 2504.20073)
 calls these reward normalisations: ARPO keeps the return, BRPO normalises over the batch, GRPO over the group.
-
-RAGEN (arXiv 2504.20073, section on the reply format) takes 0.1 from a turn whose reply is malformed or names an
-unknown action; VAGEN gives 0.5 to a turn whose reply is well formed. The penalty leaves a perfect run's return as the
-game has it; the bonus pays for every turn, and so also for taking many.
 """
 
 from __future__ import annotations

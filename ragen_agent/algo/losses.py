@@ -159,16 +159,8 @@ def clip_cov(
     the entropy most. A ``share`` of all tokens in the loss, at least one, is drawn uniformly from the unclipped tokens
     whose covariance lies within ``band``; means are over the given tokens.
 
-    Args:
-        log_probs: see ``ppo``.
-        old_log_probs: see ``ppo``.
-        advantages: see ``ppo``.
-        mask: see ``ppo``.
-        clip_low: see ``ppo``.
-        clip_high: see ``ppo``.
-        share: the paper's r, there 0.0002, above 0 and at most 1.
-        band: the paper's omega_low and omega_high.
-        generator: random generator on the CPU; by default one with the seed 0.
+    ``share`` is the paper's r, there 0.0002, above 0 and at most 1; ``band`` the paper's omega_low and omega_high;
+    ``generator`` is on the CPU, by default with the seed 0. Other arguments as in ``ppo``.
     """
     surrogate, clipped = ppo(log_probs, old_log_probs, advantages, mask, clip_low=clip_low, clip_high=clip_high)
     covariance = _covariance(log_probs, advantages, mask)
@@ -249,18 +241,9 @@ def policy_loss(
 ) -> tuple[Tensor, PolicyStats]:
     """Minus the aggregate of a rule's terms, and its statistics.
 
-    Args:
-        log_probs: see ``ppo``.
-        old_log_probs: see ``ppo``.
-        advantages: see ``ppo``.
-        mask: see ``ppo``.
-        rule: a key of ``ragen_agent.config.algorithms.POLICY_LOSSES``.
-        how: see ``aggregate``, as ``length``, ``count`` and ``row_tokens``.
-        length: see ``aggregate``.
-        count: see ``aggregate``.
-        row_tokens: see ``aggregate``.
-        weights: float (rows, T), factors of the terms, see ``mismatch_weights``; None for none.
-        options: options of the rule's function, such as ``clip_high``.
+    The tensors are as in ``ppo``; ``how``, ``length``, ``count`` and ``row_tokens`` as in ``aggregate``. ``rule`` is a
+    key of ``ragen_agent.config.algorithms.POLICY_LOSSES``, and ``options`` go to its function, such as ``clip_high``.
+    ``weights``, float (rows, T), are factors of the terms, see ``mismatch_weights``.
 
     Returns:
         the loss (scalar, with gradient) and ``PolicyStats``.

@@ -87,15 +87,8 @@ def kl_loss(
 ) -> Tensor:
     """The estimate as a loss term, aggregated like the policy loss (GRPO, arXiv 2402.03300, equation 3).
 
-    Args:
-        log_probs: float (rows, T), with gradient.
-        ref_log_probs: float (rows, T).
-        mask: bool (rows, T).
-        kind: a key of ``ragen_agent.config.algorithms.KL_ESTIMATES``; see the module for their gradients.
-        how: see ``aggregate``, as ``length``, ``count`` and ``row_tokens``.
-        length: see ``aggregate``.
-        count: see ``aggregate``.
-        row_tokens: see ``aggregate``.
+    ``log_probs``, with gradient, ``ref_log_probs`` and ``mask`` are (rows, T); ``kind`` is a key of
+    ``ragen_agent.config.algorithms.KL_ESTIMATES``, see the module for their gradients; the rest as in ``aggregate``.
 
     Returns:
         scalar, with gradient.

@@ -54,9 +54,6 @@ def add(commands: Any) -> None:
         help="the page (default: report.html in the first folder, where an earlier page is replaced)",
     )
     report.add_argument("--force", action="store_true", help="replace the file if there is one")
-    report.add_argument(
-        "--megabytes", type=float, default=20.0, metavar="N", help="the most that episodes take (default 20)"
-    )
     add_run_code(report)
     watch = commands.add_parser("watch", help="show a run while it goes on", description=WATCH)
     watch.set_defaults(run=_watch)
@@ -76,8 +73,6 @@ def _report(options: argparse.Namespace) -> int:
     from ragen_gym.core.storage import check_free, write_atomic
 
     out = options.out or options.runs[0] / "report.html"
-    if not options.megabytes > 0:
-        raise ValueError(f"--megabytes is {options.megabytes:g}; it must be above 0.")
     runs = load_runs(options.runs)
     for run in runs:
         check_consent(run.folder.path, options.run_code, run.config, kinds=("module",))
@@ -86,11 +81,7 @@ def _report(options: argparse.Namespace) -> int:
 
     check_free(out, options.force or (options.out is None and is_page(out)))
     with ProgressBar("episodes", 0, transient=True) as bar:
-        text = page(
-            runs,
-            megabytes=options.megabytes,
-            progress=lambda done, total: bar.update(done, total=total),
-        )
+        text = page(runs, progress=lambda done, total: bar.update(done, total=total))
     check_free(out, True)
     write_atomic(out, text)
     rich_console().print(f"{out}: {len(runs)} run{'s' * (len(runs) != 1)}", soft_wrap=True)

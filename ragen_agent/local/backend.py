@@ -6,15 +6,17 @@ The loop is ``ragen_agent.run.loop``; the update is in ``ragen_agent.local.polic
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from ragen_agent.config import Config
-from ragen_agent.local.diagnostics import LearnerDiagnostics
+from ragen_agent.config import Config, Training
+from ragen_agent.inference.vision import ImageTable
 from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.models.parameters import (
     adamw,
@@ -34,14 +36,15 @@ from ragen_agent.tasks.tasks import SeedStream, derive_seed, draw_games, games_a
 from ragen_agent.tokens.rollout import Instance, group
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_agent.update.batches import distinct_prefixes, rows_of
+from ragen_agent.update.batches import Batch, distinct_prefixes, rows_of
 from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.loss import Targets
 from ragen_agent.update.metrics import piece_decoder
+from ragen_agent.update.scoring import sampled_scores
 from ragen_gym.core.stats import Rate
 from ragen_gym.envs.reply_env import ReplyEnv
 
-__all__ = ["ROLLOUT_COST", "LocalBackend"]
+__all__ = ["ROLLOUT_COST", "LearnerDiagnostics", "LocalBackend", "RolloutWorker"]
 
 ROLLOUT_COST = 2  # what a token of a rollout costs, in tokens that go forward and backward
 
@@ -231,3 +234,31 @@ def _learner(config: Config, policy: Policy) -> Learner:
     if settings.kl_estimate != "none":
         learner.reference_model = copy.deepcopy(model) if adapter is None else model
     return learner
+
+
+class LearnerDiagnostics:
+    """See ``ragen_agent.run.diagnostics.MeasuredPolicy``."""
+
+    def __init__(self, learner: Learner, settings: Training) -> None:
+        self.learner, self.settings = learner, settings
+
+    @torch.no_grad()
+    def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
+        """As the protocol says."""
+        learner, settings = self.learner, self.settings
+        scores = torch.zeros(len(rows), dtype=torch.float64)
+        wanted = [index for index, (_, said) in enumerate(rows) if said]
+        for part in torch.tensor(wanted).split(settings.minibatch):
+            batch = replace(_batch([rows[index] for index in part.tolist()], learner.bias.device), images=images)
+            log_probs = sampled_scores(learner.model, batch, learner.bias, settings.temperature).log_probs
+            scores[part] = log_probs.sum(dim=1, dtype=torch.float64).cpu()
+        return scores
+
+
+def _batch(rows: Sequence[tuple[list[int], list[int]]], device: torch.device) -> Batch:
+    """Pairs of ids padded on the right, the second of each marked as sampled."""
+    whole = [torch.tensor([*before, *said]) for before, said in rows]
+    marks = [torch.tensor([False] * len(before) + [True] * len(said)) for before, said in rows]
+    attention = [torch.ones(len(ids), dtype=torch.long) for ids in whole]
+    ids, sampled, attended = (pad_sequence(part, batch_first=True).to(device) for part in (whole, marks, attention))
+    return Batch(ids, sampled, attended, torch.zeros(ids.shape, device=device))

@@ -1,4 +1,4 @@
-"""The update of StarPO: steps of the policy, and of PPO's critic, on kept episodes, replayed ones included."""
+"""The update of StarPO: steps of the policy, and of PPO's critic, on kept episodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import POLICY_LOSSES
-from ragen_agent.models.parameters import clip_gradients
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.iteration import Iteration, critic_estimates
@@ -301,7 +300,7 @@ def _descend(
     optimiser.zero_grad(set_to_none=True)
     for loss in losses:
         loss.backward()
-    norm = clip_gradients(module, settings.max_grad_norm)
+    norm = nn.utils.clip_grad_norm_(module.parameters(), settings.max_grad_norm)
     if bool(norm.isfinite()):
         optimiser.step()
     return norm

@@ -44,7 +44,6 @@ __all__ = [
     "adamw",
     "adapt",
     "check_targets",
-    "clip_gradients",
     "load_policy",
     "load_trained",
     "merge",
@@ -221,19 +220,6 @@ def load_policy(model: PreTrainedModel, settings: Lora, state: Mapping[str, Tens
 
 def _frozen(module: nn.Module) -> bool:
     return any(not parameter.requires_grad for parameter in module.parameters())
-
-
-def clip_gradients(module: nn.Module, longest: float) -> Tensor:
-    """Scales the gradients down to a norm of ``longest``; returns their norm before.
-
-    Like ``torch.nn.utils.clip_grad_norm_``, but without its multiplication by 1 of gradients that are short enough,
-    which costs a pass over the memory of all weights.
-    """
-    weights = [weight for weight in module.parameters() if weight.grad is not None]
-    norm = torch.nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
-    if not norm + 1e-6 < longest:  # also if not finite
-        torch.nn.utils.clip_grads_with_norm_(weights, longest, norm)
-    return norm
 
 
 def adamw(module: nn.Module, learning_rate: float, **how: Any) -> torch.optim.Optimizer:

@@ -274,6 +274,6 @@ def _note(shown: int, total: int, megabytes: float) -> str:
         return f"All {total:,} recorded episodes. {colours}"
     return (
         f"{shown:,} of {total:,} recorded episodes, of every phase and of all parts of the training, "
-        f"so that they take less than {megabytes:g} MB (--megabytes). The report's numbers are of all episodes. "
+        f"so that they take less than {megabytes:g} MB. The report's numbers are of all episodes. "
         f"{colours}"
     )

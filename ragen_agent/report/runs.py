@@ -12,7 +12,7 @@ from typing import Any
 from ragen_agent.config import Config, read_toml, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.run.alarm import AlarmThresholds, Sign, signs_at
+from ragen_agent.run.alarm import Sign, signs_at
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.storage import read_json_lines
@@ -124,23 +124,17 @@ def episode_of(record: Mapping[str, Any]) -> Trajectory:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def first_signs(
-    metrics: Sequence[Mapping[str, Any]],
-    alarm: AlarmThresholds | None = None,
-    known: Sequence[Sign] = (),
-    done: int = 0,
-) -> list[Sign]:
+def first_signs(metrics: Sequence[Mapping[str, Any]], known: Sequence[Sign] = (), done: int = 0) -> list[Sign]:
     """Each sign of the Echo Trap where it was first seen, in the order of their iterations.
 
     Args:
         metrics: ``metrics.jsonl``.
-        alarm: the factors to judge by; today's defaults if None.
         known: what was found in its first ``done`` records, which are not read again.
         done: see ``known``.
     """
     seen = {sign.name: sign for sign in known}
     for end in range(done + 1, len(metrics) + 1):
-        for sign in signs_at(metrics[:end], alarm):
+        for sign in signs_at(metrics[:end]):
             seen.setdefault(sign.name, sign)
     return list(seen.values())
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from ragen_agent.algo import masked_mean
 from ragen_agent.config import Config
 from ragen_agent.models.checkpoint import save_checkpoint
-from ragen_agent.models.parameters import adamw, clip_gradients, load_trained, restore_optimiser, trained
+from ragen_agent.models.parameters import adamw, load_trained, restore_optimiser, trained
 from ragen_agent.models.resources import release_freed_memory
 from ragen_agent.run.console import Display
 from ragen_agent.run.policy import Policy
@@ -93,7 +93,7 @@ def fit(
                 measured["entropy"] = float(scores.entropy.detach().sum()) / count
                 measured["accuracy"] = int(scores.likeliest.sum()) / count
             figures = {name: figures.get(name, 0.0) + value for name, value in measured.items()}
-        norm = clip_gradients(model, MAX_GRAD_NORM)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
         if not norm.isfinite():  # a step would turn every weight into NaN
             raise ValueError(
                 f"step {step + 1}: the gradient is not finite, at a loss of {figures['loss']:.3g}. If the loss rose "

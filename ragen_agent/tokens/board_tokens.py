@@ -6,39 +6,18 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["BoardTokens", "Tokenizer", "board_tokens", "formats_of"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["BoardTokens", "board_tokens", "formats_of"]
 
 _SYMBOL = re.compile(r"\S")  # of a grid
 _PLACE = re.compile(r"\([0-9]+,[0-9]+\)|[a-z ]+(?=:)")  # in coordinates: a place, or the name of a kind
 _NAME = re.compile(r".+")  # of an arm
-
-
-class Tokenizer(Protocol):
-    """The required interface of a tokenizer; transformers' tokenizers have it."""
-
-    @property
-    def is_fast(self) -> bool:
-        """True if it returns token offsets."""
-        ...
-
-    @property
-    def name_or_path(self) -> str:
-        """For errors."""
-        ...
-
-    @property
-    def __call__(self) -> Any:
-        """(text, add_special_tokens=, return_offsets_mapping=) -> a mapping with ``input_ids``, ``offset_mapping``."""
-        ...
-
-    @property
-    def decode(self) -> Any:
-        """(ids) -> their text."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +54,7 @@ def formats_of(env: TurnEnv) -> tuple[str, ...]:
     return ("grid", "spaced", "coord") if env.game.layout == "grid" else ("grid",)
 
 
-def board_tokens(tokenizer: Tokenizer, env: TurnEnv, seeds: Sequence[int]) -> BoardTokens:
+def board_tokens(tokenizer: PreTrainedTokenizerBase, env: TurnEnv, seeds: Sequence[int]) -> BoardTokens:
     """Encodes each seed's first message as a model gets it, and checks the tokens of its board.
 
     Args:

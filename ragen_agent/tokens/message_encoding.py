@@ -31,8 +31,11 @@ __all__ = [
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_CACHED = 2**20  # cached ids; all are forgotten at once
-_ENTRIES = 4096  # cached parts: all are counted for a new one
+    from ragen_agent.inference.vision import Vision
+
+_CACHED = 512  # encodings; all are forgotten at once
+_THINK, _END_THINK = "<think>", "</think>"
+_MARKUP = re.compile(r"[^\w\s]\S*[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,7 @@ class MessageEncoder:
         ids = self._encoded.get(key)
         if ids is None:
             ids = self._encode(key)
-            kept = [*self._encoded.values()]
-            if len(kept) >= _ENTRIES or len(ids) + sum(map(len, kept)) > _CACHED:
+            if len(self._encoded) >= _CACHED:
                 self._encoded.clear()
             self._encoded[key] = ids
         return ids.copy()
@@ -124,15 +126,6 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     if backend is not None:
         return str(backend.decode(ids, skip_special_tokens=True))
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from ragen_agent.inference.vision import Vision
-
-_THINK, _END_THINK = "<think>", "</think>"
-_MARKUP = re.compile(r"[^\w\s]\S*[^\w\s]")
 
 
 def generation_ends(tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -259,11 +259,6 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
         self._log_probs += log_probs
         return self._end_turn()
 
-    @property
-    def reply_start(self) -> int:
-        """The place in ``ids`` where the newest reply begins."""
-        return self._start
-
     def images_of(self, count: int) -> list[ImageSpan]:
         """The pictures in the last ``count`` ids of the prefix, counted from the first of these."""
         first = len(self.ids) - count

@@ -18,7 +18,7 @@ from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.inference import sampling
 from ragen_agent.inference.vision import ImageTable
-from ragen_agent.local.diagnostics import LearnerDiagnostics
+from ragen_agent.local.backend import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.local.run import train
 from ragen_agent.models.checkpoint import load_checkpoint, save_checkpoint

@@ -296,13 +296,6 @@ def test_no_thread_is_left_after_close(model: Path, tmp_path: Path) -> None:
     outcome = run_suite(SMOKE, agent, tmp_path / "run", RunOptions(("frozen_lake",), limit=2))
     assert (outcome.played, outcome.failures) == (2, {})
     assert set(threading.enumerate()) == before
-    again = run_suite(SMOKE, agent, tmp_path / "again", RunOptions(("frozen_lake",), limit=2))
-    assert (again.played, again.failures) == (2, {}), "a closed agent can be used again"
-    replies = [
-        {record.place: [turn.reply for turn in record.turns] for record in ResultsFolder(tmp_path / out).records()}
-        for out in ("run", "again")
-    ]
-    assert replies[0] == replies[1]
 
 
 def program(source: str, *arguments: str) -> subprocess.Popen[str]:
@@ -409,17 +402,6 @@ def test_a_model_that_is_nowhere_ends_the_command_before_it_plays(
     assert not out.exists()
 
 
-def test_a_model_in_the_cache_plays_without_the_hub(model: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "home" / "hub" / "models--me--tiny"
-    (cache / "refs").mkdir(parents=True)
-    (cache / "refs" / "main").write_text("0123")
-    shutil.copytree(model, cache / "snapshots" / "0123")
-    program = "from ragen_gym.bench.agents import make_agent; print(make_agent('hf:me/tiny').settings['weights'])"
-    done = command(tmp_path / "home", NOWHERE, "-c", program)
-    assert done.stdout == "0123\n", done.stderr
-    assert "Retry" not in done.stderr
-
-
 @pytest.mark.slow
 def test_a_model_of_the_hub_is_pinned_to_a_revision(model: Path, tmp_path: Path) -> None:
     """A branch, tag or commit; the commit stands in the record of the run."""
@@ -435,7 +417,9 @@ def test_a_model_of_the_hub_is_pinned_to_a_revision(model: Path, tmp_path: Path)
     for name, commit in (("me/tiny", "0" * 40), ("me/tiny@v1", "1" * 40), (f"me/tiny@{'1' * 40}", "1" * 40)):
         done = command(tmp_path / "home", NOWHERE, "-c", program, name)
         assert done.stdout == f"{commit} {commit}\n", done.stderr
-    assert command(tmp_path / "home", NOWHERE, "-c", program, "me/tiny@v2").returncode == 1
+    absent = command(tmp_path / "home", NOWHERE, "-c", program, "me/tiny@v2")
+    assert absent.returncode == 1
+    assert "Retry" not in absent.stderr
 
 
 @pytest.mark.slow
@@ -448,17 +432,7 @@ def test_the_code_of_a_models_folder_is_never_run(model: Path, tmp_path: Path) -
     settings |= {"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.C", "AutoModelForCausalLM": "theirs.M"}}
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     for words in (
-        [
-            "ragen_gym.cli",
-            "bench",
-            "run",
-            "--suite",
-            "smoke",
-            "--agent",
-            f"hf:{folder}",
-            "--out",
-            str(tmp_path / "out"),
-        ],
+        ["ragen_gym.cli", *f"bench run --suite smoke --agent hf:{folder} --out {tmp_path / 'out'}".split()],
         ["ragen_agent.cli", "eval", str(folder), "--game", "Bandit"],
         ["ragen_agent.cli", "train", "--model", str(folder), "--out", str(tmp_path / "run")],
         ["ragen_agent.cli", "tokens", "--model", str(folder)],

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ragen_agent import algo
 from ragen_agent.config.algorithms import CREDITS
-from tests.ragen_agent.algo.known_processes import GOOD, Discount, Episode, Known, bandit, shaped, two_turns
+from tests.ragen_agent.algo.known_processes import Discount, Episode, Known, bandit, shaped, two_turns
 
 GAMMA, GAMMA_TURN = 0.9, 0.8
 
@@ -75,34 +75,6 @@ def test_with_a_perfect_critic_an_advantage_is_q_less_v(credit: str, process: st
                 if by_turn:
                     assert advantages[row, place] == advantages[row, start]
                     assert targets[row, place] == targets[row, start]
-
-
-@pytest.mark.parametrize("credit", ["turn", "regret"])
-def test_a_good_reply_earns_half_and_a_bad_one_loses_half(credit: str) -> None:
-    """Evenly good and bad, worth 1 and 0: 1/2 either way in both turns, whatever comes of the other turn."""
-    known = Known(shaped(two_turns()) if credit == "regret" else two_turns())
-    advantages, targets = estimated(credit, known, lam=0.0)
-    for row, episode in enumerate(known.episodes):
-        for turn, (start, end) in enumerate(zip(episode.starts, episode.ends, strict=True)):
-            earned = 0.5 if episode.ids[start] == GOOD else -0.5
-            assert advantages[row, start : end + 1].tolist() == pytest.approx([earned] * (end + 1 - start))
-            if credit == "turn":
-                expected = episode.rewards[turn] + (0.5 if turn == 0 else 0.0)  # V of the turn that is left
-                assert targets[row, start : end + 1].tolist() == pytest.approx([expected] * (end + 1 - start))
-
-
-@pytest.mark.parametrize("credit", CREDITS)
-def test_with_lambda_1_it_is_the_return_less_the_value(credit: str) -> None:
-    """Of every credit, in each single episode. Shaping telescopes: it adds no credit and bounds none."""
-    plain = Known(two_turns(0.75, luck=True))
-    known = Known(shaped(plain.episodes)) if CREDITS[credit].shaped else plain
-    advantages, _ = estimated(credit, known, lam=1.0)
-    for row, episode in enumerate(plain.episodes):
-        for turn, (start, end) in enumerate(zip(episode.starts, episode.ends, strict=True)):
-            for place in range(start, end + 1):
-                read = start if CREDITS[credit].recursion == "turns" else place
-                expected = sum(episode.rewards[turn:]) - plain.value(episode.ids, read)
-                assert float(advantages[row, place]) == pytest.approx(expected)
 
 
 def test_a_masked_turn_has_the_value_before_its_first_token_that_is_left() -> None:

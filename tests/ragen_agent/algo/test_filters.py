@@ -31,14 +31,6 @@ def test_spread_reference(data: st.DataObject, shape: tuple[int, int]) -> None:
         assert value == pytest.approx(statistics.stdev(values) if len(values) > 1 else 0.0, abs=1e-9)
 
 
-def test_keep_top_by_hand() -> None:
-    spread = torch.tensor([0.1, 0.5, 0.0, 0.5, 0.3, 0.5, 0.2, 0.0])
-    assert filters.keep_top(spread, 0.25).nonzero().flatten().tolist() == [1, 3]
-    assert filters.keep_top(spread, 1.0).nonzero().flatten().tolist() == [0, 1, 3, 4, 5, 6]
-    assert filters.keep_top(spread, 0.01).nonzero().flatten().tolist() == [1]
-    assert filters.keep_top(torch.zeros(0)).tolist() == []
-
-
 @given(groups=st.integers(1, 20), share=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1))
 def test_keep_random_keeps_as_many_and_repeats(groups: int, share: float, seed: int) -> None:
     kept = filters.keep_random(torch.zeros(groups), share, torch.Generator().manual_seed(seed))
@@ -86,42 +78,35 @@ def test_rounding_is_no_disagreement_and_small_differences_are() -> None:
     assert not algo.group_std(equal).any()
 
 
-def test_top_p_by_hand() -> None:
-    """The spreads sum to 10; 4 + 3 reaches 0.7 of it, 4 + 3 + 2 reaches 0.9, all four are needed for more."""
-    spread = torch.tensor([1.0, 4.0, 0.0, 2.0, 3.0])
-    assert places(filters.keep_top_p(spread, 0.7)) == [1, 4]
-    assert places(filters.keep_top_p(spread, 0.71)) == [1, 3, 4]
-    assert places(filters.keep_top_p(spread, 0.9)) == [1, 3, 4]
-    assert places(filters.keep_top_p(spread, 1.0)) == [0, 1, 3, 4]
-    assert places(filters.keep_top_p(spread, 0.01)) == [1]
-    assert places(filters.keep_top_p(torch.zeros(3))) == []
-    assert filters.keep_top_p(torch.zeros(0)).tolist() == []
+#: Exponentials of 2, 4, 1 and 3 tenths; a batch with two groups that all agree on.
+LOGS = [math.log(2), math.log(4), 0.0, math.log(3)]
+TWO_DECIDED = [0.5, 0.4, 0.5, 0.0, 0.3, 0.5, 0.0, 0.4]
+BY_HAND: list[tuple[str, list[float], float, list[int]]] = [
+    ("top", [0.1, 0.5, 0.0, 0.5, 0.3, 0.5, 0.2, 0.0], 0.25, [1, 3]),
+    ("top", [0.1, 0.5, 0.0, 0.5, 0.3, 0.5, 0.2, 0.0], 1.0, [0, 1, 3, 4, 5, 6]),
+    ("top", [0.1, 0.5, 0.0, 0.5], 0.01, [1]),
+    # The spreads sum to 10; 4 + 3 reaches 0.7 of it, 4 + 3 + 2 reaches 0.9, all four are needed for more.
+    ("top_p", [1.0, 4.0, 0.0, 2.0, 3.0], 0.7, [1, 4]),
+    ("top_p", [1.0, 4.0, 0.0, 2.0, 3.0], 0.71, [1, 3, 4]),
+    ("top_p", [1.0, 4.0, 0.0, 2.0, 3.0], 1.0, [0, 1, 3, 4]),
+    ("top_p", TWO_DECIDED, 0.9, [0, 1, 2, 4, 5, 7]),
+    ("softmax_top_p", LOGS, 0.7, [1, 3]),
+    ("softmax_top_p", LOGS, 0.71, [0, 1, 3]),
+    ("softmax_top_p", LOGS, 0.91, [0, 1, 2, 3]),  # a group without spread too
+    ("softmax_top_p", [0.3] * 8, 0.9, [*range(8)]),  # seven hold 0.875
+    ("softmax_top_p", TWO_DECIDED, 0.9, [0, 1, 2, 3, 4, 5, 7]),
+    ("min_p", [1.0, 4.0, 0.0, 2.0, 3.0], 0.5, [1, 3, 4]),
+    ("min_p", [1.0, 4.0, 0.0, 2.0, 3.0], 1.0, [1]),
+    ("reverse", [1.0, 4.0, 0.0, 2.0, 3.0], 0.4, [0, 3]),
+    ("reverse", [1.0, 4.0, 0.0, 2.0, 3.0], 1.0, [0, 1, 3, 4]),
+    *((rule, [0.0] * 3, 0.5, []) for rule in ("top", "top_p", "min_p", "reverse")),
+    *((rule, [], 0.5, []) for rule in ("top", "top_p", "softmax_top_p", "min_p", "reverse")),
+]
 
 
-def test_softmax_top_p_by_hand() -> None:
-    """The exponentials are 4, 3, 2 and 1 of 10: two groups hold 0.7, three hold 0.9, and more needs the last."""
-    spread = torch.tensor([math.log(2), math.log(4), 0.0, math.log(3)], dtype=torch.float64)
-    assert places(filters.keep_softmax_top_p(spread, 0.4)) == [1]
-    assert places(filters.keep_softmax_top_p(spread, 0.7)) == [1, 3]
-    assert places(filters.keep_softmax_top_p(spread, 0.71)) == [0, 1, 3]
-    assert places(filters.keep_softmax_top_p(spread, 0.9)) == [0, 1, 3]
-    assert places(filters.keep_softmax_top_p(spread, 0.91)) == [0, 1, 2, 3], "a group without spread too"
-    assert places(filters.keep_softmax_top_p(torch.full((8,), 0.3), 0.9)) == [*range(8)], "seven hold 0.875"
-    two_decided = torch.tensor([0.5, 0.4, 0.5, 0.0, 0.3, 0.5, 0.0, 0.4])
-    assert places(filters.keep_softmax_top_p(two_decided, 0.9)) == [0, 1, 2, 3, 4, 5, 7]
-    assert places(filters.keep_top_p(two_decided, 0.9)) == [0, 1, 2, 4, 5, 7]
-    assert filters.keep_softmax_top_p(torch.zeros(0)).tolist() == []
-
-
-def test_min_p_and_reverse_by_hand() -> None:
-    spread = torch.tensor([1.0, 4.0, 0.0, 2.0, 3.0])
-    assert places(filters.keep_min_p(spread, 0.5)) == [1, 3, 4]
-    assert places(filters.keep_min_p(spread, 1.0)) == [1]
-    assert places(filters.keep_min_p(torch.zeros(2), 0.5)) == []
-    assert filters.keep_min_p(torch.zeros(0)).tolist() == []
-    assert places(filters.keep_bottom(spread, 0.4)) == [0, 3]
-    assert places(filters.keep_bottom(spread, 1.0)) == [0, 1, 3, 4]
-    assert places(filters.keep_bottom(torch.zeros(3), 0.5)) == []
+@pytest.mark.parametrize(("rule", "spread", "amount", "kept"), BY_HAND)
+def test_rules_by_hand(rule: str, spread: list[float], amount: float, kept: list[int]) -> None:
+    assert places(algo.keep_groups(torch.tensor(spread, dtype=torch.float64), rule, amount)) == kept
 
 
 @given(spread=SPREADS, amount=st.floats(0.01, 1))

@@ -130,7 +130,6 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (["tokens", "--set", "openrlhf.micro_batch=4"], "distributed trainer alone: leave it out."),
         (["sft", "data", "--out", "x", "--set", "openrlhf.colocate=true"], "distributed trainer alone: leave it out."),
         (["report", "nope"], "nope holds no run"),
-        (["report", "nope", "--megabytes", "nan"], "--megabytes is nan; it must be above 0"),
         (["watch", "nope", "--every", "nan"], "--every is nan; it must be above 0"),
         (["watch", "nope", "--every", "inf"], "--every is inf; it must be above 0, and finite"),
         (["watch", "nope", "--port", "8000"], "--port is for the page: add --web, or leave it out."),

@@ -25,7 +25,7 @@ from transformers import (
 
 from ragen_agent.inference import continuous
 from ragen_agent.inference.continuous import ContinuousEngine, Request
-from ragen_agent.inference.packed import PackedModel, Segment, _Part
+from ragen_agent.inference.packed import PackedModel, Segment
 from ragen_agent.inference.sampling import Sampler
 from ragen_gym.core.seeding import uniforms
 
@@ -197,16 +197,6 @@ def test_a_part_of_the_distribution_is_that_of_transformers(llama: PreTrainedMod
         assert request.sampled == plainly(llama, request, top_p, top_k)
 
 
-@pytest.mark.parametrize("slots", [1, 2, 16])
-def test_replies_do_not_depend_on_how_many_are_made_at_once(llama: PreTrainedModel, slots: int) -> None:
-    def replies(count: int) -> list[list[list[int]]]:
-        talks = conversations(7, [0.5])
-        play(engine_of(llama, count), talks)
-        return [[request.sampled for request in talk.played] for talk in talks]
-
-    assert replies(slots) == replies(4)
-
-
 def test_long_prompts_are_read_in_pieces(llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(continuous, "TOKENS_PER_PASS", 11)
     talks = conversations(6, [0.0, 1.0])
@@ -215,27 +205,6 @@ def test_long_prompts_are_read_in_pieces(llama: PreTrainedModel, monkeypatch: py
     for request in (request for talk in talks for request in talk.played):
         assert request.sampled == plainly(llama, request)
     assert engine.stats.read / engine.stats.passes < 11
-
-
-@pytest.mark.parametrize("window", [None, 1, 3, 4, 9])
-@pytest.mark.parametrize("lengths", [[(0, 1)], [(3, 1)], [(3, 1), (1, 1)], [(2, 1), (2, 1)], [(0, 4)], [(2, 3)]])
-def test_there_is_a_mask_where_something_is_hidden(lengths: list[tuple[int, int]], window: int | None) -> None:
-    part = _Part(0, [Segment(slot, start, [7] * count) for slot, (start, count) in enumerate(lengths)])
-    columns = max(start + count for start, count in lengths)
-    seen = torch.tensor(
-        [
-            [[place - (window or columns) < column <= place for column in range(columns)]]
-            for start, count in lengths
-            for place in range(start, start + count)
-        ]
-    ).view(len(lengths), 1, -1, columns)
-    mask = part.mask(window, torch.zeros(1))
-    if seen.all():
-        assert mask is None
-    else:
-        assert mask is not None
-        assert torch.equal(mask == 0, seen)
-        assert torch.equal(mask == -torch.inf, ~seen)
 
 
 def test_what_conversations_share_is_read_once(llama: PreTrainedModel) -> None:
@@ -300,28 +269,6 @@ def test_an_error_of_the_model_ends_what_is_running_and_nothing_else(llama: PreT
     assert engine.drop() == requests[:2]
     finish(engine)
     assert [request.sampled for request in requests[2:]] == [plainly(llama, request) for request in requests[2:]]
-
-
-def test_a_request_that_could_not_join_is_dropped_once(llama: PreTrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_of(llama, 2)
-    reader, joining, waiting = (Request([*SYSTEM, number + 5], 4, 1.0, number, number) for number in range(3))
-    engine.submit(reader)
-    engine.step()
-
-    def full(*_: Any) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.model, "copy", full)
-        for request in (joining, waiting):
-            engine.submit(request)
-        with pytest.raises(MemoryError):
-            engine.step()
-    assert engine.drop() == [reader, joining]
-    assert engine.waiting == [waiting]
-    finish(engine)
-    assert waiting.sampled == plainly(llama, waiting)
-    assert joining.sampled == []
 
 
 def test_logits_that_are_no_numbers_fail_their_own_request(llama: PreTrainedModel) -> None:

@@ -54,32 +54,6 @@ def test_rollout_log_probs_are_those_of_training(agent: Policy, temperature: flo
     assert (batch.log_probs[batch.sampled] < 0).all()
 
 
-def test_each_row_of_a_batch_is_as_if_alone(agent: Policy) -> None:
-    played = agent.play(agent.processes("train", 8), group([7, 8], 4), 1.0, seed=0)
-    for trajectory in played:
-        with torch.no_grad():
-            logits = agent.model(torch.as_tensor(trajectory.ids)[None]).logits[0, :-1] + agent.engine.bias
-        sampled = torch.as_tensor(trajectory.sampled[1:])
-        plain = logits.log_softmax(-1).gather(1, torch.as_tensor(trajectory.ids[1:])[:, None])[:, 0]
-        assert torch.allclose(plain[sampled], torch.as_tensor(trajectory.log_probs[1:])[sampled], atol=1e-4)
-
-
-def test_a_batch_gives_what_stepping_with_the_same_samples_gives(agent: Policy) -> None:
-    instances = group([11, 12, 13], 2)
-    for instance, played in zip(
-        instances, agent.play(agent.processes("train", 6), instances, 1.0, seed=5), strict=True
-    ):
-        process = agent.processes("train", 1)[0]
-        process.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-        for token in played.ids[played.sampled].tolist():
-            process.step(token)
-        stepped = process.trajectory()
-        assert stepped.ids.tolist() == played.ids.tolist()
-        assert stepped.sampled.tolist() == played.sampled.tolist()
-        assert (stepped.turn_ends, stepped.turn_rewards) == (played.turn_ends, played.turn_rewards)
-        assert (stepped.success, stepped.level_id) == (played.success, played.level_id)
-
-
 def test_what_a_session_cached_is_freed_with_it(agent: Policy) -> None:
     """On a GPU no session keeps its cache for the next; garbage that has to be collected would fill it."""
     session = agent.engine.start([[1, 2, 3], [1, 2, 4]], temperature=1.0, seed=0)
@@ -164,6 +138,14 @@ def test_minibatches_by_length_hold_every_row_once() -> None:
     batches = list(by_length(lengths, 2, torch.Generator().manual_seed(0)))
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert max(map(len, batches)) == 2
+
+
+def assert_same(replies: Sequence[Sampled | None], others: Sequence[Sampled | None]) -> None:
+    for one, other in zip(replies, others, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.ids == other.ids
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
 
 
 def ids_of(played: list[Trajectory]) -> list[list[int]]:
@@ -263,11 +245,7 @@ def test_what_all_prompts_begin_with_is_read_once(agent: Policy, monkeypatch: py
     monkeypatch.setattr(torch_engine, "SHARED_AT_LEAST", 10**9)
     alone = agent.engine.start(prompts, temperature=1.0, seed=0).reply([4] * 8)
     assert (8, 104) in read
-    for one, other in zip(replies, alone, strict=True):
-        assert one is not None
-        assert other is not None
-        assert one.ids == other.ids
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+    assert_same(replies, alone)
 
 
 def test_learned_positions_are_read_up_to_the_last() -> None:
@@ -284,17 +262,7 @@ def test_learned_positions_are_read_up_to_the_last() -> None:
         session.feed(range(len(rows)), [messages[row] for row in rows])
         return session.reply([4] * len(rows))
 
-    for one, other in zip(second_replies([0, 1]), second_replies([0]) + second_replies([1]), strict=True):
-        assert one is not None
-        assert other is not None
-        assert one.ids == other.ids
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
-
-
-def test_seconds_are_counted(agent: Policy) -> None:
-    before = agent.engine.seconds
-    agent.play(agent.processes("train", 1), group([1], 1), 1.0, seed=0)
-    assert agent.engine.seconds > before
+    assert_same(second_replies([0, 1]), second_replies([0]) + second_replies([1]))
 
 
 def test_a_row_whose_logits_are_no_numbers_spoils_no_later_row(agent: Policy) -> None:
@@ -317,8 +285,4 @@ def test_a_row_whose_logits_are_no_numbers_spoils_no_later_row(agent: Policy) ->
     assert [bool(np.isfinite(cast(Sampled, reply).log_probs).all()) for reply in replies] == [True, False]
     session.feed([0], [[7]])
     session.join([good], [0])
-    assert expected is not None
-    for reply in (session.reply([6, 6])[1], alone(engine)):
-        assert reply is not None
-        assert reply.ids == expected.ids
-        assert np.allclose(reply.log_probs, expected.log_probs, atol=1e-4)
+    assert_same([session.reply([6, 6])[1], alone(engine)], [expected, expected])

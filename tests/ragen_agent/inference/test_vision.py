@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.inference import ImageSpan, torchvision_ops
+from ragen_agent.inference import ImageSpan
 from ragen_agent.inference.vision import ImageProcessor, ImageTable, Vision, vision_of
 from ragen_agent.models.checkpoint import load_checkpoint, save_checkpoint
 from ragen_agent.run.policy import Policy
@@ -169,37 +169,6 @@ def test_patches_that_are_not_the_models_are_refused(agent: Policy) -> None:
         Vision.from_config(agent.model.config, ImageProcessor(patch_size=16))
 
 
-#: A torchvision whose operators do not load, as the registry's next to the CPU's torch.
-BROKEN = {
-    "__init__.py": "from . import extension\nfrom . import registrations\n",
-    "extension.py": "def _has_ops():\n    return False\n",
-    "registrations.py": (
-        "import torch\n\n"
-        "@torch.library.register_fake('torchvision::nms')\n"
-        "def nms(dets, scores, iou_threshold):\n    return dets\n"
-    ),
-}
-
-
-@pytest.fixture
-def broken(tmp_path: Path) -> Path:
-    """A folder with a torchvision that does not fit the torch that is installed."""
-    (tmp_path / "torchvision").mkdir()
-    for name, text in BROKEN.items():
-        (tmp_path / "torchvision" / name).write_text(text)
-    return tmp_path
-
-
-@pytest.mark.slow
-def test_a_torchvision_built_for_another_torch_can_be_imported_by_the_command_line(broken: Path) -> None:
-    alone = f"import sys; sys.path.insert(0, {str(broken)!r}); import torchvision"
-    failed = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=False)
-    assert "operator torchvision::nms does not exist" in failed.stderr
-    ours = f"from ragen_agent.cli import main; main(['train', '--list-recipes']); {alone}; print('imported')"
-    done = subprocess.run([sys.executable, "-c", ours], capture_output=True, text=True, check=False)
-    assert done.stdout.endswith("imported\n"), done.stderr
-
-
 @pytest.mark.parametrize("package", ["ragen_gym", "ragen_agent", "ragen_agent.inference", "ragen_agent.cli"])
 def test_an_import_changes_nothing(package: str) -> None:
     code = (
@@ -208,17 +177,3 @@ def test_an_import_changes_nothing(package: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_it_can_be_imported_by_every_process_of_an_environment(broken: Path) -> None:
-    """As vLLM starts them: they import nothing of ours, and Python itself reads the start file."""
-    start = torchvision_ops.install(broken)
-    assert start.parent == broken
-    assert start.suffix == ".pth"
-    code = (
-        f"import site, sys; site.addsitedir({str(broken)!r}); assert 'ragen_gym' not in sys.modules; "
-        "assert 'torch' not in sys.modules; import torchvision, ragen_agent; "
-        "print(sum(hasattr(finder, 'patches_after_import') for finder in sys.meta_path))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "1", done.stderr

@@ -18,8 +18,7 @@ from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, CREDITS
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
-from ragen_agent.local.backend import LocalBackend, RolloutWorker
-from ragen_agent.local.diagnostics import LearnerDiagnostics
+from ragen_agent.local.backend import LearnerDiagnostics, LocalBackend, RolloutWorker
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.run.console import Display
@@ -28,7 +27,7 @@ from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
-from ragen_agent.tasks.tasks import SeedStream, derive_seed, draw_games, games_at
+from ragen_agent.tasks.tasks import draw_games, games_at
 from ragen_agent.tokens.rollout import group
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch
@@ -88,19 +87,6 @@ def policy_of(agent: Policy, critic: bool = False) -> Learner:
 
 
 # --- scores -------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_played_first_is_drawn_as_ever(warm: tuple[Config, Policy]) -> None:
-    """With the seed of the iteration alone, so that runs of the default settings repeat those made before refills."""
-    config, agent = warm
-    worker = RolloutWorker(config, agent)
-    instances = worker.instances(3)[:4]
-    episodes = worker.play(3, instances).trajectories
-    seed = derive_seed(config.seed, SeedStream.SAMPLING, 3)
-    expected = agent.play(agent.processes("train", 16), instances, 1.0, seed)
-    assert [t.ids.tolist() for t in episodes] == [t.ids.tolist() for t in expected]
-    again = worker.play(3, instances, refill=1).trajectories
-    assert [t.ids.tolist() for t in again] != [t.ids.tolist() for t in expected]
 
 
 def test_dynamic_sampling_plays_further_levels_for_decided_ones(warm: tuple[Config, Policy], tmp_path: Path) -> None:
@@ -374,14 +360,6 @@ def test_no_gradient_stays_where_nothing_learns(tmp_path: Path) -> None:
     assert learner.reference_model is not None
     for module in (learner.model, learner.critic, learner.reference_model):
         assert all(weight.grad is None for weight in module.parameters())
-
-
-def test_a_filter_that_keeps_nothing_skips_the_update(warm: tuple[Config, Policy], tmp_path: Path) -> None:
-    """Replies of one token are all malformed and all alike: no spread, and PPO with a filter has nothing to keep."""
-    config = configure({"training": {"iterations": 2, "algo": "ppo", "filter": "min_p"}})
-    config = replace(config, turns=replace(config.turns, max_tokens_per_turn=1))
-    records, _ = reinforced(config, warm[1], tmp_path / "run")
-    assert [(record["empty_updates"], record["kept"], record["train_tokens"]) for record in records] == [(1, 0, 0)] * 2
 
 
 def test_a_mixture_is_measured_game_by_game(tmp_path: Path) -> None:

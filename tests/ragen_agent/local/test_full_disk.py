@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,18 +16,6 @@ from tests.ragen_agent.local.test_run import TINY, complete, configure, weights,
 from tests.ragen_gym.core.test_storage import limited_files
 
 CONFIG = configure(merged(TINY, {"training": {"iterations": 3}}))
-
-
-@contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[None]:
-    """A disk of ``size`` bytes at ``folder``, which grows at the end of the block."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this user may not mount a disk: {done.stderr.decode().strip()}")
-    yield
-    subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True)
 
 
 @pytest.fixture(scope="module")
@@ -50,27 +34,6 @@ def resumed_equals(whole: Path, path: Path) -> None:
     assert all((weights(path)[name] == value).all() for name, value in weights(whole).items())
     left = {file.name for file in path.rglob("*") if file.name.endswith((".tmp", ".new", ".old"))}
     assert not left, "what could not be finished is removed"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.7, 0.9, 0.97])
-def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(share: float, whole: Path, tmp_path: Path) -> None:
-    used = sum(file.stat().st_size for file in whole.rglob("*") if file.is_file())
-    disk = tmp_path / "disk"
-    try:
-        with small_disk(disk, int(share * used)):
-            with pytest.raises(DiskFullError) as caught:
-                complete(CONFIG, disk / "run")
-            said = str(caught.value)
-            assert re.search(
-                rf"{disk}/run.* cannot be written: no space left on device; \d\.\d MiB are free in {disk}", said
-            )
-            assert "\n" not in said
-        if (disk / "run" / "config.toml").is_file():
-            assert f"ragen-agent train --resume {disk / 'run'}" in said
-            resumed_equals(whole, disk / "run")
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=False)
 
 
 @pytest.mark.parametrize("name", ["warm/model.safetensors", "state.pt", "episodes.jsonl"])

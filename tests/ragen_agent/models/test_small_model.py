@@ -210,13 +210,3 @@ def test_equal_seeds_give_equal_weights_and_leave_torch_alone(monkeypatch: pytes
     other = Policy.build(with_settings(LAKE, {"seed": 1}))
     assert not torch.equal(next(one.model.parameters()), next(other.model.parameters()))
     assert 100_000 <= sum(p.numel() for p in one.model.parameters()) <= 500_000
-
-
-def test_leftovers_of_a_cut_save_do_not_hinder(bandit: Policy, tmp_path: Path) -> None:
-    for name in ("checkpoint", "checkpoint.old", "checkpoint.new"):
-        (tmp_path / name / "deep").mkdir(parents=True)
-        (tmp_path / name / "stale.txt").write_text("of another save")
-    save_checkpoint(bandit.model, bandit.tokenizer, tmp_path / "checkpoint")
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-    assert not (tmp_path / "checkpoint" / "stale.txt").exists()
-    load_checkpoint(tmp_path / "checkpoint")

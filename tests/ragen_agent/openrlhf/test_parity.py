@@ -30,7 +30,7 @@ from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.local.diagnostics import LearnerDiagnostics
+from ragen_agent.local.backend import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.openrlhf import ray_actors

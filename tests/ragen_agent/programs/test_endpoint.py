@@ -7,6 +7,8 @@ import select
 import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -83,6 +85,15 @@ class Served:
         with self.client() as client:
             return client.chat.completions.create(model="policy", **{"messages": [USER], **fields})
 
+    def post(self, path: str, body: Any, method: str = "POST") -> tuple[int, Any]:
+        data = body if isinstance(body, (bytes, Iterator)) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, method=method)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
     def replies(self) -> int:
         conversation = self.worker._episode.conversation  # type: ignore[union-attr]
         return len(conversation.replies)
@@ -139,45 +150,20 @@ def test_a_field_that_would_change_the_reply_is_refused_by_name(served: Served, 
 
 def test_every_field_of_the_official_client_is_honoured_neutral_or_refused(served: Served) -> None:
     """A field that the client learns tomorrow is refused until somebody has looked at it."""
-    neutral = {
-        "audio": None,
-        "frequency_penalty": 0,
-        "function_call": "none",
-        "functions": [],
-        "logit_bias": {},
-        "logprobs": False,
-        "max_completion_tokens": 3,
-        "max_tokens": 3,
-        "metadata": {"run": "1"},
-        "modalities": ["text"],
-        "moderation": None,
-        "n": 1,
-        "parallel_tool_calls": True,
-        "prediction": {"type": "content", "content": "Up"},
-        "presence_penalty": 0.0,
-        "prompt_cache_key": "x",
-        "prompt_cache_options": {},
-        "prompt_cache_retention": "24h",
-        "reasoning_effort": None,
-        "response_format": {"type": "text"},
-        "safety_identifier": "x",
-        "seed": None,
-        "service_tier": "auto",
-        "stop": [],
-        "store": True,
-        "stream": False,
-        "stream_options": None,
-        "temperature": 0.0,
-        "tool_choice": "auto",
-        "tools": [],
-        "top_logprobs": 0,
-        "top_p": 1.0,
-        "user": "x",
-        "web_search_options": None,
-        "verbosity": "medium",
-        "top_k": -1,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
+    nulls = "audio moderation reasoning_effort seed stream_options web_search_options"
+    zeros = "frequency_penalty presence_penalty temperature top_logprobs min_p"
+    anything = "metadata prompt_cache_key prompt_cache_retention safety_identifier store user"
+    neutral: dict[str, Any] = {
+        **dict.fromkeys(nulls.split(), None),
+        **dict.fromkeys(zeros.split(), 0),
+        **dict.fromkeys(anything.split(), "x"),
+        **dict.fromkeys(["max_tokens", "max_completion_tokens"], 3),
+        **dict.fromkeys(["logprobs", "stream"], False),
+        **dict.fromkeys(["n", "top_p", "repetition_penalty"], 1),
+        **{"function_call": "none", "tool_choice": "auto", "parallel_tool_calls": True, "top_k": -1, "logit_bias": {}},
+        **{"modalities": ["text"], "response_format": {"type": "text"}, "prompt_cache_options": {}},
+        **{"prediction": {"type": "content", "content": "Up"}, "service_tier": "auto", "verbosity": "medium"},
+        **{"functions": [], "stop": [], "tools": []},
     }
     known = openai.types.chat.completion_create_params.CompletionCreateParamsBase.__annotations__
     assert set(known) - {"messages", "model"} <= set(neutral)
@@ -325,3 +311,37 @@ def test_the_key_is_checked_before_the_body_is_read(served: Served) -> None:
     wrong.settimeout(5)
     assert wrong.recv(2**16).startswith(b"HTTP/1.1 404")
     wrong.close()
+
+
+def test_what_is_asked_wrongly_is_refused_and_told(served: Served) -> None:
+    user = {"role": "user", "content": "hello"}
+    ask = served.post
+    chat = "/v1/chat/completions"
+    for body, said in (
+        ({"messages": []}, "messages must be a list"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "has the role 'tool'"),
+        ({"messages": [user, {"role": "assistant", "content": "x"}]}, "the last message must be the user's"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must hold text"),
+        ({"messages": [user], "max_tokens": 0}, "max_tokens is 0"),
+        (b"{", "the body is not JSON"),
+        (b"[]", "must be a JSON object"),
+    ):
+        status, answer = ask(chat, body)
+        assert status == 400
+        assert said in answer["error"]["message"]
+    assert ask("/sessions/0/turn", {"reply": 3})[0] == 422
+    assert ask("/nothing", {})[0] == 404
+    half = {"role": "user", "content": "half a pair: \ud83d"}
+    whole = json.dumps({"messages": [user], "max_tokens": 2}).encode()
+    status, answer = ask(chat, iter([whole[:9], whole[9:]]))  # in chunks, as of an unknown length
+    assert (status, answer["object"]) == (200, "chat.completion")
+    limits = {"max_tokens": 2, "max_completion_tokens": None}
+    status, answer = ask(chat, {"messages": [half], "temperature": 0.0, **limits})
+    assert status == 200
+    assert answer["usage"]["completion_tokens"] <= 2
+    assert answer["choices"][0]["message"]["role"] == "assistant"
+    assert ask("/sessions/0", {}, "DELETE") == (204, None)
+    assert ask("/sessions", {})[0] == 410
+    assert served.rollout.played[0].truncated
+    served.url = served.url[:-1] + "?"
+    assert ask("/sessions", {})[0] == 404

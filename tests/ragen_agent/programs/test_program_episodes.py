@@ -8,12 +8,9 @@ import os
 import select
 import shlex
 import sys
-import threading
 import time
-import urllib.error
-import urllib.request
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -25,14 +22,13 @@ from ragen_agent.config import Config, Program, with_settings
 from ragen_agent.inference import Sampled
 from ragen_agent.local.run import train
 from ragen_agent.programs.conversation import Conversation
-from ragen_agent.programs.endpoint import Endpoint, RequestError
+from ragen_agent.programs.endpoint import RequestError
 from ragen_agent.programs.rollout import _Rollout, play_programs
 from ragen_agent.programs.worker import ProgramProcess, Worker
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.rollout import Instance, group
-from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from tests.pages import ROOT, script_of
 from tests.ragen_agent.displays import quiet
@@ -352,82 +348,11 @@ def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"turns": {"observation": "image"}}, {"turns": {"history": 0}}, {"training": {"groups_by": "branch"}}],
+    [{"turns": {"observation": "image"}}, {"turns": {"history": 0}}],
 )
 def test_what_a_program_cannot_do_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"program\.command"):
         with_settings(Config(), {"program": {"command": "x"}, **settings})
-
-
-class Asking:
-    """A worker without a program, asked over HTTP from this process while the engine samples in a thread."""
-
-    def __init__(self, agent: Policy, endpoint: Endpoint) -> None:
-        rollout = _Rollout(agent.engine, [Instance(3, 3)], Program("x"), 1.0, 5)
-        [process] = agent.processes("train", 1)
-        assert isinstance(process, TokenMDP)
-        self.url = endpoint.add(Worker(Program("x"), process, rollout, lambda ids: None))
-        self.rollout, self.over = rollout, False
-        self.thread = threading.Thread(target=self._sample)
-        self.thread.start()
-
-    def _sample(self) -> None:
-        while not self.over:
-            self.rollout._sample(self.rollout._gather())
-
-    def __call__(self, path: str, body: Any, method: str = "POST") -> tuple[int, Any]:
-        data = body if isinstance(body, (bytes, Iterator)) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, method=method)
-        try:
-            with urllib.request.urlopen(request) as answer:
-                return answer.status, json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
-
-
-def test_what_is_asked_wrongly_is_refused_and_told(agent: Policy) -> None:
-    user = {"role": "user", "content": "hello"}
-    with Endpoint() as endpoint:
-        ask = Asking(agent, endpoint)
-        try:
-            chat = "/v1/chat/completions"
-            assert ask(chat, {"messages": [user]})[0] == 409
-            status, session = ask("/sessions", {})
-            assert status == 201
-            assert session["action_names"] == ["Left", "Down", "Right", "Up"]
-            for body, said in (
-                ({"messages": []}, "messages must be a list"),
-                ({"messages": [{"role": "tool", "content": "x"}]}, "has the role 'tool'"),
-                ({"messages": [user, {"role": "assistant", "content": "x"}]}, "the last message must be the user's"),
-                ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must hold text"),
-                ({"messages": [user], "stream": True}, "stream is not supported"),
-                ({"messages": [user], "n": 2}, "n must be 1"),
-                ({"messages": [user], "max_tokens": 0}, "max_tokens is 0"),
-                (b"{", "the body is not JSON"),
-                (b"[]", "must be a JSON object"),
-            ):
-                status, answer = ask(chat, body)
-                assert status == 400
-                assert said in answer["error"]["message"]
-            assert ask("/sessions/0/turn", {"reply": 3})[0] == 422
-            assert ask("/nothing", {})[0] == 404
-            half = {"role": "user", "content": "half a pair: \ud83d"}
-            whole = json.dumps({"messages": [user], "max_tokens": 2}).encode()
-            status, answer = ask(chat, iter([whole[:9], whole[9:]]))  # in chunks, as of an unknown length
-            assert (status, answer["object"]) == (200, "chat.completion")
-            limits = {"max_tokens": 2, "max_completion_tokens": None}
-            status, answer = ask(chat, {"messages": [half], "temperature": 0.0, **limits})
-            assert status == 200
-            assert answer["usage"]["completion_tokens"] <= 2
-            assert answer["choices"][0]["message"]["role"] == "assistant"
-            assert ask("/sessions/0", {}, "DELETE") == (204, None)
-            assert ask("/sessions", {})[0] == 410
-            assert ask.rollout.played[0].truncated
-            ask.url = ask.url[:-1] + "?"
-            assert ask("/sessions", {})[0] == 404
-        finally:
-            ask.over = True
-            ask.thread.join()
 
 
 def test_a_run_trains_on_what_a_program_played(helpers: Path, tmp_path: Path) -> None:

@@ -171,10 +171,7 @@ def test_dropped_thinking_is_kept_on_wish_and_said(make_tokenizer: MakeTokenizer
     dropping = ChatFormat.from_tokenizer(tokenizer, keep_thinking=False)
     assert dropping.drops_thinking
     assert not any("thinking" in note for note in dropping.deviations)
-
-
-def test_keep_thinking_makes_no_difference_where_the_template_keeps_it(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer("bpe", "chatml")
+    tokenizer = make_tokenizer("bpe", "chatml")  # whose template keeps it
     assert ChatFormat.from_tokenizer(tokenizer, keep_thinking=False) == ChatFormat.from_tokenizer(tokenizer)
 
 
@@ -199,16 +196,20 @@ def test_special_tokens_are_skipped_in_a_reply(make_tokenizer: MakeTokenizer) ->
     assert chat.decode_reply([]) == ""
 
 
+OPENS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+
+
 def test_thinking_that_the_prompt_has_opened_belongs_to_the_reply(make_tokenizer: MakeTokenizer) -> None:
     """DeepSeek-R1 and its kind: the generation prompt ends in an open <think>."""
-    opens = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
-    )
-    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", opens))
+    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", OPENS), reply_opening="<think>")  # which is not doubled
+    assert str(chat.tokenizer.decode(chat.prompt_ids("S", "U"))).endswith("assistant\n<think>\n")
     reply = encode(chat, "I go.</think><answer>Up</answer><|im_end|>")
     assert chat.decode_reply(reply) == "<think>\nI go.</think><answer>Up</answer>"
     assert chat.reply_ids(chat.decode_reply(reply)) == reply, "the line that the prompt has ended is not ended twice"
+    assert chat.decode_reply(chat.reply_ids("<think>Up.</think>")) == "<think>\nUp.</think>"
 
 
 @pytest.mark.parametrize("opening", ["<think>", "<answer>"])
@@ -225,16 +226,6 @@ def test_an_opening_that_is_written_for_the_model(opening: str, make_tokenizer: 
     row = [*chat.prompt_ids("S", "U"), *chat.reply_ids(reply), *chat.glue_ids("V")]
     assert decode(row) == render(chat, ["S", "U", reply, "V"]) + opening
     assert chat.deviations == ()
-
-
-def test_an_opening_is_not_written_twice(make_tokenizer: MakeTokenizer) -> None:
-    template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
-    )
-    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", template), reply_opening="<think>")
-    assert str(chat.tokenizer.decode(chat.prompt_ids("S", "U"))).endswith("assistant\n<think>\n")
-    assert chat.decode_reply(chat.reply_ids("<think>Up.</think>")) == "<think>\nUp.</think>"
 
 
 @pytest.mark.parametrize("channel", [" analysis<|end_header_id|>hm<|eot_id|><|start_header_id|>assistant", ""])
@@ -340,29 +331,10 @@ def test_cut_does_not_begin_a_text(make_tokenizer: MakeTokenizer) -> None:
     assert space not in chat.glue_ids("<|im_end|>")
 
 
-def test_the_cache_of_encodings_is_bounded_by_their_ids(
-    make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_of_encodings_is_bounded(make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = make_tokenizer("bpe", "chatml")
     encoder = MessageEncoder(tokenizer, tokenizer.eos_token_id, {})
-    encoded: list[str] = []
-
-    def counted(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-        encoded.append(text)
-        return [*text.encode()]
-
-    monkeypatch.setattr(message_encoding, "encode", counted)
-    monkeypatch.setattr(message_encoding, "_CACHED", 30)
-    for letters in ("a" * 10, "b" * 10, "a" * 10, "c" * 10, "b" * 10, "d" * 10, "e" * 31, "d" * 10):
-        assert encoder.ids(["", letters, ""]) == [*letters.encode()]
-        assert sum(map(len, encoder._encoded.values())) <= max(30, len(letters))
-    assert [text[0] for text in encoded if text != "x"] == ["a", "b", "c", "d", "e", "d"]
-
-
-def test_the_cache_of_encodings_is_bounded_by_their_number_too(make_tokenizer: MakeTokenizer) -> None:
-    """All are counted for each new one."""
-    tokenizer = make_tokenizer("bpe", "chatml")
-    encoder = MessageEncoder(tokenizer, tokenizer.eos_token_id, {})
-    encoder._encoded.update({(str(number),): [] for number in range(4096)})
-    encoder.ids(["", "x", ""])
-    assert len(encoder._encoded) == 1
+    monkeypatch.setattr(message_encoding, "_CACHED", 2)
+    for letter in "abacabcc":
+        assert encoder.ids(["", letter, ""]) == tokenizer.encode(letter, add_special_tokens=False)
+        assert len(encoder._encoded) <= 2

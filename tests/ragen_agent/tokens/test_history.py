@@ -212,21 +212,8 @@ def test_the_critic_values_each_context_by_itself(agent: Policy) -> None:
     assert not values[~batch.sampled].any()
     row = rows[0]
     begin, end = row.contexts[1], row.turn_ends[1] + 1
-    alone = Batch.of([_only(row, begin, end)])
+    alone = Batch.of([row.split_contexts()[1]])
     torch.testing.assert_close(values[0, begin:end][batch.sampled[0, begin:end]], critic(alone)[alone.sampled])
-
-
-def _only(row: Trajectory, begin: int, end: int) -> Trajectory:
-    return replace(
-        row,
-        ids=row.ids[begin:end],
-        sampled=row.sampled[begin:end],
-        log_probs=row.log_probs[begin:end],
-        turn_ends=(end - 1 - begin,),
-        turn_rewards=row.turn_rewards[1:2],
-        turn_infos=(),
-        contexts=(),
-    )
 
 
 @pytest.mark.parametrize("settings", [Training(), Training(algo="ppo", credit="bi_level")])

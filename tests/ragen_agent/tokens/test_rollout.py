@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import pytest
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.inference import RowImages, Sampled
-from ragen_agent.inference.torch_engine import TorchEngine, TorchSession
+from ragen_agent.inference import Sampled
+from ragen_agent.inference.torch_engine import TorchSession
 from ragen_agent.run.evaluation import without_failed
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import Instance, play
@@ -32,67 +33,49 @@ def agent() -> Policy:
     return Policy.build(CONFIG)
 
 
-class Breaking:
-    """The engine, broken at the given replies: it raises `error`, or else a log-prob is not finite."""
-
-    def __init__(self, engine: TorchEngine, turns: Sequence[int], error: BaseException | None = None) -> None:
-        self.engine, self.turns, self.error, self.asked = engine, turns, error, 0
-
-    def start(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        temperature: float,
-        seed: int,
-        episodes: Sequence[int] | None = None,
-        images: RowImages = None,
-    ) -> Breaking:
-        self.session: TorchSession = self.engine.start(
-            prompts, temperature=temperature, seed=seed, episodes=episodes, images=images
-        )
-        return self
-
-    def join(self, prompts: Sequence[Sequence[int]], episodes: Sequence[int], *, images: RowImages = None) -> None:
-        self.session.join(prompts, episodes, images=images)
-
-    def close(self) -> None:
-        self.session.close()
-
-    def max_rows(self, tokens: int) -> int:
-        return self.engine.max_rows(tokens)
-
-    def feed(self, rows: Sequence[int], ids: Sequence[Sequence[int]], *, images: RowImages = None) -> None:
-        self.session.feed(rows, ids, images=images)
-
-    def reply(self, limits: Sequence[int]) -> list[Sampled | None]:
-        replies, turn = self.session.reply(limits), self.asked
-        self.asked += 1
-        if turn in self.turns and self.error is not None:
-            raise self.error
-        if turn in self.turns and replies[0] is not None:
-            replies[0].log_probs[-1] = math.nan
-        return replies
+Break = Callable[..., None]
 
 
-def test_a_broken_engine_costs_the_episodes_it_was_playing(agent: Policy) -> None:
-    engine = Breaking(agent.engine, [1], MemoryError("full"))
-    played = play(engine, agent.processes("train", 2), INSTANCES, temperature=1.0, seed=0)
+@pytest.fixture
+def break_engine(monkeypatch: pytest.MonkeyPatch) -> Break:
+    """Breaks the engine at the given replies: it raises ``error``, or else a log-prob is not finite."""
+    reply, asked = TorchSession.reply, count()
+
+    def breaks(turns: Sequence[int], error: BaseException | None = None) -> None:
+        def broken(session: TorchSession, limits: Sequence[int]) -> list[Sampled | None]:
+            replies, turn = reply(session, limits), next(asked)
+            if turn in turns and error is not None:
+                raise error
+            if turn in turns and replies[0] is not None:
+                replies[0].log_probs[-1] = math.nan
+            return replies
+
+        monkeypatch.setattr(TorchSession, "reply", broken)
+
+    return breaks
+
+
+def test_a_broken_engine_costs_the_episodes_it_was_playing(agent: Policy, break_engine: Break) -> None:
+    break_engine([1], MemoryError("full"))
+    played = play(agent.engine, agent.processes("train", 2), INSTANCES, temperature=1.0, seed=0)
     assert [t.failure for t in played] == ["engine_error: MemoryError: full"] * 2 + [None] * 2
     assert [len(t.turn_ends) for t in played] == [1, 1, 3, 3]
 
 
-def test_a_log_prob_that_is_not_finite_costs_its_own_episode(agent: Policy) -> None:
-    engine = Breaking(agent.engine, [1])
-    played = play(engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)
+def test_a_log_prob_that_is_not_finite_costs_its_own_episode(agent: Policy, break_engine: Break) -> None:
+    break_engine([1])
+    played = play(agent.engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)
     assert played[0].failure is not None
     assert played[0].failure.startswith("engine_nan: the log-probability of a sampled token is nan")
     assert [t.failure for t in played[1:]] == [None] * 3
     assert [len(t.turn_ends) for t in played] == [1, 3, 3, 3]
 
 
-def test_an_engine_that_breaks_every_episode_of_a_part_leaves_the_run_to_the_others(agent: Policy) -> None:
-    engine = Breaking(agent.engine, [0, 1], OSError("device lost"))
-    played = play(engine, agent.processes("train", 2), INSTANCES, temperature=1.0, seed=0)
+def test_an_engine_that_breaks_every_episode_of_a_part_leaves_the_run_to_the_others(
+    agent: Policy, break_engine: Break
+) -> None:
+    break_engine([0, 1], OSError("device lost"))
+    played = play(agent.engine, agent.processes("train", 2), INSTANCES, temperature=1.0, seed=0)
     assert [t.failure for t in played] == ["engine_error: OSError: device lost"] * 4
     with pytest.raises(ValueError, match=r"all 4 episodes failed.*device lost"):
         without_failed(played)
@@ -120,13 +103,13 @@ def test_a_reset_that_raises_costs_its_own_episode(
     assert [len(t.turn_ends) for t in played] == [0 if each.seed in broken else 3 for each in INSTANCES]
 
 
-def test_an_interruption_and_the_check_go_through(agent: Policy) -> None:
-    engine = Breaking(agent.engine, [1], KeyboardInterrupt())
+def test_an_interruption_and_the_check_go_through(agent: Policy, break_engine: Break) -> None:
+    break_engine([1], KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        play(engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)
+        play(agent.engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0)
 
     def check(ids: Sequence[int]) -> None:
         raise ValueError("unknown word")
 
-    with pytest.raises(ValueError, match="unknown word"):
+    with pytest.raises(ValueError, match="unknown word"):  # of the prompts, before any reply
         play(agent.engine, agent.processes("train", 4), INSTANCES, temperature=1.0, seed=0, check=check)

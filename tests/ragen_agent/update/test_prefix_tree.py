@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from transformers import (
 )
 
 from ragen_agent.config import Lora
-from ragen_agent.local.policy_update import Critic
 from ragen_agent.models.parameters import adapt
 from ragen_agent.update import prefix_tree, scoring
 from ragen_agent.update.batches import Batch
@@ -167,25 +165,6 @@ def test_contexts_that_begin_anew_share_prefixes_too(monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(gradients, expected, atol=2e-4, rtol=1e-3)
 
 
-def test_a_critic_values_each_prefix_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    batch = batch_of(rows())
-    critic = Critic(llama().eval())
-    nn.init.normal_(critic.head.weight)
-
-    def valued() -> tuple[torch.Tensor, list[torch.Tensor]]:
-        critic.zero_grad()
-        values = torch.where(batch.sampled, critic(batch), 0.0)
-        (values**2).sum().backward()
-        return values, [p.grad.clone() for p in critic.parameters() if p.grad is not None]
-
-    values, gradients = valued()
-    monkeypatch.setattr("ragen_agent.local.policy_update.shares_prefixes", lambda model: False)
-    padded, expected = valued()
-    torch.testing.assert_close(values, padded, atol=2e-5, rtol=1e-4)
-    torch.testing.assert_close(gradients, expected, atol=2e-4, rtol=1e-3)
-
-
 def test_what_a_tree_holds() -> None:
     batch = batch_of(rows())
     tree = PrefixTree.of(batch.ids, batch.attention)
@@ -198,24 +177,6 @@ def test_what_a_tree_holds() -> None:
     assert len(tree.ids) == len(prefixes) == batch.tokens < int(own.sum()) / 2
     assert torch.equal(tree.ids[tree.node][own], batch.ids[own])
     assert torch.equal(tree.positions[tree.node][own], torch.arange(own.shape[1]).expand(own.shape)[own])
-
-
-def test_a_tree_is_made_of_each_part_and_of_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch, made, of = batch_of(rows()), list[PrefixTree](), PrefixTree.of
-
-    def noted(*arguments: Any) -> PrefixTree:
-        made.append(of(*arguments))
-        return made[-1]
-
-    monkeypatch.setattr(PrefixTree, "of", noted)
-    parts = list(PrefixTree.parts(batch.ids, batch.attention, 25))
-    assert len(made) == len(parts) > 2
-    assert sorted(row for _, chosen in parts for row in chosen.tolist()) == list(range(len(batch.ids)))
-    assert all(len(tree.ids) <= 25 or len(chosen) == 1 for tree, chosen in parts)
-    monkeypatch.setattr(scoring, "TOKENS_PER_PASS", 25)
-    of_update = scoring.passes(llama(), batch)
-    assert [chosen.tolist() for chosen in of_update] == [chosen.tolist() for _, chosen in parts]
-    assert len(made) == len(parts), "an update asks for the rows alone"
 
 
 def test_what_is_counted_and_planned_is_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from itertools import product
 from math import nan
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +16,6 @@ from ragen_agent.tasks.tasks import make_game_env
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
 from ragen_agent.update.iteration import shaped
 from ragen_gym.envs.policies import reply_for
-from ragen_gym.games.frozen_lake import FrozenLake
-from ragen_gym.games.game import PLAYING
-from ragen_gym.games.values import LevelValues
 
 REGRET = Training(algo="ppo", credit="regret", gamma_turn=1.0)
 
@@ -39,59 +33,6 @@ def test_the_discounted_return_changes_by_the_first_potential_alone(
     assert changed == pytest.approx(plain - potentials[0], abs=1e-9)
     with pytest.raises(ValueError, match="1 potentials do not fit"):
         algo.shaped_rewards((*rewards, 0.0), (1.0,))
-
-
-@pytest.mark.parametrize("gamma", [1.0, 0.9])
-@pytest.mark.parametrize("right", [True, False])
-def test_shaping_keeps_the_order_of_all_policies(gamma: float, right: bool) -> None:
-    """By enumeration: every policy of a small lake with two moves, with and without shaping (Ng et al. 1999).
-
-    The potential is V*, or with ``right`` false one that has nothing to do with the game.
-    """
-    game, moves = FrozenLake(size=2, success_rate=0.5), 2
-    board = game.parse("P_\nGO")
-    values = LevelValues(game, (board, [0]), moves)
-
-    def potential(board: bytes, state: tuple[int, ...], left: int) -> float:
-        return values.value(board, state, left).total if right else float(7 * state[0] - left * left)
-
-    nodes: list[Any] = []
-
-    @cache
-    def after(board: bytes, state: tuple[int, ...], left: int, action: int) -> list[Any]:
-        """(chance, reward, reward with shaping, the node that follows or None)."""
-        found = []
-        for chance, u in game.noise_intervals():
-            cells, integers = bytearray(board), list(state)
-            reward, outcome = game.rule(cells, integers, action, u, game.params)
-            going = outcome == PLAYING and left > 1
-            node = (bytes(cells), tuple(integers), left - 1) if going else None
-            later = potential(*node) if node else 0.0
-            found.append((chance, reward, reward + gamma * later - potential(board, state, left), node))
-        return found
-
-    todo: list[Any] = [(board, (0,), moves)]
-    while todo:
-        node = todo.pop()
-        if node not in nodes:
-            nodes.append(node)
-            todo += [each[3] for action in range(4) for each in after(*node, action) if each[3]]
-
-    def worth(policy: dict[Any, int], node: Any, kind: int) -> float:
-        return float(
-            sum(
-                each[0] * (each[kind] + gamma * (worth(policy, each[3], kind) if each[3] else 0.0))
-                for each in after(*node, policy[node])
-            )
-        )
-
-    policies = [dict(zip(nodes, chosen, strict=True)) for chosen in product(range(4), repeat=len(nodes))]
-    assert len(policies) == 4 ** len(nodes) >= 64
-    plain, changed = np.array([[worth(policy, nodes[0], kind) for kind in (1, 2)] for policy in policies]).T
-    np.testing.assert_allclose(changed, plain - potential(*nodes[0]), atol=1e-12)
-    assert plain.max() - plain.min() > 0.3
-    best = [set(np.flatnonzero(each > each.max() - 1e-9).tolist()) for each in (plain, changed)]
-    assert best[0] == best[1] != set(range(len(policies)))
 
 
 def episode(rewards: tuple[float, ...], values: tuple[float | None, ...], failure: str | None = None) -> Trajectory:
