@@ -253,6 +253,5 @@ def _opened(config: Config, path: Path) -> RunFolder:
 def _check_same(config: Config, path: Path) -> None:
     if (path / "config.toml").is_file() and with_settings(Config(), read_toml(path / "config.toml")) != config:
         raise ValueError(
-            f"{path} was made with other settings than are asked for now: choose another --out, give the --set that "
-            "it was made with, or remove it."
+            f"{path} was made with other settings than are asked for now: choose another --out, or remove it."
         )

@@ -16,11 +16,8 @@ from benchmarks.speed.measurements import (
     TASKS,
     Task,
     first_resets,
-    growth,
-    import_times,
     measure_peer,
     measured,
-    memory_per_env,
     ratios,
     row_of,
 )
@@ -65,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.speed",
-        description="How many steps a second this machine plays, next to Gymnasium's own FrozenLake.",
+        description="How many steps a second this machine plays, compared with Gymnasium's own FrozenLake.",
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -128,8 +125,7 @@ def _write_pages(runs: int, seconds: float, peers: Sequence[str], cache: Path) -
             rates[found.pop("key")] = row = found | row_of(found["rate"])
             _print(row)
     results = {"machine": machine(*_PACKAGES), "runs": runs, "rates": rates, "skipped": skipped}
-    results |= {"growth": growth(seconds), "imports": import_times(), "first": first_resets()}
-    results["memory"] = memory_per_env()
+    results["first"] = first_resets()
     write_atomic(_HERE / "results.json", json.dumps(results, indent=1) + "\n")
     write_page(_HERE / "README.md", results)
 
@@ -152,22 +148,10 @@ def write_page(path: Path, results: dict[str, Any]) -> None:
         if key not in ours:
             lines.append(f"| {row['title']} | {number(row['rate'])} {row['unit']} | {row['package']} |")
     lines += [f"| {row['title']} | skipped: {row['skipped']} | |" for row in skipped]
-    lines += _tables(results)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _tables(results: dict[str, Any]) -> list[str]:
-    lines = ["", "## Growth", "", "Steps per second of FrozenLake, fresh lakes, in batches of n environments:", ""]
-    lines += ["| n | grid | text |", "|---|---|---|"]
-    grid, text = results["growth"]["grid"], results["growth"]["text"]
-    lines += [f"| {int(n):,} | {number(grid[n])} | {number(text[n])} |" for n in grid]
     lines += ["", "## Paid once", ""]
-    lines += [f"- {what}: {milliseconds:.0f} ms" for what, milliseconds in results["imports"].items()]
-    lines += ["", "| from `make` to the first step | nothing compiled yet | compiled before |", "|---|---|---|"]
+    lines += ["| from `make` to the first step | nothing compiled yet | compiled before |", "|---|---|---|"]
     lines += [f"| {what} | {t['cold']:.2f} s | {t['warm']:.2f} s |" for what, t in results["first"].items()]
-    lines += ["", "| memory of a batch, with its prepared levels | for each environment |", "|---|---|"]
-    lines += [f"| {what} | {number(held)} bytes |" for what, held in results["memory"].items()]
-    return lines
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
