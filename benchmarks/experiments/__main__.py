@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
-from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -34,16 +32,16 @@ Runs experiments: tables of configurations with some seeds each, and controls. E
 with intervals into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
 runs are not repeated, nor are those that the pages' folder records: `--pages benchmarks/experiments` adds
 to what is published. The conclusions on the pages follow from the intervals alone. An experiment with `looks` in its
-table adds seeds to the arms whose comparisons are open, look by look, until each is decided, the last look is over or
---hours are; of several experiments each is looked at before the first is looked at again. Verdicts are corrected for
-the number of comparisons in all tables.
+table adds seeds to the arms whose comparisons are open, look by look, until each is decided or the last look is over;
+of several experiments each is looked at before the first is looked at again. Verdicts are corrected for the number of
+comparisons in all tables.
 
 examples:
   python -m benchmarks.experiments --list
   python -m benchmarks.experiments echo-trap --dry-run
   python -m benchmarks.experiments echo-trap --jobs 2
   python -m benchmarks.experiments uncertainty-filter --only "top 25" --only "random 25" --seeds 5
-  python -m benchmarks.experiments all --jobs 2 --hours 4
+  python -m benchmarks.experiments all --jobs 2
   python -m benchmarks.experiments mine.toml --dry-run  (a table like those in benchmarks/experiments/tables)
   python -m benchmarks.experiments thinking --quick     (a minute; shows that it runs, proves nothing)"""
 
@@ -65,13 +63,6 @@ def _parser() -> Parser:
     parser.add_argument("--list", action="store_true", help="list the experiments and their questions")
     parser.add_argument(
         "--seeds", type=int, metavar="N", help="seeds of each arm (default 3, or the looks of the experiment up to N)"
-    )
-    parser.add_argument(
-        "--hours",
-        type=float,
-        default=inf,
-        metavar="H",
-        help="begin no further run after so many hours (default: no limit)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/experiments, or -quick)")
     parser.add_argument(
@@ -101,8 +92,6 @@ def _run(options: argparse.Namespace) -> int:
         given = getattr(options, name)
         if given is not None and given < 1:
             raise ValueError(f"--{name} is {given}; it must be at least 1.")
-    if not options.hours > 0:
-        raise ValueError(f"--hours is {options.hours:g}; it must be above 0.")
     everything = "all" in options.names
     experiments = [read(name) for name in (names() if everything else dict.fromkeys(options.names))]
     _check_code([each for each in experiments if each.name not in names()], options)
@@ -183,24 +172,23 @@ def _play_and_write(
     begun, failures = list(experiments), dict[str, dict[str, str]]()
     arms = {each.name: list(options.only) for each in experiments}
     findings: dict[str, list[Finding]] = {}
-    ends = time.monotonic() + 3600 * options.hours
     number = 0
     while begun:
         for each in list(begun):
             looks, failed, folder = _looks(each, options), dict[str, str](), pages / each.name
             if not options.write:
                 planned = _planned(each, options, out, looks[number], arms[each.name])
-                failed = _play(each.name, planned, folder, options.jobs, ends)
+                failed = _play(each.name, planned, folder, options.jobs)
             shown = _shown(each, options, out, pages)
             if not failed and len(missing_runs(shown, folder)) == len(shown):
-                begun.remove(each)  # it was not begun in time; a page of runs that are elsewhere stays as it is
+                begun.remove(each)  # a page of runs that are elsewhere stays as it is
                 continue
             failures[each.name] = failed
             found = _found(each, complete_runs(shown, folder))
             open_arms = {arm for f in found if not is_decided(f) for arm in (f.comparison.first, f.comparison.second)}
             wanted = [a.name for a in each.arms if a.name in open_arms and (not options.only or a.name in options.only)]
             arms[each.name] = wanted
-            if number + 1 == len(looks) or options.write or failed or not wanted or time.monotonic() > ends:
+            if number + 1 == len(looks) or options.write or failed or not wanted:
                 begun.remove(each)
             else:
                 rich_console(stderr=True).print(
@@ -261,8 +249,8 @@ def _write_pages(
     return findings
 
 
-def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int, ends: float) -> dict[str, str]:
-    """Plays what is missing of ``planned``, beginning none after ``ends``; what went wrong, by the name of the run."""
+def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int) -> dict[str, str]:
+    """Plays what is missing of ``planned``; what went wrong, by the name of the run."""
     from benchmarks.experiments.records import missing_runs
     from benchmarks.experiments.runner import run_all
 
@@ -270,7 +258,7 @@ def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int, ends
     left = missing_runs(planned, pages)
     log.print(f"{name}: {len(planned)} runs, {len(planned) - len(left)} complete, {len(left)} to play.")
     try:
-        return run_all(left, jobs, log, ends)
+        return run_all(left, jobs, log)
     except KeyboardInterrupt:
         done = len(planned) - len(missing_runs(planned, pages))
         log.print(

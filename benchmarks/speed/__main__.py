@@ -69,7 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="WORDS", help="the measurements with these words in their key")
     parser.add_argument("--runs", type=int, default=7, metavar="N", help="runs of each (default 7)")
     parser.add_argument("--seconds", type=float, default=0.5, metavar="S", help="CPU time of a run (default 0.5)")
-    parser.add_argument("--no-peers", action="store_true", help="install and measure no other suite")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragen-gym" / "peers"
     parser.add_argument("--cache", type=Path, default=cache, metavar="DIR", help="where the other suites are installed")
     arguments = parser.parse_args(argv)
@@ -78,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"--runs {runs} --seconds {seconds:g}: give 1 run or more, and from above 0 to 60 s.")
     print(f"{machine(*_PACKAGES)}\n", flush=True)
     if arguments.only is None:
-        _write_pages(runs, seconds, () if arguments.no_peers else PEERS, arguments.cache)
+        _write_pages(runs, seconds, arguments.cache)
     else:
         _measure(_chosen(arguments.only), runs, seconds)
     return 0
@@ -114,10 +113,10 @@ def _print(row: dict[str, Any]) -> None:
     )
 
 
-def _write_pages(runs: int, seconds: float, peers: Sequence[str], cache: Path) -> None:
+def _write_pages(runs: int, seconds: float, cache: Path) -> None:
     """Measure everything; write ``results.json`` and ``README.md`` in this folder."""
     rates, skipped = _measure(TASKS, runs, seconds), []
-    for found in (found for peer in peers for found in measure_peer(peer, cache)):
+    for found in (found for peer in PEERS for found in measure_peer(peer, cache)):
         if "skipped" in found:
             skipped.append(found)
             print(f"{found['title']}: skipped: {found['skipped']}")

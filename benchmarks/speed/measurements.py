@@ -105,13 +105,6 @@ def _sokoban_pool(**arguments: Any) -> Play:
     return batch("ragen/Sokoban-v0", levels=levels, **_BIG, **arguments)
 
 
-def _regret_pool() -> Play:
-    """A batch that draws from 64 lakes, whose values are computed once."""
-    game = build_game(find("FrozenLake"), {})
-    levels = [game.own_text(board.tobytes()) for board in game.generate(episode_keys(1, 0, 64), None)]
-    return _ready(batch(LAKE, observation="grid", read=("regret",), levels=levels, regret=True))
-
-
 def _ready(play: Play) -> Play:
     """What is compiled after a second of Python, compiled before it is measured."""
     with compiling():
@@ -142,12 +135,8 @@ TASKS: tuple[Task, ...] = (
          lambda: batch(LAKE, observation="grid"), 50e6, _LAKE_PEERS),
     Task("lake text", "FrozenLake 4x4, batch, fresh lakes, text", "steps",
          lambda: batch(LAKE), 8e6, _LAKE_PEERS),
-    Task("lake grid masks", "the same as grid, action masks and level ids read at every step", "steps",
-         lambda: batch(LAKE, observation="grid", read=("action_mask", "level_id"))),
     Task("lake grid train", "the same as grid, lakes of the train split", "steps",
          lambda: batch(LAKE, observation="grid", split="train")),
-    Task("lake grid same step", "the same as grid, autoreset in the same step", "steps",
-         lambda: batch(LAKE, observation="grid", autoreset_mode="SameStep")),
     Task("boxes grid", "Sokoban 8x8, 2 boxes, batch, levels from a pool of 4,096, grid", "steps",
          lambda: _sokoban_pool(observation="grid"), 60e6, _BOX_PEERS),
     Task("boxes text", "Sokoban 8x8, 2 boxes, batch, levels from a pool of 4,096, text", "steps",
@@ -170,8 +159,6 @@ TASKS: tuple[Task, ...] = (
          lambda: batch(LAKE, observation="grid", regret=True), None, ("lake grid",)),
     Task("regret batch read", "the same, regret read at every step", "steps",
          lambda: _ready(batch(LAKE, observation="grid", read=("regret",), regret=True)), None, ("lake grid",)),
-    Task("regret batch pool", "the same, 64 lakes, regret read at every step", "steps",
-         _regret_pool, None, ("lake grid",)),
     Task("lakes", "lakes 4x4", LAKES, lambda: _levels("FrozenLake", 4096), None, ("gymnasium maps",)),
     Task("lakes train", "lakes 4x4 of the train split", LAKES, lambda: _levels("FrozenLake", 4096, "train")),
     Task("rooms 6x6", "Sokoban 6x6, 1 box, reverse play with search", LAKES, lambda: _levels("Sokoban"), 100e3),
@@ -184,8 +171,6 @@ TASKS: tuple[Task, ...] = (
     Task("gymnasium lake loop", "Gymnasium's FrozenLake 4x4, SyncVectorEnv of 64, integers, one lake", "steps",
          lambda: _gymnasium_loop("FrozenLake-v1", 64)),
     Task("gymnasium maps", "Gymnasium's random 4x4 maps", LAKES, _gymnasium_maps),
-    Task("lake in gymnasium's loop", "our single FrozenLake in Gymnasium's SyncVectorEnv of 64, text", "steps",
-         lambda: _gymnasium_loop(LAKE, 64)),
 )  # fmt: skip
 
 
