@@ -7,15 +7,14 @@ and goal exchanged (``ragen_gym.games.game.Game.family``).
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks import page_parser
 from ragen_gym.bench.suites import SUITES, Split, load_suite
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.core.stats import percent
@@ -31,7 +30,6 @@ from ragen_gym.games.sokoban import rules as sokoban
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
 GAMES = {"Sokoban": "Sokoban, 6x6, one box", "LargeSokoban": "LargeSokoban", "FrozenLake": "FrozenLake, 4x4"}
 BLOCK = 4096  # levels that are generated at a time
 
@@ -75,10 +73,9 @@ The draws for `beyond-blind` leave that option out.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures and writes the page; 0."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.heldout", description=(__doc__ or "").split("\n\n")[1])
+    parser = page_parser("heldout", __doc__)
     parser.add_argument("--levels", type=int, default=1000, help="test levels of each game (default: 1000)")
     parser.add_argument("--draws", type=int, default=40_000, help="levels that training draws (default: 40000)")
-    parser.add_argument("--page", type=Path, default=HERE / "heldout.md", help="where the page goes")
     arguments = parser.parse_args(argv)
     games, draws = {title: build_game(TABLE[name], {}) for name, title in GAMES.items()}, arguments.draws
     page = PAGE.format(
@@ -90,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ),
         suites="\n".join(_of_suite(name, split, draws) for name in SUITES for split in load_suite(name).splits),
     )
-    write_atomic(arguments.page, page)
+    write_atomic(arguments.out / "heldout.md", page)
     print(page)
     return 0
 

@@ -5,7 +5,7 @@ each suite into a folder of its own under ``--runs``, so the command may be stop
 time; episodes that are there are not played again. ``--server "vLLM=MODEL@http://127.0.0.1:8000/v1"`` adds a model
 behind a server, such as ``vllm serve FOLDER --dtype bfloat16`` or llama.cpp's ``llama-server``: the same model there
 and here should agree, and a server that is killed midway costs no episode, as the next command plays what failed. A row
-that is called like another one and after a comma something more, such as ``after SFT, vLLM``, stands next to it; each
+that is called like another one and after a comma something more, such as ``after SFT, vLLM``, stands below it; each
 model is compared with the one before it.
 
 Written are ``leaderboard.json`` and ``leaderboard.md``.

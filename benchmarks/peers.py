@@ -1,9 +1,8 @@
 """Other programs that do the work of the local trainer, each in a process and an interpreter of its own.
 
-``Peer`` starts one, waits until its model is loaded, and then asks for one measurement at a time, so that it takes
-turns with what it is compared with. In between the process waits for a line on its standard input, and takes no time.
-``python -m benchmarks.peers NAME SETTINGS`` is that process; nothing but the peer's own packages is imported in it,
-except for TRL, whose rewards are those of this repository's games.
+``Peer`` starts one and asks for one measurement at a time; in between the process waits and takes no time. ``python -m
+benchmarks.peers NAME SETTINGS`` is that process. It imports nothing but the peer's packages, except that TRL's rewards
+are from this repository's games.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""A pretrained model on this machine's CPU, next to other programs: ``python -m benchmarks.real_model``.
+"""A pretrained model on this machine's CPU, compared with other programs: ``python -m benchmarks.real_model``.
 
-Measured are decoding, next to vLLM, and a whole iteration of training, next to TRL's ``GRPOTrainer`` (no dependency:
-``pip install trl==1.16.0``). What is compared does the same work in the same run, with the same weights, dtype and
-cores, and takes turns; medians count.
-Each part is written down when it is there, and not repeated. At the end ``real_model.json`` and ``real_model.md`` are
-written. It wants a machine with nothing else to do, and OMP_WAIT_POLICY unset: threads that spin while the other
-program measures would take its cores.
+Decoding is compared with vLLM, a whole iteration of training with TRL's ``GRPOTrainer`` (not a dependency: ``pip
+install trl==1.16.0``), with the same weights, dtype and cores, by turns in the same run; medians count. Use a machine
+with nothing else to do, and leave OMP_WAIT_POLICY unset: threads that spin while the other program measures would take
+its cores.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +36,9 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tokens.rollout import sample
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.threads import bfloat16_units
 
-__all__ = ["BANDIT", "PARTS", "main"]
+__all__ = ["BANDIT", "main"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,7 +63,7 @@ empties it. *Rows*: {prompt} random tokens each and {new} new ones, none of whic
 
 With the games, chat and bookkeeping of a rollout the engine samples {play:,.0f} tokens/s.{skipped}
 
-## An iteration, next to TRL's `GRPOTrainer`
+## An iteration, compared with TRL's `GRPOTrainer`
 
 Bandit of one turn, 64 episodes in groups of 8, all kept, at most {limit} tokens a reply; the same levels, messages and
 rewards. TRL {trl_version}'s weights and AdamW are {dtype} throughout, its gradient checkpointing is off; the local
@@ -105,21 +101,13 @@ Results = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bench:
-    """Shared input of all parts.
+    """Shared input of both measurements."""
 
-    Attributes:
-        model: folder of the pretrained model.
-        work: folder of the warm-started models, the logs and the finished parts.
-        runs: measurements of each, after one that warms up.
-        quick: everything small.
-        vllm: the interpreter that has vLLM.
-    """
-
-    model: Path
-    work: Path
-    runs: int
-    quick: bool
-    vllm: Path
+    model: Path  # folder of the pretrained model
+    work: Path  # folder of the warm-started model and the logs
+    runs: int  # measurements of each, after one that warms up
+    quick: bool  # everything small
+    vllm: Path  # the interpreter that has vLLM
 
     def config(self, model: Path | None = None) -> Config:
         """The run, from a folder of weights."""
@@ -238,9 +226,6 @@ def iteration(bench: Bench) -> Results:
     return found
 
 
-PARTS: dict[str, Callable[[Bench], Results]] = {"decode": decode, "iteration": iteration}
-
-
 class _TakesTurns(Display):
     """After each iteration of the trainer, the peer takes a step."""
 
@@ -298,12 +283,10 @@ def _say(what: str, figures: Mapping[str, float], unit: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures what is not there yet, prints and writes; returns the exit code."""
+    """Measures, prints and writes; returns the exit code."""
     parser = page_parser("real_model", __doc__)
     parser.add_argument("--model", default="smollm2-135m", help="name or folder of the model (default %(default)s)")
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="measurements of each (default 5)")
-    parser.add_argument("--part", action="append", choices=PARTS, metavar="NAME", help="only this part; repeatable")
-    parser.add_argument("--again", action="store_true", help="measure parts that are there once more")
     parser.add_argument("--quick", action="store_true", help="everything small and once, to see whether it works")
     parser.add_argument(
         "--vllm",
@@ -313,32 +296,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="of an environment with vLLM",
     )
     parser.add_argument(
-        "--work", type=Path, default=Path("runs/benchmark-real-model"), metavar="DIR", help="folder of the parts"
+        "--work", type=Path, default=Path("runs/benchmark-real-model"), metavar="DIR", help="folder of models and logs"
     )
     arguments = parser.parse_args(argv)
     runs = 1 if arguments.quick else arguments.runs
     bench = Bench(model_folder(arguments.model), arguments.work.resolve(), runs, arguments.quick, arguments.vllm)
     bench.work.mkdir(parents=True, exist_ok=True)
-    results: Results = {}
-    for name, measure in PARTS.items():
-        file = bench.work / f"{name}.json"
-        if (name in (arguments.part or PARTS)) and (arguments.again or not file.is_file()):
-            try:
-                write_atomic(file, json.dumps(measure(bench), indent=1) + "\n")
-            except PeerError as error:
-                print(f"{name}: {error}", file=sys.stderr)
-        if file.is_file():
-            results[name] = json.loads(file.read_text())
-    if missing := [name for name in PARTS if name not in results]:
-        print(f"Not measured yet: {', '.join(missing)}.")
-        return 0
-    results = {
+    results: Results = {
         "machine": machine("torch", "transformers") + (f"; {units}" if (units := bfloat16_units()) else ""),
         "model": arguments.model,
         "dtype": bench.dtype,
         "threads": bench.threads,
         "runs": runs,
-        **results,
+        "decode": decode(bench),
+        "iteration": iteration(bench),
     }
     write_results(arguments.out, "real_model", results, _page(results))
     return 0

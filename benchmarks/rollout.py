@@ -1,4 +1,4 @@
-"""The local engine next to ``transformers.generate``, the same work in one run: ``python -m benchmarks.rollout``.
+"""The local engine compared with ``transformers.generate``: ``python -m benchmarks.rollout``.
 
 Both play the same levels through the same loop, with the same model, batch, temperature and budgets. At each turn
 ``generate`` is given the whole history of every episode, padded on the left, and reads it anew; the engine keeps its

@@ -1,16 +1,9 @@
 """Agents that are shown the same levels in different ways, and what each loses to seeing and to planning.
 
-All are the same small visual model, trained alike; only what the messages show differs. Each reply writes the board
-down in rows of symbols before it answers, so the two can be measured apart:
-
-- *seeing*: how much of what it writes is true;
-- *planning*: a planner plays in place of the agent. In every turn it takes the board that the agent says it sees,
-  right or wrong, and plays the best moves on that board. What it lacks to optimal play is lost to seeing; what the
-  agent itself lacks to it is lost to planning.
-
-``python -m benchmarks.vision`` trains and measures the agents, seed after seed. A run that is whole is read, one that
-was interrupted goes on, and what was measured is not measured again. ``vision.json`` and ``vision.md`` are written
-after each.
+All are the same small visual model, trained alike; only the messages differ. Each reply writes the board down before it
+answers. *Seeing* is how much of that is true. For *planning* the best moves on that board are played in place of the
+agent's. ``python -m benchmarks.vision`` goes on where it was stopped, and writes ``vision.json`` and ``vision.md``
+after each run.
 """
 
 from __future__ import annotations
@@ -214,9 +207,7 @@ def bounds(config: Config, levels: int) -> dict[str, dict[str, Any]]:
 def measure(run: Path, stage: str, levels: int) -> dict[str, Any]:
     """Seeing and planning of a run's agent, ``stage`` being "imitation" or "reinforcement".
 
-    ``success`` and ``planned`` are rates on the levels, of the agent and of the planner on the boards that it says it
-    sees; ``boards``, ``cells`` and ``things`` are shares of what its replies without fault write down that is right;
-    ``malformed`` is the share of replies with a fault.
+    ``boards``, ``cells`` and ``things`` are shares of what its well-formed replies write down that is right.
     """
     folder, trained = RunFolder.reopen(run)
     config = replace(trained, evaluation=replace(trained.evaluation, levels=levels))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-import time
 from collections.abc import Mapping, Sequence
-from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -16,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen_agent.cli import run_program
-from ragen_agent.cli.settings import add_run_code, add_set, check_consent
+from ragen_agent.cli.settings import add_run_code, check_consent
 from ragen_gym.core.command_line import Parser
 from ragen_gym.core.console import rich_console
+from ragen_gym.core.storage import write_atomic
 
 if TYPE_CHECKING:
     from benchmarks.experiments.hypothesis_tests import Finding, Runs
@@ -34,16 +32,16 @@ Runs experiments: tables of configurations with some seeds each, and controls. E
 with intervals into its folder. Stop it at any moment, even by kill -9, and give the same command to go on; finished
 runs are not repeated, nor are those that the pages' folder records: `--pages benchmarks/experiments` adds
 to what is published. The conclusions on the pages follow from the intervals alone. An experiment with `looks` in its
-table adds seeds to the arms whose comparisons are open, look by look, until each is decided, the last look is over or
---hours are; of several experiments each is looked at before the first is looked at again. Verdicts are corrected for
-the number of comparisons in all tables.
+table adds seeds to the arms whose comparisons are open, look by look, until each is decided or the last look is over;
+of several experiments each is looked at before the first is looked at again. Verdicts are corrected for the number of
+comparisons in all tables.
 
 examples:
   python -m benchmarks.experiments --list
   python -m benchmarks.experiments echo-trap --dry-run
   python -m benchmarks.experiments echo-trap --jobs 2
   python -m benchmarks.experiments uncertainty-filter --only "top 25" --only "random 25" --seeds 5
-  python -m benchmarks.experiments all --jobs 2 --hours 4
+  python -m benchmarks.experiments all --jobs 2
   python -m benchmarks.experiments mine.toml --dry-run  (a table like those in benchmarks/experiments/tables)
   python -m benchmarks.experiments thinking --quick     (a minute; shows that it runs, proves nothing)"""
 
@@ -66,30 +64,21 @@ def _parser() -> Parser:
     parser.add_argument(
         "--seeds", type=int, metavar="N", help="seeds of each arm (default 3, or the looks of the experiment up to N)"
     )
-    parser.add_argument(
-        "--hours",
-        type=float,
-        default=inf,
-        metavar="H",
-        help="begin no further run after so many hours (default: no limit)",
-    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder (default runs/experiments, or -quick)")
     parser.add_argument(
         "--pages",
         type=Path,
         metavar="DIR",
-        help="folder of pages, plots and records (default: next to the runs)",
+        help="folder of pages, plots and records (default: that of the runs)",
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="parallel runs, one core each (default 1)")
     parser.add_argument("--only", action="append", default=[], metavar="ARM", help="only this arm; repeatable")
-    add_set(parser, "override a setting in all arms")
     add_run_code(parser)
     parser.add_argument(
         "--quick", action="store_true", help="a few tiny iterations: shows that it runs, proves nothing"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the runs that are left, and exit")
     parser.add_argument("--write", action="store_true", help="only write the page again, from the runs on disk")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     return parser
 
 
@@ -103,8 +92,6 @@ def _run(options: argparse.Namespace) -> int:
         given = getattr(options, name)
         if given is not None and given < 1:
             raise ValueError(f"--{name} is {given}; it must be at least 1.")
-    if not options.hours > 0:
-        raise ValueError(f"--hours is {options.hours:g}; it must be above 0.")
     everything = "all" in options.names
     experiments = [read(name) for name in (names() if everything else dict.fromkeys(options.names))]
     _check_code([each for each in experiments if each.name not in names()], options)
@@ -135,18 +122,15 @@ def _run(options: argparse.Namespace) -> int:
 def _check_code(own: Sequence[Experiment], options: argparse.Namespace) -> None:
     """Raises a ValueError if a table of one's own names code to run, and ``--run-code`` is not given."""
     from benchmarks.experiments.plan import arm_settings, plan
-    from ragen_agent.config import Config, merged, with_settings
-    from ragen_agent.config.io import settings_of_pairs
+    from ragen_agent.config import Config, with_settings
 
-    asked = settings_of_pairs(options.set)
     for experiment in own:
         path = Path(f"{experiment.name}.toml")
-        for arm in experiment.arms:
-            settings = merged(arm_settings(experiment, arm), asked)
+        for settings in (arm_settings(experiment, arm) for arm in experiment.arms):
             games: dict[str, Any] = {name: settings[name] for name in ("game", "games") if name in settings}
-            check_consent(path, options.run_code, with_settings(Config(), games), asked=asked)
-        for run in plan(experiment, Path(), 1, overrides=asked):
-            check_consent(path, options.run_code, run.config, asked=asked)
+            check_consent(path, options.run_code, with_settings(Config(), games))  # before ``plan`` imports them
+        for run in plan(experiment, Path(), 1):
+            check_consent(path, options.run_code, run.config)
 
 
 def _looks(experiment: Experiment, options: argparse.Namespace) -> list[int]:
@@ -161,10 +145,8 @@ def _planned(
     experiment: Experiment, options: argparse.Namespace, out: Path, seeds: int, only: Sequence[str] = ()
 ) -> list[PlannedRun]:
     from benchmarks.experiments.plan import plan
-    from ragen_agent.config.io import settings_of_pairs
 
-    overrides = settings_of_pairs(options.set)
-    return plan(experiment, out / experiment.name, seeds, only=only, overrides=overrides, quick=options.quick)
+    return plan(experiment, out / experiment.name, seeds, only=only, quick=options.quick)
 
 
 def _shown(experiment: Experiment, options: argparse.Namespace, out: Path, pages: Path) -> list[PlannedRun]:
@@ -184,44 +166,42 @@ def _play_and_write(
     experiments: Sequence[Experiment], options: argparse.Namespace, out: Path, pages: Path, console: Console
 ) -> int:
     """Plays what is missing, look by look, and writes the pages after each; returns how many runs failed."""
-    from benchmarks.experiments.hypothesis_tests import is_decided
-    from benchmarks.experiments.overview import write_overview
+    from benchmarks.experiments.hypothesis_tests import answer, is_decided, stopped_early
     from benchmarks.experiments.records import complete_runs, missing_runs
 
     begun, failures = list(experiments), dict[str, dict[str, str]]()
     arms = {each.name: list(options.only) for each in experiments}
-    written: dict[str, dict[str, Any]] = {}
-    ends = time.monotonic() + 3600 * options.hours
+    findings: dict[str, list[Finding]] = {}
     number = 0
     while begun:
         for each in list(begun):
             looks, failed, folder = _looks(each, options), dict[str, str](), pages / each.name
             if not options.write:
                 planned = _planned(each, options, out, looks[number], arms[each.name])
-                failed = _play(each.name, planned, folder, options.jobs, ends)
+                failed = _play(each.name, planned, folder, options.jobs)
             shown = _shown(each, options, out, pages)
             if not failed and len(missing_runs(shown, folder)) == len(shown):
-                begun.remove(each)  # it was not begun in time; a page of runs that are elsewhere stays as it is
+                begun.remove(each)  # a page of runs that are elsewhere stays as it is
                 continue
             failures[each.name] = failed
             found = _found(each, complete_runs(shown, folder))
             open_arms = {arm for f in found if not is_decided(f) for arm in (f.comparison.first, f.comparison.second)}
             wanted = [a.name for a in each.arms if a.name in open_arms and (not options.only or a.name in options.only)]
             arms[each.name] = wanted
-            if number + 1 == len(looks) or options.write or failed or not wanted or time.monotonic() > ends:
+            if number + 1 == len(looks) or options.write or failed or not wanted:
                 begun.remove(each)
             else:
                 rich_console(stderr=True).print(
                     f"{each.name}: after {looks[number]} seeds {len(wanted)} arms get more: {', '.join(wanted)}.",
                 )
-        written, findings, runs, dropped = _write_pages(experiments, failures, options, out, pages)
-        if "all" in options.names:
-            write_overview(experiments, findings, runs, dropped, pages)
+        findings = _write_pages(experiments, failures, options, out, pages)
         number += 1
-    for name, page in written.items():
-        _report(page, pages / name, options.json, console)
-    if "all" in options.names and not options.json:
-        console.print(f"Overview: {pages / 'README.md'}")
+    for name in failures:
+        for sentence in filter(None, (answer(findings[name]), stopped_early(findings[name]))):
+            console.print(f"- {sentence}", soft_wrap=True)
+        console.print(f"Page: {pages / name / name}.md", soft_wrap=True)
+    if "all" in options.names:
+        console.print(f"Overview: {pages / 'README.md'}", soft_wrap=True)
     return sum(map(len, failures.values()))
 
 
@@ -237,59 +217,40 @@ def _write_pages(
     options: argparse.Namespace,
     out: Path,
     pages: Path,
-) -> tuple[dict[str, dict[str, Any]], dict[str, list[Finding]], dict[str, Runs], int]:
-    """Write the pages of the experiments that have runs.
-
-    Returns their results, the adjusted findings and the runs of all, and the number of dropped tests in the correction.
+) -> dict[str, list[Finding]]:
+    """Write the pages of the experiments that have runs, and the overview of all; returns the adjusted findings.
 
     Tables of the repository are corrected together, with those whose records lie in ``pages``; one of your own alone.
     """
     from benchmarks.experiments.hypothesis_tests import adjust
+    from benchmarks.experiments.overview import markdown_overview
     from benchmarks.experiments.pages import write_page
     from benchmarks.experiments.records import RECORDS, complete_runs, dropped_p_values
     from benchmarks.experiments.spec import names, read
 
     known = names()
     others = [name for name in known if name not in {each.name for each in experiments}]
-    changed = options.quick or options.set
-    others = [] if changed else [name for name in others if (pages / name / RECORDS).is_file()]
+    others = [] if options.quick else [name for name in others if (pages / name / RECORDS).is_file()]
     tables = [*experiments, *map(read, others)]
     shown = {each.name: _shown(each, options, out, pages) for each in tables}
     runs: dict[str, Runs] = {name: complete_runs(planned, pages / name) for name, planned in shown.items()}
     found = {each.name: _found(each, runs[each.name]) for each in tables}
-    further = [] if changed else dropped_p_values()
+    further = [] if options.quick else dropped_p_values()
     findings = adjust({name: row for name, row in found.items() if name in known}, further)
     for name in set(found) - set(known):
         findings |= adjust({name: found[name]})
-    written = {
-        each.name: write_page(
-            each,
-            shown[each.name],
-            runs[each.name],
-            findings[each.name],
-            failures[each.name],
-            pages / each.name,
-            quick=options.quick,
-        )
-        for each in experiments
-        if each.name in failures
-    }
-    return written, findings, runs, len(further)
+    for each in experiments:
+        if (failed := failures.get(each.name)) is not None:
+            planned, folder = shown[each.name], pages / each.name
+            write_page(each, planned, runs[each.name], findings[each.name], failed, folder, quick=options.quick)
+    if "all" in options.names:
+        every = {each.name: [run for arm in runs[each.name].values() for run in arm.values()] for each in experiments}
+        write_atomic(pages / "README.md", markdown_overview(experiments, findings, every, len(further)))
+    return findings
 
 
-def _report(written: Mapping[str, Any], pages: Path, as_json: bool, console: Console) -> None:
-    """What an experiment found, printed."""
-    if as_json:
-        console.print_json(json.dumps(written))
-        return
-    for sentence in written["conclusion"]:
-        console.print(f"- {sentence}", soft_wrap=True)
-    files = [f"{written['experiment']}.md", *written["pictures"]]
-    console.print(f"In {pages}: {', '.join(files)}", soft_wrap=True)
-
-
-def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int, ends: float) -> dict[str, str]:
-    """Plays what is missing of ``planned``, beginning none after ``ends``; what went wrong, by the name of the run."""
+def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int) -> dict[str, str]:
+    """Plays what is missing of ``planned``; what went wrong, by the name of the run."""
     from benchmarks.experiments.records import missing_runs
     from benchmarks.experiments.runner import run_all
 
@@ -297,7 +258,7 @@ def _play(name: str, planned: Sequence[PlannedRun], pages: Path, jobs: int, ends
     left = missing_runs(planned, pages)
     log.print(f"{name}: {len(planned)} runs, {len(planned) - len(left)} complete, {len(left)} to play.")
     try:
-        return run_all(left, jobs, log, ends)
+        return run_all(left, jobs, log)
     except KeyboardInterrupt:
         done = len(planned) - len(missing_runs(planned, pages))
         log.print(

@@ -87,18 +87,6 @@ class Finding:
     adjusted_by: float | None = None  # p after the correction of Benjamini and Yekutieli
 
     @property
-    def sentence(self) -> str:
-        """The difference, its seeds and the reason of the verdict."""
-        if self.interval is None:
-            return f"{self.reason}."
-        unit = " points" if MEASURES[self.comparison.measure].rate else ""
-        difference = format_difference(self).replace(" [", f"{unit} [", 1)
-        difference += "" if "[" in difference else unit
-        looks, n = self.comparison.looks, self.interval.n
-        look = f", look {looks.index(n) + 1} of {len(looks)}" if n in looks else ""
-        return f"{difference}, {n} seed{'s' if n > 1 else ''}{look}: {self.decision}."
-
-    @property
     def decision(self) -> str:
         """The reason, and the tokens trained on where one arm has twice as many as the other or more."""
         if self.tokens is None or 0.5 < self.tokens < 2:

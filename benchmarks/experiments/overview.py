@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from benchmarks.experiments.alarm_evaluation import AT_ONCE, OUTCOMES, collapse_sentence, outcome, score_signs
+from benchmarks.experiments.collapse import collapse_sentence
 from benchmarks.experiments.hypothesis_tests import (
     DECIDED,
     MISSING,
@@ -16,13 +15,12 @@ from benchmarks.experiments.hypothesis_tests import (
     format_difference,
     stopped_early,
 )
-from benchmarks.experiments.pages import alarm_table, comparisons_table, markdown_table
+from benchmarks.experiments.pages import comparisons_table
 from benchmarks.experiments.spec import Experiment
 from ragen_agent.report.runs import RecordedRun
 from ragen_gym.core.stats import CONFIDENCE
-from ragen_gym.core.storage import write_atomic
 
-__all__ = ["markdown_overview", "without_copies", "write_overview"]
+__all__ = ["markdown_overview", "without_copies"]
 
 #: Figures of an iteration that are equal in two runs only if one is a copy of the other.
 TRACE = ("success", "return", "spread", "grad_norm", "entropy", "reply_tokens", "repeated_rate", "response_tokens")
@@ -35,25 +33,13 @@ gains more than 5 points over its own start, in the compared measure where that 
 random play. A difference of arms that did not learn is counted apart. Everything else is open."""
 
 
-def write_overview(
-    experiments: Sequence[Experiment],
-    findings: Mapping[str, Sequence[Finding]],
-    runs: Mapping[str, Mapping[str, Mapping[int, RecordedRun]]],
-    dropped: int,
-    out: Path,
-) -> None:
-    """Writes ``README.md``, the page over experiments whose pages are in the same folder; see ``markdown_overview``."""
-    judged = {each.name: [run for arm in runs[each.name].values() for run in arm.values()] for each in experiments}
-    write_atomic(out / "README.md", markdown_overview(experiments, findings, judged, dropped))
-
-
 def markdown_overview(
     experiments: Sequence[Experiment],
     findings: Mapping[str, Sequence[Finding]],
     runs: Mapping[str, Sequence[RecordedRun]],
     dropped: int = 0,
 ) -> str:
-    """The page in Markdown, of each experiment's findings and its complete runs.
+    """The page ``README.md`` in Markdown; pages of the experiments are in folders beside it.
 
     Args:
         experiments: all of them.
@@ -73,24 +59,8 @@ def markdown_overview(
         lines += [f"## [{experiment.title}]({link})", "", experiment.question, ""]
         lines += [*[f"![{experiment.name}, {name}]({experiment.name}/{name}.png)" for name in [*measures][:1]], ""]
         lines += [*comparisons_table([f for e, f in claims if e is experiment]), ""]
-    lines += ["## Outcomes of the runs", ""]
-    rows = []
-    for experiment in there:
-        outcomes = [outcome(run) for run in runs[experiment.name]]
-        rows.append([experiment.name, str(len(outcomes)), *[str(outcomes.count(name)) for name in OUTCOMES]])
-    lines += markdown_table(["experiment", "runs", *OUTCOMES], rows)
-    lines += ["", "## The alarm", ""]
-    outcomes = [outcome(run) for run in every]
-    never, at_once = outcomes.count("never learned"), outcomes.count("collapse at once")
-    lines += [
-        f"Over {len(every) - never - at_once} runs; what several experiments share is counted once. Excluded are",
-        f"{at_once} runs that collapsed within {AT_ONCE} iterations, which no sign could have predicted, and {never}",
-        "that never learned. The lead is counted from the sign to the first iteration of the collapse.",
-        "",
-    ]
-    lines += alarm_table(score_signs(every))
     command = "python -m benchmarks.experiments all --jobs 2 --pages benchmarks/experiments"
-    lines += ["", f"Written by `{command}`, with the pages that it links; stopped, the same command goes on.", ""]
+    lines += [f"Written by `{command}`, with the pages that it links; stopped, the same command goes on.", ""]
     return "\n".join(lines)
 
 
@@ -124,8 +94,8 @@ def _family(findings: Mapping[str, Sequence[Finding]], dropped: int) -> list[str
     return [
         f"The correction is over {len(tested) + dropped} tests of no difference: {len(tested)} comparisons of these",
         f"tables, and {dropped} that were [dropped](claims.md) or must be made anew, of which those without a recorded",
-        "p-value count as p = 1. Not among them are tests of equivalence, intervals of single arms, the alarm or",
-        "other benchmarks. Equivalences are not corrected for their number, so a few may hold by chance. The",
+        "p-value count as p = 1. Not among them are tests of equivalence, intervals of single arms or other",
+        "benchmarks. Equivalences are not corrected for their number, so a few may hold by chance. The",
         "correction assumes independent or positively dependent tests, which shared controls do not guarantee.",
         f"Without that assumption (Benjamini and Yekutieli) {left} of the {len(differing)} differences remain.",
     ]

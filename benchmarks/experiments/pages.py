@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from pkgutil import resolve_name
 from statistics import stdev
-from typing import Any
 
-from benchmarks.experiments.alarm_evaluation import (
+from benchmarks.experiments.collapse import (
     OUTCOMES,
-    SignScore,
     collapse_sentence,
     collapse_start,
     learned,
@@ -34,11 +31,10 @@ from benchmarks.experiments.plan import PlannedRun
 from benchmarks.experiments.plots import draw_arms, draw_curves
 from benchmarks.experiments.records import write_records
 from benchmarks.experiments.spec import MEASURES, Experiment, measure, names
-from ragen_agent.run.alarm import sign_label
 from ragen_gym.core.stats import Estimate, percent
 from ragen_gym.core.storage import write_atomic
 
-__all__ = ["alarm_table", "comparisons_table", "markdown_table", "starts_below_random", "write_page"]
+__all__ = ["comparisons_table", "markdown_table", "starts_below_random", "write_page"]
 
 QUICK = "Made with --quick: this shows that the experiment runs. It is evidence of nothing."
 
@@ -58,10 +54,8 @@ def write_page(
     out: Path,
     *,
     quick: bool,
-) -> dict[str, Any]:
-    """Writes ``<experiment>.md``, the records and the figures; returns measures, comparisons and conclusion for JSON.
-
-    Other pictures in the folder are removed.
+) -> None:
+    """Writes ``<experiment>.md``, the records and the figures; other pictures in the folder are removed.
 
     Args:
         experiment: the table.
@@ -88,24 +82,6 @@ def write_page(
     measured = [name for name in pictures if f"]({name})" not in "".join(computed)]
     text = _page(experiment, runs, findings, failures, len(planned), measured, computed, note=QUICK if quick else "")
     write_atomic(out / f"{experiment.name}.md", text)
-    return {
-        "experiment": experiment.name,
-        "quick": quick,
-        "runs": [
-            {"arm": arm, "seed": seed, **{name: measure(run, name) for name in MEASURES}}
-            for arm, seeds in runs.items()
-            for seed, run in seeds.items()
-        ],
-        "comparisons": [
-            asdict(f.comparison)
-            | {"differences": dict(f.differences), "p": f.p, "adjusted_p": f.adjusted}
-            | {"verdict": f.verdict, "sentence": f.sentence}
-            for f in findings
-        ],
-        "conclusion": [sentence for sentence in (answer(findings), stopped_early(findings)) if sentence],
-        "failures": dict(failures),
-        "pictures": pictures,
-    }
 
 
 def _page(
@@ -156,26 +132,6 @@ def _page(
     name = experiment.name if experiment.name in names() else f"{experiment.name}.toml"
     lines += ["", f"Made by `python -m benchmarks.experiments {name}`.", ""]
     return "\n".join(lines)
-
-
-def alarm_table(scores: Sequence[SignScore]) -> list[str]:
-    """The alarm's signs as rows.
-
-    How many collapses each predicted, how early, how many it showed only when they had begun, and its false alarms.
-    """
-    return markdown_table(
-        ["sign", "collapses predicted", "median lead (iterations)", "seen only at or after one", "false alarms"],
-        [
-            [
-                sign_label(j.sign),
-                f"{j.predicted} of {j.collapses}",
-                "\N{EN DASH}" if j.lead is None else f"{j.lead:g}",
-                f"{j.late} of {j.collapses}",
-                f"{j.false_alarms} of {j.healthy}",
-            ]
-            for j in scores
-        ],
-    )
 
 
 def _columns(experiment: Experiment) -> list[str]:

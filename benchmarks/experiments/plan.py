@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from benchmarks.experiments.spec import Arm, Experiment
 from ragen_agent.config import Config, Settings, merged, with_settings
@@ -68,21 +67,19 @@ def plan(
     seeds: int,
     *,
     only: Sequence[str] = (),
-    overrides: Mapping[str, Any] | None = None,
     quick: bool = False,
 ) -> list[PlannedRun]:
     """All runs, seed by seed, so that an interrupted experiment has all arms of its first seeds.
 
     Args:
         experiment: the table.
-        out: the experiment's folder; warm starts are in ``warm`` next to it.
+        out: the experiment's folder; warm starts are in ``warm`` beside it.
         seeds: how many, from 0.
         only: names of arms; all if empty.
-        overrides: settings that replace those of every arm.
         quick: whether to make every run tiny.
 
     Raises:
-        ValueError: an unknown arm or setting.
+        ValueError: an unknown arm.
     """
     arms = {arm.name: arm for arm in experiment.arms}
     for name in only:
@@ -90,7 +87,7 @@ def plan(
             known = "; ".join(map(repr, arms))
             raise ValueError(f"{experiment.name} has no arm {name!r}.{did_you_mean(name, arms)} Its arms are {known}.")
     chosen = [arm for arm in experiment.arms if not only or arm.name in only]
-    return [_planned(experiment, arm, out, seed, overrides or {}, quick) for seed in range(seeds) for arm in chosen]
+    return [_planned(experiment, arm, out, seed, quick) for seed in range(seeds) for arm in chosen]
 
 
 def warm_starts(planned: Iterable[PlannedRun]) -> list[WarmStart]:
@@ -107,9 +104,7 @@ def arm_settings(experiment: Experiment, arm: Arm) -> Settings:
     return settings
 
 
-def _planned(
-    experiment: Experiment, arm: Arm, out: Path, seed: int, overrides: Mapping[str, Any], quick: bool
-) -> PlannedRun:
+def _planned(experiment: Experiment, arm: Arm, out: Path, seed: int, quick: bool) -> PlannedRun:
     settings = merged(arm_settings(experiment, arm), {"seed": seed})
     base = default_settings(settings.get("game", Config.game), str(settings.get("model", "")))
     config = with_settings(Config(), merged(base, settings))
@@ -120,7 +115,6 @@ def _planned(
             "group_size": min(QUICK_GROUP_SIZE, config.training.group_size),
         }
         config = with_settings(config, merged(QUICK, {"training": small}))
-    config = with_settings(config, overrides)
     kept = {name: getattr(config, name) for name in (*BEFORE, "device", "threads")}
     kept["turns"] = replace(config.turns, **{name: getattr(Config().turns, name) for name in EARNED})
     before = replace(Config(), **kept, training=replace(Config().training, iterations=0))

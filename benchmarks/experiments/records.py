@@ -1,4 +1,4 @@
-"""The runs that stand behind an experiment's page, kept next to it so that any machine can go on where another stopped.
+"""The runs that stand behind an experiment's page, kept beside it so that any machine can go on where another stopped.
 
 ``runs.jsonl.gz`` holds a line for each complete run: its arm, seed and settings, the rates that were measured, and some
 figures by iteration. Its first line holds the settings of its first run, and each run those that differ from them. No
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
@@ -28,8 +27,8 @@ __all__ = ["RECORDS", "complete_runs", "dropped_p_values", "missing_runs", "reco
 RECORDS = "runs.jsonl.gz"
 CLAIMS = Path(__file__).with_name("claims.md")
 
-#: The figures by iteration that are recorded in addition to the experiment's curves: those that measures, the alarm and
-#: the search for copies read.
+#: Figures by iteration that are recorded in addition to the curves: those that measures, signs of collapses
+#: and the search for copies read.
 FIGURES = (
     *("iteration", "success", "return", "spread", "entropy", "grad_norm", "invalid_rate", "repeated_rate"),
     *("reply_tokens", "response_tokens", "reasoning_tokens", "observation_rate", "sampled_tokens", "train_tokens"),
@@ -111,9 +110,15 @@ def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, Recorded
     if not rows:
         return {}
     try:
-        common = rows[0]["settings"]
+        # A setting that is gone and equal in all runs was at its default: nobody asks for another value now.
+        common = {name: value for name, value in rows[0]["settings"].items() if name in _DEFAULTS}
         by_key = {(row["arm"], row["seed"]): row for row in rows[1:]}
-        _check_rows(rows, planned, folder / RECORDS)
+        wanted = {run.evaluations for run in planned}
+        if "evaluations" in rows[0] and wanted != {rows[0]["evaluations"]}:
+            raise ValueError(
+                f"{folder / RECORDS} holds runs with {rows[0]['evaluations']} evaluations of their ends; "
+                f"{', '.join(map(str, wanted))} are asked for now: choose another --pages, or remove it to play anew."
+            )
         found = {}
         for run in planned:
             row = by_key.get((run.arm.name, run.config.seed))
@@ -122,7 +127,7 @@ def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, Recorded
             if not _same({**common, **row["settings"]}, _settings(run.config)):
                 raise ValueError(
                     f"{folder / RECORDS} holds {run.name} with other settings than are asked for now: choose another "
-                    "--pages, give the --set that it was made with, or remove its line to play it anew."
+                    "--pages, or remove its line to play it anew."
                 )
             path = RunFolder(run.folder)
             found[run.name] = RecordedRun(run.name, path, run.config, row["summary"], _metrics(row["metrics"]))
@@ -135,25 +140,6 @@ def _damaged(folder: Path, error: Exception) -> ValueError:
     return ValueError(
         f"{folder / RECORDS} does not hold records of runs ({error!r}): restore it, or remove it to play anew."
     )
-
-
-def _check_rows(rows: Sequence[Mapping[str, Any]], planned: Sequence[PlannedRun], file: Path) -> None:
-    """Raise a ValueError for what no experiment writes: a run twice, a rate that is none, other evaluations."""
-    fix = "restore the file, or remove it to play anew."
-    for run, times in Counter((row["arm"], row["seed"]) for row in rows[1:]).items():
-        if times > 1:
-            raise ValueError(f"{file} holds {times} runs of {run}, of which one can be right: {fix}")
-    for row in rows[1:]:
-        for name, part in row["summary"].items():
-            rate = part.get("rate") if isinstance(part, dict) else None
-            if rate is not None and not 0 <= rate <= 1:
-                raise ValueError(f"{file} holds {rate} as {name!r} of {row['arm']} seed {row['seed']}, no share: {fix}")
-    wanted = {run.evaluations for run in planned}
-    if "evaluations" in rows[0] and wanted != {rows[0]["evaluations"]}:
-        raise ValueError(
-            f"{file} holds runs with {rows[0]['evaluations']} evaluations of their ends; {', '.join(map(str, wanted))} "
-            "are asked for now: choose another --pages, or remove it to play anew."
-        )
 
 
 def _settings(config: Config) -> dict[str, Any]:

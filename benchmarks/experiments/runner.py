@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from math import inf
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, TextIO
@@ -60,10 +59,8 @@ def is_whole(summary: Mapping[str, Any]) -> bool:
     return summary.get("finished", False) is True and "after" in summary
 
 
-def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console, ends: float = inf) -> dict[str, str]:
-    """Plays every run that is not complete on this disk, so many at a time; what went wrong, by the name of the run.
-
-    None is begun after ``ends`` (``time.monotonic()``).
+def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console) -> dict[str, str]:
+    """Plays every run that is not complete on this disk, ``jobs`` at a time; what went wrong, by the name of the run.
 
     Raises:
         KeyboardInterrupt: after the processes have ended; all that they wrote is kept.
@@ -72,26 +69,22 @@ def run_all(planned: Sequence[PlannedRun], jobs: int, console: Console, ends: fl
     with patch.dict(os.environ):
         os.environ["PYTHONSAFEPATH"] = "1"  # spawned processes import nothing from the current folder
         warm = {f"warm start {each.folder.name}": each for each in warm_starts(wanted) if not _is_warm(each)}
-        failures = _play_all(warm, jobs, console, "warm starts", ends)
+        failures = _play_all(warm, jobs, console, "warm starts")
         ready = {run.name: run for run in wanted if _is_warm(run.warm)}
-        if time.monotonic() < ends:
-            failures |= {run.name: "its warm start failed" for run in wanted if run.name not in ready}
-        return failures | _play_all(ready, jobs, console, "runs", ends)
+        failures |= {run.name: "its warm start failed" for run in wanted if run.name not in ready}
+        return failures | _play_all(ready, jobs, console, "runs")
 
 
-def _play_all(
-    todo: Mapping[str, PlannedRun | WarmStart], jobs: int, console: Console, what: str, ends: float
-) -> dict[str, str]:
-    """Plays some by name, so many at a time, and begins none after ``ends``; what went wrong by name."""
+def _play_all(todo: Mapping[str, PlannedRun | WarmStart], jobs: int, console: Console, what: str) -> dict[str, str]:
     failures: dict[str, str] = {}
     left, running = list(todo), dict[Future[str], tuple[str, float]]()
-    if not left or time.monotonic() >= ends:
+    if not left:
         return failures
     pool = _pool(jobs)
     try:
         with ProgressBar(what, len(todo), console=console) as bar:
-            while running or (left and time.monotonic() < ends):
-                while left and len(running) < jobs and time.monotonic() < ends:
+            while running or left:
+                while left and len(running) < jobs:
                     name = left.pop(0)
                     running[pool.submit(_play, todo[name])] = (name, time.monotonic())
                 done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
@@ -106,8 +99,7 @@ def _play_all(
                     result = f"failed: {problem}" if problem else _result(todo[name].folder)
                     count = len(todo) - len(left) - len(running)
                     bar.say(f"{what} {count}/{len(todo)}  {name}: {result} ({time.monotonic() - begun:.0f} s)")
-                now = ", ".join(f"{name}{_progress(todo[name])}" for name, _ in running.values())
-                bar.update(len(todo) - len(left) - len(running), now)
+                bar.update(len(todo) - len(left) - len(running), ", ".join(name for name, _ in running.values()))
     except BaseException:
         for child in active_children():
             child.terminate()
@@ -135,15 +127,6 @@ def _begin_process(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _progress(each: PlannedRun | WarmStart) -> str:
-    """How many iterations of a run are written down, such as `` 12/40``; nothing for a warm start."""
-    try:
-        done = (each.folder / "metrics.jsonl").read_bytes().count(b"\n")
-    except OSError:  # not there yet, or gone: a progress bar must not end an experiment
-        done = 0
-    return f" {done}/{each.config.training.iterations}" if isinstance(each, PlannedRun) else ""
 
 
 def _result(folder: Path) -> str:
@@ -253,6 +236,5 @@ def _opened(config: Config, path: Path) -> RunFolder:
 def _check_same(config: Config, path: Path) -> None:
     if (path / "config.toml").is_file() and with_settings(Config(), read_toml(path / "config.toml")) != config:
         raise ValueError(
-            f"{path} was made with other settings than are asked for now: choose another --out, give the --set that "
-            "it was made with, or remove it."
+            f"{path} was made with other settings than are asked for now: choose another --out, or remove it."
         )

@@ -152,11 +152,6 @@ def _early(run: RecordedRun) -> float | None:
     return fmean(values) if len(values) == 10 else None
 
 
-def _survived(run: RecordedRun) -> float | None:
-    end, best = _end(run), max(*window_means(run, "success"), _rate("before")(run) or 0.0, 0.0)
-    return None if end is None or not best else float(end >= FALL * best)
-
-
 def _lost(means: list[float]) -> float:
     return (max(means) - means[-1]) / max(means) if max(means) else 0.0
 
@@ -184,13 +179,10 @@ MEASURES = {
     "final": Measure("the last training success", _window("success", lambda m: m[-1]), rate=True, success=True),
     "drop": Measure("peak \N{MINUS SIGN} final", _window("success", lambda m: max(m) - m[-1]), rate=True),
     "lost": Measure("share of the best training success that is lost at the end", _window("success", _lost), rate=True),
-    "survived": Measure("runs that end at half of their best success or more", _survived, rate=True),
     "entropy_end": Measure("entropy at the end", _window("entropy", lambda m: m[-1])),
-    "spread_start": Measure("return std at the start", _window("spread", lambda m: m[0])),
     "spread_end": Measure("return std at the end", _window("spread", lambda m: m[-1])),
     "grad_peak": Measure("the largest gradient norm", _window("grad_norm", max)),
     "invalid_end": Measure("malformed replies at the end", _window("invalid_rate", lambda m: m[-1]), rate=True),
-    "repeated_end": Measure("repeated replies at the end", _window("repeated_rate", lambda m: m[-1]), rate=True),
     "reasoning_start": Measure("reasoning tokens at the start", _window("reasoning_tokens", lambda m: m[0])),
     "reasoning_end": Measure("reasoning tokens at the end", _window("reasoning_tokens", lambda m: m[-1])),
     "reasoning_change": Measure(
@@ -198,10 +190,8 @@ MEASURES = {
     ),
     "observed_end": Measure("right observations at the end", _window("observation_rate", lambda m: m[-1]), rate=True),
     "iterations": Measure("iterations until it ended", lambda run: float(len(run.metrics)) if run.metrics else None),
-    "sampled_tokens": Measure("tokens sampled in rollouts", _sum("sampled_tokens")),
     "trained_tokens": Measure("tokens trained on", _sum("train_tokens")),
     "seconds": Measure("seconds in all", lambda run: run.summary.get("wall_s")),
-    "memory": Measure("the most memory at once, in GiB", lambda run: run.summary.get("memory_gib")),
 }
 
 

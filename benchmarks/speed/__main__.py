@@ -16,11 +16,8 @@ from benchmarks.speed.measurements import (
     TASKS,
     Task,
     first_resets,
-    growth,
-    import_times,
     measure_peer,
     measured,
-    memory_per_env,
     ratios,
     row_of,
 )
@@ -65,14 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.speed",
-        description="How many steps a second this machine plays, next to Gymnasium's own FrozenLake.",
+        description="How many steps a second this machine plays, compared with Gymnasium's own FrozenLake.",
         epilog=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", metavar="WORDS", help="the measurements with these words in their key")
     parser.add_argument("--runs", type=int, default=7, metavar="N", help="runs of each (default 7)")
     parser.add_argument("--seconds", type=float, default=0.5, metavar="S", help="CPU time of a run (default 0.5)")
-    parser.add_argument("--no-peers", action="store_true", help="install and measure no other suite")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragen-gym" / "peers"
     parser.add_argument("--cache", type=Path, default=cache, metavar="DIR", help="where the other suites are installed")
     arguments = parser.parse_args(argv)
@@ -81,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"--runs {runs} --seconds {seconds:g}: give 1 run or more, and from above 0 to 60 s.")
     print(f"{machine(*_PACKAGES)}\n", flush=True)
     if arguments.only is None:
-        _write_pages(runs, seconds, () if arguments.no_peers else PEERS, arguments.cache)
+        _write_pages(runs, seconds, arguments.cache)
     else:
         _measure(_chosen(arguments.only), runs, seconds)
     return 0
@@ -117,10 +113,10 @@ def _print(row: dict[str, Any]) -> None:
     )
 
 
-def _write_pages(runs: int, seconds: float, peers: Sequence[str], cache: Path) -> None:
+def _write_pages(runs: int, seconds: float, cache: Path) -> None:
     """Measure everything; write ``results.json`` and ``README.md`` in this folder."""
     rates, skipped = _measure(TASKS, runs, seconds), []
-    for found in (found for peer in peers for found in measure_peer(peer, cache)):
+    for found in (found for peer in PEERS for found in measure_peer(peer, cache)):
         if "skipped" in found:
             skipped.append(found)
             print(f"{found['title']}: skipped: {found['skipped']}")
@@ -128,8 +124,7 @@ def _write_pages(runs: int, seconds: float, peers: Sequence[str], cache: Path) -
             rates[found.pop("key")] = row = found | row_of(found["rate"])
             _print(row)
     results = {"machine": machine(*_PACKAGES), "runs": runs, "rates": rates, "skipped": skipped}
-    results |= {"growth": growth(seconds), "imports": import_times(), "first": first_resets()}
-    results["memory"] = memory_per_env()
+    results["first"] = first_resets()
     write_atomic(_HERE / "results.json", json.dumps(results, indent=1) + "\n")
     write_page(_HERE / "README.md", results)
 
@@ -152,22 +147,10 @@ def write_page(path: Path, results: dict[str, Any]) -> None:
         if key not in ours:
             lines.append(f"| {row['title']} | {number(row['rate'])} {row['unit']} | {row['package']} |")
     lines += [f"| {row['title']} | skipped: {row['skipped']} | |" for row in skipped]
-    lines += _tables(results)
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _tables(results: dict[str, Any]) -> list[str]:
-    lines = ["", "## Growth", "", "Steps per second of FrozenLake, fresh lakes, in batches of n environments:", ""]
-    lines += ["| n | grid | text |", "|---|---|---|"]
-    grid, text = results["growth"]["grid"], results["growth"]["text"]
-    lines += [f"| {int(n):,} | {number(grid[n])} | {number(text[n])} |" for n in grid]
     lines += ["", "## Paid once", ""]
-    lines += [f"- {what}: {milliseconds:.0f} ms" for what, milliseconds in results["imports"].items()]
-    lines += ["", "| from `make` to the first step | nothing compiled yet | compiled before |", "|---|---|---|"]
+    lines += ["| from `make` to the first step | nothing compiled yet | compiled before |", "|---|---|---|"]
     lines += [f"| {what} | {t['cold']:.2f} s | {t['warm']:.2f} s |" for what, t in results["first"].items()]
-    lines += ["", "| memory of a batch, with its prepared levels | for each environment |", "|---|---|"]
-    lines += [f"| {what} | {number(held)} bytes |" for what, held in results["memory"].items()]
-    return lines
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

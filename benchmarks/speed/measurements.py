@@ -1,10 +1,9 @@
-"""Measurements: rates of our tasks and of other suites', growth, imports, first reset and memory."""
+"""Measurements: rates of our tasks and of other suites, and the time to a first step."""
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -27,9 +26,6 @@ __all__ = ["PEERS", "TASKS", "Task"]
 
 #: Environments of a batch where nothing else is said.
 BATCH = 1024
-#: Numbers of environments whose growth is reported.
-GROWTH = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
-
 #: (what to repeat, units of work in one repetition)
 Play = tuple[Callable[[int], object], float]
 
@@ -109,13 +105,6 @@ def _sokoban_pool(**arguments: Any) -> Play:
     return batch("ragen/Sokoban-v0", levels=levels, **_BIG, **arguments)
 
 
-def _regret_pool() -> Play:
-    """A batch that draws from 64 lakes, whose values are computed once."""
-    game = build_game(find("FrozenLake"), {})
-    levels = [game.own_text(board.tobytes()) for board in game.generate(episode_keys(1, 0, 64), None)]
-    return _ready(batch(LAKE, observation="grid", read=("regret",), levels=levels, regret=True))
-
-
 def _ready(play: Play) -> Play:
     """What is compiled after a second of Python, compiled before it is measured."""
     with compiling():
@@ -146,12 +135,8 @@ TASKS: tuple[Task, ...] = (
          lambda: batch(LAKE, observation="grid"), 50e6, _LAKE_PEERS),
     Task("lake text", "FrozenLake 4x4, batch, fresh lakes, text", "steps",
          lambda: batch(LAKE), 8e6, _LAKE_PEERS),
-    Task("lake grid masks", "the same as grid, action masks and level ids read at every step", "steps",
-         lambda: batch(LAKE, observation="grid", read=("action_mask", "level_id"))),
     Task("lake grid train", "the same as grid, lakes of the train split", "steps",
          lambda: batch(LAKE, observation="grid", split="train")),
-    Task("lake grid same step", "the same as grid, autoreset in the same step", "steps",
-         lambda: batch(LAKE, observation="grid", autoreset_mode="SameStep")),
     Task("boxes grid", "Sokoban 8x8, 2 boxes, batch, levels from a pool of 4,096, grid", "steps",
          lambda: _sokoban_pool(observation="grid"), 60e6, _BOX_PEERS),
     Task("boxes text", "Sokoban 8x8, 2 boxes, batch, levels from a pool of 4,096, text", "steps",
@@ -162,9 +147,9 @@ TASKS: tuple[Task, ...] = (
     Task("lake pixels", "FrozenLake 4x4, batch of 256, pictures with tiles of 16 pixels", "frames",
          lambda: batch(LAKE, 256, observation="rgb", tile_size=16)),
     Task("lake single", "FrozenLake 4x4, single, `gymnasium.make`, text, fresh lakes", "steps",
-         lambda: _single(LAKE), 0.8e6, ("gymnasium lake", "textarena lake")),
+         lambda: _single(LAKE), 0.8e6, ("gymnasium lake",)),
     Task("boxes single", "Sokoban 6x6, single, `gymnasium.make`, text, fresh levels", "steps",
-         lambda: _single(BOXES), 0.8e6, ("gymnasium lake", "gem sokoban", "textarena sokoban")),
+         lambda: _single(BOXES), 0.8e6, ("gymnasium lake",)),
     Task("bandit single", "Bandit, single, `gymnasium.make`, text", "steps", lambda: _single("ragen/Bandit-v0")),
     Task("regret single", "FrozenLake 4x4, single, text, fresh lakes, `regret=True`", "steps",
          lambda: _ready(_single(LAKE, regret=True)), None, ("lake single",)),
@@ -174,45 +159,29 @@ TASKS: tuple[Task, ...] = (
          lambda: batch(LAKE, observation="grid", regret=True), None, ("lake grid",)),
     Task("regret batch read", "the same, regret read at every step", "steps",
          lambda: _ready(batch(LAKE, observation="grid", read=("regret",), regret=True)), None, ("lake grid",)),
-    Task("regret batch pool", "the same, 64 lakes, regret read at every step", "steps",
-         _regret_pool, None, ("lake grid",)),
     Task("lakes", "lakes 4x4", LAKES, lambda: _levels("FrozenLake", 4096), None, ("gymnasium maps",)),
     Task("lakes train", "lakes 4x4 of the train split", LAKES, lambda: _levels("FrozenLake", 4096, "train")),
-    Task("rooms 6x6", "Sokoban 6x6, 1 box, reverse play with search", LAKES, lambda: _levels("Sokoban"), 100e3,
-         ("gem levels",)),
+    Task("rooms 6x6", "Sokoban 6x6, 1 box, reverse play with search", LAKES, lambda: _levels("Sokoban"), 100e3),
     Task("rooms 8x8", "Sokoban 8x8, 2 boxes, reverse play with search", LAKES,
          lambda: _levels("LargeSokoban"), 40e3),
     Task("walks 8x8", "Sokoban 8x8, 2 boxes, reverse walk with an optimal solution", LAKES,
-         lambda: _levels("LargeSokoban", generator="reverse_walk", max_moves=10_000), 40e3, ("gym-sokoban levels",)),
+         lambda: _levels("LargeSokoban", generator="reverse_walk", max_moves=10_000), 40e3),
     Task("gymnasium lake", "Gymnasium's FrozenLake 4x4, single, `gymnasium.make`, integer, one lake", "steps",
          lambda: _single("FrozenLake-v1")),
     Task("gymnasium lake loop", "Gymnasium's FrozenLake 4x4, SyncVectorEnv of 64, integers, one lake", "steps",
          lambda: _gymnasium_loop("FrozenLake-v1", 64)),
     Task("gymnasium maps", "Gymnasium's random 4x4 maps", LAKES, _gymnasium_maps),
-    Task("lake in gymnasium's loop", "our single FrozenLake in Gymnasium's SyncVectorEnv of 64, text", "steps",
-         lambda: _gymnasium_loop(LAKE, 64)),
 )  # fmt: skip
 
 
 #: Other suites, each measured in a virtual environment of its own by ``benchmarks.speed.peer_tasks``.
-PEERS = ("envpool", "jumanji", "gem-llm", "textarena", "gym-sokoban")
+PEERS = ("envpool", "jumanji")
 
-_SPENT = "import time; print(time.process_time())"
 _FIRST = """
 import time, gymnasium, ragen_gym
 before = time.process_time()
 env = gymnasium.{make}; env.reset(seed=0); env.step({action})
 print(time.process_time() - before)
-"""
-_MEMORY = """
-import tracemalloc, gymnasium, ragen_gym
-gymnasium.make_vec("{name}", 2, observation="grid").reset(seed=0)
-tracemalloc.start()
-envs = gymnasium.make_vec("{name}", 4096, observation="grid")
-envs.reset(seed=0)
-for _ in range(100):
-    envs.step(envs.action_space.sample())
-print(tracemalloc.get_traced_memory()[0] / 4096)
 """
 
 
@@ -242,26 +211,6 @@ def ratios(task: Task, rates: dict[str, dict[str, Any]]) -> dict[str, float]:
     return {peer: mine / rates[peer]["rate"] for peer in task.peers if peer in rates}
 
 
-def growth(seconds: float) -> dict[str, dict[str, float]]:
-    """Steps per second of FrozenLake by the number of environments."""
-    return {
-        observation: {str(n): rate(*batch(LAKE, n, observation=observation), 3, seconds)[0] for n in GROWTH}
-        for observation in ("grid", "text")
-    }
-
-
-def import_times(runs: int = 7) -> dict[str, float]:
-    """Median milliseconds of CPU time that importing Gymnasium takes, and what importing this suite adds."""
-    times = {
-        modules: statistics.median(_run(f"import {modules}; {_SPENT}") for _ in range(runs))
-        for modules in ("sys", "gymnasium", "gymnasium, ragen_gym")
-    }
-    return {
-        "`import gymnasium`": 1e3 * (times["gymnasium"] - times["sys"]),
-        "`import ragen_gym`, after it": 1e3 * (times["gymnasium, ragen_gym"] - times["gymnasium"]),
-    }
-
-
 def first_resets() -> dict[str, dict[str, float]]:
     """Seconds of CPU time from ``make`` to the first step: with nothing compiled yet, and with what that compiled."""
     found: dict[str, dict[str, float]] = {}
@@ -277,12 +226,6 @@ def first_resets() -> dict[str, dict[str, float]]:
             cold, warm = (_run(program, NUMBA_CACHE_DIR=cache) for _ in range(2))
         found[title] = {"cold": cold, "warm": warm}
     return found
-
-
-def memory_per_env() -> dict[str, float]:
-    """Bytes that a batch of 4,096 holds for each environment, prepared levels included."""
-    names = ("ragen/FrozenLake-v0", "ragen/Sokoban-v0", "ragen/LargeSokoban-v0", "ragen/Bandit-v0")
-    return {name: _run(_MEMORY.format(name=name)) for name in names}
 
 
 def _run(program: str, **environment: str) -> float:

@@ -63,72 +63,6 @@ def jumanji_steps(envs: int = 1024, steps: int = 64) -> Rate:
     return rate(play, envs * steps)
 
 
-def gem_steps() -> Rate:
-    """Random moves of Sokoban 6x6 with one box; a new level for each episode."""
-    import gem
-
-    env = gem.make("game:Sokoban-v0-easy")
-    directions = np.random.default_rng(0).choice(["up", "down", "left", "right"], 1000)
-    moves = [f"\\boxed{{{direction}}}" for direction in directions]
-    env.reset(seed=0)
-
-    def play(count: int) -> None:
-        for k in range(count):
-            _, _, terminated, truncated, _ = env.step(moves[k % 1000])
-            if terminated or truncated:
-                env.reset(seed=k)
-
-    return rate(play, 1)
-
-
-def gem_levels() -> Rate:
-    """Resets, each with a new level."""
-    import gem
-
-    env = gem.make("game:Sokoban-v0-easy")
-
-    def play(count: int) -> None:
-        for seed in range(count):
-            env.reset(seed=seed)
-
-    return rate(play, 1, runs=3)
-
-
-def textarena_steps(name: str) -> Rate:
-    """Random moves; a new level for each episode."""
-    import textarena
-
-    env = textarena.make(name)
-    moves = np.random.default_rng(0).choice(["[up]", "[down]", "[left]", "[right]"], 1000).tolist()
-    env.reset(num_players=1, seed=0)
-
-    def play(count: int) -> None:
-        for k in range(count):
-            env.get_observation()
-            done, _ = env.step(moves[k % 1000])
-            if done:
-                env.reset(num_players=1, seed=k)
-
-    return rate(play, 1)
-
-
-def gym_sokoban_levels() -> Rate:
-    """Rooms 8x8 with two boxes from its own generator, which works under numpy 1 and 2."""
-    from gym_sokoban.envs.room_utils import generate_room
-
-    def play(count: int) -> None:
-        made = 0
-        while made < count:
-            try:
-                generate_room(dim=(8, 8), num_steps=20, num_boxes=2)
-            except (RuntimeError, RuntimeWarning):
-                continue
-            made += 1
-
-    np.random.seed(0)  # noqa: NPY002  (its generator knows no other)
-    return rate(play, 1, runs=3)
-
-
 #: By package: key, title, unit and measurement of each task.
 PEER_TASKS: dict[str, tuple[tuple[str, str, str, Callable[[], Rate]], ...]] = {
     "envpool": (
@@ -141,16 +75,6 @@ PEER_TASKS: dict[str, tuple[tuple[str, str, str, Callable[[], Rate]], ...]] = {
         ("jumanji sokoban", "Jumanji's Sokoban 10x10, batch, grid, scans of 64 steps, no resets", "steps",
          jumanji_steps),
     ),
-    "gem-llm": (
-        ("gem sokoban", "GEM's Sokoban 6x6, 1 box, single, text, fresh levels", "steps", gem_steps),
-        ("gem levels", "GEM's Sokoban 6x6, 1 box, resets with a new level", "levels", gem_levels),
-    ),
-    "textarena": (
-        ("textarena lake", "TextArena's FrozenLake, single, text", "steps",
-         lambda: textarena_steps("FrozenLake-v0-raw")),
-        ("textarena sokoban", "TextArena's Sokoban, single, text", "steps", lambda: textarena_steps("Sokoban-v0-raw")),
-    ),
-    "gym-sokoban": (("gym-sokoban levels", "gym-sokoban's rooms 8x8, 2 boxes", "levels", gym_sokoban_levels),),
 }  # fmt: skip
 
 

@@ -6,10 +6,8 @@ import json
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from openai._base_client import BaseClient
 
 from benchmarks import leaderboard
 from benchmarks.leaderboard import Row, main
@@ -72,15 +70,6 @@ def test_a_leaderboard_is_played_once_and_written(
     assert "same and tiny do not differ" in (page / "leaderboard.md").read_text(), "runs that are not at hand"
 
 
-def test_a_page_of_two_suites_begins_with_the_first(tmp_path: Path) -> None:
-    words = ["--suite", "smoke", "ragen-v1", "--rows", "random", "--limit", "1", "--runs", str(tmp_path / "runs")]
-    assert main([*words, "--out", str(tmp_path)]) == 0
-    suites = json.loads((tmp_path / "leaderboard.json").read_text())["suites"]
-    assert [suites[name]["rows"]["random"]["episodes"] > 0 for name in ("smoke", "ragen-v1")] == [True, True]
-    machine = suites["smoke"]["rows"]["random"]["machine"]
-    assert f"Machines: (1) {machine}." in (tmp_path / "leaderboard.md").read_text()
-
-
 def test_a_row_that_is_stopped_keeps_its_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,26 +114,6 @@ def test_a_whole_run_of_something_else_is_not_taken_for_what_is_asked(
         model, more = ("other", []) if changed == "agent" else ("m", ["--max-tokens", "64"])
         assert main([*words, "--server", f"served={model}@{server.url}", *more]) == 0
     assert f"{changed} is now" in capsys.readouterr().err
-
-
-def test_a_server_that_goes_away_costs_no_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BaseClient, "_calculate_retry_timeout", lambda *_: 0.001)
-    words = ["--suite", "smoke", "--limit", "2", "--batch", "4", "--runs", str(tmp_path), "--out", str(tmp_path)]
-
-    def goes_away(number: int, _: object) -> str:
-        return "good" if number < 30 else "cut"
-
-    rows: dict[str, Any] = {}
-    for behave in (goes_away, "good"):
-        with BadServer(behave) as server:
-            shown = ["--rows", "random", "random, served", "oracle", "--server", f"random, served=m@{server.url}"]
-            assert main([*words, *shown]) == 0
-        rows = json.loads((tmp_path / "leaderboard.json").read_text())["suites"]["smoke"]["rows"]
-        if behave is goes_away:
-            assert sum(sum(split["failures"].values()) for split in rows["random, served"]["splits"].values()) > 0
-    assert rows["random, served"]["episodes"] == 2 * 6
-    assert not any(split["failures"] for split in rows["random, served"]["splits"].values())
-    assert list(rows) == ["random", "random, served", "oracle"], "next to the row that it is compared with"
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:

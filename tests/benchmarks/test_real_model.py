@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import real_model
 from benchmarks.peers import Peer, PeerError
-from benchmarks.real_model import BANDIT, PARTS
+from benchmarks.real_model import BANDIT
 from ragen_agent.config import Config, SmallModel, with_settings
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.models.small_model import build_model, build_tokenizer, game_texts
@@ -25,17 +25,11 @@ def small_model(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_every_part_runs_is_not_repeated_and_makes_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_measurements_make_a_page(tmp_path: Path) -> None:
     pytest.importorskip("trl")
     out = tmp_path / "out"
-    common = ["--quick", "--model", str(small_model(tmp_path / "model")), "--vllm", str(tmp_path / "no-such-python")]
-    common += ["--work", str(tmp_path / "work"), "--out", str(out)]
-    assert real_model.main([*common, "--part", "decode"]) == 0
-    assert "Not measured yet: iteration." in capsys.readouterr().out
-    monkeypatch.setitem(PARTS, "decode", lambda bench: 1 // 0)  # it is there: not measured again
-    assert real_model.main(common) == 0
+    words = ["--quick", "--model", str(small_model(tmp_path / "model")), "--vllm", str(tmp_path / "no-such-python")]
+    assert real_model.main([*words, "--work", str(tmp_path / "work"), "--out", str(out)]) == 0
     results = json.loads((out / "real_model.json").read_text())
     page = (out / "real_model.md").read_text()
     assert results["iteration"]["kept"] == 4, "all groups are kept"

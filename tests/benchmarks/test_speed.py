@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks import speed
 from benchmarks.speed import __main__ as program
-from benchmarks.speed import measurements, number
-from benchmarks.speed.measurements import TASKS, batch
+from benchmarks.speed import measurements
+from benchmarks.speed.measurements import TASKS
 from benchmarks.speed.peer_tasks import PEER_TASKS
 
 
@@ -63,12 +63,6 @@ def test_the_tasks_of_peers_run_without_this_suite() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_batch_plays_the_steps_that_it_counts() -> None:
-    play, work = batch("ragen/FrozenLake-v0", 5, read=("level_id",))
-    play(70)
-    assert work == 5
-
-
 SHORT = ("--runs", "2", "--seconds", "0.01")
 
 
@@ -92,13 +86,6 @@ def test_the_command_measures_beside_gymnasium(capsys: pytest.CaptureFixture[str
 def test_the_command_refuses(words: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         program.main(words)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(34.6e6, "34.6M"), (999.6, "1k"), (560_400, "560k"), (18_312, "18.3k"), (0.42, "0.42")]
-)
-def test_numbers_have_three_digits(value: float, text: str) -> None:
-    assert number(value) == text
 
 
 def test_the_page_is_made_of_its_results_and_holds_every_measurement(tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ from benchmarks import vision
 from benchmarks.vision import AGENTS, PlannedEnv, said_cells
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import read_recipe
-from ragen_agent.run.evaluation import fixed_instances
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import make_game_env
-from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.turn import make_turn
 
@@ -106,16 +104,6 @@ def test_cells_are_counted_by_their_places() -> None:
     assert said_cells("", truth, ground) == (9, 0, 3, 0)
 
 
-def test_planned_episodes_are_rollouts_of_the_policy(config: Config, policy: Policy) -> None:
-    env = PlannedEnv(make_game_env(config, "test"), LAKE)
-    process = TokenMDP.from_settings(env, policy.chat, config.turns)
-    instances = fixed_instances(make_game_env(config, "test"), 2)
-    for trajectory in policy.play([process], instances, 1.0, seed=0):
-        assert trajectory.failure is None
-        assert int(trajectory.sampled.sum()) > 0
-        assert [turn.played for turn in trajectory.turn_infos] == [0, 0], "an untrained model writes no boards"
-
-
 @pytest.mark.slow
 def test_agents_are_trained_and_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -133,23 +121,6 @@ def test_agents_are_trained_and_measured_once(
     again = json.loads((tmp_path / "vision.json").read_text())
     assert again["agents"]["pixels"]["1"].pop("core_s") == first["agents"]["pixels"]["1"].pop("core_s"), "not trained"
     assert again["agents"] == first["agents"]
-
-
-def test_the_table_adds_up() -> None:
-    found = {"success": {"rate": 0.5}, "planned": {"rate": 0.75}, "boards": 0.9, "cells": 0.99, "things": 0.97}
-    run = {"core_s": 120.0, "more_imitation": {"rate": 0.4}, "imitation": found, "reinforcement": found}
-    results = {
-        "machine": "here",
-        "levels": 8,
-        "bounds": {"random": {"rate": 0.1}, "optimal": {"rate": 1.0}},
-        "agents": {
-            "text": {"0": run, "1": {**run, "imitation": {**found, "success": {"rate": 0.25}}}},
-            "pixels": {"0": run},
-        },
-    }
-    page = vision._page(results)
-    assert "| pixels | reinforcement | 50.0 | 90.0 | 99.0 | 97.0 | 75.0 | 25.0 | 25.0 | 40.0 | 2 |" in page
-    assert "| text | imitation | 37.5 (" in page
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

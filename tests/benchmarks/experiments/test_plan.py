@@ -81,19 +81,13 @@ def test_arms_of_a_game_differ_in_nothing_before_reinforcement(name: str, games:
 
 
 def test_runs_that_differ_before_their_reinforcement_share_nothing(tmp_path: Path) -> None:
-    thinking = plan(read("thinking"), tmp_path, 1)
-    warm = {run.arm.name: run.warm.folder for run in thinking}
+    warm = {run.arm.name: run.warm.folder for run in plan(read("thinking"), tmp_path, 1)}
     assert warm["Bandit, thinking"] != warm["Bandit, none"]
-    trap = plan(read("echo-trap"), tmp_path, 2)
-    assert len(warm_starts(trap)) == 2, "one for each seed"
 
 
-def test_quick_makes_everything_small_and_settings_lie_over_every_arm(tmp_path: Path) -> None:
+def test_quick_makes_everything_small(tmp_path: Path) -> None:
     quick = plan(read("echo-trap"), tmp_path, 1, quick=True)
-    assert {run.config.training.iterations for run in quick} == {3}
-    over = plan(read("echo-trap"), tmp_path, 1, overrides={"training": {"iterations": 7}})
-    assert {run.config.training.iterations for run in over} == {7}
-    assert Config().training.iterations not in (3, 7)
+    assert {run.config.training.iterations for run in quick} == {3} != {Config().training.iterations}
 
 
 @pytest.mark.parametrize(
@@ -104,13 +98,10 @@ def test_quick_makes_everything_small_and_settings_lie_over_every_arm(tmp_path: 
         (('name = "two"', 'name = "one"'), "several arms of the name one"),
         (('curves = ["success"]', 'curves = ["joy"]'), "curves.0 = 'joy': .*not a curve; give one of success"),
         (('title = "T"', 'titel = "T"'), "title = .*: Field required; titel = 'T': Unexpected"),
-        (('limits = "L"', 'limits = "L"\nlooks = 8'), "looks = 8: Input should be a valid tuple"),
         (('limits = "L"', 'limits = "L"\nlooks = [1]'), "looks.0 = 1: Input should be greater than or equal to 2"),
         (('limits = "L"', 'limits = "L"\nlooks = [4, 2]'), "give rising numbers of seeds"),
         (('limits = "L"', 'limits = "L"\nmargin = "5"'), "not the table of an experiment: .*unsupported"),
         (('asks = "Which?"', 'asks = "Which?"\nmargin = 5'), "multiple values for keyword argument 'margin'"),
-        (('settings = {training = {clip = "higher"}}', 'settings = "higher"'), "settings = 'higher': Input should be"),
-        (('limits = "L"', 'limits = "L"\nevaluations = 0'), "evaluations = 0: Input should be greater than or equal"),
         (('asks = "Which?"', 'asks = "Which?"\nclaim = "better"'), "claim = 'better': Input should be '', 'higher'"),
     ],
 )

@@ -91,9 +91,6 @@ def test_what_the_table_of_an_experiment_names(folder: Path, arm: str, capsys: p
     assert "theirs" not in sys.modules
     assert experiments([*words, "--run-code"]) == 0
     assert "1 runs" in capsys.readouterr().out
-    for own in ("game=FrozenLake", "games=[]", "program.command="):
-        words += ["--set", own]
-    assert experiments(words) == 0, "none of it is used"
 
 
 DISTRIBUTED = {

@@ -200,12 +200,6 @@ def test_no_control_character_of_a_server_reaches_the_terminal(
     assert not set(said.out + said.err) & {"\x1b", "\x07", "\x9b"}
 
 
-def test_no_more_requests_are_open_than_asked_for(tmp_path: Path) -> None:
-    with BadServer("slow", delay=0.05) as server:
-        play(server, tmp_path / "run", concurrency=7)
-    assert server.most == 7
-
-
 @pytest.mark.parametrize("way", ["echo", "echo 500"])
 def test_the_key_is_written_nowhere(way: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The server quotes every header in its replies and its errors."""

@@ -207,11 +207,6 @@ def test_episodes_have_links_and_keys(sheet: Sheet, report: Report, chromium: An
     assert sheet.page.get_by_role("link", name="Link").get_attribute("href") == address.partition(".html")[2]
 
 
-def test_runs_without_a_common_instance_are_not_said_to_be_alike() -> None:
-    apart = {"first": "one", "second": "other", "splits": {}}
-    assert context(SMOKE, [], [apart])["findings"] == ["No instance has a scored episode of both one and other."]
-
-
 def test_an_address_of_an_unknown_episode_is_said_to_be_unknown(chromium: Any, report: Report) -> None:
     opened = open_page(chromium, f"{report.path.as_uri()}#episode=nowhere")
     unknown = opened.page.get_by_text("No such episode: nowhere.")
@@ -341,56 +336,6 @@ def test_a_page_holds_no_more_than_it_may(chromium: Any, report: Report, tmp_pat
     small.page.locator("select[data-field=agent]").select_option("careful")
     assert small.filter("All") == shown / 2
     small.close()
-
-
-def test_the_viewer_shows_any_episodes(chromium: Any, tmp_path: Path) -> None:
-    """What another report needs: the documented form, with a number for each token."""
-    data = {
-        "board_styles": {"plain": {"kind": "grid", "cells": {}}},
-        "filters": [{"label": "All"}],
-        "episodes": [
-            {
-                "id": "one",
-                "title": "An episode",
-                "tags": [],
-                "fields": {},
-                "board_style": "plain",
-                "frames": [{"board": "ab\nc<"}, {"board": "ba\nc<", "note": "Swap", "reward": 0.5}],
-                "turns": [
-                    {
-                        "message": "Go.",
-                        "reply": "no!",
-                        "frames": [1, 2],
-                        "tokens": [
-                            {"text": "n", "value": {"advantage": -2, "log-prob": -0.1}},
-                            {"text": "o", "value": {"advantage": 1, "log-prob": -0.2}},
-                            {"text": "!", "value": None},
-                        ],
-                    }
-                ],
-            }
-        ],
-    }
-    (tmp_path / "mine.html").write_text('{% extends "base.html" %}{% block sections %}{{ word }}{% endblock %}')
-    words: dict[str, Any] = {"kind": "Other report", "title": "Mine", "lede": "", "word": "<script>"}
-    words |= {"counts": [], "findings": ["It works."], "terms": [], "colophon": []}
-    path = tmp_path / "page.html"
-    path.write_text(render_page("mine.html", EpisodeViewer(data, [], "All."), folder=tmp_path, **words))
-    viewer = open_page(chromium, path.as_uri())
-    tokens = viewer.page.locator(".rv-tokens span")
-    assert tokens.all_inner_texts() == ["n", "o", "!"]
-    assert tokens.evaluate_all("nodes => nodes.map(n => [n.className, n.style.getPropertyValue('--share')])") == [
-        ["low", "55%"],
-        ["high", "28%"],
-        ["high", "0%"],
-    ]
-    viewer.page.locator(".rv-reply select").select_option("log-prob")
-    assert tokens.nth(1).evaluate("n => n.style.getPropertyValue('--share')") == "55%"
-    viewer.page.locator(".rv").evaluate("node => node.scrollIntoView()")
-    viewer.press("ArrowRight")
-    assert viewer.caption == "Turn 1: Swap (+0.5)"
-    assert viewer.page.locator(".rv-letter").all_text_contents() == ["b", "a", "c", "<"]
-    viewer.close()
 
 
 def test_a_viewer_of_hostile_episodes_and_of_none(chromium: Any, tmp_path: Path) -> None:

@@ -225,11 +225,6 @@ def test_a_split_of_which_nothing_counts_says_so(oracle_run: list[EpisodeRecord]
     assert "0 of 8 episodes asked for, 8 excluded" in "\n".join(bench_results.score_lines(summary))
 
 
-def test_an_episode_that_was_played_again_counts_once(oracle_run: list[EpisodeRecord]) -> None:
-    failed = [replace(record, failure=Failure.TIMEOUT, success=False) for record in oracle_run[:5]]
-    assert score(CALM, [*failed, *oracle_run], "oracle") == score(CALM, oracle_run, "oracle")
-
-
 def test_the_lines_are_those_of_the_instances_played() -> None:
     split = load_suite("ragen-v1").splits[2]
     suite = Suite("large", (split,))
@@ -346,14 +341,6 @@ def test_the_command_takes_a_record_and_keeps_it(tmp_path: Path, capsys: pytest.
     assert load_results(folder).seen == frozenset(met)
     with pytest.raises(ValueError, match="holds no record of the levels seen"):
         run_command("score", folder, "--seen", tmp_path)
-
-
-@pytest.mark.parametrize("player", [by_oracle, by_chance, by_shouting])
-def test_a_summary_is_plain_json(player: Player) -> None:
-    summary = score(SMOKE, play(SMOKE, player), "somebody")
-    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
-    one = score(SMOKE, play(SMOKE, player)[:1], "somebody")
-    assert json.loads(json.dumps(one, allow_nan=False)) == one
 
 
 @pytest.mark.parametrize(

@@ -101,10 +101,3 @@ def test_the_hash_of_a_suite_covers_every_option_of_a_turn(option: str) -> None:
     if other is None:
         other = not default if isinstance(default, bool) else (default or 0) + 1
     assert hash_of(**needed, **{option: other}) != hash_of(**needed)
-
-
-def test_options_at_their_defaults_leave_the_hash_of_older_suites_as_it_was() -> None:
-    split = Split("push", "Sokoban", {}, (Level("Sokoban", BOARD),))
-    options = ["max_turns", "max_actions_per_turn", "max_actions", "format_penalty", "think"]
-    assert list(split.content()["budgets"]) == options
-    assert Suite("push", (split,)).hash == "34160528f2b06bf1"
