@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-from math import ceil, exp, inf, lgamma, log, log1p, sqrt
+from math import exp, inf, lgamma, log, log1p, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
@@ -27,23 +26,18 @@ __all__ = [
     "binomial_tail",
     "clustered_mean",
     "clustered_rate",
-    "detectable_difference",
     "effective_episodes",
     "holm",
     "mean_interval",
     "paired_difference",
-    "paired_mean_difference",
     "pass_at",
-    "pass_hat",
     "percent",
     "scipy_stats",
     "wilson",
 ]
 
-#: Confidence of every interval, and power with which a difference is to be detected.
-CONFIDENCE, POWER = 0.95, 0.8
-#: Up to this many clusters, all exchanges of two agents' names are tried; with more, as many are sampled.
-_ALL_SIGNS = 13
+#: Confidence of every interval.
+CONFIDENCE = 0.95
 
 Values = Sequence[float] | npt.NDArray[np.floating[Any]]
 Counts = npt.NDArray[np.integer[Any]]
@@ -233,14 +227,6 @@ def pass_at(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float
     return 1.0 - np.where(successes == 0, 1.0, none)  # exactly 1 where it is certain
 
 
-def pass_hat(successes: Counts, rollouts: Counts, k: int) -> npt.NDArray[np.float64]:
-    """Unbiased pass^k of each instance: the chance that k of its rollouts are all successes.
-
-    The formula is C(c, k) / C(n, k) (Yao et al., arXiv 2406.12045, section 5.1). Arguments as in ``pass_at``.
-    """
-    return np.where(successes == rollouts, 1.0, scipy_stats().hypergeom.pmf(k, rollouts, successes, k))
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """The confidence of each of several tests that keeps the family-wise error rate at 5 %.
 
@@ -296,49 +282,6 @@ def paired_difference(
     return Difference(value, low, high, 2 * NormalDist().cdf(-distance(0.0)), levels, confidence)
 
 
-def paired_mean_difference(
-    first: Values, second: Values, clusters: Sequence[Any], confidence: float = CONFIDENCE
-) -> Difference:
-    """The mean difference of two agents' numbers of any range on the same instances: one randomisation test, inverted.
-
-    Under the null hypothesis the two agents' names are exchangeable in each cluster: the p-value is the share of
-    exchanges whose mean is at least as far from 0 (Fisher, The Design of Experiments, 1935, section 21). The interval
-    holds the differences that, subtracted from the first agent's numbers, the test does not reject. All exchanges are
-    tried, or a fixed sample of them with more than 13 clusters.
-
-    Args:
-        first: numbers, (n,), n from 1 on.
-        second: the same of the other agent, (n,), of the same instances.
-        clusters: the level of each instance, (n,).
-        confidence: of the interval, and of the test.
-    """
-    d = _checked(first, clusters) - _checked(second, clusters)
-    sums, counts = _by_cluster(d, clusters)
-    value, levels = float(d.mean()), len(sums)
-    if levels < 2:
-        return Difference(value, -inf, inf, 1.0, levels, confidence)
-    moved, kept = _exchanged(sums, counts) / len(d)
-    with np.errstate(divide="ignore", invalid="ignore"):  # no exchange and all of them reject nothing
-        ends = np.stack([(value - moved) / (1 - kept), (value + moved) / (1 + kept)])
-    nothing = 1 - np.abs(kept) < 1e-12
-    close = 1e-12 * float(np.abs(d).max())
-    low, high = (np.where(nothing, end, limit) for end, limit in ((-inf, ends.min(0)), (inf, ends.max(0))))
-    least = ceil((1 - confidence) * len(moved) - 1e-9) - 1
-    lower, upper = (0.0 if abs(end) <= close else float(end) for end in (np.sort(low)[least], -np.sort(-high)[least]))
-    p = float(np.mean((low <= close) & (high >= -close)))
-    return Difference(value, lower, upper, p, levels, confidence)
-
-
-def _exchanged(sums: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """``sums`` and ``counts`` over all clusters after exchanges of names, floats (2, exchanges); the first has none."""
-    both, clusters = np.stack([sums, counts]).T, len(sums)
-    if clusters <= _ALL_SIGNS:
-        return (np.array([*product((1.0, -1.0), repeat=clusters)]) @ both).T
-    rng, some = np.random.default_rng(0), 2**10
-    drawn = [rng.choice((1.0, -1.0), size=(some, clusters)) @ both for _ in range(2**_ALL_SIGNS // some)]
-    return np.concatenate([both.sum(0, keepdims=True), *drawn]).T
-
-
 def _likeliest_variance(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64], mean: float) -> float:
     """Variance of the maximum-likelihood distribution on the values and -1 with this mean, at most the values' mean."""
     if mean <= -1:
@@ -358,26 +301,6 @@ def _bisect(holds: Callable[[float], bool], outside: float, inside: float) -> fl
         middle = (outside + inside) / 2
         outside, inside = (outside, middle) if holds(middle) else (middle, inside)
     return inside
-
-
-def detectable_difference(rate: float, n: float) -> float:
-    """The smallest difference of two agents' rates that ``n`` episodes of each detect with a power of 80 %.
-
-    By the arcsine transformation, whose variance does not depend on the rate (Cohen, Statistical Power Analysis, 1988,
-    section 6.4), for a two-sided test of independent episodes. A paired comparison on the same levels can detect a
-    smaller one.
-
-    Args:
-        rate: the first agent's rate; the other's is above it, or below if there is no room above.
-        n: independent episodes of each, above 0; below 1 where one level has most of the episodes.
-    """
-    if not n > 0:
-        raise ValueError(f"n={n} must be above 0.")
-    half = (scipy_stats().norm.ppf((1 + CONFIDENCE) / 2) + scipy_stats().norm.ppf(POWER)) / np.sqrt(2 * n)
-    angle = np.arcsin(np.sqrt(rate))
-    above = np.sin(min(angle + half, np.pi / 2)) ** 2 - rate
-    below = rate - np.sin(max(angle - half, 0)) ** 2
-    return float(above if angle + half <= np.pi / 2 else below if angle >= half else max(above, below))
 
 
 def against_random(rate: Estimate, random: float) -> tuple[bool, str]:

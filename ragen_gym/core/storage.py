@@ -22,7 +22,6 @@ __all__ = [
     "check_free",
     "check_parent",
     "json_line",
-    "locked_file",
     "locked_folder",
     "name_full_disk",
     "read_json_lines",
@@ -86,7 +85,7 @@ def locked_folder(path: Path) -> Iterator[None]:
     """
     made = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    with _locked(path, os.O_RDONLY, f"working in {path}: wait for it or end it, or use another folder."):
+    with _locked(path):
         try:
             yield
         finally:
@@ -95,40 +94,23 @@ def locked_folder(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked_file(path: Path) -> Iterator[None]:
-    """Locks the file against other processes during the block, with the limits of ``locked_folder``.
-
-    Creates the file; it is removed again if the block leaves it empty. The block must not replace the file.
-
-    Raises:
-        ValueError: another process is writing it.
-    """
-    with _locked(path, os.O_RDWR | os.O_CREAT, f"writing {path}: wait for it or end it, or choose another file."):
-        try:
-            yield
-        finally:
-            if path.is_file() and not path.stat().st_size:
-                path.unlink()
-
-
-@contextmanager
-def _locked(path: Path, flags: int, busy: str) -> Iterator[None]:
-    """Locks a path itself, which leaves no other file behind; removals in the block happen before it is released."""
+def _locked(path: Path) -> Iterator[None]:
+    """Locks a folder itself, which leaves no file behind; removals in the block happen before it is released."""
     try:
         import fcntl
     except ImportError:
         yield
         return
-    handle = os.open(path, flags, 0o666)
+    handle = os.open(path, os.O_RDONLY)
     try:
-        with suppress(OSError):  # the file system locks no folders, or no files
+        with suppress(OSError):  # the file system locks no folders
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 free = os.path.samestat(os.fstat(handle), path.stat())  # else removed while this process opened it
             except (BlockingIOError, FileNotFoundError):
                 free = False
             if not free:
-                raise ValueError(f"another process is {busy}")
+                raise ValueError(f"another process is working in {path}: wait for it or end it, or use another folder.")
         yield
     finally:
         os.close(handle)

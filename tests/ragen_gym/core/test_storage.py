@@ -7,8 +7,6 @@ import fcntl
 import os
 import re
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +22,6 @@ from ragen_gym.core.storage import (
     atomic_path,
     check_free,
     json_line,
-    locked_file,
     locked_folder,
     read_json_lines,
     remove_temporary,
@@ -264,26 +261,3 @@ def test_a_file_system_that_locks_no_folder_is_no_process(tmp_path: Path, monkey
     with locked_folder(tmp_path / "run"):
         (tmp_path / "run" / "kept").touch()
     assert (tmp_path / "run" / "kept").exists()
-
-
-def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "demos.jsonl.part"
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom ragen_gym.core.storage import locked_file\n"
-        "with locked_file(Path(sys.argv[1])):\n    print('inside')\n"
-    )
-
-    def other() -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
-
-    with locked_file(path):
-        path.write_text("lines\n", encoding="utf-8")
-        done = other()
-        assert done.returncode == 1
-        assert f"another process is writing {path}: wait for it or end it" in done.stderr
-    assert other().stdout == "inside\n"
-    assert path.read_text(encoding="utf-8") == "lines\n"
-    path.unlink()
-    with pytest.raises(KeyError), locked_file(path):
-        raise KeyError
-    assert not path.exists(), "an empty one is not left behind"
