@@ -18,13 +18,12 @@ from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.serve import RemoteEnv, RemoteTurnEnv, SessionLost
 from ragen_gym.serve.served_envs import ServedStep
 
-NO_RATES: list[Any] = [2, "1", {}, True, float("nan"), float("-inf")]
+NO_RATES: list[Any] = [2, "1", True, float("nan")]
 
 #: What is wrong with the options of a FrozenLake.
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"sucess_rate": 1}, "Did you mean success_rate?"),
     *(({"success_rate": value}, "must be a number") for value in NO_RATES),
-    ({"levels": "/etc/passwd"}, "has no option 'levels'"),
     ({"render_mode": "human"}, "has no option 'render_mode'"),
     ({"size": 10**9}, "size"),
 ]
@@ -41,16 +40,11 @@ VALUES: list[tuple[dict[str, Any], str]] = [
 ]
 #: What is not of the documented form.
 FORMS: list[tuple[Any, str]] = [
-    ({"levels": "/etc/passwd"}, "valid list"),
     ({"levels": []}, "at least 1 item"),
     ({"max_turns": 3}, "body.max_turns: there is no such field; options of a turn"),
     ({"grain": "token"}, "'step' or 'turn'"),
-    ({"num_envs": 2}, "body.num_envs: there is no such field"),
     ({"max_episode_steps": 0}, "greater than or equal to 1"),
-    ({"start": {"seed": [1, 2]}}, "valid integer"),
-    ({"start": {"seed": -1}}, "greater than or equal to 0"),
     ({"start": {"seed": True}}, "valid integer"),
-    ({"start": {"noise_seed": True}}, "valid integer"),
 ]
 LAKE = {"env": "FrozenLake"}
 CREATE = [
@@ -86,10 +80,7 @@ def test_what_cannot_be_made(http: httpx.Client, body: Any, code: str, words: st
         (b"[" * 100_000, 400),
         (b'{"env": ' + b"1" * 5000 + b"}", 400),
         (b"", 422),
-        (b"null", 422),
-        (b'{"env": NaN}', 422),
         (b'{"env": "FrozenLake", "env_options": {"success_rate": NaN}}', 422),
-        (b'{"env": "FrozenLake", "env_options": {"success_rate": 1e999}}', 422),
         (b'{"env": "FrozenLake", "env_options": {"size": ' + b"9" * 4000 + b"}}", 422),
         (b'{"env": "FrozenLake", "env_options": ' + b'{"a":' * 500 + b"1" + b"}" * 501, 422),
     ],
