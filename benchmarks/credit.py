@@ -125,7 +125,7 @@ def trained(game: str, folder: Path, changes: Settings | None = None) -> dict[st
 
 @dataclass
 class Bench:
-    """A policy on fixed levels, its exact gradient, and what estimators make of its episodes.
+    """A policy on fixed levels, its exact gradient, and the estimators' gradients of its episodes.
 
     Args:
         policy: without thoughts and history.
@@ -260,7 +260,7 @@ class Bench:
     def measure(
         self, groups: Sequence[Sequence[Trajectory]], tick: Callable[[], None] = lambda: None
     ) -> dict[str, Any]:
-        """What each estimator makes of some batches of episodes; lists have an entry for each batch.
+        """Figures of each estimator on some batches of episodes; lists have an entry for each batch.
 
         Returns:
             ``tokens``, the sampled ones; ``known``, the share of them whose true sign is known; and by estimator

@@ -43,8 +43,8 @@ differ by a factor alone.
   model](experiments/risk/risk.md) says the same. Dr. GRPO, RLOO, REINFORCE, ARPO and PPO go the right way.
 - **Returns of 0 and 1 (lakes): take more episodes before another rule.** No rule is surely worse than the best, and
   dividing by the std does no harm that this page can see.
-- **Slippery lake: true advantages have a higher cosine than every rule**, surely so at the end of training. Better credit
-  has room there.
+- **Slippery lake: true advantages have a higher cosine than every rule**, surely so at the end of training. Better
+  credit has room there.
 
 By policy:
 
