@@ -35,7 +35,7 @@ from ragen_agent.exact.tree_reader import TreeReader
 from ragen_agent.local.policy_update import Critic, Learner, targets_of
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.models.checkpoint import save_checkpoint
-from ragen_agent.models.parameters import adamw, clip_gradients
+from ragen_agent.models.parameters import adamw
 from ragen_agent.run.console import Display
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
@@ -177,7 +177,7 @@ class Bench:
         """The trainer's settings of an estimator."""
         rule = ESTIMATORS[name]
         by_turn = rule.get("groups_by") == "state" or CREDITS[rule.get("credit", "trajectory")].recursion != "tokens"
-        undiscounted = {"gamma_turn": 1.0} if by_turn else {}
+        undiscounted: dict[str, Any] = {"gamma_turn": 1.0} if by_turn else {}
         return Training(**_SHARED, **rule, **undiscounted, group_size=GROUP_SIZE, temperature=self.temperature)
 
     def fit_critics(self, played: Sequence[Trajectory]) -> None:
@@ -200,7 +200,7 @@ class Bench:
                     targets[key][chosen, : part.ids.shape[1]] for key in ("values", "returns", "critic_mask")
                 )
                 optimiser.zero_grad()
-                algo.value_loss(learner.critic(part), old, returns, mask).backward()  # type: ignore[no-untyped-call]
+                algo.value_loss(learner.critic(part), old, returns, mask).backward()
                 optimiser.step()
         return learner
 
@@ -370,7 +370,7 @@ def _climb(policy: Policy, optimiser: torch.optim.Optimizer, gradient: Tensor, l
     parameters = [each for each in policy.model.parameters() if each.requires_grad]
     for each, part in zip(parameters, (-gradient).split([each.numel() for each in parameters]), strict=True):
         each.grad = part.view_as(each).clone()
-    clip_gradients(policy.model, longest)
+    torch.nn.utils.clip_grad_norm_(parameters, longest)
     optimiser.step()
 
 
