@@ -1,0 +1,426 @@
+"""Gradients of advantage estimators, compared with the exact policy gradient: ``python -m benchmarks.credit``.
+
+A small model is trained on a game by GRPO, with replies without thoughts and prompts of the current turn alone, so that
+``ragen_agent.exact`` gives its exact policy gradient and the true advantage of each token. At three moments of training
+it plays batches of episodes on eight fixed levels. Each estimator of the trainer turns the same batches into
+advantages and a gradient, as the first step of an update does.
+
+Records are kept in ``credit.jsonl``, one for each game, moment and batch size; a command that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from benchmarks import page_parser
+from benchmarks.credit_page import TRUE, write_page
+from ragen_agent import algo
+from ragen_agent.config import Config, Training, with_settings
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS
+from ragen_agent.config.io import Settings, merged
+from ragen_agent.config.presets import default_settings
+from ragen_agent.exact.advantages import exact_gradient, token_advantages
+from ragen_agent.exact.level import ExactLevel
+from ragen_agent.exact.policy_value import LevelValue, solve
+from ragen_agent.exact.tree_reader import TreeReader
+from ragen_agent.local.policy_update import Critic, Learner, targets_of
+from ragen_agent.local.run import TrainingRun
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.models.parameters import adamw
+from ragen_agent.run.console import Display
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tasks.tasks import make_game_env
+from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.token_mdp import TokenMDP
+from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.batches import Batch
+from ragen_agent.update.iteration import Iteration, shaped
+from ragen_agent.update.loss import Divisors, loss_terms
+from ragen_agent.update.scoring import passes, sampled_scores
+from ragen_gym.core.console import ProgressBar, rich_console
+from ragen_gym.core.storage import append_json_lines, read_json_lines, repair_json_lines
+
+__all__ = ["ESTIMATORS", "GAMES", "Bench", "main"]
+
+_LAKE: Settings = {
+    "env_options": {"size": 3, "min_path": 2},
+    "turns": {"max_turns": 2, "max_actions_per_turn": 2, "max_actions": 4},
+    "demonstrations": {"episodes": 6000, "moves": [0.6, 0.4]},
+    "training": {"iterations": 20},
+}
+GAMES: dict[str, tuple[str, Settings, float]] = {
+    "lake": ("FrozenLake", _LAKE, 1e-2),
+    "slippery lake": ("FrozenLake", merged(_LAKE, {"env_options": {"success_rate": 0.8}}), 1e-2),
+    "bandit": ("Bandit", {"env_options": {"names": "ragen-v1"}, "demonstrations": {"episodes": 3000}}, 1e-4),
+}
+"""Game, settings, and the mass that its reply trees may leave out. A bandit's policy soon does one thing: the little
+that is left of its gradient comes from unlikely replies."""
+IDEAL_MASS = 1e-2
+#: Short replies at a low temperature have small trees.
+_SHORT: Settings = {
+    "turns": {"think": False, "history": 0, "max_tokens_per_turn": 6},
+    "demonstrations": {"thought": "none"},
+    "training": {"temperature": 0.7},
+    "evaluation": {"levels": 32},
+}
+
+#: What all estimators share: the gradient of the policy's term alone, of the undiscounted return.
+_SHARED: dict[str, Any] = {
+    "aggregation": "sequence_sum",
+    "filter": "none",
+    "kl_kind": "none",
+    "entropy_bonus": 0.0,
+}
+#: Each estimator by name, with its settings; a new rule of the trainer is a new row.
+ESTIMATORS: dict[str, dict[str, Any]] = {
+    **{name: {"algo": name} for name, rule in ADVANTAGE_RULES.items() if not rule.critic},
+    "grpo, states": {"algo": "grpo", "groups_by": "state"},
+    "dr_grpo, states": {"algo": "dr_grpo", "groups_by": "state"},
+    **{f"ppo, {credit}": {"algo": "ppo", "credit": credit} for credit in CREDITS},
+}
+EXACT = "exact gradient"
+MOMENTS = ("start", "middle", "end")
+
+LEVELS, GROUP_SIZE = 8, 8
+BATCHES = {1: 20, 4: 20, 16: 20, 64: 6}
+"""Groups of a batch, and batches."""
+CRITIC_GROUPS, CRITIC_EPOCHS = 64, 8
+LEAST = 0.01
+"""True advantages nearer to 0 have no sign that an estimator is held to."""
+
+
+def config_of(game: str, changes: Settings | None = None) -> Config:
+    """The settings of a game's run."""
+    name, settings, _ = GAMES[game]
+    found = merged(default_settings(name), _SHORT)
+    return with_settings(Config(game=name), merged(merged(found, settings), changes or {}))
+
+
+def trained(game: str, folder: Path, changes: Settings | None = None) -> dict[str, Path]:
+    """Checkpoints of a run after the warm start, at half of its iterations and at its end; trained if missing."""
+    found = dict(zip(MOMENTS, (folder / "warm", folder / "middle", folder / "checkpoint"), strict=True))
+    if not all(each.is_dir() for each in found.values()):
+        config = config_of(game, changes)
+        run_folder = RunFolder(folder) if folder.exists() else RunFolder.create(folder, config)
+        run = TrainingRun(config, run_folder, Display(rich_console(stderr=True)))
+        run.warm_start()
+
+        def keep(done: int) -> None:
+            if done == config.training.iterations // 2:
+                save_checkpoint(run.policy.model, run.policy.tokenizer, found["middle"])
+
+        run.reinforce(keep)
+    return found
+
+
+@dataclass
+class Bench:
+    """A policy on fixed levels, its exact gradient, and the estimators' gradients of its episodes.
+
+    Args:
+        policy: without thoughts and history.
+        seeds: of the levels, each counted alike.
+        mass: see ``ragen_agent.exact.policy_value.solve``.
+
+    Attributes:
+        found: exact values of the levels.
+        truth: float (parameters,), the exact gradient of the mean return.
+    """
+
+    policy: Policy
+    seeds: Sequence[int]
+    mass: float
+
+    def __post_init__(self) -> None:
+        config = self.policy.config
+        # Its episodes hold what every estimator reads: the oracle's values and the states of the game.
+        self.env = make_game_env(with_settings(config, {"training": {"algo": "ppo", "credit": "regret"}}), "train")
+        self.temperature = config.training.temperature
+        reader = TreeReader(self.policy.model, len(self.policy.tokenizer), self.temperature)
+        self.bias = reader.bias
+        levels = [ExactLevel(self.env, self.policy.chat, config.turns, Instance(seed, 0)) for seed in self.seeds]
+        self.found: list[LevelValue] = solve(reader, levels, mass=self.mass)
+        self.truth = _flat(exact_gradient(self.policy.model, self.bias, self.temperature, self.found))
+        self._states = {
+            (level.level_id, state.state.turn, tuple(state.prompt)): state
+            for level, found in zip(levels, self.found, strict=True)
+            for state in found.states
+        }
+        self._true: dict[tuple[Any, ...], np.ndarray] = {}
+        self._critics: dict[str, Learner] = {}
+
+    def play(self, groups: int, seed: int) -> list[Trajectory]:
+        """Groups of episodes on levels drawn at random, adjacent; each episode has its own transition noise."""
+        config = self.policy.config
+        drawn = np.random.default_rng(seed).choice(self.seeds, groups).repeat(GROUP_SIZE).tolist()
+        instances = [Instance(level, number) for number, level in enumerate(drawn)]
+        processes = [
+            TokenMDP.from_settings(self.env.twin(), self.policy.chat, config.turns, record_states=True)
+            for _ in range(min(len(instances), config.evaluation.batch))
+        ]
+        played = self.policy.play(processes, instances, self.temperature, seed)
+        if failed := [each.failure for each in played if each.failure is not None]:
+            raise RuntimeError(f"{len(failed)} of {len(played)} episodes failed, the first with {failed[0]}.")
+        return played
+
+    def settings(self, name: str) -> Training:
+        """The trainer's settings of an estimator."""
+        rule = ESTIMATORS[name]
+        by_turn = rule.get("groups_by") == "state" or CREDITS[rule.get("credit", "trajectory")].recursion != "tokens"
+        undiscounted: dict[str, Any] = {"gamma_turn": 1.0} if by_turn else {}
+        return Training(**_SHARED, **rule, **undiscounted, group_size=GROUP_SIZE, temperature=self.temperature)
+
+    def fit_critics(self, played: Sequence[Trajectory]) -> None:
+        """Critics fitted to these episodes, one for each rule of credit."""
+        for name, settings in ESTIMATORS.items():
+            if ADVANTAGE_RULES[settings["algo"]].critic:
+                self._critics[name] = self._fitted(self.settings(name), played)
+
+    def _fitted(self, settings: Training, played: Sequence[Trajectory]) -> Learner:
+        learner = self._learner(Critic(self.policy.model))
+        assert learner.critic is not None
+        optimiser = adamw(learner.critic, settings.critic_learning_rate, weight_decay=0.0)
+        rows, generator = shaped(played, settings), torch.Generator().manual_seed(0)
+        batch, unused = Batch.of(rows), torch.zeros(len(rows))
+        for _ in range(CRITIC_EPOCHS):
+            targets = targets_of(learner, batch, rows, unused, settings)
+            for chosen in torch.randperm(len(rows), generator=generator).split(settings.minibatch):
+                part = batch.rows(chosen)
+                old, returns, mask = (
+                    targets[key][chosen, : part.ids.shape[1]] for key in ("values", "returns", "critic_mask")
+                )
+                optimiser.zero_grad()
+                algo.value_loss(learner.critic(part), old, returns, mask).backward()
+                optimiser.step()
+        return learner
+
+    def _learner(self, critic: Critic | None = None) -> Learner:
+        unused = adamw(self.policy.model, 1e-3, weight_decay=0.0)
+        return Learner(self.policy.model, unused, self.bias, critic)
+
+    def advantages(self, name: str, played: Sequence[Trajectory], batch: Batch) -> tuple[Tensor, Tensor]:
+        """An estimator's advantages of the sampled tokens, and the weights of their log-probs in its gradient.
+
+        Both are float (rows, width). The gradient is the one that the first step of an update goes up.
+        """
+        settings = self.settings(name)
+        iteration = Iteration.score_and_filter(0, played, [self.env.name] * (len(played) // GROUP_SIZE), settings, 0)
+        learner = self._critics.get(name) or self._learner()
+        found = torch.zeros_like(batch.log_probs)
+        if not iteration.rows:  # nothing to learn from
+            return found, found
+        rows, whole = iteration.update_on
+        targets = targets_of(learner, batch, rows, whole, settings)
+        log_probs = batch.log_probs.clone().requires_grad_()
+        divisors = Divisors.of(batch.sampled, targets["mask"], settings)
+        terms, _ = loss_terms(log_probs, found, batch.sampled, targets, settings, divisors, length=learner.longest)
+        (weights,) = torch.autograd.grad(terms["policy"], log_probs)
+        return targets["advantages"], -weights
+
+    def true_advantages(self, played: Sequence[Trajectory], batch: Batch) -> tuple[Tensor, Tensor]:
+        """The true advantages of the sampled tokens, and where their sign is known; (rows, width) each."""
+        bounds = np.zeros((*batch.ids.shape, 2))
+        for row, episode in enumerate(played):
+            for turn, end in enumerate(episode.turn_ends):
+                first = max(start for start in (episode.contexts or (0,)) if start <= end)
+                begun = first + int(episode.sampled[first:].argmax())
+                prompt, reply = tuple(episode.ids[first:begun].tolist()), tuple(episode.ids[begun : end + 1].tolist())
+                key = episode.level_id, turn, prompt
+                state = self._states.get(key)
+                if state is None:  # so unlikely that the exact solution leaves it out
+                    continue
+                if (*key, reply) not in self._true:
+                    self._true[(*key, reply)] = token_advantages(state, reply)
+                bounds[row, begun : end + 1] = self._true[(*key, reply)]
+        low, high = (torch.tensor(bounds[..., end], dtype=torch.float32) for end in (0, 1))
+        return (low + high) / 2, (low > LEAST) | (high < -LEAST)
+
+    def gradients(self, batch: Batch, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The gradients, float (parameters,) each, of sums of weighted log-probs."""
+        parameters = [each for each in self.policy.model.parameters() if each.requires_grad]
+        sums = {name: torch.zeros_like(self.truth) for name in weights}
+        for rows in passes(self.policy.model, batch):
+            part = batch.rows(rows)
+            scores = sampled_scores(self.policy.model, part, self.bias, self.temperature).log_probs
+            for name, each in weights.items():
+                along = each[rows, : part.ids.shape[1]]
+                sums[name] += _flat(torch.autograd.grad(scores, parameters, along, retain_graph=True))
+        return sums
+
+    def measure(
+        self, groups: Sequence[Sequence[Trajectory]], tick: Callable[[], None] = lambda: None
+    ) -> dict[str, Any]:
+        """Figures of each estimator on some batches of episodes; lists have an entry for each batch.
+
+        Returns:
+            ``tokens``, the sampled ones; ``known``, the share of them whose true sign is known; and by estimator
+            ``along``, the part of its gradient along the exact one, ``norm2``, its square, and ``with_sum``, its
+            product with the sum over the batches, all in units of the exact gradient; ``sign`` and ``rank``, see
+            ``_agreement``.
+        """
+        found: dict[str, Any] = {name: {"sign": [], "rank": []} for name in (*ESTIMATORS, TRUE)}
+        vectors: dict[str, list[Tensor]] = {name: [] for name in found}
+        tokens, shares = [], []
+        for played in groups:
+            batch = Batch.of(played)
+            true, known = self.true_advantages(played, batch)
+            estimated = {name: self.advantages(name, played, batch) for name in ESTIMATORS}
+            estimated[TRUE] = true, true / len(played)
+            for name, gradient in self.gradients(batch, {k: weights for k, (_, weights) in estimated.items()}).items():
+                vectors[name].append(gradient / self.truth.norm())
+                sign, rank = _agreement(estimated[name][0][known], true[known])
+                found[name]["sign"].append(sign)
+                found[name]["rank"].append(rank)
+            tokens.append(int(batch.sampled.sum()))
+            shares.append(float(known.sum() / batch.sampled.sum()))
+            tick()
+        unit = self.truth / self.truth.norm()
+        for name, each in vectors.items():
+            rows = torch.stack(each)
+            found[name] |= {
+                "along": (rows @ unit).tolist(),
+                "norm2": rows.square().sum(1).tolist(),
+                "with_sum": (rows @ rows.sum(0)).tolist(),
+            }
+        return {"tokens": tokens, "known": shares, "estimators": found}
+
+
+def _flat(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([each.flatten() for each in parts])
+
+
+def _agreement(estimated: Tensor, true: Tensor) -> tuple[float, float]:
+    """Share of right signs, and rank correlation; one half and 0 where nothing differs."""
+    if not len(true):
+        return 0.5, 0.0
+    sign = float(((estimated.sign() * true.sign() + 1) / 2).mean())
+    constant = len(estimated.unique()) < 2 or len(true.unique()) < 2
+    return sign, 0.0 if constant else float(spearmanr(estimated.numpy(), true.numpy()).statistic)
+
+
+def records_of(
+    game: str, moment: str, checkpoint: Path, options: argparse.Namespace, done: set[tuple[Any, ...]], bar: ProgressBar
+) -> None:
+    """Measure one policy with batches of every size that is not ``done``, and keep the records."""
+    missing = [size for size in options.batches if (game, moment, size) not in done]
+    if not missing:
+        return
+    bench = Bench(Policy.build(config_of(game), checkpoint), range(options.levels), GAMES[game][2])
+    if (game, moment, None) not in done:
+        where = {"game": game, "moment": moment}
+        append_json_lines(options.records, [where | _facts(bench) | {"critic": options.critic * GROUP_SIZE}])
+    bench.fit_critics(bench.play(options.critic, 0))
+    played = bench.play(max(size * number for size, number in options.batches.items()), 1)
+    for size in missing:
+        step = size * GROUP_SIZE
+        batches = [played[step * place : step * (place + 1)] for place in range(options.batches[size])]
+        found = bench.measure(batches, bar.advance)
+        append_json_lines(options.records, [{"game": game, "moment": moment, "groups": size, **found}])
+
+
+def _facts(bench: Bench) -> dict[str, Any]:
+    values = {name: np.mean([each.of(name) for each in bench.found], 0).tolist() for name in ("success", "return")}
+    states = [state for each in bench.found for state in each.states]
+    weights = np.array([state.weight for state in states])
+    return values | {
+        "parameters": len(bench.truth),
+        "levels": len(bench.seeds),
+        "mass": bench.mass,
+        "size": GROUP_SIZE,
+        "least": LEAST,
+        "left_out": float(weights @ [state.tree.left_out for state in states] / weights.sum()),
+        "gradient": float(bench.truth.norm()),
+    }
+
+
+def ideal(game: str, start: Path, options: argparse.Namespace, done: set[tuple[Any, ...]], bar: ProgressBar) -> None:
+    """Steps of AdamW along the exact gradient, and along those of GRPO and Dr. GRPO, from one start."""
+    for method in (EXACT, "grpo", "dr_grpo"):
+        if (method, options.steps) in done:
+            continue
+        policy, records = Policy.build(config_of(game), start), []
+        settings = policy.config.training
+        optimiser = adamw(policy.model, settings.learning_rate, weight_decay=0.0)
+        for step in range(options.steps + 1):
+            bench = Bench(policy, range(options.levels), IDEAL_MASS)
+            total = np.mean([each.of("return") for each in bench.found], 0).tolist()
+            records.append({"method": method, "step": step, "return": total, "game": game})
+            records[-1] |= {"levels": options.levels, "batch": options.ideal_groups}
+            gradient = bench.truth
+            if method != EXACT:
+                played = bench.play(options.ideal_groups, 2 + step)
+                batch = Batch.of(played)
+                gradient = bench.gradients(batch, {method: bench.advantages(method, played, batch)[1]})[method]
+            _climb(policy, optimiser, gradient, settings.max_grad_norm)
+            bar.advance()
+        append_json_lines(options.records, records)
+
+
+def _climb(policy: Policy, optimiser: torch.optim.Optimizer, gradient: Tensor, longest: float) -> None:
+    parameters = [each for each in policy.model.parameters() if each.requires_grad]
+    for each, part in zip(parameters, (-gradient).split([each.numel() for each in parameters]), strict=True):
+        each.grad = part.view_as(each).clone()
+    torch.nn.utils.clip_grad_norm_(parameters, longest)
+    optimiser.step()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what is missing, and write the page."""
+    parser = page_parser("credit", __doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/credit"), metavar="DIR", help="folder of the trainings")
+    parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES), metavar="NAME", help=", ".join(GAMES))
+    parser.add_argument("--levels", type=int, default=LEVELS, help=f"levels of a game (default {LEVELS})")
+    parser.add_argument(
+        "--steps", type=int, default=0, help="steps of the ideal run, on the first of --games (default 0)"
+    )
+    parser.add_argument("--quick", action="store_true", help="a check in minutes: small batches after a short training")
+    options = parser.parse_args(arguments)
+    if options.levels < 1 or options.steps < 0:
+        parser.error(f"--levels is {options.levels} and --steps {options.steps}; give at least 1 level and 0 steps.")
+    torch.set_num_threads(1)
+    options.batches, options.critic, options.ideal_groups = BATCHES, CRITIC_GROUPS, 32
+    if options.quick:
+        options.batches, options.critic, options.ideal_groups = {1: 4, 4: 4}, 4, 4
+    options.records = options.out / "credit.jsonl"
+    if options.records.exists():
+        repair_json_lines(options.records)
+    _measure(options)
+    write_page(options.out, read_json_lines(options.records))
+    return 0
+
+
+def _measure(options: argparse.Namespace) -> None:
+    records = read_json_lines(options.records)
+    asked = {"levels": options.levels, "critic": options.critic * GROUP_SIZE}
+    for each in records:
+        if other := [f"{name} {each[name]}" for name, value in asked.items() if each.get(name, value) != value]:
+            raise SystemExit(f"{options.records} has records with {', '.join(other)}: give these, or another --out.")
+    done = {(each["game"], each["moment"], each.get("groups")) for each in records if "moment" in each}
+    curves = {(each["method"], each["step"]) for each in records if "method" in each}
+    quick = {"demonstrations": {"episodes": 1000}, "training": {"iterations": 2, "groups": 4}} if options.quick else {}
+    folder = options.runs / "quick" if options.quick else options.runs
+    runs = {game: trained(game, folder / game.replace(" ", "-"), quick) for game in options.games}
+    total = len(runs) * len(MOMENTS) * sum(options.batches.values())
+    before = sum(options.batches.get(size, 0) for *_, size in done)
+    with ProgressBar("batches", total, done=min(before, total)) as bar:
+        for game, moments in runs.items():
+            for moment in MOMENTS:
+                records_of(game, moment, moments[moment], options, done, bar)
+    if options.steps:
+        with ProgressBar("steps", 3 * (options.steps + 1)) as bar:
+            game = options.games[0]
+            ideal(game, runs[game]["start"], options, curves, bar)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

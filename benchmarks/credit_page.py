@@ -1,0 +1,263 @@
+"""Tables, figures and page of ``benchmarks.credit``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from scipy.stats import t as student
+
+from benchmarks.experiments.plots import COLOURS, CONTROL
+from ragen_gym.core.stats import mean_interval
+from ragen_gym.core.storage import atomic_path, write_atomic
+
+__all__ = ["SHOWN", "TRUE", "cosines", "expected", "write_page"]
+
+Record = Mapping[str, Any]
+
+TRUE = "true advantages"
+SHOWN = ("grpo", "dr_grpo", "arpo", "reinforce", "ppo, turn", "dr_grpo, states")
+"""The lines of the figure."""
+
+PAGE = """\
+# Credit estimators and the exact policy gradient
+
+Written by `python -m benchmarks.credit`. For replies without thoughts and prompts of the current turn alone the
+gradient of the expected return [can be computed](../docs/guides/exact_values.md). This page compares it with the
+gradients that the trainer's estimators make of sampled episodes.
+
+![credit.png](credit.png)
+
+Figure 1. Cosine of an estimator's gradient with the exact one, by sampled tokens of a batch: mean over batches with its
+95 % interval. Grey: the same samples weighted by their true advantages. RLOO has the line of Dr. GRPO, since the two
+differ by a factor alone.
+
+## Which estimator to use
+
+- **Returns that depend on chance (bandit): do not divide by the group's std.** While both arms are still pulled, at the
+  start, GRPO's expected step goes to the arm that pays less; [the drift computed without a
+  model](experiments/risk/risk.md) says the same. Dr. GRPO, RLOO, REINFORCE, ARPO and PPO go the right way.
+- **Returns of 0 and 1 (lakes): take more episodes before another rule.** No rule is surely worse than the best, and
+  dividing by the std does no harm that this page can see.
+- **Slippery lake: true advantages have a higher cosine than every rule**, surely so at the end of training. Better
+  credit has room there.
+
+By policy:
+
+{answers}
+
+## What cannot be concluded
+
+- One model size ({parameters:,} parameters), one training seed, {levels} fixed levels a game, two turns at most and
+  replies of at most six tokens without thoughts, at temperature 0.7. Long episodes may differ.
+- Only the first step on fresh episodes: nothing is clipped, and there is no filter, KL term or entropy bonus. The
+  aggregation is `sequence_sum` for all.
+- A high cosine is the right direction of one step, not a measured end of training.
+- Critics are fitted to {critic} further episodes, whose tokens the figure does not count.
+- HGPO, rollout trees and Sokoban are not there.
+
+## Tables
+
+Estimates with half of their 95 % intervals over batches; an empty cell is too noisy to measure.
+
+**Policies.** *Left out* is the mean share of replies in a state that the exact solution does not follow; their return
+counts as the middle of its bounds.{omitted}
+
+{policies}
+
+**Cosine with the exact gradient**, for batches of {largest} groups of {size} episodes.
+
+{cosine}
+
+**Bias**: cosine of the expected gradient with the exact one, the noise of sampling removed (mean product of different
+batches of {middle} groups; jackknife). Below 0 the expected step lowers the return.
+
+{bias}
+
+**Length of the expected gradient**, relative to the exact one.
+
+{norm}
+
+**Noise**: variance of the gradient, summed over parameters, by the squared length of its mean, for {middle} groups. It
+halves when the batch doubles.
+
+{noise}
+
+**Right signs**: share of tokens whose advantage has the true sign, for {middle} groups; 0 counts half. Only tokens
+whose true advantage is surely beyond {least} on either side of 0.
+
+{sign}
+
+**Rank correlation** (Spearman) with the true advantage, over the same tokens.
+
+{rank}
+"""
+
+TIGHT = 0.9
+OMITTED = """ Measured, but shown only in this table: {} (true advantages with a cosine below {}). The policy has nearly
+stopped changing there, and its gradient is too small for what the exact solution leaves out."""
+
+IDEAL = """
+## The ideal run
+
+![credit_ideal.png](credit_ideal.png)
+
+Figure 2. Exact return on the {levels} levels of the {game} by steps of AdamW from one start: along the exact gradient,
+and along gradients from {batch} groups a step. One seed each. After {step} steps: {ends}.
+"""
+
+
+def cosines(each: Mapping[str, Sequence[float]]) -> list[float]:
+    """Each batch's cosine with the exact gradient; 0 for a batch without a gradient."""
+    along, norm = np.array(each["along"]), np.sqrt(each["norm2"])
+    return list(np.divide(along, norm, out=np.zeros_like(along), where=norm > 0))
+
+
+def expected(each: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+    """The expected gradient: ``bias`` (its cosine with the exact one), ``norm`` (its length) and ``noise``.
+
+    Its squared length is the mean product of two different batches' gradients, a U-statistic. Each figure has half of
+    its interval by the jackknife over batches, at least three; nan where noise hides it.
+    """
+    along, norm2, with_sum = (np.array(each[key]) for key in ("along", "norm2", "with_sum"))
+    n = len(along)
+
+    def figures(along: Any, norm2: Any, total: Any, n: int) -> Any:
+        square = (total - norm2) / (n * (n - 1))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.array([along / n / np.sqrt(square), np.sqrt(square), norm2 / n / square - 1])
+
+    whole = figures(along.sum(), norm2.sum(), with_sum.sum(), n)
+    less = figures(along.sum() - along, norm2.sum() - norm2, with_sum.sum() - 2 * with_sum + norm2, n - 1)
+    error = np.sqrt((n - 1) / n * ((less - less.mean(1, keepdims=True)) ** 2).sum(1))
+    half = float(student.ppf(0.975, n - 1)) * error
+    return dict(zip(("bias", "norm", "noise"), zip(whole.tolist(), half.tolist(), strict=True), strict=True))
+
+
+def write_page(folder: Path, records: Sequence[Record]) -> None:
+    """The page and its figures."""
+    every = [each for each in records if "groups" in each]
+    middle, largest = sorted({each["groups"] for each in every})[-2:]
+    # Where the true advantages do not lead to the exact gradient, it is too small for the mass left out.
+    loose = {
+        (each["game"], each["moment"])
+        for each in every
+        if each["groups"] == middle and not _figure(each["estimators"][TRUE], "bias")[0] > TIGHT
+    }
+    measured = [each for each in every if (each["game"], each["moment"]) not in loose]
+    facts = [each for each in records if "parameters" in each]
+    _draw(measured, folder / "credit.png")
+    cells = {name: [each for each in measured if each["groups"] == middle] for name in _FIGURES}
+    cells["cosine"] = [each for each in measured if each["groups"] == largest]
+    page = PAGE.format(
+        **{name: _table(columns, name) for name, columns in cells.items()},
+        answers=_answers(cells["cosine"], cells["bias"], largest),
+        policies=_policies(facts),
+        omitted=OMITTED.format("; ".join(sorted(map(", ".join, loose))), TIGHT) if loose else "",
+        largest=largest,
+        middle=middle,
+        **{key: facts[0][key] for key in ("parameters", "levels", "size", "least", "critic")},
+    )
+    ideal = [each for each in records if "method" in each]
+    write_atomic(folder / "credit.md", page + (_ideal(ideal, folder / "credit_ideal.png") if ideal else ""))
+
+
+def _draw(measured: Sequence[Record], path: Path) -> None:
+    """Cosine by sampled tokens, a panel for each game and moment."""
+    games, moments = (list(dict.fromkeys(each[key] for each in measured)) for key in ("game", "moment"))
+    figure = Figure(figsize=(1.5 + 3.4 * len(games), 0.6 + 2.4 * len(moments)), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(moments), len(games), squeeze=False, sharey=True)
+    for (row, column), axes in np.ndenumerate(grid):
+        here = [e for e in measured if (e["game"], e["moment"]) == (games[column], moments[row])]
+        for name, colour in zip((*SHOWN, TRUE), (*COLOURS, CONTROL), strict=True):
+            means = [mean_interval(cosines(each["estimators"][name])) for each in here]
+            at, style = [float(np.mean(each["tokens"])) for each in here], "--" if name == TRUE else "-"
+            values, halves = [each.value for each in means], [each.half_width for each in means]
+            if not here:
+                continue
+            axes.errorbar(at, values, yerr=halves, color=colour, linestyle=style, label=name, capsize=2)
+        axes.set(xscale="log", title=f"{games[column]}, {moments[row]}", xlabel="sampled tokens", ylabel="cosine")
+        axes.axhline(0, color="0.6", linewidth=0.8)
+        axes.grid(alpha=0.25)
+    for axes in grid.ravel():
+        axes.set_visible(bool(axes.lines))
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=9)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=90)
+
+
+_FIGURES = ("cosine", "bias", "norm", "noise", "sign", "rank")
+
+
+def _figure(each: Mapping[str, Sequence[float]], name: str) -> tuple[float, float]:
+    if name in ("bias", "norm", "noise"):
+        return expected(each)[name]
+    found = mean_interval(cosines(each) if name == "cosine" else each[name])
+    return found.value, found.half_width
+
+
+def _table(columns: Sequence[Record], name: str) -> str:
+    """Estimators by game and moment."""
+    lines = ["| | " + " | ".join(f"{each['game']}, {each['moment']}" for each in columns) + " |"]
+    lines.append("|---" * (len(columns) + 1) + "|")
+    for estimator in columns[0]["estimators"]:
+        cells = [_shown(_figure(each["estimators"][estimator], name)) for each in columns]
+        lines.append(f"| {estimator} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _shown(cell: tuple[float, float]) -> str:
+    value, half = cell
+    return f"{value:.2f} ± {half:.2f}" if np.isfinite(half) and half <= max(0.5, abs(value)) else ""
+
+
+def _answers(largest: Sequence[Record], middle: Sequence[Record], groups: int) -> str:
+    """For each policy the best estimators, and those whose expected step goes the wrong way."""
+    lines, wrong = [], []
+    for each, other in zip(largest, middle, strict=True):
+        where = f"{each['game']}, {each['moment']}"
+        found = {name: _figure(e, "cosine") for name, e in each["estimators"].items() if name != TRUE}
+        best = max(found, key=lambda name: found[name][0])
+        low = found[best][0] - found[best][1]
+        below = [f"`{name}` ({value:.2f})" for name, (value, half) in found.items() if value + half < low]
+        lines.append(
+            f"- **{where}**: `{best}` has the highest cosine at {groups} groups, {found[best][0]:.2f} \u00b1 "
+            f"{found[best][1]:.2f}. Surely lower: {', '.join(below) or 'none'}."
+        )
+        steps = {name: mean_interval(estimator["along"]) for name, estimator in other["estimators"].items()}
+        wrong += [f"`{name}` ({where})" for name, step in steps.items() if step.high < 0]
+    lines.append(f"- Expected steps that surely lower the return: {', '.join(wrong) or 'none on these policies'}.")
+    return "\n".join(lines)
+
+
+def _policies(facts: Sequence[Record]) -> str:
+    lines = ["| policy | exact success, % | exact return | left out, % | length of the gradient |", "|---" * 5 + "|"]
+    for each in facts:
+        (low, high), (least, most) = each["success"], each["return"]
+        lines.append(
+            f"| {each['game']}, {each['moment']} | {100 * low:.1f} to {100 * high:.1f} | {least:.3f} to {most:.3f} | "
+            f"{100 * each['left_out']:.3f} | {each['gradient']:.3g} |"
+        )
+    return "\n".join(lines)
+
+
+def _ideal(records: Sequence[Record], path: Path) -> str:
+    """The section on training by the exact gradient, and its figure."""
+    figure, ends = Figure(figsize=(6.5, 3.4), layout="constrained"), []
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for method, colour in zip(dict.fromkeys(each["method"] for each in records), (CONTROL, *COLOURS), strict=False):
+        curve = [each for each in records if each["method"] == method]
+        axes.plot([e["step"] for e in curve], [np.mean(e["return"]) for e in curve], color=colour, label=method)
+        ends.append(f"{method} {np.mean(curve[-1]['return']):.3f}")
+    axes.set(xlabel="steps", ylabel="exact return")
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=9)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=90)
+    return IDEAL.format(**{key: records[-1][key] for key in ("levels", "game", "batch", "step")}, ends=", ".join(ends))
