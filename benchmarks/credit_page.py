@@ -74,7 +74,8 @@ counts as the middle of its bounds.{omitted}
 {cosine}
 
 **Bias**: cosine of the expected gradient with the exact one, the noise of sampling removed (mean product of different
-batches of {middle} groups; jackknife). Below 0 the expected step lowers the return.
+batches of {middle} groups; jackknife). Below 0 the expected step lowers the return. The correction for noise is itself
+noisy, so an estimate can pass 1 or -1.
 
 {bias}
 
@@ -182,6 +183,7 @@ def _draw(measured: Sequence[Record], path: Path) -> None:
                 continue
             axes.errorbar(at, values, yerr=halves, color=colour, linestyle=style, label=name, capsize=2)
         axes.set(xscale="log", title=f"{games[column]}, {moments[row]}", xlabel="sampled tokens", ylabel="cosine")
+        axes.set_ylim(-1.05, 1.05)
         axes.axhline(0, color="0.6", linewidth=0.8)
         axes.grid(alpha=0.25)
     for axes in grid.ravel():
