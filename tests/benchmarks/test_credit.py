@@ -41,7 +41,7 @@ def taught(game: str, *words: str, steps: int = 50) -> Policy:
         optimiser.zero_grad()
         for prompt, ids in rows:
             logits = policy.model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
-            torch.nn.functional.cross_entropy(logits, torch.tensor(ids)).div(len(rows)).backward()  # type: ignore[no-untyped-call]
+            torch.nn.functional.cross_entropy(logits, torch.tensor(ids)).div(len(rows)).backward()
         optimiser.step()
     policy.model.zero_grad()
     return policy
@@ -106,7 +106,7 @@ def test_dividing_by_the_std_points_the_wrong_way_on_the_bandit(arms: Policy) ->
     with torch.no_grad():
         parts = bench.truth.split([each.numel() for each in parameters])
         for each, part in zip(parameters, parts, strict=True):
-            each += 0.01 * part.view_as(each) / bench.truth.norm()
+            each.add_(part.view_as(each), alpha=0.01 / float(bench.truth.norm()))
     moved = risky()
     with torch.no_grad():
         for each, old in zip(parameters, before, strict=True):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from ragen_agent.config import Config, Lora, Training, merged, with_settings
+from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.inference import sampling
@@ -34,7 +35,7 @@ from ragen_agent.update.batches import Batch
 from ragen_agent.update.scoring import sampled_scores
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.displays import Interrupting, quiet
-from tests.ragen_agent.local.test_policy_update import EVERY_UPDATE, loss_settings
+from tests.ragen_agent.local.test_policy_update import loss_settings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -103,7 +104,10 @@ def test_what_was_sampled_is_scored_as_it_was_sampled(dtype: str, apart: float) 
     assert float((scores.log_probs - batch.log_probs)[batch.sampled].abs().max()) < apart
 
 
-@EVERY_UPDATE
+@pytest.mark.parametrize(
+    ("algo", "rule", "lora"),
+    [*(("grpo", rule, 0) for rule in POLICY_LOSSES), ("ppo", "ppo", 0), ("grpo", "ppo", 4), ("ppo", "ppo", 4)],
+)
 def test_an_update_has_the_gradients_of_the_cpu(algo: str, rule: str, lora: int) -> None:
     if lora:
         pytest.importorskip("peft", reason="LoRA needs the extra sft")

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,6 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.launch import RunStoppedError, train_distributed
 from ragen_agent.run.run_folder import RunFolder
 from tests.ragen_agent.displays import quiet
-from tests.ragen_agent.local.test_full_disk import small_disk
 from tests.ragen_agent.openrlhf.small_runs import SHORT, Family, begin, configure, lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
@@ -32,6 +33,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from ragen_agent.cli import main
 sys.exit(main())
 """
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[None]:
+    """A disk of ``size`` bytes at ``folder``, which grows at the end of the block."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this user may not mount a disk: {done.stderr.decode().strip()}")
+    yield
+    subprocess.run(["mount", "-o", "remount,size=64m", str(folder)], check=True)
 
 
 def test_weights_that_do_not_arrive_stop_the_run(warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
