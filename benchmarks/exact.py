@@ -2,8 +2,8 @@
 
 A small model is warm-started and trained by reinforcement for a while, with replies without thoughts and prompts of the
 current turn alone. Its success on the test levels is computed by ``ragen_agent.exact`` and estimated from episodes.
-Costs are tokens that the model reads or samples, and seconds of CPU time on one thread, without loading the model. The number
-of episodes that would reach the precision of the exact interval follows from the variance of an episode on each
+Costs are tokens that the model reads or samples, and seconds of CPU time on one thread, without loading the model. The
+number of episodes that would reach the precision of the exact interval follows from the variance of an episode on each
 level. Written are ``exact.json`` and ``exact.md``.
 """
 
@@ -60,15 +60,16 @@ alone. Seconds are CPU time on one thread, without loading the model.
 
 Machine: {machine}.
 The small model of {parameters:,} parameters after a short training by reinforcement; FrozenLake 4x4 without slip, two
-turns, replies of at most {room} tokens. On these levels random moves solve {random:.1f} %, the blind script {blind:.1f} %
-and optimal play {optimal:.1f} %, all computed.
+turns, replies of at most {room} tokens. On these levels random moves solve {random:.1f} %, the blind script
+{blind:.1f} % and optimal play {optimal:.1f} %, all computed.
 
 | mass left out | success, % | tokens a level | seconds a level | states a level |
 |---|---|---|---|---|
 {rows}
 
-{episodes} episodes a level: {sampled:.2f} %, {sampled_tokens:,.0f} tokens and {sampled_seconds:.3f} s a level. This leaves a 95 % interval
-of ± {sampled_half:.2f} points for the mean over these levels, and of up to ± {level_half:.1f} points for a single level.
+{episodes} episodes a level: {sampled:.2f} %, {sampled_tokens:,.0f} tokens and {sampled_seconds:.3f} s a level. This
+leaves a 95 % interval of ± {sampled_half:.2f} points for the mean over these levels, and of up to ± {level_half:.1f}
+points for a single level.
 
 **The same precision by sampling.** At mass {mass:g} the exact interval of the mean is {width:.3f} points wide. By the
 variance p (1 - p) of an episode on each level, a 95 % interval of that width needs {needed:,.0f} episodes a level:
@@ -79,8 +80,9 @@ The factor depends on the precision. At mass {coarse_mass:g} the exact interval 
 episodes need {coarse_tokens:.1f} times the tokens and {coarse_seconds:.1f} times the seconds for the same width.
 
 **For the success of a split exact values save little.** All above is of these levels. As a sample of their split they
-leave ± {split_half:.1f} points (95 %), however exact each of them is. A single episode on each of {split_levels:,.0f} levels
-leaves as much. Exact values pay where the levels are fixed: to compare policies, and for single levels and tokens.
+leave ± {split_half:.1f} points (95 %), however exact each of them is. A single episode on each of
+{split_levels:,.0f} levels leaves as much. Exact values pay where the levels are fixed: to compare policies, and for
+single levels and tokens.
 """
 
 
@@ -161,8 +163,7 @@ def _references(env: TurnEnv, instances: Sequence[Instance], chat: ChatFormat, c
 
 
 def _same_width(results: dict[str, Any], mass: float) -> dict[str, float]:
-    """Sampling to the width of the exact interval of the mean at this mass: that width in points, episodes a level,
-    and the ratios of tokens and seconds."""
+    """Sampling to the width of the exact interval at this mass: episodes, and the ratios of tokens and seconds."""
     episodes, sampled, variance = results["episodes"], results["sampled"], np.array(results["variance"])
     exact = next(each for each in results["exact"] if each["mass"] == mass)
     half = (exact["success"][1] - exact["success"][0]) / 2

@@ -130,7 +130,11 @@ def _page(results: dict[str, Any]) -> str:
         curves.append(_curve(title, run))
     known = dict.fromkeys(run["machine"] for run in results.values())
     return PAGE.format(
-        weights=_weights(results), verdict=_verdict(results), overview="\n".join(lines), curves="\n".join(curves), machines="; ".join(known)
+        weights=_weights(results),
+        verdict=_verdict(results),
+        overview="\n".join(lines),
+        curves="\n".join(curves),
+        machines="; ".join(known),
     )
 
 
@@ -158,7 +162,11 @@ def _rate(run: dict[str, Any], name: str) -> str:
 
 def _curve(title: str, run: dict[str, Any]) -> str:
     """The table of a run's iterations, in blocks."""
-    lines = [f"## {title}", "", f"{run['trained']}; measured on the split {run['split']}. Means of the rollouts, on the split"]
+    lines = [
+        f"## {title}",
+        "",
+        f"{run['trained']}; measured on the split {run['split']}. Means of the rollouts, on the split",
+    ]
     lines += ["train and at the temperature of training (1 by default):", ""]
     lines += [
         f"| iterations | {' | '.join(column for column, _ in FIGURES.values())} |",

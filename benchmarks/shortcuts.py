@@ -38,12 +38,12 @@ PAGE = """\
 
 Written by `python -m benchmarks.shortcuts`. Success in % on {levels} test lakes that the blind script loses and that do
 not slip; 95 % intervals are at most ± {half:.1f} points wide to each side. A *walker* steps on the neighbouring ice
-nearest to the goal, one of several at random; the *forward walker* does not return to where it came from while there is
-another way. *Nearest* plays the shortest path of the training lake that differs in the fewest cells, of {episodes:,},
-rotated or reflected; *one cell apart* is the share of test lakes that differ from one of these in a single cell. No test
-lake is a rotation, a reflection or the way back of a training lake. Random and optimal play are computed within the same
-number of moves. Fifteen moves are three turns of five: a run of two turns plays at most ten, so compare it with scripts
-of ten moves.
+nearest to the goal, one of several at random; the *forward walker* does not return to where it came from while there
+is another way. *Nearest* plays the shortest path of the training lake that differs in the fewest cells, of
+{episodes:,}, rotated or reflected; *one cell apart* is the share of test lakes that differ from one of these in a
+single cell. No test lake is a rotation, a reflection or the way back of a training lake. Random and optimal play are
+computed within the same number of moves. Fifteen moves are three turns of five: a run of two turns plays at most ten,
+so compare it with scripts of ten moves.
 
 | lakes | shortest path | moves | walker | forward walker | nearest | one cell apart | random | optimal |
 |---|---|---|---|---|---|---|---|---|

@@ -39,8 +39,8 @@ PAGE = """\
 They play levels of the split `train`: their number is in the column *solved*. The temperature is 0.5, a reply has at
 most {tokens} tokens, and an episode {turns} turns (a bandit's one). A reply is well formed if it has the form that the
 wording asks for and names only known actions. *Cut* counts the replies with the commonest problem that ended at the
-limit of tokens: more tokens might complete them. The example is the same on every level; playing it is not significantly
-better than random. Intervals are of 95 %; the share of well-formed replies takes replies as independent.
+limit of tokens: more tokens might complete them. The example is the same on every level; playing it is not
+significantly better than random. Intervals are of 95 %; the share of well-formed replies takes replies as independent.
 
 {verdict}
 | model | game | wording | well formed, % | solved, % | commonest problem | cut | the first of them |
