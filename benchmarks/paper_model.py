@@ -41,14 +41,14 @@ PAGE = """\
 # The paper's class of model, on a CPU
 
 RAGEN's first paper trains Qwen2.5-0.5B-Instruct by reinforcement alone. Here it is Qwen2.5-Coder-0.5B-Instruct: the
-same architecture, size and tokenizer, tuned for code.
-{weights}
-
+same architecture, size and tokenizer, tuned for code. The messages and the start without imitation are the paper's;
+the algorithm, the sizes, the rates and the training by LoRA are not (`ragen-agent train --list-recipes`).
+{weights}{verdict}
 {overview}
 
-*Before* and *now* are success on fixed levels, one episode a level, with 95 % intervals. A run that was stopped before
-its last iteration shows where it was then, not where it leads. Seconds are by the clock, on a machine that other
-programs shared.
+*Before* and *now* are success on fixed levels, one episode a level, at the temperature of evaluation (0.5 by default),
+with 95 % intervals. Random moves are also played once a level. A run that was stopped before its last iteration shows
+where it was then, not where it leads. Seconds are by the clock, on a machine that other programs shared.
 
 {curves}
 
@@ -116,19 +116,25 @@ def _eval(folder: Path, config: Config, done: int) -> dict[str, Any]:
 
 def _page(results: dict[str, Any]) -> str:
     """The page of these results."""
-    lines = ["| run | iterations run | random | blind script | before | now | optimal | s an iteration | peak GiB |"]
-    lines += ["|---" * 9 + "|"]
+    whole = any("memory_gib" in run for run in results.values())
+    lines = ["| run | iterations run | random | blind script | before | now | optimal | s an iteration |"]
+    lines[0] += " peak GiB |" * whole
+    lines += ["|---" * (8 + whole) + "|"]
     curves = []
     for title, run in results.items():
         rates = " | ".join(_rate(run, name) for name in RATES)
         seconds = [each["seconds"] for each in run["curve"]]
         pace = f"{statistics.median(seconds):.0f}" if seconds else ""
         memory = f"{run['memory_gib']:.1f}" if "memory_gib" in run else ""
-        lines.append(f"| {title} | {run['done']} of {run['iterations']} | {rates} | {pace} | {memory} |")
+        lines.append(f"| {title} | {run['done']} of {run['iterations']} | {rates} | {pace} |" + f" {memory} |" * whole)
         curves.append(_curve(title, run))
     known = dict.fromkeys(run["machine"] for run in results.values())
     return PAGE.format(
-        weights=_weights(results), overview="\n".join(lines), curves="\n".join(curves), machines="; ".join(known)
+        weights=_weights(results),
+        verdict=_verdict(results),
+        overview="\n".join(lines),
+        curves="\n".join(curves),
+        machines="; ".join(known),
     )
 
 
@@ -137,6 +143,13 @@ def _weights(results: dict[str, Any]) -> str:
     names = {Path(run["weights"]).name for run in results.values()}
     about = [NAMED_MODELS[name].about for name in sorted(names) if name in NAMED_MODELS]
     return f"\nThe weights are dequantised: {'; '.join(about)}.\n" if about else ""
+
+
+def _verdict(results: dict[str, Any]) -> str:
+    """A sentence where no run has been measured after training."""
+    if any("now" in run for run in results.values()):
+        return ""
+    return "\nNo run has come to a measurement after training: nothing here says what reinforcement does.\n"
 
 
 def _rate(run: dict[str, Any], name: str) -> str:
@@ -149,7 +162,12 @@ def _rate(run: dict[str, Any], name: str) -> str:
 
 def _curve(title: str, run: dict[str, Any]) -> str:
     """The table of a run's iterations, in blocks."""
-    lines = [f"## {title}", "", f"{run['trained']}; measured on the split {run['split']}. Means of the rollouts:", ""]
+    lines = [
+        f"## {title}",
+        "",
+        f"{run['trained']}; measured on the split {run['split']}. Means of the rollouts, on the split",
+    ]
+    lines += ["train and at the temperature of training (1 by default):", ""]
     lines += [
         f"| iterations | {' | '.join(column for column, _ in FIGURES.values())} |",
         "|---" * (len(FIGURES) + 1) + "|",

@@ -22,6 +22,7 @@ from ragen_agent.tasks.tasks import make_env
 from ragen_gym.core.stats import Rate, percent, wilson
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.text import EDGE
+from ragen_gym.envs.policies import random_value
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import PLAYING, SUCCESS
@@ -36,13 +37,16 @@ PAGE = """\
 # Scripts that solve lakes without planning
 
 Written by `python -m benchmarks.shortcuts`. Success in % on {levels} test lakes that the blind script loses and that do
-not slip. A *walker* steps on the neighbouring ice nearest to the goal, one of several at random; the *forward walker*
-does not return to where it came from while there is another way. *Nearest* plays the shortest path of the training lake
-that differs in the fewest cells, of {episodes:,}, rotated or reflected; the last column says how many test lakes differ
-from one of these in a single cell. No test lake is a rotation, a reflection or the way back of a training lake.
+not slip; 95 % intervals are at most ± {half:.1f} points wide to each side. A *walker* steps on the neighbouring ice
+nearest to the goal, one of several at random; the *forward walker* does not return to where it came from while there
+is another way. *Nearest* plays the shortest path of the training lake that differs in the fewest cells, of
+{episodes:,}, rotated or reflected; *one cell apart* is the share of test lakes that differ from one of these in a
+single cell. No test lake is a rotation, a reflection or the way back of a training lake. Random and optimal play are
+computed within the same number of moves. Fifteen moves are three turns of five: a run of two turns plays at most ten,
+so compare it with scripts of ten moves.
 
-| lakes | shortest path | moves | walker | forward walker | nearest | one cell apart |
-|---|---|---|---|---|---|---|
+| lakes | shortest path | moves | walker | forward walker | nearest | one cell apart | random | optimal |
+|---|---|---|---|---|---|---|---|---|
 {rows}
 """
 
@@ -64,10 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             "demonstrations": {"episodes": arguments.episodes},
             "evaluation": {"levels": arguments.levels},
         }
-        rates = shortcuts(with_settings(Config(), merged(default_settings("FrozenLake"), settings)))
-        cells = [f"{size}x{size}", f"{moves} or more", f"{budget}", *(percent(rate.rate) for rate in rates.values())]
+        config = with_settings(Config(), merged(default_settings("FrozenLake"), settings))
+        rates = [rate.rate for rate in shortcuts(config).values()] + _references(config)
+        cells = [f"{size}x{size}", f"{moves} or more", f"{budget}", *map(percent, rates)]
         rows.append(f"| {' | '.join(cells)} |")
-    page = PAGE.format(levels=arguments.levels, episodes=arguments.episodes, rows="\n".join(rows))
+    half = 196 * (0.25 / arguments.levels) ** 0.5
+    page = PAGE.format(levels=arguments.levels, episodes=arguments.episodes, half=half, rows="\n".join(rows))
     write_atomic(arguments.page, page)
     print(page)
     return 0
@@ -124,6 +130,18 @@ def walked(game: FrozenLake, board: bytes, budget: int, *, forward: bool) -> flo
         reached += sum(weight for (cell, _), weight in there.items() if cell == goal)
         here = {place: weight for place, weight in there.items() if place[0] != goal}
     return reached
+
+
+def _references(config: Config) -> list[float]:
+    """Success of random and of optimal play within ``turns.max_actions``, computed."""
+    env, instances = evaluated_levels(config)
+    assert isinstance(env, TurnEnv)
+    found = []
+    for instance in instances:
+        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        moves = config.turns.max_actions
+        found.append((random_value(env.env, moves)[0], env.solution().success(*env.env.state, moves)))
+    return [float(rate) for rate in np.mean(found, 0)]
 
 
 def demonstrated(config: Config) -> NDArray[np.uint8]:

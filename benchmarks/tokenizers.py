@@ -25,8 +25,9 @@ SHOWN = 12  # tokens of an example at most
 PAGE = """\
 # Boards under the tokenizers of pretrained models
 
-A model reads a board well where each cell has tokens of its own (1 cell a token) and a symbol is the same token
-wherever it stands (1 spelling). Means over {levels} levels; lakes of 4 by 4, rooms of 6 by 6 with one box.
+A board is regular for a model where each cell has tokens of its own (1 cell a token) and a symbol is the same token
+wherever it stands (1 spelling). Tokens and cells are means over {levels} levels, of 4 by 4 for lakes and 6 by 6 for
+rooms with one box; spellings are of the symbol or coordinate that has most. Success by format is not measured here.
 
 | model | game | `text_format` | tokens a board | cells a token | spellings | two rows, or 12 tokens |
 |---|---|---|---|---|---|---|

@@ -38,11 +38,13 @@ PAGE = """\
 
 They play levels of the split `train`: their number is in the column *solved*. The temperature is 0.5, a reply has at
 most {tokens} tokens, and an episode {turns} turns (a bandit's one). A reply is well formed if it has the form that the
-wording asks for and names only known actions. The example is the same on every level; playing it is no better than
-random. Intervals are of 95 %; the share of well-formed replies takes replies as independent.
+wording asks for and names only known actions. *Cut* counts the replies with the commonest problem that ended at the
+limit of tokens: more tokens might complete them. The example is the same on every level; playing it is not
+significantly better than random. Intervals are of 95 %; the share of well-formed replies takes replies as independent.
 
-| model | game | wording | well formed, % | solved, % | commonest problem | the first of them |
-|---|---|---|---|---|---|---|
+{verdict}
+| model | game | wording | well formed, % | solved, % | commonest problem | cut | the first of them |
+|---|---|---|---|---|---|---|---|
 {rows}
 
 Scripts on the levels of each game's first row, solved in %; the blind script heads for the goal and ignores what is in
@@ -108,9 +110,20 @@ def _page(results: dict[str, Any]) -> str:
         models="\n".join(f"- `{name}`: {NAMED_MODELS[name].about}." for name in names),
         tokens=TOKENS,
         turns=TURNS,
+        verdict=_verdict(every),
         rows="\n".join(rows),
         scripts="\n".join(_scripts(game, row) for game, row in scripts.items()),
         machines="; ".join(dict.fromkeys(row["machine"] for row in every)),
+    )
+
+
+def _verdict(rows: Sequence[dict[str, Any]]) -> str:
+    """A sentence on success beside random play, which is measured on each row's own levels."""
+    below = sum(row["success"]["high"] < row["random"]["low"] for row in rows)
+    above = sum(row["success"]["low"] > row["random"]["high"] for row in rows)
+    return (
+        f"On the same levels random moves solve more than the model in {below} of these {len(rows)} rows, and fewer in "
+        f"{above}\n(intervals that do not meet): well-formed replies alone are not success.\n"
     )
 
 
@@ -122,15 +135,15 @@ def _scripts(game: str, row: dict[str, Any]) -> str:
 def _row(model: str, game: str, wording: str, row: dict[str, Any]) -> str:
     malformed, common, success = row["malformed"], row["common_problem"], row["success"]
     whole = wilson(malformed["n"] - sum(malformed["problems"].values()), malformed["n"])
-    problem, first = "", ""
+    problem, cut, first = "", "", ""
     if common:
-        problem = f"`{common['problem']}`, {common['n']} of {malformed['n']}"
+        problem, cut = f"`{common['problem']}`, {common['n']} of {malformed['n']}", f"{common['cut']}"
         first = f"`{' '.join(common['reply'].split()).replace('|', '¦').replace('`', '')[:SHOWN]}`"
     share = f"{100 * whole.value:.0f} ({100 * whole.low:.0f} to {100 * whole.high:.0f})"
     solved = (
         f"{100 * success['rate']:.1f} ({100 * success['low']:.1f} to {100 * success['high']:.1f}) of {success['n']}"
     )
-    return f"| `{model}` | {game} | {wording} | {share} | {solved} | {problem} | {first} |"
+    return f"| `{model}` | {game} | {wording} | {share} | {solved} | {problem} | {cut} | {first} |"
 
 
 if __name__ == "__main__":
