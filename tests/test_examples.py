@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -156,12 +157,13 @@ class SmallModel:
     """Serves chat completions of the small model; see ``ragen_agent.programs.endpoint.Player``."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.requests = policy, 0
+        self.policy, self.requests, self.lock = policy, 0, Lock()
 
     def complete(self, body: Mapping[str, Any], gone: Callable[[], bool]) -> dict[str, Any]:
         chat, self.requests = self.policy.chat, self.requests + 1
         ids = chat.conversation_ids(body["messages"])
-        reply = sample(self.policy.engine, [ids], [body["max_tokens"]], temperature=1.0, seed=self.requests)[0]
+        with self.lock:  # the engine reads one batch at a time
+            reply = sample(self.policy.engine, [ids], [body["max_tokens"]], temperature=1.0, seed=self.requests)[0]
         stopped = reply.ids[-1] in chat.stop_ids
         return completion("small", chat.decode_reply(reply.ids), len(ids), len(reply.ids), stopped)
 

@@ -28,11 +28,11 @@ class NamedModel:
 
 
 GEMMA_TEMPLATE = """\
-{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] + '\\n\\n' %}\\
-{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}\\
+{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] + '\n\n' %}\
+{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}\
 {% for message in messages %}{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else message['role']) }}
 {{ (system if loop.first else '') + (message['content'] | trim) + '<end_of_turn>' }}
-{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
+{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"""
 """How Gemma 3 writes a conversation: the system message goes before the first of the user's."""
 
 NAMED_MODELS = {

@@ -24,6 +24,8 @@ CLOCKED = {"atropos.py", "sb3.py", "bench", "cli", "console.py", "inference", "r
 CLOCKED |= {"episode_stream.py"}
 
 IMPURE_MODULES = {"random", "secrets", "uuid"}
+#: Random names of temporary files decide nothing.
+ALLOWED = {"storage.py": ["secrets.token_hex"]}
 CLOCKS = {"time", "datetime"}
 IMPURE_CALLS = {"os.urandom", "os.getpid", "os.getrandom"}
 
@@ -55,7 +57,7 @@ def faults(source: str, clock: bool) -> list[str]:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_nothing_global_decides_what_happens(path: Path) -> None:
     clock = bool(CLOCKED & set(path.relative_to(ROOT).parts))
-    assert faults(path.read_text(encoding="utf-8"), clock) == []
+    assert faults(path.read_text(encoding="utf-8"), clock) == ALLOWED.get(path.name, [])
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from ragen_gym.bench.report.benchmark_page import page as benchmark_page
 from ragen_gym.bench.report.html_page import EpisodeViewer, render_page
 from ragen_gym.bench.results import ResultsFolder, load_results
 from ragen_gym.bench.score import score_results
+from ragen_gym.core.child_python import child_python
 from ragen_gym.core.console import span
 
 __all__ = ["RECENT", "LivePage", "ResultsPage", "followed", "make_server", "waiting_page"]
@@ -211,8 +212,7 @@ def followed(path: Path, suite: str, port: int) -> Iterator[tuple[str, subproces
     Raises:
         ValueError: the port is taken, or may not be used.
     """
-    # -P: no file of the working directory takes the place of a library
-    command = [sys.executable, "-P", "-m", "ragen_gym.bench.report.live", str(path), suite, str(port)]
+    command = child_python("-m", "ragen_gym.bench.report.live", str(path), suite, str(port))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

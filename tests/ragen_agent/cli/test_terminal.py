@@ -70,7 +70,7 @@ def test_colours_of_our_own_are_written(monkeypatch: pytest.MonkeyPatch, capsys:
         print(f"plain{ESCAPES}")
         rich_console(force_terminal=True).print(Text.assemble(("red", "red"), f" {ESCAPES}"))
     plain, rich = capsys.readouterr().out.split("\n")[:2]
-    assert plain.isprintable()
+    assert plain.replace("\r", "").isprintable()  # progress bars of libraries need it
     assert "\x1b[31mred\x1b[0m" in rich
     assert "\x1b[2J" not in rich
     assert "\x9b" not in rich

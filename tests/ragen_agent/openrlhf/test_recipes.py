@@ -52,7 +52,8 @@ def test_the_recipes_are_those_that_are_promised() -> None:
 
 ON_PICTURES = [name for name in presets.recipe_names() if resolve(name)[1].turns.sees]
 ON_GPUS = [name for name in presets.recipe_names() if presets.read_recipe(name).gpus]
-ON_CPUS = [name for name in presets.recipe_names() if name not in [*ON_GPUS, *ON_PICTURES]]
+UNTAUGHT = ["qwen2.5-coder-0.5b-bandit", "qwen2.5-coder-0.5b-frozenlake"]  # no warm start, and a model of 2 GB
+ON_CPUS = [name for name in presets.recipe_names() if name not in [*ON_GPUS, *ON_PICTURES, *UNTAUGHT]]
 SEEING = [name for name in ON_GPUS if name in ON_PICTURES]
 
 
