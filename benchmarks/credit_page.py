@@ -38,7 +38,7 @@ differ by a factor alone.
 
 ## Which estimator to use
 
-- **Returns that depend on chance (bandit): do not divide by the group's std.** While both arms are still pulled, at the
+- **Chance between more than two returns (bandit): do not divide by the group's std.** While both arms are still pulled, at the
   start, GRPO's expected step goes to the arm that pays less; [the drift computed without a
   model](experiments/risk/risk.md) says the same. Dr. GRPO, RLOO, REINFORCE, ARPO and PPO go the right way.
 - **Returns of 0 and 1 (lakes): take more episodes before another rule.** No rule is surely worse than the best, and
@@ -58,6 +58,7 @@ By policy:
   aggregation is `sequence_sum` for all.
 - A high cosine is the right direction of one step, not a measured end of training.
 - Critics are fitted to {critic} further episodes, whose tokens the figure does not count.
+- "Surely" is by single 95 % intervals, which are not corrected for the number of rules and policies.
 - HGPO, rollout trees and Sokoban are not there.
 
 ## Tables

@@ -99,7 +99,7 @@ def _measured(run: RunFolder, config: Config) -> dict[str, Any]:
         "done": done,
         "iterations": config.training.iterations,
         "split": config.evaluation.split,
-        "weights": config.model,
+        "weights": Path(config.model).name,
         "trained": f"LoRA of rank {config.lora.rank}" if config.lora.rank else "all weights",
         "curve": [{name: each.get(name) for name in FIGURES} for each in metrics[:done]],
         "machine": machine("torch", "transformers"),
@@ -140,7 +140,7 @@ def _page(results: dict[str, Any]) -> str:
 
 def _weights(results: dict[str, Any]) -> str:
     """A sentence on weights that a package gave, and not the Hub."""
-    names = {Path(run["weights"]).name for run in results.values()}
+    names = {run["weights"] for run in results.values()}
     about = [NAMED_MODELS[name].about for name in sorted(names) if name in NAMED_MODELS]
     return f"\nThe weights are dequantised: {'; '.join(about)}.\n" if about else ""
 
