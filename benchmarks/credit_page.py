@@ -38,8 +38,8 @@ differ by a factor alone.
 
 ## Which estimator to use
 
-- **Chance between more than two returns (bandit): do not divide by the group's std.** While both arms are still pulled, at the
-  start, GRPO's expected step goes to the arm that pays less; [the drift computed without a
+- **Chance between more than two returns (bandit): do not divide by the group's std.** While both arms are
+  still pulled, at the start, GRPO's expected step goes to the arm that pays less; [the drift computed without a
   model](experiments/risk/risk.md) says the same. Dr. GRPO, RLOO, REINFORCE, ARPO and PPO go the right way.
 - **Returns of 0 and 1 (lakes): take more episodes before another rule.** No rule is surely worse than the best, and
   dividing by the std does no harm that this page can see.
