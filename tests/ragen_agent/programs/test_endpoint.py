@@ -75,8 +75,9 @@ class Served:
 
     def _sample(self) -> None:
         while not self.over:
+            gathered = self.rollout._gather()
             self.sampling.wait()
-            self.rollout._sample(self.rollout._gather())
+            self.rollout._sample(gathered)
 
     def client(self, **options: Any) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", **{"max_retries": 0, **options})
