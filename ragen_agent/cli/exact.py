@@ -137,7 +137,7 @@ def _solve(
         return
     reader = TreeReader(policy.model, len(policy.tokenizer), policy.config.evaluation.temperature)
     turns = policy.config.turns
-    texts = ReplyTexts(policy.chat, think=turns.think, known_form=turns.prompt == "default")
+    texts = ReplyTexts(policy.chat, think=turns.think, known_form=turns.prompt == "default", budget=turns.budget)
     begun = time.monotonic()
     parts = [levels[:_TRIED], *(levels[i : i + _TOGETHER] for i in range(_TRIED, len(levels), _TOGETHER))]
     with ProgressBar("levels", total, done=total - len(levels), console=display.console, transient=True) as bar:

@@ -122,7 +122,8 @@ def solve(
     if not 0 < mass < 1:
         raise ValueError(f"mass is {mass}; it must be above 0 and below 1, such as 1e-3.")
     config = levels[0].env.config
-    texts = texts or ReplyTexts(levels[0].chat, think=config.think, known_form=config.prompt == "default")
+    known_form = config.prompt == "default"
+    texts = texts or ReplyTexts(levels[0].chat, think=config.think, known_form=known_form, budget=config.budget)
     turns: list[list[list[StateValue]]] = [[] for _ in levels]
     waiting: list[dict[State, float]] = [{level.start: 1.0} for level in levels]
     left = [mass] * len(levels)

@@ -134,12 +134,14 @@ class ReplyTexts:
     Args:
         chat: decodes replies.
         think: whether replies must think.
+        budget: whether they must state one.
         known_form: True if a well-formed reply matches ``reply_form``; then prefixes that cannot are recognised.
     """
 
-    def __init__(self, chat: ChatFormat, *, think: bool, known_form: bool) -> None:
+    def __init__(self, chat: ChatFormat, *, think: bool, known_form: bool, budget: bool = False) -> None:
         self.chat = chat
-        self._form = regex.compile(reply_form(think).pattern, regex.DOTALL) if known_form and not chat.begun else None
+        form = reply_form(think, budget).pattern
+        self._form = regex.compile(form, regex.DOTALL) if known_form and not chat.begun else None
         self._ids: list[tuple[int, ...]] = [()]
         self._texts: list[str] = [chat.decode_reply([])]
         self._hopeless = [False]

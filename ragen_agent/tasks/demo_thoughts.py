@@ -113,19 +113,18 @@ WORDS = {
 
 
 def thinking(env: TurnEnv, thought: str, actions: Sequence[int] = ()) -> str:
-    """The thought in its tags, or the empty text in an environment without thinking.
+    """The part of a reply before its answer: the thought in its tags, and the budget of optimal play in its own.
 
-    If the environment requires the board, the true board precedes the thought, and the board after the actions (if no
-    move slips) follows it.
+    Either is left out where the environment does not ask for it. If it requires the board, the true board precedes the
+    thought, and the board after the actions (if no move slips) follows it.
 
     Raises:
         ValueError: an unknown thought.
     """
     if thought not in THOUGHTS:
         raise ValueError(f"demonstrations.thought is {thought!r}; choose one of {', '.join(THOUGHTS)}.")
-    if not env.config.think:
-        return ""
-    return reply_for(env, list(actions), THOUGHTS[thought](env, actions)).partition("<answer>")[0]
+    said = THOUGHTS[thought](env, actions) if env.config.think else ""
+    return reply_for(env, list(actions), said).partition("<answer>")[0]
 
 
 def _deed(env: TurnEnv, before: bytes, after: bytes, outcome: int) -> str:

@@ -44,6 +44,7 @@ A split's entry holds, of the episodes that count (one that failed for reasons o
   have it, how many of those were cut by a limit of tokens, and the first of them, its middle left out where it is long;
   None without one.
 - ``turns``, ``actions``: their mean number in an episode.
+- ``budget``: where replies state budgets, see ``ragen_gym.bench.budgets``.
 - ``seconds``: {median, total}, of an answer, and of all episodes, with those that failed.
 - ``tokens``: {prompt, completion} of the same episodes; None where nothing is known.
 - ``failures``: {kind: number}, and ``excluded``: how many of these are out of the score.
@@ -61,6 +62,7 @@ from typing import Any
 import numpy as np
 
 from ragen_gym.bench.baselines import Baseline, baseline, oracle_episodes
+from ragen_gym.bench.budgets import score_budgets
 from ragen_gym.bench.records import EpisodeRecord, InstanceCounts, count_by_instance, group_by_split
 from ragen_gym.bench.results import BenchResults
 from ragen_gym.bench.suites import Split, Suite
@@ -154,7 +156,10 @@ def _score_split(
     if not counts.episodes:  # only failures of the infrastructure: nothing is known
         nothing = {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
         return {**about, "success": nothing, **replies}
-    return {**about, **_success(suite, split, counts), **_rewards(split, counts), **_passes(counts), **replies}
+    scored = {**about, **_success(suite, split, counts), **_rewards(split, counts), **_passes(counts), **replies}
+    if split.turn_config.budget and (budget := score_budgets(split, counts.episodes)):
+        scored["budget"] = budget
+    return scored
 
 
 def _success(suite: Suite, split: Split, counts: InstanceCounts) -> dict[str, Any]:

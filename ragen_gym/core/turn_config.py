@@ -115,7 +115,8 @@ class TurnConfig:
 
     Raises:
         ValueError: an option out of range; grounding or world modelling without thinking or without the default
-            prompt; a state option without either of them; a picture option without pictures.
+            prompt; a budget without the default prompt; a state option without either of the first two; a picture
+            option without pictures.
     """
 
     max_turns: int = setting(5, "turns in an episode", low=1)
@@ -133,6 +134,11 @@ class TurnConfig:
     )
     world_modelling: bool = setting(
         False, "whether the thinking must hold the board expected after the moves, in <prediction> tags (VAGEN)"
+    )
+    budget: bool = setting(
+        False,
+        "whether a reply must state, in <budget> tags, how many actions it still needs or that success is impossible "
+        "(BAGEN, arXiv 2606.00198)",
     )
     state_reward: float = setting(
         0.0, "what a right observation and a right prediction earn together, half each, in proportion to their scores"
@@ -162,6 +168,11 @@ class TurnConfig:
             raise ValueError(
                 f"{self._where()}prompt={self.prompt!r} has no board in the thinking; {self._where()}grounding "
                 f"and {self._where()}world_modelling need {self._where()}prompt='default'."
+            )
+        if self.budget and self.prompt != "default":
+            raise ValueError(
+                f"{self._where()}prompt={self.prompt!r} has no budget in its replies; {self._where()}budget needs "
+                f"{self._where()}prompt='default'."
             )
         if not self.sees:
             self._check_unread("image_", f"{self._where()}observation='image' or 'both'")

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ragen_gym.core.seeding import episode_key
+from ragen_gym.envs.budget import Budget, honest_budget
 from ragen_gym.envs.reply import write_reply
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
@@ -31,6 +33,7 @@ __all__ = [
     "generator_draw",
     "greedy_policy",
     "hashed_draw",
+    "moves_to_go",
     "oracle_policy",
     "plan_moves",
     "play_episode",
@@ -92,8 +95,8 @@ def blind_value(env: StepEnv, actions: int) -> tuple[float, float]:
     Raises:
         ValueError: the game has no blind script.
     """
-    game, script = env.game, _blind_script(env.game)
-    return _scripted_value(env, actions, lambda board, state: [(1.0, script(board, state, game.params))])
+    won, total = _scripted_successes(env, actions, _SCRIPTS["blind"](env))
+    return sum(won), total
 
 
 def random_value(env: StepEnv, actions: int) -> tuple[float, float]:
@@ -101,24 +104,65 @@ def random_value(env: StepEnv, actions: int) -> tuple[float, float]:
 
     Exact where ``blind_value`` is.
     """
+    won, total = _scripted_successes(env, actions, _SCRIPTS["random"](env))
+    return sum(won), total
+
+
+def moves_to_go(env: StepEnv, actions: int, policy: str = "oracle") -> npt.NDArray[np.float64]:
+    """Distribution of the moves from here to a success, within so many actions; see ``ragen_gym.envs.budget.Chances``.
+
+    Exact where ``blind_value`` is.
+
+    Args:
+        env: stands where the play begins.
+        actions: the most moves.
+        policy: ``"random"``, ``"blind"`` or ``"oracle"``, which has the highest chance of success, and among those a
+            shortest expected episode.
+
+    Raises:
+        ValueError: the blind script of a game that has none.
+    """
+    lost = policy == "oracle" and not env.solution().success(*env.state, actions)
+    won = [0.0] * actions if lost else _scripted_successes(env, actions, _SCRIPTS[policy](env))[0]
+    return np.array([0.0, *won, max(0.0, 1 - sum(won))])
+
+
+_Script = Callable[[bytes, tuple[int, ...], int], list[tuple[float, int]]]
+"""script(board, state, actions left) -> the probability of each action that it may choose, and the action."""
+
+
+def _blind_moves(env: StepEnv) -> _Script:
+    game, script = env.game, _blind_script(env.game)
+    return lambda board, state, left: [(1.0, script(board, state, game.params))]
+
+
+def _random_moves(env: StepEnv) -> _Script:
     each = [(1 / len(env.game.Action), int(action)) for action in env.game.Action]
-    return _scripted_value(env, actions, lambda board, state: each)
+    return lambda board, state, left: each
 
 
-def _scripted_value(
-    env: StepEnv, actions: int, script: Callable[[bytes, tuple[int, ...]], list[tuple[float, int]]]
-) -> tuple[float, float]:
-    """The value of a script, which gives the probability of each action that it may choose in a state."""
+def _oracle_moves(env: StepEnv) -> _Script:
+    solution = env.solution()
+    return lambda board, state, left: [(1.0, solution.action(board, state, left))]
+
+
+_SCRIPTS: dict[str, Callable[[StepEnv], _Script]] = {
+    "random": _random_moves,
+    "blind": _blind_moves,
+    "oracle": _oracle_moves,
+}
+
+
+def _scripted_successes(env: StepEnv, actions: int, script: _Script) -> tuple[list[float], float]:
+    """(Probability of a success with each move, expected return) of a script."""
     game = env.game
     draws, params = _draws(game), listed(game.params)
-    chosen: dict[tuple[bytes, tuple[int, ...]], list[tuple[float, int]]] = {}
-    here, success, total = {env.state: 1.0}, 0.0, 0.0
-    for _ in range(actions):
+    here, won, total = {env.state: 1.0}, list[float](), 0.0
+    for left in range(actions, 0, -1):
         there: dict[tuple[bytes, tuple[int, ...]], float] = {}
+        success = 0.0
         for (board, state), weight in here.items():
-            if (board, state) not in chosen:
-                chosen[board, state] = script(board, state)
-            for share, action in chosen[board, state]:
+            for share, action in script(board, state, left):
                 for chance, u in draws:
                     cells, integers = bytearray(board), list(state)
                     reward, outcome = game.rule(cells, integers, action, u, params)
@@ -128,7 +172,8 @@ def _scripted_value(
                         after = bytes(cells), tuple(integers)
                         there[after] = there.get(after, 0.0) + weight * share * chance
         here = there
-    return success, total
+        won.append(success)
+    return won, total
 
 
 def oracle_policy(env: StepEnv, actions_left: int) -> int:
@@ -234,19 +279,22 @@ def plan_moves(env: TurnEnv, moves: int, mistakes: float = 0.0, rng: np.random.G
     return actions
 
 
-def reply_for(env: TurnEnv, actions: Sequence[int], thought: str = "") -> str:
+def reply_for(env: TurnEnv, actions: Sequence[int], thought: str = "", budget: Budget | None = None) -> str:
     """A reply without fault that names these actions.
 
     Where the environment asks for the board in the thinking, the true one stands before the thought, and after it the
-    one that the actions lead to if every move goes where it is meant to.
+    one that the actions lead to if every move goes where it is meant to. Where it asks for a budget and none is given,
+    the reply states that of optimal play.
     """
     names = [env.action_names[action] for action in actions]
+    if env.config.budget and budget is None:
+        budget = honest_budget(moves_to_go(env.env, env.actions_left))
     if not env.config.think:
-        return write_reply(names)
+        return write_reply(names, budget=budget)
     board = env.state_text.write(env.env.state[0])
     seen = f"<observation>\n{board}\n</observation>" if env.config.grounding else ""
     expected = f"<prediction>\n{_board_after(env, actions)}\n</prediction>" if env.config.world_modelling else ""
-    return write_reply(names, f"{seen}{thought}{expected}")
+    return write_reply(names, f"{seen}{thought}{expected}", budget)
 
 
 def random_reply(env: ReplyEnv, rng: np.random.Generator) -> str:

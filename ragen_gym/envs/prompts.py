@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.envs.budget import COVERAGE
 from ragen_gym.envs.reply import SEPARATOR, write_reply
 from ragen_gym.games.game import Game
 
@@ -16,6 +17,13 @@ _WRITTEN = {
     "coordinates": ", a line for each kind of thing, such as player: (0,1)",
     "sentences": ", such as: The player is in row 0, column 1. A thing is 2 below and 1 left of the player.",
 }
+
+
+_BUDGET = (
+    "In <budget> say how many actions you still need to succeed, those of your reply included: the interval "
+    f"[low, high] that holds in {100 * COVERAGE:.0f} of 100 cases like this, or impossible. A number above the actions "
+    "left stands for no success."
+)
 
 
 def instructions(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> str:
@@ -32,6 +40,7 @@ def instructions(game: Game, vocabulary: Vocabulary, config: TurnConfig) -> str:
         f"Rewards: {rewards}.",
         f"You have {turns} turn{'s' * (turns > 1)} and {actions} action{'s' * (actions > 1)}, "
         f"at most {config.max_actions_per_turn} a turn.",
+        _BUDGET if config.budget else "",
     ]
     return "\n".join(line for line in lines if line)
 
@@ -45,7 +54,9 @@ def example(game: Game, config: TurnConfig, board: str) -> str:
     thought = "I look at what is there, then I choose."
     seen = f"<observation>{board}</observation>" if config.grounding else ""
     expected = f"<prediction>{board}</prediction>" if config.world_modelling else ""
-    reply = write_reply(names[: config.max_actions_per_turn], f"{seen}{thought}{expected}" if config.think else None)
+    thinking = f"{seen}{thought}{expected}" if config.think else None
+    budget = (1.0, float(config.max_actions)) if config.budget else None
+    reply = write_reply(names[: config.max_actions_per_turn], thinking, budget)
     where = f" where the actions are {' and '.join(game.example_board.splitlines())}" if game.example_board else ""
     return f"Example of a reply{where}: {reply}"
 
@@ -82,10 +93,13 @@ def message(config: TurnConfig, board: str, turn: int, actions_left: int, reward
         written = f" ({written.removeprefix(', ')})" * bool(written)
         own = [f"the board as it is{written}"] * config.grounding + ["your own thoughts"] * config.think
         own += [f"the board after your moves{written}"] * config.world_modelling
+        own += ["your own budget"] * config.budget
         own += [f"names of actions with {SEPARATOR} between them" if several else "the name of one action"]
         how = f"in the form of the example, with {', '.join(own[:-1])}{' and ' * (len(own) > 1)}{own[-1]}"
     else:
         form = f"<answer>first {SEPARATOR} second</answer>" if several else "<answer>action</answer>"
+        if config.budget:
+            form = f"<budget>[low, high] or impossible</budget>{form}"
         if config.think:
             seen = f"<observation>the board as it is{written}</observation>" if config.grounding else ""
             expected = f"<prediction>the board after your moves{written}</prediction>" if config.world_modelling else ""

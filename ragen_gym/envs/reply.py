@@ -2,7 +2,8 @@
 
 A reply may be asked to hold, inside its thinking, the state as it sees it, ``<observation> … </observation>``, and the
 state that it expects after its moves, ``<prediction> … </prediction>`` (grounding and world modelling of VAGEN, arXiv
-2510.16907).
+2510.16907). It may be asked to state a budget, ``<budget>[low, high]</budget>`` or ``<budget>impossible</budget>``,
+between its thinking and its answer; see ``ragen_gym.envs.budget``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.envs.budget import Budget, read_budget, written
 
 __all__ = [
     "SEPARATOR",
@@ -33,8 +35,15 @@ SEPARATOR = "||"
 
 _REMEMBERED = 4096  # characters of the longest reply whose reading is kept
 
-_ANSWER = re.compile(r"\s*<answer>(?P<answer>.*?)</answer>\s*", re.DOTALL)
-_THINK_ANSWER = re.compile(r"\s*<think>(?P<think>.*?)</think>" + _ANSWER.pattern, re.DOTALL)
+_PARTS = r"\s*<think>(?P<think>.*?)</think>", r"\s*<budget>(?P<budget>.*?)</budget>"
+#: By whether a reply thinks, and whether it states a budget.
+_FORMS = {
+    (think, budget): re.compile(
+        _PARTS[0] * think + _PARTS[1] * budget + r"\s*<answer>(?P<answer>.*?)</answer>\s*", re.DOTALL
+    )
+    for think in (False, True)
+    for budget in (False, True)
+}
 _TAG = re.compile(r"<(/?(?:think|answer))>")
 _THINK, _END_THINK = "<think>", "</think>"
 
@@ -48,6 +57,8 @@ class Problem(StrEnum):
     """A tag occurs more than once, so that it is not clear which answer is meant."""
     NO_STATE = "no_state"
     """The thinking lacks the observation or the prediction that was asked for, or holds several."""
+    NO_BUDGET = "no_budget"
+    """The text in the budget's tags is neither an interval such as ``[2, 4]`` nor ``impossible``."""
     NO_ACTION = "no_action"
     """The answer is empty."""
     UNKNOWN_ACTION = "unknown_action"
@@ -60,6 +71,7 @@ _PROBLEMS = {
     Problem.NO_ANSWER: "Malformed: not of the form that was asked for",
     Problem.SEVERAL_ANSWERS: "Malformed: a tag occurs more than once",
     Problem.NO_STATE: "Malformed: the thinking lacks the observation or the prediction that was asked for",
+    Problem.NO_BUDGET: "Malformed: the budget is neither an interval such as [2, 4] nor impossible",
     Problem.NO_ACTION: "Malformed: the answer is empty",
     Problem.UNKNOWN_ACTION: "Names an unknown action",
     Problem.FORBIDDEN_TEXT: "Malformed: holds a text that no reply may hold",
@@ -82,6 +94,7 @@ class Reply:
         actions: ids of the known actions among the names, in order; empty where the reply is malformed.
         problem: what is wrong, or None.
         observation, prediction: the parts of the thinking that were asked for, without their tags, or None.
+        budget: the fewest and the most actions that it states to need, ``budget.IMPOSSIBLE``, or None.
     """
 
     text: str
@@ -91,9 +104,12 @@ class Reply:
     problem: Problem | None = None
     observation: str | None = None
     prediction: str | None = None
+    budget: Budget | None = None
 
 
-def parse_reply(text: str, action_names: Sequence[str], *, think: bool = True, parts: Sequence[str] = ()) -> Reply:
+def parse_reply(
+    text: str, action_names: Sequence[str], *, think: bool = True, parts: Sequence[str] = (), budget: bool = False
+) -> Reply:
     """Read a reply; never raises, and never guesses which of several answers is meant.
 
     Args:
@@ -101,25 +117,30 @@ def parse_reply(text: str, action_names: Sequence[str], *, think: bool = True, p
         action_names: the names of the actions by id; case and surrounding space do not matter.
         think: whether the reply must think first; if not, it must be an answer alone.
         parts: what the thinking must hold, of "observation" and "prediction"; each once, wherever it stands.
+        budget: whether the reply must state one before its answer.
     """
     parse = _parse if len(text) <= _REMEMBERED else _parse.__wrapped__
-    return parse(text, tuple(action_names), think, tuple(parts))
+    return parse(text, tuple(action_names), think, tuple(parts), budget)
 
 
 def parse(text: str, action_names: Sequence[str], config: TurnConfig) -> Reply:
     """``parse_reply`` with the options of a turn."""
-    return parse_reply(text, action_names, think=config.think, parts=config.state_parts)
+    return parse_reply(text, action_names, think=config.think, parts=config.state_parts, budget=config.budget)
 
 
-def reply_form(think: bool) -> re.Pattern[str]:
+def reply_form(think: bool, budget: bool = False) -> re.Pattern[str]:
     """The pattern that the whole of a well-formed reply matches, whatever its answer names; see ``parse_reply``."""
-    return _THINK_ANSWER if think else _ANSWER
+    return _FORMS[think, budget]
 
 
-def write_reply(names: Sequence[str], thought: str | None = None) -> str:
-    """A reply that names these actions, with a thought in its tags unless it is None; ``parse_reply`` reads it."""
+def write_reply(names: Sequence[str], thought: str | None = None, budget: Budget | None = None) -> str:
+    """A reply that names these actions, with a thought and a budget in their tags unless they are None.
+
+    ``parse_reply`` reads it.
+    """
     thinking = "" if thought is None else f"<think>{thought}</think>"
-    return f"{thinking}<answer>{f' {SEPARATOR} '.join(names)}</answer>"
+    stated = "" if budget is None else f"<budget>{written(budget)}</budget>"
+    return f"{thinking}{stated}<answer>{f' {SEPARATOR} '.join(names)}</answer>"
 
 
 def open_thinking(prompt: str, last_message: str = "") -> str:
@@ -159,12 +180,12 @@ def whole_reply(text: str, reasoning: str | None = None, *, begun: str | None = 
 
 
 @lru_cache(1024)  # the rollouts of a group often say the same
-def _parse(text: str, action_names: tuple[str, ...], think: bool, parts: tuple[str, ...]) -> Reply:
+def _parse(text: str, action_names: tuple[str, ...], think: bool, parts: tuple[str, ...], budget: bool) -> Reply:
     tags = _TAG.findall(text)
     if len(tags) != len(set(tags)):
         return Reply(text, problem=Problem.SEVERAL_ANSWERS)
     # Only now, with each tag at most once: on many tags this match would take quadratic time.
-    match = reply_form(think).fullmatch(text)
+    match = reply_form(think, budget).fullmatch(text)
     if match is None or len(tags) != (4 if think else 2):
         return Reply(text, problem=Problem.NO_ANSWER)
     thinking = match["think"].strip() if think else None
@@ -172,6 +193,10 @@ def _parse(text: str, action_names: tuple[str, ...], think: bool, parts: tuple[s
     if any(len(texts) != 1 for texts in found.values()):
         return Reply(text, thinking, problem=Problem.NO_STATE)
     said: dict[str, Any] = {part: texts[0] for part, texts in found.items()}
+    if budget:
+        said["budget"] = read_budget(match["budget"])
+        if said["budget"] is None:
+            return Reply(text, thinking, problem=Problem.NO_BUDGET, **said)
     names = tuple(name.strip() for name in match["answer"].split(SEPARATOR))
     if not any(names):
         return Reply(text, thinking, problem=Problem.NO_ACTION, **said)

@@ -77,7 +77,10 @@ class TaskEnv(InnerGenerator, ReplyEnv):
             raise ValueError(f"{name!r} is no gymnasium.Env: a text task is one, with instructions.")
         self._name, self._make, self._split = name, make, check_split(split)
         self.config = config or TurnConfig()
-        unread = {"prompt": "default", "observation": "text", "grounding": False, "world_modelling": False}
+        unread = dict.fromkeys(("grounding", "world_modelling", "budget"), False) | {
+            "prompt": "default",
+            "observation": "text",
+        }
         for option, value in unread.items():
             if getattr(self.config, option) != value:
                 raise ValueError(f"{option}={getattr(self.config, option)!r} is for games: {name} is a text task.")

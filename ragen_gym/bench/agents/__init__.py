@@ -1,7 +1,8 @@
 """Agents by name, such as ``openai:MODEL``, and how to write your own.
 
-``make_agent`` makes one of ``random``, ``blind``, ``oracle``, ``openai:MODEL``, ``hf:PATH``, ``hf-vision:PATH``,
-``python:module:callable``, ``cmd:PROGRAM`` and ``sb3:PATH``; the module of each says what it can do.
+``make_agent`` makes one of ``random``, ``blind``, ``oracle``, ``budget:POLICY``, ``openai:MODEL``, ``hf:PATH``,
+``hf-vision:PATH``, ``python:module:callable``, ``cmd:PROGRAM`` and ``sb3:PATH``; the module of each
+says what it can do.
 
 An agent is an object with a ``name`` and one of two methods. One that answers messages has ``reply``, one that chooses
 moves has ``act``; either may be a coroutine, or a plain method, which ``python:`` calls in a thread of its own. This is
@@ -84,6 +85,7 @@ KINDS: dict[str, Kind] = {
     "random": Kind(_HERE + "builtin:RandomAgent", "", "moves drawn uniformly"),
     "blind": Kind(_HERE + "builtin:BlindAgent", "", "straight for the goal, ignoring what is in the way"),
     "oracle": Kind(_HERE + "builtin:OracleAgent", "", "optimal moves, by looking into the game"),
+    "budget": Kind(_HERE + "budget:BudgetAgent", "POLICY", "random, blind or oracle moves with a stated budget"),
     "openai": Kind(_HERE + "openai:OpenAIAgent", "MODEL", "a model behind an OpenAI-compatible server"),
     "hf": Kind(_MODELS + "hf:HFAgent", "PATH", "a transformers model in this process"),
     "hf-vision": Kind(_MODELS + "hf_vision:HFVisionAgent", "PATH", "a visual transformers model in this process"),

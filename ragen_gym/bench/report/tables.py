@@ -13,6 +13,7 @@ __all__ = [
     "above_optimal",
     "at_most_blind",
     "bounds",
+    "budgets",
     "common_problems",
     "episodes_asked",
     "indistinct",
@@ -152,6 +153,23 @@ def at_most_blind(summary: Summary) -> list[str]:
     return said
 
 
+def budgets(summary: Summary) -> list[str]:
+    """Sentences on the stated budgets of each split, where its replies state any."""
+    said = []
+    for name, split in summary["splits"].items():
+        if (entry := split.get("budget")) is None:
+            continue
+        of, impossible = entry["optimal"], entry["impossible"]
+        precision, recall = (percent(each and each["rate"]) for each in (impossible["precision"], impossible["recall"]))
+        said.append(
+            f"Stated budgets of {name}, against optimal play: {percent(of['coverage']['rate'])} hold the actions to "
+            f"go; interval score {number(of['score']['mean'])} actions, of the best constant interval "
+            f"{number(of['constant']['score'])}, lower is better; impossible has precision {precision}, and recall "
+            f"{recall} in {impossible['lost']:,} lost states."
+        )
+    return said
+
+
 def wrong_oracle(splits: Mapping[str, Summary]) -> list[str]:
     """Sentences on the splits, by name, whose random play is significantly better than their optimal play."""
     return [
@@ -186,7 +204,7 @@ def common_problems(summary: Summary) -> list[str]:
 
 def sentences(summary: Summary) -> list[str]:
     """All that must be said next to the scores of a run."""
-    about = common_problems, seen_in_training, left_out, overflowed, lacks, at_most_blind, too_good
+    about = common_problems, seen_in_training, left_out, overflowed, lacks, at_most_blind, too_good, budgets
     return [*wrong_oracle(summary["splits"]), *(sentence for each in about for sentence in each(summary))]
 
 

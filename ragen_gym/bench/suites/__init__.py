@@ -192,6 +192,7 @@ SUITES: dict[str, Path] = {
         "rllm-frozenlake",
         "vagen-v1",
         "visual-generalization",
+        "budget-v1",
         "smoke",
     )
 }

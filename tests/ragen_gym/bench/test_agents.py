@@ -63,7 +63,7 @@ def write(path: Path, source: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "settings", "said"),
     [
-        ("chess", {}, r"there is no agent 'chess': choose one of random, blind, oracle, openai:MODEL"),
+        ("chess", {}, r"there is no agent 'chess': choose one of random, blind, oracle, budget:POLICY, openai:MODEL"),
         ("random:7", {}, "'random:7' is not how this agent is written: give random"),
         ("openai:", {}, "give openai:MODEL"),
         ("random", {"temperature": 1}, "random has no setting 'temperature'; it has: seed"),

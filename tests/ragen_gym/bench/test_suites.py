@@ -31,10 +31,11 @@ HASHES = {
     "rllm-frozenlake": "5c740f4a6b3e6524",
     "vagen-v1": "3b00acc93766ef25",
     "visual-generalization": "cd53c6dee6dede6c",
+    "budget-v1": "dac7b3a2daa215b7",
     "smoke": "a1ba5507de8a1a37",
 }
 #: The suites in which no two levels of a split are of one family, but for the two orders of a pair of arms.
-FAMILIES = ("generalization", "difficulty", "beyond-blind", "visual-generalization")
+FAMILIES = ("generalization", "difficulty", "beyond-blind", "visual-generalization", "budget-v1")
 every_suite = pytest.mark.parametrize("name", SUITES)
 SPLITS = [(name, split) for name in SUITES for split in load_suite(name).splits]
 every_split = pytest.mark.parametrize(("name", "split"), SPLITS, ids=[f"{name}/{split.name}" for name, split in SPLITS])
