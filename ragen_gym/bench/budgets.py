@@ -19,7 +19,8 @@ A reply that states no budget counts as the interval of every number, which says
   successes_lost}: in how many episodes, the share saved of all moves, of those of failed episodes, of all tokens (None
   if unknown), and the share of all episodes that succeeded after it.
 - ``optimism``: of statements of an interval in episodes that failed: {n, not_seeing, chance, not_planning}, which add
-  up to 1: the share in lost states, and of the others the mean chance of failure and of success of optimal play.
+  up to 1: the share in lost states, and of the others what chance did and what the agent's later moves gave away of
+  the optimum (the sum of their regret, at most 1); None for a game without exact values.
 
 All intervals are clustered by the family of the level.
 """
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -38,8 +40,9 @@ from ragen_gym.bench.suites import Split
 from ragen_gym.core.stats import clustered_mean, clustered_rate
 from ragen_gym.envs.budget import IMPOSSIBLE, Budget, Chances, covered, honest_budget, interval_score, within
 from ragen_gym.envs.policies import moves_to_go
+from ragen_gym.envs.turn import make_turn
 
-__all__ = ["Statement", "score_budgets", "statements_of"]
+__all__ = ["Statement", "best_constants", "score_budgets", "statements_of"]
 
 _Scores = npt.NDArray[np.float64]
 
@@ -55,6 +58,7 @@ class Statement:
     optimal: Chances  # moves to go under optimal play
     own: Chances  # moves to go as they were played: 1 at one number
     tokens: int | None  # of the reply, as counted by the agent
+    regret: float  # that the reply gave away of the highest chance of success; NaN where that is unknown
 
     @property
     def counted(self) -> Budget:
@@ -75,6 +79,9 @@ class Statement:
 def statements_of(split: Split, episodes: Sequence[EpisodeRecord]) -> list[Statement]:
     """The statements of recorded episodes, each replayed; moves of a ``StepAgent`` state nothing."""
     env, found = split.make_game(), list[Statement]()
+    if env.game.has_values:
+        sizes = split.one_of_each_size
+        env = make_turn(split.env, split.turn_config, levels=sizes, regret=True, **split.env_options)
     known: dict[Any, Chances] = {}
     for place, record in enumerate(episodes):
         split.begin(env, record.index, record.noise_seed)
@@ -90,8 +97,9 @@ def statements_of(split: Split, episodes: Sequence[EpisodeRecord]) -> list[State
             own[to_go if record.success else left + 1] = 1.0
             budget = env.parse(turn.reply).budget
             family = split.families[record.index]
-            found.append(Statement(family, place, left, budget, known[state], own, turn.completion_tokens))
-            env.step(turn.reply)
+            info = env.step(turn.reply)[4]
+            regret = info["turn_value"].regret.success if "turn_value" in info else nan
+            found.append(Statement(family, place, left, budget, known[state], own, turn.completion_tokens, regret))
             to_go -= len(turn.actions)
     return found
 
@@ -118,19 +126,19 @@ def _against(said: Sequence[Statement], truth: Sequence[Chances], families: Sequ
     scores = np.array([interval_score(each.counted, chances) for each, chances in zip(said, truth, strict=True)])
     hits = [covered(each.counted, chances) for each, chances in zip(said, truth, strict=True)]
     missed = [1 - c[-1] if each.impossible else c[-1] for each, c in zip(said, truth, strict=True)]
-    entry = {
+    entry: dict[str, Any] = {
         "coverage": clustered_rate(hits, families, len(hits)).to_dict("rate"),
         "score": clustered_mean(scores, families).to_dict("mean"),
         "brier": clustered_mean(missed, families).to_dict("mean"),
     }
     for name, groups in (("constant", [0] * len(said)), ("clock", [each.left for each in said])):
-        best = _best_constants(truth, groups)
+        best = best_constants(truth, groups)
         excess = clustered_mean(scores - best, families)
         entry[name] = {"score": float(best.mean()), "excess": excess.to_dict("mean")}
     return entry
 
 
-def _best_constants(truth: Sequence[Chances], groups: Sequence[int]) -> _Scores:
+def best_constants(truth: Sequence[Chances], groups: Sequence[int]) -> _Scores:
     """The score of each statement if those of a group all stated the interval that is best for the group.
 
     The score is a sum of a function of the low end and one of the high end, so each end is chosen by itself.
@@ -182,14 +190,15 @@ def _stopping(said: Sequence[Statement], episodes: Sequence[EpisodeRecord]) -> d
 
 
 def _optimism(said: Sequence[Statement], episodes: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    hopeful = [each for each in said if not each.impossible and not episodes[each.episode].success]
-    if not hopeful:
-        return {"n": 0, "not_seeing": None, "chance": None, "not_planning": None}
-    failure = np.array([0.0 if each.lost else each.optimal[-1] for each in hopeful])
-    lost = float(np.mean([each.lost for each in hopeful]))
-    return {
-        "n": len(hopeful),
-        "not_seeing": lost,
-        "chance": float(failure.mean()),
-        "not_planning": 1 - lost - float(failure.mean()),
-    }
+    hopeful = [at for at, each in enumerate(said) if not each.impossible and not episodes[each.episode].success]
+    if not hopeful or any(isnan(each.regret) for each in said):
+        return {"n": len(hopeful), "not_seeing": None, "chance": None, "not_planning": None}
+    later, total = [0.0] * len(said), 0.0
+    for at in reversed(range(len(said))):
+        if at + 1 < len(said) and said[at + 1].episode != said[at].episode:
+            total = 0.0
+        total += said[at].regret
+        later[at] = total
+    lost = float(np.mean([said[at].lost for at in hopeful]))
+    planning = float(np.mean([0.0 if said[at].lost else min(1.0, later[at]) for at in hopeful]))
+    return {"n": len(hopeful), "not_seeing": lost, "chance": 1 - lost - planning, "not_planning": planning}

@@ -88,11 +88,12 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     by. Truncated after ``max_turns`` turns or ``max_actions`` actions.
 
     ## Information
-    ``messages`` (tuple of {"role", "content"}, the whole conversation), ``reply`` (``Reply``, None at reset),
-    ``actions`` (ids played this turn), ``rewards`` (of each of them), ``success`` (bool), ``level_id`` (str), ``turn``
-    (turns taken), ``actions_left``; where they are asked for, ``observation_right`` and ``prediction_right`` (bool),
-    ``observation_score`` and ``prediction_score`` (float, 0 to 1, by ``state_score``); with pictures, ``images``: a
-    list of uint8 (height, width, 3), one for each image part of the newest user message.
+    ``messages`` (tuple of {"role", "content"}, the whole conversation), ``reply`` (``Reply``, None at reset; it holds
+    the stated ``budget`` where one is asked for), ``actions`` (ids played this turn), ``rewards`` (of each of them),
+    ``success`` (bool), ``level_id`` (str), ``turn`` (turns taken), ``actions_left``; where they are asked for,
+    ``observation_right`` and ``prediction_right`` (bool), ``observation_score`` and ``prediction_score`` (float, 0 to
+    1, by ``state_score``); with pictures, ``images``: a list of uint8 (height, width, 3), one for each image part of
+    the newest user message.
 
     With ``regret`` (an argument of the ``StepEnv``): ``regret``, what the turn gave away of the highest expected return
     of the game's own rewards, penalties and state rewards left out, and ``turn_value``, a

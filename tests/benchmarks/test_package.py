@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import exact, made_folder, real_model, rollout, vision
+from benchmarks import budget, exact, made_folder, real_model, rollout, vision
 
 HOME = Path(rollout.__file__).parent
 
@@ -25,7 +25,7 @@ def test_the_folder_of_a_page_is_made_before_anything_is_measured(
     assert f"{tmp_path}/file cannot be made: File exists; name another folder." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("measurement", [exact, real_model, rollout, vision], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("measurement", [budget, exact, real_model, rollout, vision], ids=lambda each: each.__name__)
 def test_a_page_is_made_of_its_results(measurement: Any) -> None:
     name = measurement.__name__.rpartition(".")[2]
     results = json.loads((HOME / f"{name}.json").read_text(encoding="utf-8"))

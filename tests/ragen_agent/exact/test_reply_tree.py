@@ -148,10 +148,11 @@ def test_a_hopeless_beginning_stays_malformed(
         assert not reply.actions
 
 
-def test_a_reply_that_is_being_written_is_not_hopeless(spelled: tuple[ChatFormat, list[int]]) -> None:
+@pytest.mark.parametrize("budget", ["", "<budget>[1, 12]</budget>", "<budget>impossible</budget>"])
+def test_a_reply_that_is_being_written_is_not_hopeless(spelled: tuple[ChatFormat, list[int]], budget: str) -> None:
     chat, _ = spelled
-    texts, node = ReplyTexts(chat, think=False, known_form=True), 0
-    for token in chat.reply_ids("<answer>Up || \u00e9 || Left</answer>")[:-1]:
+    texts, node = ReplyTexts(chat, think=False, known_form=True, budget=bool(budget)), 0
+    for token in chat.reply_ids(f"{budget}<answer>Up || \u00e9 || Left</answer>")[:-1]:
         node = texts.child(node, token)
         assert not texts.hopeless(node), texts.text(node)
 

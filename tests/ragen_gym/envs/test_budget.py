@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_honesty_is_best(chances: np.ndarray) -> None:
     assert interval_score(honest_budget(chances), chances) == pytest.approx(best)
 
 
-def env_of(name: str, left: int, **options: object) -> TurnEnv:
+def env_of(name: str, left: int, **options: Any) -> TurnEnv:
     return make_turn(name, max_turns=left, max_actions=left, max_actions_per_turn=1, budget=True, **options)
 
 

@@ -1,0 +1,318 @@
+"""Stated budgets compared with exact truth: ``python -m benchmarks.budget``.
+
+The reference agents play ``budget-v1``, honest and with statements that ignore the board. A small model is trained on
+demonstrations that state the budget of optimal play, then by reinforcement (some 15 minutes of a core), and plays the
+suite's lakes without thoughts after each. Its policy is also computed exactly (``ragen_agent.exact``), so that its
+first statement is scored against the distribution of its own moves. A run whose folder is there is not played or
+trained again. Written are ``budget.json`` and ``budget.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks import machine, page_parser, write_results
+from ragen_agent.agents.hf import HFAgent
+from ragen_agent.cli import main as ragen_agent
+from ragen_agent.exact.level import ExactLevel
+from ragen_agent.exact.policy_value import LevelValue, solve
+from ragen_agent.exact.reply_tree import ENDED
+from ragen_agent.exact.tree_reader import TreeReader
+from ragen_agent.run.policy import Policy
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.tokens.rollout import Instance
+from ragen_gym.bench.agent import Answer, Message, Task
+from ragen_gym.bench.agents import make_agent
+from ragen_gym.bench.budgets import best_constants
+from ragen_gym.bench.report.tables import number, success
+from ragen_gym.bench.results import ResultsFolder
+from ragen_gym.bench.runner import run_suite
+from ragen_gym.bench.score import score
+from ragen_gym.bench.suites import Suite, load_suite
+from ragen_gym.core.stats import clustered_mean, percent
+from ragen_gym.envs.budget import Budget, covered, interval_score
+from ragen_gym.envs.policies import moves_to_go
+from ragen_gym.envs.turn import make_turn
+
+__all__ = ["main"]
+
+LAKES = "frozen_lake"
+TRAINED = {
+    "turns.think": "false",
+    "turns.history": "0",
+    "turns.budget": "true",
+    "turns.max_turns": "5",
+    "turns.max_actions_per_turn": "1",
+    "turns.max_actions": "5",
+    "turns.max_tokens_per_turn": "16",
+    "demonstrations.thought": "none",
+    "demonstrations.moves": "[1.0]",
+    "demonstrations.mistakes": "0.25",
+    "training.iterations": "60",
+}
+MODELS = {"small model after imitation": "warm", "small model after reinforcement": "checkpoint"}
+HONEST = ("oracle", "blind", "random")
+FOOLS = {"wide": "always [1, 20]", "possible": "always [1, actions left]", "impossible": "always impossible"}
+MASS, TOGETHER = 1e-2, 16
+
+PAGE = """\
+# Does an agent know how many actions it still needs?
+
+Written by `python -m benchmarks.budget`. In [`budget-v1`](../docs/guides/benchmark_an_agent.md#stated-budgets) agents
+state with every action how many they still need, [low, high] in 80 of 100 cases, or that success is impossible.
+
+## A small model on lakes
+
+{lakes}
+
+{answer}
+
+A small model ({parameters:,} parameters, one training run) imitated demonstrations that state the budget of optimal
+play. Where nothing slips that is a single number, so the model has seen no interval by which to say that it is unsure.
+Reinforcement then rewarded success alone. In this run success on these lakes fell, and the run raised two alarms: the
+last row does not show what reinforcement that works would do.
+
+*Score* is the interval score in actions (Gneiting and Raftery, 2007), 0 at best; *constant* is the score of the best
+single interval for the same statements, chosen in hindsight, and *clock* of the best one for each number of actions
+left. An interval that does not beat them shows at most that the agent counts. *Optimal* scores against the exact
+distribution under optimal play from the state of the statement, *own* against the agent's own episode. *Holds* is the
+share of optimal play's actions in the interval, for which 80 % was asked. *Precision* and *recall* are of `impossible`
+in lost states: those that optimal play cannot win, and on slippery ice those that it wins in less than 10 % of cases.
+*Saved* is the share of the actions of failed episodes that stopping at the first `impossible` would have saved, *lost*
+the share of all episodes that succeeded after it. Each row has {levels} episodes, one a level; 95 % intervals are
+clustered by level. The model's replies are without thoughts, at the suite's temperature.
+
+**Exactly.** All of the model's replies can be summed over, with at most {mass:g} of the probability left out. Its first
+statement on each of these lakes, against the exact distributions:
+
+{exact}
+
+## The scale
+
+Honest agents state the quantiles of their own play. The others play optimal moves and state the same on every board.
+
+{tables}
+
+## Not seeing, or not planning
+
+Statements of an interval in episodes that then failed. *Not seeing*: the state was lost already. *Not planning*: what
+the agent's later moves gave away of optimal play's chance. *Chance*: the rest.
+
+{optimism}
+
+The model was trained by `ragen-agent train --game FrozenLake` with these settings:
+
+```text
+{settings}
+```
+
+Machine: {machine}.
+"""
+HEAD = (
+    "agent, success %, holds %, width, score: optimal, constant and clock, score: own, constant and clock, "
+    "precision %, recall %, saved %, lost %"
+)
+
+
+class CurrentTurn:
+    """A model that reads the system message and the newest message alone, as with ``turns.history=0``."""
+
+    keeps_time = whole_replies = True
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.model = HFAgent(str(path), max_tokens=int(TRAINED["turns.max_tokens_per_turn"]))
+        self.name, self.seen, self.batch = name, self.model.seen, self.model.batch
+        self.concurrency, self.settings = self.batch, {**self.model.settings, "history": 0}
+
+    async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
+        """The model's reply, drawn with other random numbers in every turn."""
+        own = replace(task, seed=(task.seed + len(messages)) % 2**32)
+        return await self.model.reply([messages[0], messages[-1]], own)
+
+    async def close(self) -> None:
+        """Close the model."""
+        await self.model.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and write the page."""
+    parser = page_parser("budget", __doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/budget"), metavar="DIR", help="folder of the runs")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    run = options.runs / "train"
+    if not (run / "summary.json").exists():
+        resumes = ["--resume", str(run)] if (run / "config.toml").exists() else ["--out", str(run), *_settings()]
+        if code := ragen_agent(["train", *resumes]):
+            return code
+    suite = load_suite("budget-v1")
+    lakes = next(split for split in suite.splits if split.name == LAKES)
+    plain = replace(lakes, turn_config=replace(lakes.turn_config, think=False))
+    unthinking = replace(suite, name="budget-v1 without thoughts", splits=(plain,))
+    rows: dict[str, dict[str, Any]] = {split.name: {} for split in suite.splits}
+    scripted = [(f"{policy}, honest", policy, "own") for policy in HONEST]
+    scripted += [(f"oracle, {said}", "oracle", states) for states, said in FOOLS.items()]
+    for name, policy, states in scripted:
+        agent = make_agent(f"budget:{policy}", states=states)
+        for split, entry in _played(suite, agent, options.runs / f"{policy}-{states}").items():
+            rows[split][name] = entry
+    exact = {}
+    for name, checkpoint in MODELS.items():
+        folder = run / checkpoint
+        rows[LAKES][name] = _played(unthinking, CurrentTurn(name, folder), options.runs / checkpoint)[LAKES]
+        exact[name] = _exact(run, folder, unthinking)
+    results = {"machine": machine("torch", "transformers"), "rows": rows, "exact": exact}
+    write_results(options.out, "budget", results, _page(results))
+    return 0
+
+
+def _settings() -> list[str]:
+    return ["--game", "FrozenLake", *(part for name, value in TRAINED.items() for part in ("--set", f"{name}={value}"))]
+
+
+def _played(suite: Suite, agent: Any, folder: Path) -> dict[str, Any]:
+    """Success and budgets of each split."""
+    run_suite(suite, agent, folder)
+    splits = score(suite, ResultsFolder(folder).records(), agent.name)["splits"]
+    return {name: {"success": success(split), "budget": split["budget"]} for name, split in splits.items()}
+
+
+def _exact(run: Path, checkpoint: Path, suite: Suite) -> dict[str, Any]:
+    """The policy's exact success, and the scores of its first statement, the mean over the levels."""
+    split = suite.splits[0]
+    policy = Policy.build(RunFolder.reopen(run)[1], checkpoint)
+    reader = TreeReader(policy.model, len(policy.tokenizer), suite.temperature)
+    levels, optimal = [], []
+    for level in split.boards:
+        env = make_turn(split.env, split.turn_config, levels=[level], **split.env_options)
+        levels.append(ExactLevel(env, policy.chat, policy.config.turns, Instance(0, 0)))
+        env.reset(seed=0)
+        optimal.append(moves_to_go(env.env, env.actions_left))
+    found: list[LevelValue] = []
+    for first in range(0, len(levels), TOGETHER):
+        found += solve(reader, levels[first : first + TOGETHER], mass=MASS)
+    own = []
+    for each in found:
+        won = np.diff(each.success_by_turn.mean(1), prepend=0.0)
+        own.append(np.array([0.0, *won, 1 - won.sum()]))
+    said = [_first_statements(each) for each in found]
+    result: dict[str, Any] = {
+        "parameters": policy.model.num_parameters(),
+        "success": np.mean([each.of("success") for each in found], 0).tolist(),
+    }
+    for name, truth in (("optimal", optimal), ("own", own)):
+        scores = np.array([_mean(each, interval_score, chances) for each, chances in zip(said, truth, strict=True)])
+        best = best_constants(truth, [0] * len(truth))
+        result[name] = {
+            "holds": float(np.mean([_mean(each, covered, chances) for each, chances in zip(said, truth, strict=True)])),
+            "score": clustered_mean(scores, split.families).to_dict("mean"),
+            "constant": float(best.mean()),
+            "excess": clustered_mean(scores - best, split.families).to_dict("mean"),
+        }
+    return result
+
+
+def _first_statements(value: LevelValue) -> dict[Budget, float]:
+    """The budgets of the first reply, each with its probability; a reply without one states every number."""
+    level, tree = value.level, value.start.tree
+    found: dict[Budget, float] = {}
+    for node in np.flatnonzero(tree.outcome >= 0).tolist():
+        path = tree.path(node)
+        text = level.chat.decode_reply(path[:-1] if tree.kind[node] == ENDED else path)
+        budget = level.env.parse(text).budget or (0, level.env.max_actions + 1)
+        found[budget] = found.get(budget, 0.0) + float(tree.reach[node])
+    return found
+
+
+def _mean(said: dict[Budget, float], of: Any, chances: Any) -> float:
+    weights = list(said.values())
+    return float(np.average([of(budget, chances) for budget in said], weights=weights))
+
+
+def _ends(estimate: Any, scale: float = 1, digits: int = 2) -> str:
+    return f"({number(scale * estimate['low'], digits)} to {number(scale * estimate['high'], digits)})"
+
+
+def _scored(score: Any) -> str:
+    return f"{number(score['mean'])} {_ends(score)}"
+
+
+def _table(head: str, rows: Sequence[Sequence[str]]) -> str:
+    names = head.split(", ")
+    return "\n".join("| " + " | ".join(row) + " |" for row in (names, ["---"] * len(names), *rows))
+
+
+def _row(name: str, row: Any) -> list[str]:
+    entry, won = row["budget"], row["success"]
+    rates = (*(entry["impossible"][key] for key in ("precision", "recall")),)
+    cells = [
+        name,
+        f"{percent(won['rate'], '')} {_ends(won, 100, 1)}",
+        percent(entry["optimal"]["coverage"]["rate"], ""),
+    ]
+    cells.append(number(entry["width"]["mean"]))
+    for of in (entry["optimal"], entry["own"]):
+        cells += [_scored(of["score"]), f"{number(of['constant']['score'])} and {number(of['clock']['score'])}"]
+    cells += [percent(each and each["rate"], "") for each in rates]
+    return cells + [percent(entry["stopping"][key], "") for key in ("moves_of_failed", "successes_lost")]
+
+
+def _page(results: dict[str, Any]) -> str:
+    rows, exact = results["rows"], results["exact"]
+    optimism = [
+        [split, name, f"{entry['n']:,}", *(percent(entry[k], "") for k in ("not_seeing", "not_planning", "chance"))]
+        for split, found in rows.items()
+        for name, row in found.items()
+        if (entry := row["budget"]["optimism"])["n"] and ("honest" in name or name in MODELS)
+    ]
+    exactly = [
+        [
+            name,
+            f"{100 * found['success'][0]:.2f} to {100 * found['success'][1]:.2f}",
+            truth,
+            percent(found[truth]["holds"], ""),
+            _scored(found[truth]["score"]),
+            number(found[truth]["constant"]),
+            _scored(found[truth]["excess"]),
+        ]
+        for name, found in exact.items()
+        for truth in ("optimal", "own")
+    ]
+    return PAGE.format(
+        lakes=_table(HEAD, [_row(name, row) for name, row in rows[LAKES].items()]),
+        answer="\n".join(_answer(name, rows[LAKES][name]["budget"]) for name in MODELS),
+        tables="\n\n".join(
+            f"**{split}**\n\n{_table(HEAD, [_row(*item) for item in found.items()])}"
+            for split, found in rows.items()
+            if split != LAKES
+        ),
+        optimism=_table("split, agent, statements, not seeing %, not planning %, chance %", optimism),
+        exact=_table("model, success %, truth, holds %, score, best constant, score above it", exactly),
+        levels=len(load_suite("budget-v1").splits[0].levels),
+        parameters=next(iter(exact.values()))["parameters"],
+        mass=MASS,
+        settings="\n".join(f"--set {name}={value}" for name, value in TRAINED.items()),
+        machine=results["machine"],
+    )
+
+
+def _answer(name: str, entry: Any) -> str:
+    """Verdict on one model's intervals against the best constant one."""
+    said = []
+    for truth, of in (("optimal play", entry["optimal"]), ("its own play", entry["own"])):
+        excess = of["constant"]["excess"]
+        verdict = (
+            "worse" if excess["low"] > 0 else "better" if excess["high"] < 0 else "neither clearly worse nor better"
+        )
+        said.append(f"{verdict} against {truth} (score above it {_scored(excess)})")
+    return f"- **{name.capitalize()}**, compared with the best constant interval: {', and '.join(said)}."
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
