@@ -82,12 +82,11 @@ def dry_run(
 
     own = "\n" + tomli_w.dumps({"openrlhf": asdict(settings)}) if settings else ""
     say(to_toml(config) + own, title="Configuration", whole=True)
-    plan = describe(config, settings)
+    plan, gpu_gib = describe(config, settings), (recipe.gpu_gib if recipe else 0.0) or GPU_GIB
     if settings is None:
         plan.append(_place(config))
     else:
         say(_wrapped(command), title="Command", whole=True)
-        gpu_gib = (recipe.gpu_gib if recipe else 0.0) or GPU_GIB
         stands = "There is no CUDA here: each of these GPUs stands for a share of the CPU."
         plan += [stands] if on_cpu else hours_in_words(config, settings, gpu_gib)
     say("\n".join(f"- {sentence}" for sentence in plan), title="Arithmetic")
