@@ -241,9 +241,9 @@ def _round_trip(look: Look) -> str:
     from ragen_gym.envs.turn import make_turn
 
     config, tokenizer = look.loaded
-    own = config is None or hasattr(config, "tokenizer_sha256")  # a tokenizer made from the texts of some games
+    own = hasattr(config, "tokenizer_sha256")  # a tokenizer that was made from the texts of some games
     texts = [REPLY]
-    for env in map(make_turn, () if own else TABLE):
+    for env in map(make_turn, (Config.game,) if config is None else () if own else TABLE):
         texts += [env.instructions, env.reset(seed=0)[0]]
     for text in texts:
         back = str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)))
@@ -251,7 +251,7 @@ def _round_trip(look: Look) -> str:
             at = next((i for i, (a, b) in enumerate(zip(text, back, strict=False)) if a != b), len(back))
             at = max(0, at - 10)
             raise Trouble(f"{text[at : at + 20]!r} becomes {back[at : at + 20]!r}")
-    return f"{len(texts)} texts are the same after encoding and decoding"
+    return f"texts ({len(texts)}) are the same after encoding and decoding"
 
 
 def _template(look: Look) -> str:

@@ -67,13 +67,19 @@ def passes(model: PreTrainedModel, batch: Batch) -> list[Tensor]:
     """
     limit, rows = tokens_per_pass(_vocabulary(model)), torch.arange(len(batch.ids), device=batch.ids.device)
     if not shares_prefixes(model):
-        return list(rows.split(max(1, limit * len(rows) // batch.split_contexts().ids.numel())))
+        read = batch.split_contexts().ids
+        return list(rows.split(max(1, _rows_per_pass(model, read.shape[1]) * len(rows) // len(read))))
     return [rows] if batch.tokens <= limit else [rows[some] for some in parts_of(batch.readings, limit)]
 
 
 def _vocabulary(model: PreTrainedModel) -> int:
     width: int = model.config.get_text_config().vocab_size
     return width
+
+
+def _rows_per_pass(model: PreTrainedModel, width: int) -> int:
+    """Maximum padded rows per forward pass, bounded by their logits alone; at least 1."""
+    return max(1, LOGITS_PER_PASS // _vocabulary(model) // width)
 
 
 def _padded(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float) -> tuple[Tensor, ...]:
@@ -87,8 +93,7 @@ def _padded(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: flo
         logits, drawn_from = output.logits[rows, columns - first], torch.arange(len(rows), device=rows.device)
         return _scores(logits, part.ids[rows, columns], drawn_from, bias, temperature)
 
-    at_once = max(1, tokens_per_pass(_vocabulary(model)) // batch.ids.shape[1])
-    parts = torch.arange(len(batch.ids), device=batch.ids.device).split(at_once)
+    parts = torch.arange(len(batch.ids), device=batch.ids.device).split(_rows_per_pass(model, batch.ids.shape[1]))
     if len(parts) == 1:
         return score(batch)
     return _joined(score, [(batch.rows(rows),) for rows in parts])
