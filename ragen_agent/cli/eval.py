@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import tempfile
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,15 +133,25 @@ def _play(options: argparse.Namespace, policy: Policy, weights: dict[str, Any], 
         agent = PlayedAgent(f"hf:{options.model}", policy, games, weights, find_seen(options.model))
         folder.check(identity(suite, agent, RunOptions()))
         evaluation_suite(games, folder.suite)
-    kept = Counter(record.split for record in folder.records() if record.counted)
+    kept: dict[str, set[int]] = {config.game: set() for config in games}
+    for record in folder.records():
+        if record.counted:
+            kept[record.split].add(record.index)
+    stopped = False
     try:
         with stops_at_sigterm():
             for config in games:
-                if kept[config.game] < config.evaluation.levels:
-                    agent.play(config, display)
-            outcome = run_suite(suite, agent, folder.path)
+                if len(kept[config.game]) < config.evaluation.levels:
+                    agent.play(config, display, kept[config.game])
     except KeyboardInterrupt:
-        print("\nragen-agent: stopped; what was played now is not kept.", file=sys.stderr)
+        stopped = True
+    outcome = run_suite(suite, agent, folder.path)
+    if stopped:
+        print(
+            f"\nragen-agent: stopped; {outcome.kept + outcome.played} of {outcome.wanted} episodes are kept. The same "
+            f"command with --out {folder.path} plays the others.",
+            file=sys.stderr,
+        )
         return 130
     if not any(record.counted for record in folder.records()):
         record = folder.records()[0]

@@ -55,6 +55,9 @@ STRAGGLER_TOKENS = 8
 TOKENS_PER_PASS = 16384
 """Maximum tokens read in one pass; longer inputs take several passes."""
 
+LOGITS_PER_PASS = 2**29
+"""Maximum logits of one pass: 1 GiB in bfloat16. Rows of different lengths have logits at each other's ends too."""
+
 SHARED_AT_LEAST = 256
 """Minimum tokens saved for a common prefix of new prompts to be read once in a pass of its own."""
 
@@ -238,7 +241,7 @@ class TorchSession:
         self.cache.move(*copies)
         readers = dict(zip(prefixes.slot[old].tolist(), old.tolist(), strict=True))  # one row for each slot
         logits = []
-        for first, last in _parts([len(pending[readers[slot]]) for slot in range(end)]):
+        for first, last in self._parts([len(pending[readers[slot]]) for slot in range(end)]):
             rows = [readers[slot] for slot in range(first, last)]
             offsets = torch.arange(max(waiting[rows]), device=self.device)
             # Padding stops at the first position that no row has reached: models with learned positions have a last
@@ -253,7 +256,7 @@ class TorchSession:
         each = sorted(prompts, key=len)
         prefixes.assign([prompts[prompt] for prompt in each])
         shared = self._read_shared(each, end)
-        for first, last in _parts([len(prompt) - shared for prompt in each]):
+        for first, last in self._parts([len(prompt) - shared for prompt in each]):
             slots, columns = slice(end + first, end + last), len(each[last - 1])
             positions = torch.arange(shared, columns, device=self.device)[None]
             if shared:
@@ -379,17 +382,17 @@ class TorchSession:
         logits: Tensor = output.logits
         return logits
 
+    def _parts(self, widths: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Ranges of consecutive rows within ``TOKENS_PER_PASS`` and ``LOGITS_PER_PASS``; at least one row each."""
+        vocabulary, first, ends = len(self.engine.bias), 0, set[int]()
+        for row, new in enumerate(widths):
+            ends.add(new)
+            rows = row + 1 - first
+            if rows > 1 and (rows * max(ends) > TOKENS_PER_PASS or rows * len(ends) * vocabulary > LOGITS_PER_PASS):
+                yield first, row
+                first, ends = row, {new}
+        if widths:
+            yield first, len(widths)
+
     def _tensor(self, values: Any) -> Tensor:
         return torch.as_tensor(values, device=self.device)
-
-
-def _parts(widths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of consecutive rows of at most ``TOKENS_PER_PASS`` tokens each, with padding; at least one row."""
-    first = width = 0
-    for row, new in enumerate(widths):
-        width = max(width, new)
-        if row > first and (row + 1 - first) * width > TOKENS_PER_PASS:
-            yield first, row
-            first, width = row, new
-    if widths:
-        yield first, len(widths)

@@ -7,7 +7,7 @@ the moment when torchvision is imported; importing this package changes nothing.
 
 vLLM starts processes of its own, which import torchvision before this package. ``install`` prepares every process of an
 environment: it copies this file, which needs only the standard library, into site-packages, with a ``.pth`` file by
-which Python runs it at each start. ``ragen-agent doctor --fix`` calls it if needed.
+which Python runs it at each start. ``make test-openrlhf`` calls it.
 """
 
 from __future__ import annotations

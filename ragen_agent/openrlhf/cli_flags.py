@@ -141,55 +141,9 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
 DECIDED = {name: row if isinstance(row, str) else row[0] for name, row in _FLAGS.items()}
 """What decides each flag that ``command_flags`` writes."""
 
-WANDB_FLAGS = ("key", "org", "group", "project", "run_name")
-
-#: Flags that would repeat or undo what our trainer does in another way, or that it does not read.
-_REPLACED = {
-    "algo.dynamic_filtering_enable": "the filter is ours: training.filter and training.keep",
-    "algo.dynamic_filtering_range": "the filter is ours: training.filter and training.keep",
-    "train.partial_rollout_enable": "the filter and the advantages of an iteration need all its episodes, so there is "
-    "nothing to do with some of them; and its weights would change between two turns of an episode",
-    "algo.advantage.no_std_norm": "training.algo says how returns become advantages",
-    "actor.lr_warmup_ratio": "training.warm_up says over which iterations the rates rise",
-    "critic.lr_warmup_ratio": "training.warm_up says over which iterations the rates rise",
-    "train.dynamic_batch_enable": "minibatches are cut by us: training.minibatch",
-    "rollout.vllm_generate_batch_size": "an iteration plays training.groups levels, no more and no less",
-    "rollout.max_new_tokens": "turns.max_tokens_per_turn is the limit of a reply",
-    "ckpt.save_steps": "training.save_every says when a state is saved",
-    "ckpt.disable_ds": "without its states a run cannot be resumed",
-    "eval.dataset": "the fixed test levels are played: [evaluation]",
-    "eval.n_samples_per_prompt": "the fixed test levels are played: [evaluation]",
-    "eval.steps": "openrlhf.evaluate_every says when",
-    "eval.temperature": "evaluation.temperature says which",
-    "data.input_template": "prompts are made from the level, token by token",
-    "data.apply_chat_template": "prompts are made from the level, token by token",
-    "data.image_key": "pictures are made from the level when it is played: turns.observation",
-    "reward.model_name_or_path": "the game gives the reward",
-    "reward.remote_url": "the game gives the reward",
-    "reward.clip_range": "the game gives the reward",
-    "reward.overlong_buffer_len": "training.overlong_buffer says from which length on replies cost something",
-    "reward.overlong_penalty_factor": "training.overlong_buffer says where they begin; at the limit the cost is 1",
-    "reward.stop_properly_penalty_coef": "the game gives the reward",
-    "data.max_samples": "the run plays its whole prompt dataset: training.iterations and training.groups",
-    "logger.logging_steps": "every iteration is logged",
-    "actor.eps_clip_low_high": "training.clip_low and training.clip_high say where the ratio is clipped",
-    "actor.eps_clip": "training.clip_low and training.clip_high say where the ratio is clipped",
-    "actor.dual_clip": "the loss is ours: training.policy_loss",
-    "actor.policy_loss_type": "training.policy_loss says which loss",
-    "actor.entropy_coef": "training.entropy_bonus says how much the entropy counts",
-    "actor.loss_agg_mode": "training.aggregation says how tokens become one loss",
-    "actor.aux_loss_coef": "the loss is ours: the settings of [training]",
-    "train.enable_ema": "the step is ours, and keeps no moving average of the weights",
-    "algo.kl.target": "training.kl is the weight of the divergence, and constant",
-    "algo.kl.horizon": "training.kl is the weight of the divergence, and constant",
-    "algo.kl.unbiased_gradient": "training.kl_kind says which estimate is taken",
-    **{
-        f"algo.advantage.is_correction_{part}": "training.correction says it"
-        for part in ("mode", "gating", "threshold")
-    },
-    **{f"logger.wandb.{part}": "diagnostics.wandb names the project" for part in WANDB_FLAGS},
-    "logger.tensorboard_dir": "diagnostics.tensorboard says whether TensorBoard gets the metrics",
-}
+#: Flags that no setting decides may follow if they begin so: those of DeepSpeed, of vLLM and of the optimisers.
+#: Others would repeat or undo what our trainer does in another way, or it does not read them.
+_OPEN = ("ds.", "vllm.", "actor.adam.", "critic.adam.")
 
 #: Decided flags that may be given nevertheless: a class of the same interface, and vLLM without CUDA graphs.
 _REPLACEABLE = ("train.agent_func_path", "vllm.enforce_eager")
@@ -227,7 +181,7 @@ def check_extra_flags(extra: Sequence[str]) -> None:
     """Checks the flags that follow ours.
 
     Raises:
-        ValueError: a flag that a setting decides, or that does not fit this trainer. Argparse reads ``--train.see`` as
+        ValueError: a flag that a setting decides, or one that is not among ``_OPEN``. Argparse reads ``--train.see`` as
             ``--train.seed``, so a prefix of such a flag is refused too.
     """
     for word in extra:
@@ -241,6 +195,8 @@ def check_extra_flags(extra: Sequence[str]) -> None:
                 where = f"it is {setting[1:-1]}" if setting.startswith("(") else f"use the setting {setting}"
                 what = f"--{name}" if name == flag else f"--{name}, short for --{flag},"
                 raise ValueError(f"{what} is decided by the run's own settings: {where}.")
-        for flag, reason in _REPLACED.items():
-            if flag.startswith(name):
-                raise ValueError(f"--{flag} does not fit this trainer: {reason}; leave it out.")
+        if not name.startswith(_OPEN):
+            raise ValueError(
+                f"--{name} does not fit this trainer, whose settings say what it does (ragen-agent settings). Flags of "
+                f"OpenRLHF that may follow begin with {', '.join(f'--{part}' for part in _OPEN)}; leave it out."
+            )

@@ -42,7 +42,7 @@ from ragen_agent.openrlhf.model import check_no_code, check_sees, starting_model
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, kept_flags, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
 from ragen_agent.openrlhf.supported import check_supported
-from ragen_agent.preflight.memory import CPU_CACHE, available_memory, check_biased, check_cpu_model, estimate
+from ragen_agent.preflight.memory import CPU_CACHE, check_biased, check_cpu_model
 from ragen_agent.preflight.plan import check_devices, devices_needed
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
@@ -133,9 +133,6 @@ def train_distributed(
     if on_cpu:
         os.environ.update(CPU_ENVIRONMENT)  # libraries of the stack are imported here too
         wait_passively()  # the processes work in turn: threads that wait must not hold the cores
-        needed, free = estimate(config, settings), available_memory()
-        if needed and needed.peak[0] > free:
-            display.say(f"the run takes at most about {needed.peak[0]:.1f} GiB, and {free:.1f} are free (--dry-run)")
     started = time.monotonic()
     log = folder.path / "openrlhf.log"
     atexit.register(_send_stderr_to, log)

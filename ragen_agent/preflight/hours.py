@@ -43,13 +43,7 @@ class Hours:
 
     playing: float  # seconds of an iteration
     training: float  # the same
-    between: float  # the same
     run: float  # hours of the whole run, evaluations included
-
-    @property
-    def share_playing(self) -> float:
-        """Share of playing and training that is playing."""
-        return self.playing / (self.playing + self.training)
 
 
 def estimate_hours(config: Config, settings: OpenRLHF, gpu_gib: float, pace: Pace) -> Hours | None:
@@ -59,7 +53,7 @@ def estimate_hours(config: Config, settings: OpenRLHF, gpu_gib: float, pace: Pac
         return None
     training, plan = config.training, BatchPlan.of(config, distributed=True)
     playing = _playing(config, settings, shape, gpu_gib, pace, plan.episodes)
-    gpus, size = gpus_of_models(config, settings), shape.language.parameters
+    gpus, size = gpus_of_models(config, settings), shape.parameters
     tokens = plan.rows * config.turns.max_tokens_per_episode * pace.length
     learn = training.updates * (8 if settings.gradient_checkpointing else 6)
     work = {"actor": 2 + learn, "critic": 2 + learn, "reference": 2}
@@ -69,14 +63,14 @@ def estimate_hours(config: Config, settings: OpenRLHF, gpu_gib: float, pace: Pac
     often = 2 + (training.iterations - 1) // settings.evaluate_every if settings.evaluate_every else 2
     measuring = often * _playing(config, settings, shape, gpu_gib, pace, config.evaluation.levels)
     run = (training.iterations * (iteration + pace.between) + measuring) / 3600
-    return Hours(playing, learning, pace.between, run)
+    return Hours(playing, learning, run)
 
 
 def _playing(config: Config, settings: OpenRLHF, shape: ModelShape, gpu_gib: float, pace: Pace, episodes: int) -> float:
     """Seconds in which the engines play so many episodes."""
     turns, gpus = config.turns, settings.vllm_tensor_parallel
-    token = 4 * shape.language.count * shape.key_value  # bytes of a key and a value in bfloat16, in all layers
-    weights = 2 * shape.language.parameters
+    token = 4 * shape.layers * shape.key_value  # bytes of a key and a value in bfloat16, in all layers
+    weights = 2 * shape.parameters
     context = turns.max_tokens_per_episode * pace.length
     room = max(gpus * settings.vllm_memory * gpu_gib * GIB - weights, token * context)
     each = math.ceil(episodes / settings.vllm_engines)
@@ -103,14 +97,11 @@ def hours_in_words(config: Config, settings: OpenRLHF, gpu_gib: float) -> list[s
         f"{PEAK / 1e12:.0f} TFLOP/s in training, {SLOW.memory:.0%} to {FAST.memory:.0%} of {BANDWIDTH / 1e12:g} TB/s "
         f"in decoding, {FAST.between:g} to {SLOW.between:g} s between."
     ]
-    gpus = gpus_of_models(config, settings)
     engines, episodes = settings.vllm_engines, BatchPlan.of(config, distributed=True).episodes
     if not settings.colocate:
-        low, high = sorted((fast.share_playing, slow.share_playing))
-        idle = 1 - low if settings.staleness else high
-        where = f"the {count - gpus['vllm']} GPUs that train"
-        how = "wait for the slower half" if settings.staleness else "stand idle while the engines play"
-        said.append(f"Idle: {where} {how}, at most {idle:.0%} of the time.")
+        trains = count - gpus_of_models(config, settings)["vllm"]
+        half = "the slower half" if settings.staleness else "the engines while these play"
+        said.append(f"Idle: the GPUs that train ({trains}) wait for {half}; openrlhf.colocate=true shares them.")
     elif engines > 1:
         said.append(
             f"Idle: GPUs whose {math.ceil(episodes / engines)} episodes end first wait for the longest one of all "

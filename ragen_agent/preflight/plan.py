@@ -124,11 +124,10 @@ def most_pictures(config: Config) -> int:
 
 
 def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
-    """The plan in sentences."""
+    """The plan in sentences; without ``settings`` of the local trainer."""
     training, evaluation, most = config.training, config.evaluation, config.turns.max_tokens_per_episode
-    plan = BatchPlan.of(config, distributed=settings is not None)
+    plan, prompts = BatchPlan.of(config, distributed=settings is not None), rows_of_episode(config)
     step = rows_of_step(config, settings) if settings else training.minibatch
-    prompts = rows_of_episode(config)
     several = f" in each of its {prompts} prompts" * (prompts > 1)
     played = (
         f"An iteration plays {training.groups} prompts (levels) x {training.group_size} samples = {plan.episodes} "
@@ -140,9 +139,9 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
             f"rounds of {plan.episodes} episodes (training.refills)."
         )
     rule, learned = training.filter_rule, plan.kept_episodes
-    at_most = "" if FILTER_RULES[rule].fixed_share else "up to "
     kept = (
-        f"The filter ({rule}, {training.keep:g}) keeps {at_most}{plan.kept_groups} of {training.groups} groups: "
+        f"The filter ({rule}, {training.keep:g}) keeps {'' if FILTER_RULES[rule].fixed_share else 'up to '}"
+        f"{plan.kept_groups} of {training.groups} groups: "
         f"{plan.kept_groups} x {training.group_size} = {learned} episodes to train on."
     )
     if rule == "none":
@@ -154,10 +153,6 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         f"pass{'es' * (training.updates > 1)} over them, so {plan.updates} update{'s' * (plan.updates > 1)} of the "
         f"policy{' and of the critic' if training.critic else ''} in an iteration."
     )
-    if padding := -plan.rows % step:
-        unit = "episodes" if plan.rows == learned else "rows"
-        filled = f" and {padding} rows of padding without loss" if settings else ""
-        updates += f" The last minibatch of a pass has {step - padding} {unit}{filled}."
     often = f", and every {settings.evaluate_every} iterations" if settings and settings.evaluate_every else ""
     sentences = [
         played,
@@ -169,11 +164,6 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         f"episode each, at temperature {evaluation.temperature:g}.",
     ]
     if settings is None:
-        if evaluation.imitation and config.warm_start.epochs:
-            sentences.append(
-                "Then two more models imitate and are measured for comparison, one at the cost of the reinforcement, "
-                "one a faultless demonstrator: evaluation.imitation says whether."
-            )
         return sentences
     gpus = gpus_of_models(config, settings)
     models = ", ".join(f"{model} on {count}" for model, count in gpus.items() if count)
@@ -183,11 +173,6 @@ def describe(config: Config, settings: OpenRLHF | None) -> list[str]:
         sentences.append(
             f"While an iteration is trained the next is played: by weights that are {settings.staleness} "
             f"update{'s' * (settings.staleness > 1)} behind (openrlhf.staleness), which training.correction makes up "
-            "for. mismatch_kl says how far apart they are."
-        )
-    elif not settings.colocate:
-        sentences.append(
-            "Playing and training take turns, so some of these GPUs always stand idle: openrlhf.colocate=true shares "
-            "them, and openrlhf.staleness=1 plays ahead."
+            "for."
         )
     return sentences

@@ -14,7 +14,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -47,7 +47,8 @@ def play_programs(
     temperature: float,
     seed: int,
     check: Callable[[Sequence[int]], None] = lambda ids: None,
-    over: Callable[[int], None] = lambda number: None,
+    over: Callable[[Mapping[int, Trajectory]], None] = lambda played: None,
+    numbers: Sequence[int] | None = None,
 ) -> list[Trajectory]:
     """One episode for each instance, played by programs; see the module and ``ragen_agent.tokens.rollout.play``.
 
@@ -59,7 +60,8 @@ def play_programs(
         temperature: sampling temperature, above 0; a program's own is ignored.
         seed: sampling seed.
         check: called with unsampled ids; it may raise.
-        over: called with the number of finished episodes.
+        over: called with the finished episodes, by their numbers.
+        numbers: of the instances to play; None for all of them.
 
     Returns:
         Trajectories in the order of ``instances``; failed episodes have ``failure`` set.
@@ -67,7 +69,7 @@ def play_programs(
     Raises:
         ValueError: messages with pictures, or a command that cannot be started or never begins an episode.
     """
-    rollout = _Rollout(engine, instances, program, temperature, seed)
+    rollout = _Rollout(engine, instances, program, temperature, seed, numbers)
     with Endpoint() as endpoint:
         try:
             return rollout.play(endpoint, processes[: program.workers], check, over)
@@ -92,9 +94,16 @@ class _Rollout:
     """The episodes of one call; ``play`` runs in the caller's thread, the rest in the server's threads too."""
 
     def __init__(
-        self, engine: Engine, instances: Sequence[Instance], program: Program, temperature: float, seed: int
+        self,
+        engine: Engine,
+        instances: Sequence[Instance],
+        program: Program,
+        temperature: float,
+        seed: int,
+        numbers: Sequence[int] | None = None,
     ) -> None:
         self.engine, self.instances, self.program = engine, instances, program
+        self.numbers = range(len(instances)) if numbers is None else numbers
         self.temperature, self.seed = temperature, seed
         self.played: dict[int, Trajectory] = {}
         self.workers: list[Worker] = []
@@ -108,34 +117,35 @@ class _Rollout:
         endpoint: Endpoint,
         processes: Sequence[TokenMDP],
         check: Callable[[Sequence[int]], None],
-        over: Callable[[int], None],
+        over: Callable[[Mapping[int, Trajectory]], None],
     ) -> list[Trajectory]:
-        for process in processes[: len(self.instances)]:
+        for process in processes[: len(self.numbers)]:
             worker = Worker(self.program, process, self, check)
             worker.url = endpoint.add(worker)
             self.workers.append(worker)
         idle = 0
-        while len(self.played) < len(self.instances):
+        while len(self.played) < len(self.numbers):
             for worker in self.workers:
-                if worker.process is None and self._begun < len(self.instances):
+                if worker.process is None and self._begun < len(self.numbers):
                     worker.start()
             self._sample(self._gather())
             for worker in self.workers:
                 ended = worker.look_after()
                 if ended is not None:
                     idle = 0 if worker.episodes else idle + 1
-                    if idle >= MOST_IDLE and self._begun < len(self.instances):
+                    if idle >= MOST_IDLE and self._begun < len(self.numbers):
                         raise ValueError(NO_EPISODE.format(self.program.command, idle, ended))
-            over(len(self.played))
-        return [self.played[index] for index in range(len(self.instances))]
+            over(self.played)
+        return [self.played[number] for number in self.numbers]
 
     def next(self) -> tuple[int, Instance] | None:
         """See ``Source``."""
         with self._lock:
-            if self._begun == len(self.instances):
+            if self._begun == len(self.numbers):
                 return None
+            number = self.numbers[self._begun]
             self._begun += 1
-            return self._begun - 1, self.instances[self._begun - 1]
+            return number, self.instances[number]
 
     def sample(self, ids: list[int], limit: int, episode: int, number: int, gone: Callable[[], bool]) -> Sampled:
         """See ``Source``."""

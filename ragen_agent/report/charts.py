@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 MAIN = (
     "success",
     "validation",
+    "eval_success",
     "return",
     "spread",
     "entropy",

@@ -151,7 +151,7 @@ class History:
     """
 
     def __init__(self, records: Sequence[Mapping[str, Any]], stops: Stops) -> None:
-        self.records = [dict(record) for record in records]
+        self.records = list(records)
         self.stops, self.stagnant = stops, 0
 
     def new_signs(self, record: Mapping[str, Any]) -> list[Sign]:
@@ -160,8 +160,8 @@ class History:
         return [sign for sign in signs_at([*self.records, record]) if sign.name not in known]
 
     def add(self, record: Mapping[str, Any], stagnant: bool) -> None:
-        """Adds an iteration; ``stagnant`` as in ``Iteration``."""
-        self.records.append(dict(record))
+        """Adds an iteration, whose record may still gain figures; ``stagnant`` as in ``Iteration``."""
+        self.records.append(record)
         self.stagnant = self.stagnant + 1 if stagnant else 0
 
     @property

@@ -6,7 +6,7 @@ It plays them again, scores them and keeps the records, so both measure the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -116,17 +116,28 @@ class PlayedAgent:
         self.circumstances = {"device": policy.model.device.type, "batch": games[0].evaluation.batch}
         self._answers: dict[tuple[str, int], Iterator[Answer]] = {}
 
-    def play(self, config: Config, display: Display) -> None:
-        """Play the levels of one of the games; raises as ``Policy.play``."""
+    def play(self, config: Config, display: Display, kept: Container[int] = ()) -> None:
+        """Play the levels of one of the games, but for those ``kept``; raises as ``Policy.play``.
+
+        What was played before an exception, such as Ctrl-C's, can be asked for like the rest.
+        """
         policy, instances = replace(self.policy, config=config), evaluated_levels(config)[1]
+        numbers = [number for number in range(len(instances)) if number not in kept]
         replies: dict[int, list[str]] = {}
-        processes = policy.processes(config.evaluation.split, min(config.evaluation.batch, len(instances)))
+        processes = policy.processes(config.evaluation.split, min(config.evaluation.batch, len(numbers)))
         for process in processes:
             process.env = _ReplyRecorder(process.env, replies)
-        played = play_fixed(policy, instances, display, processes=processes)
-        for index, trajectory in enumerate(played):
-            answers = self._answers_of(trajectory, replies.get(instances[index].noise_seed, []))
-            self._answers[config.game, index] = answers
+        played: dict[int, Trajectory] = {}
+        try:
+            play_fixed(policy, instances, display, processes=processes, numbers=numbers, over=played.update)
+        finally:
+            for index, trajectory in played.items():
+                answers = self._answers_of(trajectory, replies.get(instances[index].noise_seed, []))
+                self._answers[config.game, index] = answers
+
+    def has_played(self, split: str, index: int) -> bool:
+        """True if the runner may ask for this episode."""
+        return (split, index) in self._answers
 
     async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
         """The policy's reply; raises an ``AgentFailure`` where the episode ended without one."""

@@ -5,7 +5,7 @@ All play the same levels under the same budgets of turns and actions, one episod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -163,18 +163,25 @@ def play_fixed(
     *,
     repetition: int = 0,
     processes: Sequence[TokenMDP] = (),
+    numbers: Sequence[int] | None = None,
+    over: Callable[[Mapping[int, Trajectory]], None] = lambda played: None,
 ) -> list[Trajectory]:
     """The policy's episodes on the fixed levels, at the temperature of evaluation; sampled alike for every run.
 
     A ``display`` shows the progress; within another phase there is none. Each ``repetition`` is of the same levels with
     transition and sampling noise of its own, so that means over several have less of it. ``processes`` are the
-    policy's, where the caller has them already.
+    policy's, where the caller has them already; for ``numbers`` and ``over`` see ``ragen_agent.tokens.rollout.play``.
     """
     settings, seed = policy.config.evaluation, derive_seed(0, SeedStream.EVALUATION, repetition)
     if repetition:
         instances = [replace(each, noise_seed=each.noise_seed + repetition * len(instances)) for each in instances]
     processes = processes or policy.processes(settings.split, min(settings.batch, len(instances)))
     if display is None:
-        return policy.play(processes, instances, settings.temperature, seed)
-    with display.progress("evaluation", len(instances)):
-        return policy.play(processes, instances, settings.temperature, seed, display.update)
+        return policy.play(processes, instances, settings.temperature, seed, over, numbers)
+
+    def report(played: Mapping[int, Trajectory]) -> None:
+        over(played)
+        display.update(len(played))
+
+    with display.progress("evaluation", len(instances if numbers is None else numbers)):
+        return policy.play(processes, instances, settings.temperature, seed, report, numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -130,13 +130,23 @@ class Policy:
         instances: Sequence[Instance],
         temperature: float,
         seed: int,
-        over: Callable[[int], None] = lambda number: None,
+        over: Callable[[Mapping[int, Trajectory]], None] = lambda played: None,
+        numbers: Sequence[int] | None = None,
     ) -> list[Trajectory]:
-        """Episodes of this policy; ``over`` is called with the number of finished episodes.
+        """Episodes of this policy; see ``ragen_agent.tokens.rollout.play``.
 
         Raises:
             ValueError: a text with words unknown to the policy's tokenizer; or see ``play_programs``.
         """
         program, check = self.config.program, partial(check_known, self.tokenizer)
         player: Callable[..., list[Trajectory]] = partial(play_programs, program=program) if program.command else play
-        return player(self.engine, processes, instances, temperature=temperature, seed=seed, check=check, over=over)
+        return player(
+            self.engine,
+            processes,
+            instances,
+            temperature=temperature,
+            seed=seed,
+            check=check,
+            over=over,
+            numbers=numbers,
+        )

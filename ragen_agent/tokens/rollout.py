@@ -9,7 +9,7 @@ failures (``"engine_error: ..."``, ``"environment_error: ..."``), which training
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -42,7 +42,8 @@ def play(
     temperature: float,
     seed: int,
     check: Callable[[Sequence[int]], None] = lambda ids: None,
-    over: Callable[[int], None] = lambda number: None,
+    over: Callable[[Mapping[int, Trajectory]], None] = lambda played: None,
+    numbers: Sequence[int] | None = None,
 ) -> list[Trajectory]:
     """One episode for each instance; when an episode ends, the next one takes its place.
 
@@ -54,7 +55,8 @@ def play(
         temperature: sampling temperature, above 0.
         seed: sampling seed; episode i draws from the stream of (seed, i), independent of the other episodes.
         check: called with unsampled ids (prompts and glue) before they are fed; it may raise.
-        over: called after each turn with the number of finished episodes.
+        over: called after each turn with the finished episodes, by their numbers.
+        numbers: of the instances to play, each as it would be among all; None for all of them.
 
     Returns:
         Trajectories in the order of ``instances``; failed episodes have ``failure`` set.
@@ -69,7 +71,8 @@ def play(
             "one episode of max_tokens_per_episode does not fit into the engine's cache; lower max_tokens_per_episode, "
             "or raise cached_tokens."
         )
-    return _Rollout(engine, instances, temperature, seed, check).play(processes[:rows], over)
+    numbers = range(len(instances)) if numbers is None else numbers
+    return _Rollout(engine, instances, temperature, seed, check).play(processes[:rows], numbers, over)
 
 
 def sample(
@@ -114,12 +117,17 @@ class _Rollout:
         self.moved: list[tuple[int, TokenMDP]] = []  # the last slots: they begin a new prefix in a new row
         self.broken: list[tuple[int, TokenMDP, Trajectory]] = []  # their resets raised
 
-    def play(self, processes: Sequence[TokenMDP], report: Callable[[int], None]) -> list[Trajectory]:
+    def play(
+        self,
+        processes: Sequence[TokenMDP],
+        numbers: Sequence[int],
+        report: Callable[[Mapping[int, Trajectory]], None],
+    ) -> list[Trajectory]:
         played: dict[int, Trajectory] = {}
-        free, begun = list(processes), 0
-        while len(played) < len(self.instances):
-            new = list(zip(range(begun, len(self.instances)), free, strict=False))
-            begun, free = begun + len(new), free[len(new) :]
+        free, waiting = list(processes), list(numbers)
+        while len(played) < len(numbers):
+            new = list(zip(waiting, free, strict=False))
+            waiting, free = waiting[len(new) :], free[len(new) :]
             if self._begin(new):
                 self._turn()
             over = [slot for slot in self.slots if slot[1].done]
@@ -129,8 +137,8 @@ class _Rollout:
             played.update((episode, trajectory) for episode, _, trajectory in self.broken)
             free += [process for _, process, _ in self.broken]
             self.broken = []
-            report(len(played))
-        return [played[episode] for episode in range(len(self.instances))]
+            report(played)
+        return [played[episode] for episode in numbers]
 
     def _begin(self, new: list[tuple[int, TokenMDP]]) -> bool:
         """Begins episodes; False if the engine failed or no episode is in play."""

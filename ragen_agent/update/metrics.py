@@ -60,6 +60,7 @@ class Metric:
 METRICS: dict[str, Metric] = {
     "success": Metric("training success", share=True, progress="success {:.2f}"),
     "validation": Metric("validation success", share=True),
+    "eval_success": Metric("success on the levels of the evaluation", share=True),
     "return": Metric("episode return"),
     "spread": Metric("return std within groups", progress="return std {:.2f}"),
     "entropy": Metric("entropy (nats per token)", progress="entropy {:.2f}"),
@@ -111,7 +112,7 @@ def metric_label(name: str) -> str:
 
 def is_share(name: str) -> bool:
     """True if a figure is from 0 to 1 and printed in percent."""
-    return METRICS[name].share if name in METRICS else name.startswith("success/")
+    return METRICS[name].share if name in METRICS else name.startswith(("success/", "eval_"))
 
 
 def format_metric(name: str, value: float) -> str:

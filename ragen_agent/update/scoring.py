@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,11 +15,14 @@ from ragen_agent.inference.sampling import SUPPRESSED
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.prefix_tree import PrefixTree, parts_of, shares_prefixes
 
-__all__ = ["TOKENS_PER_PASS", "Scores", "passes", "sampled_scores"]
+__all__ = ["Scores", "passes", "sampled_scores", "tokens_per_pass"]
 
 TOKENS_PER_PASS = 4096
 """Maximum distinct prefixes per forward pass. With more, each part is recomputed in the backward pass, to bound the
 memory for its gradient."""
+
+LOGITS_PER_PASS = 2**28
+"""Maximum logits per forward pass: 1 GiB in float32, and as much for their gradient."""
 
 LOGITS_AT_ONCE = 2**22
 """Number of logits normalised at a time, to fit the CPU's cache."""
@@ -36,6 +39,11 @@ class Scores(NamedTuple):
     """bool: True if no other token was more likely."""
 
 
+def tokens_per_pass(vocabulary: int) -> int:
+    """Maximum tokens per forward pass of a model with an output layer of this width; at least 1."""
+    return max(1, min(TOKENS_PER_PASS, LOGITS_PER_PASS // vocabulary))
+
+
 def sampled_scores(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float = 1.0) -> Scores:
     """Scores the sampled tokens by teacher forcing; every distinct prefix is computed once, see ``prefix_tree``.
 
@@ -46,15 +54,7 @@ def sampled_scores(model: PreTrainedModel, batch: Batch, bias: Tensor, temperatu
         temperature: the sampling temperature, above 0; the engine's log-probs include it too.
     """
     read = batch.split_contexts()
-    rows, columns = read.sampled.nonzero(as_tuple=True)
-    if shares_prefixes(model):
-        found = _by_prefixes(model, read, bias, temperature)
-    else:
-        first = int(columns.min()) if len(columns) else 0  # nothing before it is scored: no logits needed
-        # Padding is on the right, where causal attention never reads it.
-        output = model(**read.inputs(model), use_cache=False, logits_to_keep=read.ids.shape[1] - first + 1)
-        logits = output.logits[rows, columns - first]
-        found = _scores(logits, read.ids[rows, columns], torch.arange(len(rows), device=rows.device), bias, temperature)
+    found = (_by_prefixes if shares_prefixes(model) else _padded)(model, read, bias, temperature)
     return Scores(
         *(torch.zeros_like(batch.sampled, dtype=one.dtype).masked_scatter(batch.sampled, one) for one in found)
     )
@@ -65,9 +65,47 @@ def passes(model: PreTrainedModel, batch: Batch) -> list[Tensor]:
 
     An update with a backward pass after each of them computes nothing twice, and needs memory for one pass only.
     """
-    if not shares_prefixes(model) or batch.tokens <= TOKENS_PER_PASS:
-        return [torch.arange(len(batch.ids), device=batch.ids.device)]
-    return [torch.tensor(rows, device=batch.ids.device) for rows in parts_of(batch.readings, TOKENS_PER_PASS)]
+    limit, rows = tokens_per_pass(_vocabulary(model)), torch.arange(len(batch.ids), device=batch.ids.device)
+    if not shares_prefixes(model):
+        read = batch.split_contexts().ids
+        return list(rows.split(max(1, _rows_per_pass(model, read.shape[1]) * len(rows) // len(read))))
+    return [rows] if batch.tokens <= limit else [rows[some] for some in parts_of(batch.readings, limit)]
+
+
+def _vocabulary(model: PreTrainedModel) -> int:
+    width: int = model.config.get_text_config().vocab_size
+    return width
+
+
+def _rows_per_pass(model: PreTrainedModel, width: int) -> int:
+    """Maximum padded rows per forward pass, bounded by their logits alone; at least 1."""
+    return max(1, LOGITS_PER_PASS // _vocabulary(model) // width)
+
+
+def _padded(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float) -> tuple[Tensor, ...]:
+    """``Scores`` of the sampled tokens alone, in row-major order, by a model that reads padded rows."""
+
+    def score(part: Batch) -> tuple[Tensor, ...]:
+        rows, columns = part.sampled.nonzero(as_tuple=True)
+        first = int(columns.min()) if len(columns) else 0  # nothing before it is scored: no logits needed
+        # Padding is on the right, where causal attention never reads it.
+        output = model(**part.inputs(model), use_cache=False, logits_to_keep=part.ids.shape[1] - first + 1)
+        logits, drawn_from = output.logits[rows, columns - first], torch.arange(len(rows), device=rows.device)
+        return _scores(logits, part.ids[rows, columns], drawn_from, bias, temperature)
+
+    parts = torch.arange(len(batch.ids), device=batch.ids.device).split(_rows_per_pass(model, batch.ids.shape[1]))
+    if len(parts) == 1:
+        return score(batch)
+    return _joined(score, [(batch.rows(rows),) for rows in parts])
+
+
+def _joined(score: Callable[..., tuple[Tensor, ...]], parts: Sequence[tuple[Any, ...]]) -> tuple[Tensor, ...]:
+    """The scores of all parts, one after another; of several each is computed again for its gradient."""
+    if len(parts) == 1 or not torch.is_grad_enabled():
+        found = [score(*part) for part in parts]
+    else:
+        found = [checkpoint(score, *part, use_reentrant=False) for part in parts]
+    return tuple(map(torch.cat, zip(*found, strict=True)))
 
 
 def _by_prefixes(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature: float) -> tuple[Tensor, ...]:
@@ -80,16 +118,12 @@ def _by_prefixes(model: PreTrainedModel, batch: Batch, bias: Tensor, temperature
             logits = model(**inputs, use_cache=False, logits_to_keep=nodes).logits[0]
         return _scores(logits, batch.ids[rows, : sampled.shape[1]][sampled], drawn_from, bias, temperature)
 
-    parts = list(PrefixTree.parts(batch.ids, batch.attention, TOKENS_PER_PASS, batch.images))
-    if len(parts) == 1 or not torch.is_grad_enabled():
-        found = [score(*part) for part in parts]
-    else:
-        found = [checkpoint(score, *part, use_reentrant=False) for part in parts]
+    parts = list(PrefixTree.parts(batch.ids, batch.attention, tokens_per_pass(_vocabulary(model)), batch.images))
     # The parts hold rows in another order.
     order = torch.cat([rows for _, rows in parts])
     places = torch.arange(batch.sampled.numel(), device=order.device).view(batch.sampled.shape)[order]
     back = places[batch.sampled[order]].argsort()
-    return tuple(torch.cat(one)[back] for one in zip(*found, strict=True))
+    return tuple(one[back] for one in _joined(score, parts))
 
 
 def _scores(

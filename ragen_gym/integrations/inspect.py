@@ -18,6 +18,7 @@ from ragen_gym.bench.agent import Answer, Message, as_data_urls
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.episode_plan import PlannedEpisode, Timeouts, make_env
 from ragen_gym.bench.suites import Suite, load_suite, noise_seed
+from ragen_gym.core.validation import check_number
 
 __all__ = ["episode", "play", "suite"]
 
@@ -28,7 +29,9 @@ SUCCESS = [grouped(mean(), "split", all="groups"), stderr(cluster="family")]
 def suite(name: str = "smoke", split: str | None = None, limit: int | None = None) -> Task:
     """A suite, by name or path: all of it, or one split, or the first ``limit`` instances of each split."""
     chosen, samples = load_suite(name), []
-    if split and split not in (names := [each.name for each in chosen.splits]):
+    if limit is not None:
+        check_number("suite", "limit", limit, 1, whole=True)
+    if split is not None and split not in (names := [each.name for each in chosen.splits]):
         raise ValueError(f"{name} has no split {split!r}: choose one of {', '.join(names)}.")
     for each in chosen.splits:
         if split in (None, each.name):

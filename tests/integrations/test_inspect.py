@@ -112,8 +112,17 @@ def test_a_picture_is_shown_as_one(tmp_path: Path) -> None:
     assert image.image.startswith(("data:image/png;base64,", "attachment://"))
 
 
-def test_an_unknown_split_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"split": "lakes"}, "smoke has no split 'lakes': choose one of sokoban, "),
+        ({"split": ""}, "smoke has no split '': choose one of sokoban, "),
+        ({"limit": 0}, "limit=0 must be an integer from 1 on"),
+        ({"limit": -1}, "limit=-1 must be"),
+    ],
+)
+def test_an_empty_task_is_an_error(given: dict[str, Any], message: str) -> None:
     from ragen_gym.integrations.inspect import suite
 
-    with pytest.raises(ValueError, match="smoke has no split 'lakes': choose one of sokoban, "):
-        suite("smoke", split="lakes")
+    with pytest.raises(ValueError, match=message):
+        suite("smoke", **given)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
@@ -150,8 +151,14 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
         server = _Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         raise ValueError(f"port {port} cannot be used: {error}; choose another, or 0 for any free one.") from error
-    hosts = {f"{name}:{server.server_port}" for name in (HOST, "localhost")}
+    hosts = _hosts(server.server_port)
     return server
+
+
+def _hosts(port: int) -> set[str]:
+    """Host headers that name this machine: without the port where it is HTTP's own, which browsers leave out."""
+    names = {HOST, "localhost"}
+    return {f"{name}:{port}" for name in names} | (names if port == HTTP_PORT else set())
 
 
 def waiting_page(kind: str, path: Path) -> str:

@@ -54,11 +54,11 @@ class Sokoban(GridGame):
 
     ## Levels
     A level that is given, alone or in a list or a file, may be written in any vocabulary of the game and any text
-    format, or in XSB, the common format (``#`` wall, space, ``-`` or ``_`` floor, ``.`` target, ``$`` or ``b`` box,
-    ``*`` or ``B`` box on target, ``@`` or ``p`` player, ``+`` or ``P`` player on target; ``4#`` is ``####``, and ``|``
-    ends a row). In XSB rows may be ragged: what lies outside the walls becomes wall. A file may hold many levels, of
-    several sizes, separated by empty lines, comments after ``;`` or titles, as Boxoban's files do, or be a collection
-    in XML (.slc). A level has one player, boxes and targets in equal number, a box off target, and a closed wall.
+    format, or in XSB, the common format (``#`` wall, space, ``-`` or ``_`` floor, ``.`` target, ``$`` box, ``*`` box on
+    target, ``@`` player, ``+`` player on target; ``4#`` is ``####``, and ``|`` ends a row). In XSB rows may be ragged:
+    what lies outside the walls becomes wall. A file may hold many levels, of several sizes, separated by empty lines,
+    comments after ``;`` or titles, as Boxoban's files do, or be a collection in XML (.slc). A level has one player,
+    boxes and targets in equal number, a box off target, and a closed wall.
 
     Where ``height``, ``width`` or ``size`` is given, walls fill smaller boards up to it. Otherwise each level is played
     at its own size.

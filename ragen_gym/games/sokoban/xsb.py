@@ -3,9 +3,9 @@ r"""Levels in XSB, the common text format of Sokoban, and the files that hold ma
 | symbol | tile | | symbol | tile |
 |---|---|---|---|---|
 | ``#`` | wall | | ``.`` | target |
-| space, ``-``, ``_`` | floor | | ``*``, ``B`` | box on target |
-| ``@``, ``p`` | player | | ``$``, ``b`` | box |
-| ``+``, ``P`` | player on target | | | |
+| space, ``-``, ``_`` | floor | | ``*`` | box on target |
+| ``@`` | player | | ``$`` | box |
+| ``+`` | player on target | | | |
 
 A number before a symbol repeats it, as in ``4#``, and ``|`` ends a row as a new line does.
 """
@@ -24,9 +24,9 @@ __all__ = ["XSB", "split_text", "to_rectangle", "xsb_rows"]
 XSB = Vocabulary("xsb", "#-.*$@+")
 
 _FLOOR, _WALL, _DECORATION = "-", "#", "*"
-_PLAYERS = "@+pP"
+_PLAYERS = "@+"
 _LONGEST = 64  # cells of a side
-_READ_AS = str.maketrans(" _pPbB", "--@+$*")
+_READ_AS = str.maketrans(" _", "--")
 _SYMBOLS = "".join((*XSB.symbols, *map(chr, _READ_AS)))
 _ROWS = re.compile(rf"(?:\d{{0,9}}[{re.escape(_SYMBOLS)}]|\|)+")
 _ROW_END = re.compile(r"\|?\n\|?|\|")

@@ -54,6 +54,23 @@ def test_rollout_log_probs_are_those_of_training(agent: Policy, temperature: flo
     assert (batch.log_probs[batch.sampled] < 0).all()
 
 
+def test_prompts_of_many_lengths_are_read_in_parts_of_bounded_logits(
+    agent: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, limits = [list(range(1, 2 + n)) for n in range(1, 9)], [3] * 8
+    whole = agent.engine.start(prompts, temperature=1.0, seed=0).reply(limits)
+    made: list[int] = []
+    head = agent.model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda module, given, logits: made.append(logits.numel()))
+    most = 16 * len(agent.engine.bias)  # 8 rows have logits at 8 ends
+    monkeypatch.setattr(torch_engine, "LOGITS_PER_PASS", most)
+    replies = agent.engine.start(prompts, temperature=1.0, seed=0).reply(limits)
+    hook.remove()
+    assert made
+    assert max(made) <= most
+    assert [reply and reply.ids for reply in replies] == [reply and reply.ids for reply in whole]
+
+
 def test_what_a_session_cached_is_freed_with_it(agent: Policy) -> None:
     """On a GPU no session keeps its cache for the next; garbage that has to be collected would fill it."""
     session = agent.engine.start([[1, 2, 3], [1, 2, 4]], temperature=1.0, seed=0)

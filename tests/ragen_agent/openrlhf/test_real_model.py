@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from ragen_agent.config.io import read_openrlhf
 from ragen_agent.models.named_models import model_folder
-from ragen_agent.preflight.memory import available_memory
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.openrlhf.small_runs import Family
@@ -29,7 +29,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="module")
 def model() -> Path:
-    free = available_memory()
+    free = psutil.virtual_memory().available / 2**30
     if free < MEMORY:
         pytest.skip(f"{free:.1f} GiB of memory are free, and {MEMORY:g} are needed")
     try:

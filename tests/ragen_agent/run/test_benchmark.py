@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -23,6 +24,7 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
 from ragen_agent.tasks.tasks import measured_settings
+from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.bench.agents.builtin import OracleAgent
 from ragen_gym.bench.records import EpisodeRecord
@@ -212,6 +214,37 @@ def test_bench_reads_the_results_of_eval(
     assert len(Path(first, "episodes.jsonl").read_text().splitlines()) == 10
     assert main(["eval", str(run), "--out", first, "--set", "evaluation.temperature=0.1"]) == 2
     assert first in capsys.readouterr().err
+
+
+def test_an_interrupted_evaluation_keeps_what_was_played_and_goes_on(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["eval", str(run), "--set", "evaluation.batch=3"]
+    assert main([*words, "--out", "whole"]) == 0
+    begin, begun = TokenMDP.begin, list[int]()
+
+    def interrupted(process: TokenMDP, *, seed: int, options: dict[str, Any]) -> None:
+        begun.append(options["noise_seed"])
+        if len(begun) == 7:
+            raise KeyboardInterrupt
+        begin(process, seed=seed, options=options)
+
+    monkeypatch.setattr(TokenMDP, "begin", interrupted)
+    assert main(words) == 130
+    said = capsys.readouterr().err
+    [out] = re.findall(r"The same command with --out (\S+) plays the others", said)
+    kept = {record.index for record in ResultsFolder(Path(out)).records()}
+    assert 3 < len(kept) < 7
+    assert f"{len(kept)} of 10 episodes are kept" in said
+    begun[:] = [-1] * 7
+    assert main([*words, "--out", out]) == 0
+    assert {*begun[7:]} == {*range(10)} - kept, "what was there is not played again"
+    whole, resumed = ({r.index: r for r in load_results(Path(each)).records} for each in ("whole", out))
+    assert [[turn.reply for turn in resumed[i].turns] for i in range(10)] == [
+        [turn.reply for turn in whole[i].turns] for i in range(10)
+    ]
+    assert verify(load_results(Path(out))).verdict == "verified"
 
 
 def test_eval_of_a_model_that_has_never_met_the_format_says_so(

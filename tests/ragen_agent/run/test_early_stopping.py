@@ -71,3 +71,11 @@ def test_a_sign_is_new_once_and_stagnation_counts_in_a_row() -> None:
         found.append(signs)
         history.add({**each, "alarm": signs}, stagnant=False)
     assert sorted(name for signs in found for name in signs) == ["spread_end", "spread_fall"]
+
+
+def test_figures_that_an_evaluation_adds_reach_the_live_history() -> None:
+    """As in a resumed run, which reads them from ``metrics.jsonl``."""
+    history, latest = History([], Stops()), record(0)
+    history.add(latest, stagnant=False)
+    latest |= {"eval_success": 0.5}
+    assert history.records[-1]["eval_success"] == 0.5

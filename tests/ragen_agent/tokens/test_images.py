@@ -18,7 +18,7 @@ from ragen_agent.inference.sampling import SUPPRESSED
 from ragen_agent.inference.vision import vision_of
 from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.models.parameters import adamw
-from ragen_agent.preflight.dry_run import scripted_episode
+from ragen_agent.preflight.dry_run import marked, scripted_episode
 from ragen_agent.run.console import Display
 from ragen_agent.run.policy import Policy
 from ragen_agent.sft.demonstrations import write_conversations
@@ -310,9 +310,9 @@ def test_an_episode_that_overflows_is_truncated(agent: Policy) -> None:
 
 
 def test_a_dry_run_shows_where_pictures_stand(agent: Policy) -> None:
-    view = scripted_episode(with_turns(agent, max_tokens_per_turn=40).config, agent.chat)
-    text = "".join(part for _, part in view.spans)
-    assert text.count("[picture of 84x84 pixels: 9 times <|image_pad|>]") == len(view.trajectory.images)
+    episode = scripted_episode(with_turns(agent, max_tokens_per_turn=40).config, agent.chat)
+    text = marked(episode, agent.chat).plain
+    assert text.count("[picture of 84x84 pixels: 9 times <|image_pad|>]") == len(episode.images)
 
 
 def test_conversations_for_fine_tuning_hold_no_pictures(agent: Policy, tmp_path: Any) -> None:

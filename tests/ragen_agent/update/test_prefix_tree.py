@@ -121,6 +121,30 @@ def test_the_tree_is_the_padded_computation(
     torch.testing.assert_close(gradients, expected, atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_large_vocabulary_bounds_a_pass(shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits of 4,096 tokens and 152 thousand words would take 5 GiB with their gradient."""
+    assert scoring.tokens_per_pass(151_936) == 1766
+    assert scoring.tokens_per_pass(49_152) == scoring.tokens_per_pass(1000) == 4096
+    torch.manual_seed(0)
+    model, batch = llama().eval(), batch_of(rows())
+    monkeypatch.setattr(scoring, "shares_prefixes", lambda model: shared)
+    whole, expected = scored(model, batch)
+    made: list[int] = []
+    model.get_output_embeddings().register_forward_hook(lambda module, given, logits: made.append(logits.numel()))
+    monkeypatch.setattr(scoring, "LOGITS_PER_PASS", 25 * VOCABULARY)
+    found, gradients = scored(model, batch)
+    assert max(made) <= 25 * VOCABULARY < sum(made) / 2, "computed again for the gradient"
+    torch.testing.assert_close(found.log_probs, whole.log_probs, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(gradients, expected, atol=2e-4, rtol=1e-3)
+    planned = scoring.passes(model, batch)
+    assert sorted(row for part in planned for row in part.tolist()) == list(range(len(batch.ids)))
+    made.clear()
+    for part in planned:
+        sampled_scores(model, batch.rows(part), torch.zeros(VOCABULARY))
+    assert len(made) == len(planned), "a pass that was planned is not cut again"
+
+
 def test_scores_are_those_of_autograd() -> None:
     torch.manual_seed(0)
     model, batch = llama().eval(), batch_of(rows())

@@ -21,7 +21,7 @@ from playwright.sync_api import expect
 
 from ragen_gym.bench.episode_plan import RunOptions
 from ragen_gym.bench.report import live
-from ragen_gym.bench.report.live import LivePage, ResultsPage, make_server, waiting_page
+from ragen_gym.bench.report.live import LivePage, ResultsPage, _hosts, make_server, waiting_page
 from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
@@ -70,6 +70,7 @@ def test_only_this_machine_reads_only_this_page(tmp_path: Path) -> None:
         assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
         assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
         assert ask(port, If_None_Match=headers["ETag"])[0] == 304
+    assert {"localhost", "127.0.0.1", "localhost:80"} <= _hosts(80), "browsers leave HTTP's own port out"
     policy = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[0]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "connect-src 'self'" in policy
