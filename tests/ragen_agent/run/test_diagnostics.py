@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat, TokenMDP
-from ragen_agent.config import Config, with_settings
+from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.inference.vision import ImageTable
 from ragen_agent.run.alarm import FOLLOWS, AlarmThresholds, signs_at
 from ragen_agent.run.diagnostics import MeasuredPolicy, Monitor, information
@@ -130,7 +130,7 @@ def test_the_information_is_of_first_turns() -> None:
         episode = spoken("<think>one</think>", "<think>two</think>")
         played.append(replace(episode, ids=np.array([ord(level), *episode.ids[1:]])))
     groups = ScoredGroups(torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool), torch.zeros(2))
-    iteration = Iteration(0, played, played, ["Bandit"] * 2, groups, False, {})
+    iteration = Iteration(0, played, played, ["Bandit"] * 2, groups, False, {}, Training())
     settings = {"information_every": 1}
     monitor = Monitor(with_settings(Config(), {"diagnostics": settings}), PIECES, None)
     assert "retrieval_chance" in monitor.before_update(cast(MeasuredPolicy, Policy()), iteration)
