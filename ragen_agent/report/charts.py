@@ -47,6 +47,7 @@ MAIN = (
     "overlong",
     "value_loss",
     "mutual_information",
+    "turns_mutual_information",
     "retrieval_accuracy",
 )
 
