@@ -161,8 +161,10 @@ def test_the_keys_of_other_projects_name_what_is_here() -> None:
         assert (here == "—") <= bool(note), f"{key} gives no reason"
         for text in re.findall("`(.+?)`", here):
             name, _, value = text.partition("=")
-            known = name in settings or name in Information._fields or name in METRICS
-            assert known, f"{key}: {name} is neither a setting nor a figure"
+            known = (
+                name in settings or name in Information._fields or name in METRICS or name.startswith("ragen-agent ")
+            )
+            assert known, f"{key}: {name} is neither a setting nor a figure nor a command"
             if value:
                 assert settings[name].allows(int(value) if settings[name].type is int else value), text
         for name in re.findall(r"`((?:training|turns|openrlhf|evaluation)\.\w+)", note):

@@ -29,6 +29,7 @@ from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.preflight.hours import hours_in_words
 from ragen_agent.preflight.memory import available_memory, estimate, model_shape
 from ragen_agent.preflight.plan import describe, is_visual
+from ragen_agent.preflight.returns import random_returns, returns_in_words
 from ragen_agent.run.policy import device_and_dtype
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.tasks.tasks import games_at, make_env
@@ -113,6 +114,8 @@ def dry_run(
     console.print(view.text, soft_wrap=True)
     _say(console, f"{LEGEND} {view.counts}{note}")
     env = make_env(first, "train")
+    if isinstance(env, TurnEnv):
+        _say(console, returns_in_words(random_returns(env, first.training.group_size)))
     if tokenizer.is_fast and config.turns.observation != "image" and isinstance(env, TurnEnv):
         found = board_tokens(tokenizer, env, range(BOARDS))
         _say(console, f"Its boards: {found}. ragen-agent tokens compares the text formats.")
