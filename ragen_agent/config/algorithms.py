@@ -215,7 +215,7 @@ ADVANTAGE_RULES: dict[str, AdvantageRule] = {
     ),
     # In a mixture the widest returns would set the scale of all games.
     "brpo_per_game": AdvantageRule(
-        "(R - mean) / std of the game's episodes in the batch (RAGEN's code, reward normalisation inductive)",
+        "(R - mean) / std of the game's episodes in the batch; brpo without a mixture (RAGEN's code: inductive)",
         "game",
         f"{_ADVANTAGES}mean_std",
         divides=True,

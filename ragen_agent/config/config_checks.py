@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 def check_config(config: Config) -> None:
     """Raise a ValueError if settings contradict each other, or a table of games or a curriculum is invalid."""
     _check_games(config)
-    if ADVANTAGE_RULES[config.training.algo].across == "game" and not config.games:
-        raise ValueError(
-            f"training.algo is {config.training.algo!r}, which has no effect of its own without a mixture; give games, "
-            "or use training.algo=brpo."
-        )
     _check_curriculum(config)
     _check_overlong(config)
     _check_program(config)

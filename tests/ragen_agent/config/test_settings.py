@@ -99,7 +99,6 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
             {"training": {"filter": "top_p", "filter_statistic": "mean"}},
             r"'mean', which only orders .* use training\.filter=top, top_k, reverse, or",
         ),
-        ({"training": {"algo": "brpo_per_game"}}, r"without a mixture; give games, or use training\.algo=brpo"),
         ({"training": {"algo": "ppo", "advantage_length_weight": True}}, r"weighs the advantages of whole episodes"),
         ({"training": {"zero_task_advantage": True, "entropy_bonus": 0.0}}, r"both are off; raise training\.entropy"),
         (
