@@ -181,7 +181,7 @@ FILTER_STATISTICS: dict[str, FilterStatistic] = {
 #: With s the kept share of the groups: a filter also changes how far the policy moves against the regularisers.
 FILTER_LOSS_SCALINGS: dict[str, str] = {
     "none": "not at all",
-    "linear": "times s, so that a dropped group counts as one without advantages",
+    "linear": "times s: with episodes of equal length, as if dropped groups were kept without advantages",
     "sqrt": "times the square root of s",
 }
 
