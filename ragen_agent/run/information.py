@@ -165,11 +165,13 @@ def information(log_probs: Tensor, lengths: Tensor) -> Information:
     matched = own / size
     marginal = (torch.logsumexp(scores, dim=2) - math.log(prompts)) / size
     better, tied = (scores > own[..., None]).sum(2), (scores == own[..., None]).sum(2)
-    retrieved = [float(((k - better) / tied).clamp(0, 1)[said].mean()) for k in (1, 2, 4)]
+    first, two, four = (float(((k - better) / tied).clamp(0, 1)[said].mean()) for k in (1, 2, 4))
     return Information(
-        float((matched - marginal)[said].mean()),
-        -float(matched[said].mean()),
-        float(marginal[said].std(correction=0)),
-        *retrieved,
+        mutual_information=float((matched - marginal)[said].mean()),
+        conditional_entropy=-float(matched[said].mean()),
+        marginal_std=float(marginal[said].std(correction=0)),
+        retrieval_accuracy=first,
+        retrieval_at_2=two,
+        retrieval_at_4=four,
         retrieval_chance=1 / prompts,
     )
