@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 import ragen_gym
+from ragen_agent.config.io import groups
+from ragen_agent.run.information import Information
+from ragen_agent.update.metrics import METRICS
 from tests.pages import PAGES, ROOT, SKILLS, blocks, commands, run_blocks, run_commands
 
 
@@ -146,6 +149,26 @@ def test_the_tables_of_the_readme_are_cut_from_generated_pages() -> None:
     assert len(published) == 5
     for name, rate, *lines in published:
         assert any(rate in rates and lines == others for rates, others in known), name
+
+
+def test_the_keys_of_other_projects_name_what_is_here() -> None:
+    """A setting and its value are allowed, a figure is one that runs record, and a dash gives its reason."""
+    settings = {name: each for group in groups() for name, each in group.settings.items()}
+    table = [row for row in rows((ROOT / "docs/reference/keys.md").read_text(encoding="utf-8")) if len(row) == 3]
+    entries = [row for row in table if row[0] != "key" and set(row[0]) != {"-"}]
+    assert len({key for key, *_ in entries}) == len(entries) > 80
+    for key, here, note in entries:
+        assert (here == "—") <= bool(note), f"{key} gives no reason"
+        for text in re.findall("`(.+?)`", here):
+            name, _, value = text.partition("=")
+            known = (
+                name in settings or name in Information._fields or name in METRICS or name.startswith("ragen-agent ")
+            )
+            assert known, f"{key}: {name} is neither a setting nor a figure nor a command"
+            if value:
+                assert settings[name].allows(int(value) if settings[name].type is int else value), text
+        for name in re.findall(r"`((?:training|turns|openrlhf|evaluation)\.\w+)", note):
+            assert name in settings, f"{key}: {name}"
 
 
 def test_the_readme_is_short() -> None:

@@ -13,7 +13,7 @@ arguments.
 | GRPO | ``normalised(..., "grpo")``, ``broadcast_to_tokens`` | ``policy_loss``; as published ``how="sequence_mean"`` |
 | GiGPO | ``normalised(...)`` + omega ``step_advantages``, ``turns_to_tokens`` | ``policy_loss`` |
 | Dr. GRPO | ``normalised(..., "dr_grpo")`` | ``policy_loss(..., how="constant", length=...)`` |
-| RLOO, BRPO, ARPO, asymmetric clip | ``normalised(..., name)`` | ``policy_loss`` |
+| RLOO, BRPO, ARPO, asymmetric clip | ``normalised(..., name)``, a mixture with ``games=`` | ``policy_loss`` |
 | REINFORCE with baseline | ``normalised(..., "reinforce")`` | ``policy_loss(..., how="sequence_sum")``, one update |
 | clip-higher | any | ``policy_loss(..., clip_high=0.28)`` |
 | DAPO | ``normalised(..., "grpo")``, ``length_penalty`` in the rewards | the same, only groups whose returns differ |
@@ -31,6 +31,7 @@ from ragen_agent.algo.advantages import (
     group_normalised,
     leave_one_out,
     length_penalty,
+    length_weights,
     less_mean,
     mean_std,
     normalised,
@@ -87,6 +88,7 @@ __all__ = [
     "kl_penalty",
     "leave_one_out",
     "length_penalty",
+    "length_weights",
     "less_mean",
     "log_ratio",
     "loss_count",

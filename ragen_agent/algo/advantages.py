@@ -1,8 +1,9 @@
 """Advantages from the returns of whole episodes and of turns.
 
 The returns of one iteration stand as (groups, group size): the episodes of a group share a level. A rule says
-*across* what an episode is compared, its group or the whole batch, and by which function. RAGEN (arXiv 2504.20073)
-calls these reward normalisations: ARPO keeps the return, BRPO normalises over the batch, GRPO over the group.
+*across* what an episode is compared, its group, its game or the whole batch, and by which function. RAGEN
+(arXiv 2504.20073) calls these reward normalisations: ARPO keeps the return, BRPO normalises over the batch, GRPO over
+the group.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = [
     "group_normalised",
     "leave_one_out",
     "length_penalty",
+    "length_weights",
     "less_mean",
     "mean_std",
     "normalised",
@@ -70,7 +72,13 @@ def leave_one_out(returns: Tensor, peers: Peers) -> Tensor:
     return (returns - peers.mean) * peers.number / (peers.number - 1)
 
 
-def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: Tensor | None = None) -> Tensor:
+def normalised(
+    returns: Tensor,
+    rule: str = "grpo",
+    eps: float = 1e-6,
+    counted: Tensor | None = None,
+    games: Sequence[str] | None = None,
+) -> Tensor:
     """The advantage of each episode by one of the named rules.
 
     Args:
@@ -79,12 +87,14 @@ def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: 
         eps: added to a standard deviation that is divided by.
         counted: bool (groups, group size) or None; episodes that failed are False: they take no part in the mean and
             the std, and their advantage is 0. None counts all.
+        games: the game of each group, for a rule that compares within a game; None if all play the same.
 
     Returns:
         float (groups, group size).
 
     Raises:
-        ValueError: an unknown rule, returns of another shape, or a return that counts and is not finite.
+        ValueError: an unknown rule, returns of another shape, games that do not fit them, or a return that counts and
+            is not finite.
     """
     rules = {name: row for name, row in ADVANTAGE_RULES.items() if not row.critic}
     if rule not in rules:
@@ -96,7 +106,15 @@ def normalised(returns: Tensor, rule: str = "grpo", eps: float = 1e-6, counted: 
     compare = resolve_name(row.function)
     if row.compares_groups:
         return group_normalised(returns, compare, eps, counted)
-    return group_normalised(returns.reshape(1, -1), compare, eps, counted.reshape(1, -1)).view(returns.shape)
+    if games is not None and len(games) != len(returns):
+        raise ValueError(f"{len(games)} games do not fit {len(returns)} groups; give the game of each group")
+    played = list(games) if games is not None and row.across == "game" else [""] * len(returns)
+    advantages = torch.zeros_like(returns)
+    for game in set(played):
+        own = torch.tensor([each == game for each in played])
+        rows = returns[own].reshape(1, -1), compare, eps, counted[own].reshape(1, -1)
+        advantages[own] = group_normalised(*rows).view(-1, returns.shape[1])
+    return advantages
 
 
 def group_normalised(
@@ -238,6 +256,26 @@ def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8, *, over: Tensor | None = 
     centred = torch.where(mask, x - mean, zero)
     variance = (torch.where(over, centred, zero) ** 2).sum() / (number - 1)
     return centred * torch.rsqrt(variance + eps)
+
+
+def length_weights(lengths: Tensor) -> Tensor:
+    """The weight of each episode's advantage: the mean length of the batch over its own.
+
+    RAGEN's code (``grpo_advantage_length_weight``): with a loss over tokens an episode then counts alike whatever its
+    length, where otherwise long ones set the direction.
+
+    Args:
+        lengths: (rows,), sampled tokens, at least 1 each.
+
+    Returns:
+        float32 (rows,), above 0; 1 for an episode of mean length.
+
+    Raises:
+        ValueError: a length below 1.
+    """
+    if bool((lengths < 1).any()):
+        raise ValueError(f"lengths are {lengths.tolist()}; an episode in the loss has at least 1 sampled token")
+    return lengths.float().mean() / lengths.float()
 
 
 def length_penalty(lengths: Tensor, limit: int, buffer: int) -> Tensor:

@@ -21,6 +21,7 @@ from ragen_agent.config.algorithms import FILTER_RULES
 __all__ = [
     "MIN_UNCERTAINTY",
     "finite_groups",
+    "group_mean_order",
     "group_std",
     "group_variance",
     "keep_all",
@@ -31,6 +32,7 @@ __all__ = [
     "keep_random_spread",
     "keep_softmax_top_p",
     "keep_top",
+    "keep_top_k",
     "keep_top_p",
 ]
 
@@ -73,6 +75,26 @@ def group_variance(values: Tensor, counted: Tensor | None = None) -> Tensor:
     return torch.where((high > low) & (variance > MIN_UNCERTAINTY**2), variance, torch.zeros_like(mean))
 
 
+def group_mean_order(values: Tensor, counted: Tensor | None = None) -> Tensor:
+    """The place of each group in the ascending order of their mean values.
+
+    RAGEN's code can filter by the mean reward. Only the order is used here, since means may be negative. Groups
+    whose values are all equal are left out, as by the other statistics: they teach nothing.
+
+    Returns:
+        float (groups,), whole numbers from 1 on, equal for equal means; 0 for groups without different values.
+
+    Raises:
+        ValueError: see ``finite_groups``.
+    """
+    differ = group_std(values, counted) > 0
+    values, keep = finite_groups(values, counted)
+    order = torch.zeros(len(values), dtype=values.dtype, device=values.device)
+    means = values[differ].sum(dim=1) / keep[differ].sum(dim=1)
+    order[differ] = torch.unique(means, return_inverse=True)[1].to(values.dtype) + 1
+    return order
+
+
 def finite_groups(values: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Values of the episodes as float, 0 if not counted, and the mask of counted ones, bool of the same shape.
 
@@ -102,14 +124,14 @@ def keep_groups(uncertainty: Tensor, rule: str, amount: float, generator: torch.
     Args:
         uncertainty: float (groups,), as ``group_std`` returns it.
         rule: a key of ``FILTER_RULES``.
-        amount: the amount that the rule keeps, in (0, 1]; "none" ignores it.
+        amount: the amount that the rule keeps, in (0, 1], or with "top_k" a number; "none" ignores it.
         generator: random generator of the random rules; others ignore it.
 
     Returns:
         bool (groups,), on the device of ``uncertainty``. If no group is kept, the caller skips the update.
 
     Raises:
-        ValueError: an unknown rule, an amount outside (0, 1], a random rule without a generator.
+        ValueError: an unknown rule, an amount out of range, a random rule without a generator.
     """
     if rule not in FILTER_RULES:
         raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(FILTER_RULES)}")
@@ -144,6 +166,13 @@ def keep_top(uncertainty: Tensor, share: float = 0.25) -> Tensor:
     """
     number = _number_kept(len(uncertainty), share)
     return _mask(uncertainty, _ranked(uncertainty)[:number]) & (uncertainty > 0)
+
+
+def keep_top_k(uncertainty: Tensor, number: float) -> Tensor:
+    """As ``keep_top``, with the number of groups instead of their share: a whole number, at least 1."""
+    if not (number >= 1 and number % 1 == 0):
+        raise ValueError(f"number is {number}; it must be a whole number of groups, at least 1")
+    return _mask(uncertainty, _ranked(uncertainty)[: int(number)]) & (uncertainty > 0)
 
 
 def keep_bottom(uncertainty: Tensor, share: float = 0.25) -> Tensor:

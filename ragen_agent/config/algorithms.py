@@ -13,7 +13,9 @@ __all__ = [
     "ADVANTAGE_RULES",
     "AGGREGATIONS",
     "CREDITS",
+    "FILTER_LOSS_SCALINGS",
     "FILTER_RULES",
+    "FILTER_STATISTICS",
     "GROUPINGS",
     "KL_ESTIMATES",
     "POLICY_LOSSES",
@@ -22,6 +24,7 @@ __all__ = [
     "AggregationRule",
     "CreditRule",
     "FilterRule",
+    "FilterStatistic",
     "Grouping",
     "PolicyLoss",
 ]
@@ -39,10 +42,23 @@ class FilterRule:
     fixed_share: bool = False
     ranks_groups: bool = True  # whether it reads how much the episodes of a group differ, so that a group needs two
     random: bool = False  # whether its function takes a torch.Generator as third argument
+    orders: bool = False  # whether only the order of the groups counts, not by how much they differ
+    counts: bool = False  # whether training.keep is a number of groups instead of a part of something
 
     def planned_groups(self, groups: int, amount: float) -> int:
         """Most groups that an iteration trains on."""
+        if self.counts:
+            return min(groups, int(amount))
         return max(1, int(amount * groups + 1e-9)) if self.fixed_share else groups
+
+
+@dataclass(frozen=True)
+class FilterStatistic:
+    """Number by which a filter ranks the groups."""
+
+    doc: str
+    function: str  # module:name of f(returns, counted) -> Tensor: (groups, group size) each to float (groups,)
+    order_only: bool = False  # whether the numbers are places in an order, which have no sum and no ratio
 
 
 @dataclass(frozen=True)
@@ -50,7 +66,7 @@ class AdvantageRule:
     """Rule that turns an episode's return into its advantage."""
 
     doc: str  # what it does, and its paper
-    across: str = ""  # what an episode is compared with: "group" or "batch"; empty: nothing
+    across: str = ""  # what an episode is compared with: "group", "game" or "batch"; empty: nothing
     function: str = ""  # module:name of f(returns, algo.advantages.Peers) -> Tensor, where episodes are compared
     critic: bool = False  # whether a critic estimates the advantages
     divides: bool = False  # whether it divides by the std of what an episode is compared with
@@ -110,7 +126,17 @@ _FILTERS = "ragen_agent.algo.filters:"
 FILTER_RULES: dict[str, FilterRule] = {
     "none": FilterRule("every group", f"{_FILTERS}keep_all", ranks_groups=False),
     "top": FilterRule(
-        "the share of the groups with the largest return std (StarPO-S)", f"{_FILTERS}keep_top", fixed_share=True
+        "the share of the groups with the largest return std (StarPO-S)",
+        f"{_FILTERS}keep_top",
+        fixed_share=True,
+        orders=True,
+    ),
+    "top_k": FilterRule(
+        "this number of groups, those with the largest return std (RAGEN's code: top_k_abs)",
+        f"{_FILTERS}keep_top_k",
+        fixed_share=True,
+        orders=True,
+        counts=True,
     ),
     "top_p": FilterRule(
         "the fewest groups that hold this share of the sum of return stds (RAGEN-2: 0.9, of variances)",
@@ -122,7 +148,10 @@ FILTER_RULES: dict[str, FilterRule] = {
     ),
     "min_p": FilterRule("the groups with at least this part of the largest return std", f"{_FILTERS}keep_min_p"),
     "reverse": FilterRule(
-        "the share of the groups with the smallest return std above 0", f"{_FILTERS}keep_bottom", fixed_share=True
+        "the share of the groups with the smallest return std above 0",
+        f"{_FILTERS}keep_bottom",
+        fixed_share=True,
+        orders=True,
     ),
     "random": FilterRule(
         "the share of the groups, drawn at random",
@@ -137,6 +166,23 @@ FILTER_RULES: dict[str, FilterRule] = {
         fixed_share=True,
         random=True,
     ),
+}
+
+FILTER_STATISTICS: dict[str, FilterStatistic] = {
+    "std": FilterStatistic("the standard deviation of the returns", f"{_FILTERS}group_std"),
+    "variance": FilterStatistic("its square (RAGEN-2)", f"{_FILTERS}group_variance"),
+    "mean": FilterStatistic(
+        "the mean return, of groups whose returns differ (RAGEN's code: reward)",
+        f"{_FILTERS}group_mean_order",
+        order_only=True,
+    ),
+}
+
+#: With s the kept share of the groups: a filter also changes how far the policy moves against the regularisers.
+FILTER_LOSS_SCALINGS: dict[str, str] = {
+    "none": "not at all",
+    "linear": "times s: with episodes of equal length, as if dropped groups were kept without advantages",
+    "sqrt": "times the square root of s",
 }
 
 _ADVANTAGES = "ragen_agent.algo.advantages:"
@@ -166,6 +212,13 @@ ADVANTAGE_RULES: dict[str, AdvantageRule] = {
     ),
     "brpo": AdvantageRule(
         "(R - mean) / std of the batch (RAGEN's BRPO)", "batch", f"{_ADVANTAGES}mean_std", divides=True
+    ),
+    # In a mixture the widest returns would set the scale of all games.
+    "brpo_per_game": AdvantageRule(
+        "(R - mean) / std of the game's episodes in the batch; brpo without a mixture (RAGEN's code: inductive)",
+        "game",
+        f"{_ADVANTAGES}mean_std",
+        divides=True,
     ),
     "arpo": AdvantageRule("the return itself (RAGEN's ARPO)"),
     "reinforce": AdvantageRule("R - mean of the batch (Williams 1992)", "batch", f"{_ADVANTAGES}less_mean"),

@@ -8,6 +8,7 @@ from ragen_agent.config.algorithms import (
     ADVANTAGE_RULES,
     CREDITS,
     FILTER_RULES,
+    FILTER_STATISTICS,
     GROUPINGS,
     KL_ESTIMATES,
     POLICY_LOSSES,
@@ -117,8 +118,51 @@ def check_training(training: Training) -> None:
             "training.kl_kind is k1, whose gradient in the loss is zero in expectation, so nothing would hold "
             "the policy; use training.kl_kind=k2 or k3, or training.kl_place=reward."
         )
+    _check_filter(training)
+    _check_weights(training)
     _check_groups(training)
     _check_tokens(training)
+
+
+def _check_filter(training: Training) -> None:
+    rule, keep = FILTER_RULES[training.filter_rule], training.keep
+    if rule.counts and not (keep % 1 == 0 and 1 <= keep <= training.groups):
+        raise ValueError(
+            f"training.keep is {keep:g}; with training.filter={training.filter_rule} it is a number of groups, a whole "
+            f"number from 1 to training.groups, {training.groups}."
+        )
+    if not rule.counts and keep > 1:
+        raise ValueError(
+            f"training.keep is {keep:g}; with training.filter={training.filter_rule} it must be above 0 and at most 1. "
+            "For a number of groups use training.filter=top_k."
+        )
+    if FILTER_STATISTICS[training.filter_statistic].order_only and not rule.orders:
+        rules = ", ".join(name for name, row in FILTER_RULES.items() if row.orders)
+        raise ValueError(
+            f"training.filter_statistic is {training.filter_statistic!r}, which only orders the groups, and the filter "
+            f"{training.filter_rule} does not keep them by their order; use training.filter={rules}, or "
+            "training.filter_statistic=std."
+        )
+
+
+def _check_weights(training: Training) -> None:
+    if training.advantage_length_weight and training.critic:
+        raise ValueError(
+            f"training.advantage_length_weight weighs the advantages of whole episodes, and training.algo="
+            f"{training.algo} estimates those of tokens; use another training.algo, or advantage_length_weight=false."
+        )
+    if not training.zero_task_advantage:
+        return
+    if training.kl_estimate == "none" and not training.entropy_bonus:
+        raise ValueError(
+            "training.zero_task_advantage leaves the entropy bonus and the KL term alone, and both are off; raise "
+            "training.entropy_bonus or choose training.kl_kind."
+        )
+    if training.critic and training.kl_estimate != "none" and training.kl_place == "reward":
+        raise ValueError(
+            "training.zero_task_advantage would remove the KL term too, which with a critic is part of the rewards; "
+            "use training.kl_place=loss with training.kl_kind=k2 or k3."
+        )
 
 
 def _check_groups(training: Training) -> None:
@@ -214,6 +258,7 @@ def _check_unread(training: Training) -> None:
         ("gamma", "credit", training.credit, by_token),
         *([("gamma_turn", "credit", training.credit, by_turn)] if training.groups_by not in by_state else []),
         ("filter_statistic", "filter", training.filter_rule, ranking),
+        ("filter_loss_scaling", "filter", training.filter_rule, [name for name in FILTER_RULES if name != "none"]),
         ("clip_low", "policy_loss", training.policy_loss, lower),
         ("clip_high", "policy_loss", training.policy_loss, upper),
         ("clip_high", "clip", clip, ["higher"]),

@@ -189,7 +189,8 @@ class Diagnostics(Table):
     )
     information_every: int = setting(
         0,
-        "iterations between estimates of the mutual information of reasoning and prompt (8 prompts, 4 episodes each)",
+        "iterations between estimates of the mutual information of reasoning and prompt (first turns: 8 prompts, 4 "
+        "episodes each; all turns: one of each of 16 episodes)",
         low=0,
         unit="iterations",
     )

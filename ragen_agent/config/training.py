@@ -11,7 +11,9 @@ from ragen_agent.config.algorithms import (
     ADVANTAGE_RULES,
     AGGREGATIONS,
     CREDITS,
+    FILTER_LOSS_SCALINGS,
     FILTER_RULES,
+    FILTER_STATISTICS,
     GROUPINGS,
     KL_ESTIMATES,
     POLICY_LOSSES,
@@ -47,9 +49,20 @@ class Training(Table):
     groups_by: str = setting("level", "unit of comparison within a group", choices=GROUPINGS)
     filter: str = setting("", "rule that selects the groups to train on", choices=FILTER_RULES, empty=PRESET)
     filter_statistic: str = setting(
-        "std", "the filter's measure of the differences within a group", choices=("std", "variance")
+        "std", "number of each group by which the filter chooses", choices=FILTER_STATISTICS
     )
-    keep: float = setting(0.25, "the filter's amount: the share, mass or part of the groups", above=0, high=1)
+    keep: float = setting(
+        0.25, "the filter's amount: the share, mass or part of the groups, up to 1; with top_k their number", above=0
+    )
+    filter_loss_scaling: str = setting(
+        "none", "scaling of the advantages by the share s of the groups that are kept", choices=FILTER_LOSS_SCALINGS
+    )
+    advantage_length_weight: bool = setting(
+        False, "an episode's advantage is divided by its length relative to the batch's mean length"
+    )
+    zero_task_advantage: bool = setting(
+        False, "a control: advantages are 0 in the loss, so that the entropy bonus and the KL term act alone"
+    )
     refills: int = setting(
         0,
         "maximum rounds of further levels that replace levels whose episodes all earn the same "

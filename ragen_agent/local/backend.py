@@ -237,7 +237,7 @@ def _learner(config: Config, policy: Policy) -> Learner:
 
 
 class LearnerDiagnostics:
-    """See ``ragen_agent.run.diagnostics.MeasuredPolicy``."""
+    """See ``ragen_agent.run.information.MeasuredPolicy``."""
 
     def __init__(self, learner: Learner, settings: Training) -> None:
         self.learner, self.settings = learner, settings

@@ -80,10 +80,11 @@ class Learner:
     longest: int = 1024  # the most tokens that an episode may have, for the aggregation ``constant``
     adapter: PeftModel | None = None  # with LoRA, peft's handle of the adapter in ``model``
     average_entropy: float = 0.0  # of the rollouts so far, in nats a token, for ``Training.entropy_smoothing``
+    task_scale: float = 1.0  # factor of a critic's advantages, see ``ragen_agent.update.weighting``
 
     def observe(self, iteration: Iteration) -> None:
-        """Takes over what the entropy smoothing of an iteration's loss needs."""
-        self.average_entropy = iteration.average_entropy
+        """Takes over what the loss of an iteration needs beside its episodes."""
+        self.average_entropy, self.task_scale = iteration.average_entropy, iteration.task_scale
 
 
 def update(
@@ -233,7 +234,7 @@ def _estimated(
     mask = _mask(learner, batch, trajectories, settings.advantage_tokens)
     values = torch.where(mask, _by_minibatch(batch, settings, critic), 0.0)
     estimated, returns, compared = critic_estimates(ends, earned, values, cost, mask, settings)
-    advantages = algo.whiten(estimated, mask, over=compared)
+    advantages = learner.task_scale * algo.whiten(estimated, mask, over=compared)
     # The critic learns only where the recursion ran: elsewhere there is no return.
     critic_mask = mask & _mask(learner, batch, trajectories, settings.loss_tokens)
     return {"advantages": advantages, "returns": returns, "values": values, "critic_mask": critic_mask}

@@ -20,7 +20,7 @@ Arguments = tuple[Tensor, Tensor, Tensor, Sequence[Mapping[str, Tensor] | None]]
 
 
 class ActorDiagnostics:
-    """See ``ragen_agent.run.diagnostics.MeasuredPolicy``."""
+    """See ``ragen_agent.run.information.MeasuredPolicy``."""
 
     def __init__(self, maker: StarPOExperience, rollouts: EpisodeGenerator) -> None:
         self.maker, self.rollouts = maker, rollouts

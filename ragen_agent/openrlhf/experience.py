@@ -251,12 +251,13 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
     run: RunContext
     difference = LogProbDifference()
     average_entropy = 0.0  # of the rollouts so far, in nats a token
+    task_scale = 1.0  # factor of a critic's advantages, see ``ragen_agent.update.weighting``
     sampled_advantages: Sequence[list[float]] = ()  # of the sampled tokens of each episode scored last
     reference_kl = 0.0  # of the policy that sampled from the start, in nats a token; 0 unless it is part of the reward
 
     def observe(self, iteration: Iteration) -> None:
-        """Takes over what the entropy smoothing of an iteration's loss needs."""
-        self.average_entropy = iteration.average_entropy
+        """Takes over what the loss of an iteration needs beside its episodes."""
+        self.average_entropy, self.task_scale = iteration.average_entropy, iteration.task_scale
 
     def make_experience(self, samples_list: list[Any]) -> list[Any]:
         """As OpenRLHF; then checks that the weights of the last synchronisation arrived.
@@ -294,7 +295,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
         sampled = [e.action_mask.bool() for e in experiences]
         costs = [self.kl_ctl.value * torch.where(e.action_mask.bool(), e.kl.float(), 0.0) for e in experiences]
         if settings.critic:
-            _estimate(experiences, notes, costs, settings)
+            _estimate(experiences, notes, costs, settings, self.task_scale)
         for experience, rows, cost in zip(experiences, notes, costs, strict=True):
             if not settings.critic:
                 flat = torch.tensor([note.advantage for note in rows])
@@ -358,9 +359,13 @@ def _count(
 
 
 def _estimate(
-    experiences: Sequence[Any], notes: Sequence[Sequence[AdvantageInputs]], costs: Sequence[Tensor], settings: Training
+    experiences: Sequence[Any],
+    notes: Sequence[Sequence[AdvantageInputs]],
+    costs: Sequence[Tensor],
+    settings: Training,
+    scale: float = 1.0,
 ) -> None:
-    """Advantages, whitened over the tokens of all rows, and returns by the critic's values.
+    """Advantages, whitened over the tokens of all rows and times ``scale``, and returns by the critic's values.
 
     The recursion runs over whole episodes: the rows of one follow each other, and are joined here.
     """
@@ -375,7 +380,7 @@ def _estimate(
     widths = [e.action_mask.shape[1] for e in experiences]
     whole = [_joined([(notes[batch][row], widths[batch]) for batch, row in rows]) for rows in episodes]
     found, mask = row_advantages(whole, sampled, values, joined(costs), settings)
-    advantages = algo.whiten(found.advantages, mask, over=found.compared)
+    advantages = scale * algo.whiten(found.advantages, mask, over=found.compared)
     returns = found.returns.masked_fill(sampled & ~mask, NO_RETURN)
     for experience in experiences:
         experience.advantages = torch.zeros(experience.action_mask.shape)

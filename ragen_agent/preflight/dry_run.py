@@ -27,6 +27,7 @@ from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.preflight.hours import hours_in_words
 from ragen_agent.preflight.memory import estimate, model_shape
 from ragen_agent.preflight.plan import describe, is_visual
+from ragen_agent.preflight.returns import random_returns, returns_in_words
 from ragen_agent.run.policy import device_and_dtype
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.tasks.tasks import games_at, make_env
@@ -72,7 +73,8 @@ def dry_run(
         check_context(load_shape(Path(config.model))[0], config)
     tokenizer, note = tokenizer_of(config)
     chat = ChatFormat.from_settings(tokenizer, config.turns, _vision(config, tokenizer))
-    played = scripted_episode(games_at(config, 0)[0].config, chat)
+    first = games_at(config, 0)[0].config
+    played = scripted_episode(first, chat)
 
     def say(text: str, *, title: str = "", whole: bool = False) -> None:
         """Prints sentences, wrapped in a terminal; ``whole`` lines are to be copied."""
@@ -107,6 +109,9 @@ def dry_run(
         f"Sampled tokens are green and stand in {OPEN}{CLOSE}: the loss is on them alone. {len(played.ids)} tokens, "
         f"{int(played.sampled.sum())} of them sampled; reward of each turn: {rewards}.{note}"
     )
+    env = make_env(first, "train")
+    if isinstance(env, TurnEnv):
+        say(returns_in_words(random_returns(env, first.training.group_size)))
     say(f"Nothing was run. The run would be in {folder}.")
 
 

@@ -20,8 +20,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ragen_agent.config import Config
 from ragen_agent.run.alarm import History
-from ragen_agent.run.diagnostics import MeasuredPolicy, Monitor
+from ragen_agent.run.diagnostics import Monitor
 from ragen_agent.run.evaluation import without_failed
+from ragen_agent.run.information import MeasuredPolicy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import SeedStream, derive_seed
 from ragen_agent.tokens.trajectory import Trajectory
@@ -250,7 +251,7 @@ class Loop:
             self.config.turns.max_tokens_per_turn,
             self.history.entropies,
         )
-        figures = self.monitor.before_update(self.backend.policy, iteration)
+        figures = self.monitor.before_update(self.backend.policy, iteration, self.history.records)
         measured, advantages = {"train_tokens": 0, "updates": 0, "empty_updates": 1}, list[list[float]]()
         if iteration.rows:
             measured, advantages = self.backend.update(iteration)

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +19,11 @@ from torch import Tensor
 
 from ragen_agent import algo
 from ragen_agent.config import Training
-from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, FILTER_STATISTICS, GROUPINGS
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.metrics import reply_figures, turn_spans
 from ragen_agent.update.step_groups import turn_advantages, with_turn_advantages
+from ragen_agent.update.weighting import task_scale, weighted
 from ragen_gym.core.failures import Failure, failure_kind
 
 __all__ = [
@@ -63,23 +65,27 @@ def undecided(played: Sequence[Trajectory], settings: Training) -> Tensor:
 
 
 def score(
-    trajectories: Sequence[Trajectory], settings: Training, seed: int = 0, chosen: Tensor | None = None
+    trajectories: Sequence[Trajectory],
+    settings: Training,
+    seed: int = 0,
+    chosen: Tensor | None = None,
+    games: Sequence[str] | None = None,
 ) -> ScoredGroups:
     """Compares the episodes of each group, which are adjacent.
 
-    ``seed`` seeds a random filter, and ``chosen``, int64, are the groups that the filter chooses from; None for all.
+    ``seed`` seeds a random filter, ``chosen``, int64, are the groups that the filter chooses from, None for all, and
+    ``games`` the game of each group, which only rules that compare within a game need.
     """
     shape = (-1, settings.group_size)
     returns = torch.tensor([t.total_reward for t in trajectories]).view(shape)
     counted = torch.tensor([t.failure is None for t in trajectories]).view(shape)
     return_std = algo.group_std(returns, counted)
-    statistic = algo.group_std if settings.filter_statistic == "std" else algo.group_variance
-    filtered_by = statistic(returns, counted)
+    filtered_by = resolve_name(FILTER_STATISTICS[settings.filter_statistic].function)(returns, counted)
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.arange(len(filtered_by)) if chosen is None else chosen
     groups = torch.zeros_like(filtered_by, dtype=torch.bool)
     groups[chosen] = algo.keep_groups(filtered_by[chosen], settings.filter_rule, settings.keep, generator)
-    advantages = algo.normalised(returns, "arpo" if settings.critic else settings.algo, counted=counted)
+    advantages = algo.normalised(returns, "arpo" if settings.critic else settings.algo, counted=counted, games=games)
     return ScoredGroups(advantages, groups[:, None] & counted, return_std)
 
 
@@ -197,6 +203,7 @@ class Iteration:
     groups: ScoredGroups  # advantages, filter and weights
     stagnant: bool  # see ``teaches_nothing``
     counts: Mapping[str, float]  # of dynamic sampling and overlong shaping, see figures
+    settings: Training
     past_entropies: Sequence[float] = ()  # ``entropy_sampled`` of the iterations before, nats a token
 
     @classmethod
@@ -226,11 +233,11 @@ class Iteration:
         if settings.refills:
             chosen = undecided(played, settings)
             counts |= {"refilled": len(games) - settings.groups, "lacking": settings.groups - len(chosen)}
-        groups = score(learned, settings, seed, chosen)
+        groups = score(learned, settings, seed, chosen, games)
         learned = shaped(learned, settings)  # after the filter, which ranks groups by their unshaped returns
         learned = with_turn_advantages(learned, groups.advantages, settings)
         stagnant = teaches_nothing(groups, settings, learned)
-        return cls(number, played, learned, games, groups, stagnant, counts, past_entropies)
+        return cls(number, played, learned, games, groups, stagnant, counts, settings, past_entropies)
 
     @property
     def kept(self) -> list[int]:
@@ -262,8 +269,14 @@ class Iteration:
 
     @property
     def update_on(self) -> tuple[list[Trajectory], Tensor]:
-        """The episodes of ``rows``, and their advantages, float (rows,)."""
-        return [self.learned[row] for row in self.rows], self.groups.advantages.flatten()[self.rows]
+        """The episodes of ``rows``, and their advantages, float (rows,); both weighted, see ``weighted``."""
+        episodes, advantages = [self.learned[row] for row in self.rows], self.groups.advantages.flatten()[self.rows]
+        return weighted(episodes, advantages, self.task_scale, self.settings)
+
+    @property
+    def task_scale(self) -> float:
+        """Factor of all advantages, from 0 to 1: see ``ragen_agent.update.weighting.task_scale``."""
+        return task_scale(int(self.groups.kept.any(1).sum()), self.settings)
 
     def figures(self, piece: Callable[[int], str] | None) -> dict[str, Any]:
         """Figures of the episodes, under the keys of ``metrics.jsonl``; ``piece`` gives the text of a token id.

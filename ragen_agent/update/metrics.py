@@ -75,7 +75,14 @@ METRICS: dict[str, Metric] = {
     "prediction_rate": Metric("right predictions", share=True),
     "mutual_information": Metric("mutual information of reasoning and prompt"),
     "conditional_entropy": Metric("conditional entropy of the reasoning"),
+    "information_zscore": Metric("mutual information over its marginal's std"),
+    "information_zscore_ema": Metric("mutual information over the average of its marginal's std"),
     "retrieval_accuracy": Metric("prompt retrieval accuracy", share=True),
+    "retrieval_at_2": Metric("prompts retrieved among the best 2", share=True),
+    "retrieval_at_4": Metric("prompts retrieved among the best 4", share=True),
+    "turns_mutual_information": Metric("mutual information of reasoning and all before it"),
+    "turns_retrieval_accuracy": Metric("retrieval accuracy, all turns", share=True),
+    "valid_thinking_rate": Metric("turns with reasoning", share=True),
     "kl": Metric("KL from the initial model"),
     "approx_kl": Metric("KL from the sampling policy (k3)"),
     "clip_fraction": Metric("clipped tokens (fraction)"),
@@ -227,7 +234,8 @@ def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str
     """Shares and means over the turns of an iteration that the environment reports on.
 
     ``response_tokens``: sampled tokens per turn, end token included. ``reasoning_tokens``: tokens between the thinking
-    tags, 0 without tags, measured only with ``piece``, which gives a token's text. ``repeated_rate``: share of turns
+    tags, 0 without tags, and ``valid_thinking_rate``: share of turns with such a token; both measured only with
+    ``piece``, which gives a token's text. ``repeated_rate``: share of turns
     whose reply occurs more than once, token by token; it is high for any policy with few moves, so its trend matters
     more than its value. ``invalid_rate``: malformed, or an unknown action. ``effective_rate``: the board changed or the
     game ended. ``observation_rate`` and ``prediction_rate``: the described or predicted board was exactly right.
@@ -245,6 +253,7 @@ def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str
         "observation_rate": _share(turn.observation_right for turn in said),
         "prediction_rate": _share(turn.prediction_right for turn in said),
         "reasoning_tokens": (sum(reasoning), len(reasoning)),
+        "valid_thinking_rate": (sum(map(bool, reasoning)), len(reasoning)),
     }
     return {name: total / count for name, (total, count) in measured.items() if count}
 

@@ -51,8 +51,31 @@ def test_every_rule_by_hand() -> None:
     }
     for rule, values in expected.items():
         close(algo.normalised(returns, rule, eps=0.0), values)
-    close(algo.normalised(returns, "brpo", eps=0.0), (returns - 0.375) / math.sqrt(3.875 / 7))
-    assert set(expected) | {"brpo", "ppo"} == set(ADVANTAGE_RULES)
+    for rule in ("brpo", "brpo_per_game"):
+        close(algo.normalised(returns, rule, eps=0.0), (returns - 0.375) / math.sqrt(3.875 / 7))
+    assert set(expected) | {"brpo", "brpo_per_game", "ppo"} == set(ADVANTAGE_RULES)
+
+
+def test_the_scale_of_one_game_leaves_the_others_alone() -> None:
+    """Each game of a mixture as it would be alone, whatever the other game pays."""
+    returns = torch.randn(4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    games, own = ["a", "b", "a", "b"], torch.tensor([True, False, True, False])
+    found = algo.normalised(returns, "brpo_per_game", games=games)
+    close(found[own], algo.normalised(returns[own], "brpo"))
+    close(found[~own], algo.normalised(returns[~own], "brpo"))
+    rich = torch.where(own[:, None], returns, 100 * returns + 7)
+    close(algo.normalised(rich, "brpo_per_game", games=games)[own], found[own])
+    assert float(algo.normalised(rich, "brpo", games=games)[own].std()) < 0.1  # one scale for all drowns it
+    with pytest.raises(ValueError, match="3 games do not fit 4 groups"):
+        algo.normalised(returns, "brpo_per_game", games=["a", "b", "a"])
+
+
+def test_weighted_by_length_every_episode_pulls_alike() -> None:
+    lengths = torch.tensor([2, 6, 4])
+    weights = algo.length_weights(lengths)
+    close(weights * lengths, [4.0, 4.0, 4.0])
+    with pytest.raises(ValueError, match="at least 1 sampled token"):
+        algo.length_weights(torch.tensor([3, 0]))
 
 
 def test_the_asymmetric_clip_bounds_both_sides() -> None:
@@ -68,7 +91,7 @@ def slow_rule(rule: str, value: float, group: list[float], batch: list[float]) -
     """The formulas as the papers print them; `group` and `batch` hold every return that counts, this one too."""
     if rule == "arpo":
         return value
-    own = batch if rule in ("brpo", "reinforce") else group
+    own = batch if rule in ("brpo", "brpo_per_game", "reinforce") else group
     if len(set(own)) < 2:
         return 0.0
     if rule == "rloo":

@@ -86,6 +86,9 @@ BY_HAND: list[tuple[str, list[float], float, list[int]]] = [
     ("top", [0.1, 0.5, 0.0, 0.5, 0.3, 0.5, 0.2, 0.0], 1.0, [0, 1, 3, 4, 5, 6]),
     ("top", [0.1, 0.5, 0.0, 0.5], 0.01, [1]),
     # The spreads sum to 10; 4 + 3 reaches 0.7 of it, 4 + 3 + 2 reaches 0.9, all four are needed for more.
+    ("top_k", [0.1, 0.5, 0.0, 0.5, 0.3, 0.5, 0.2, 0.0], 2, [1, 3]),
+    ("top_k", [0.1, 0.5, 0.0], 3, [0, 1]),
+    ("top_k", [0.1], 9, [0]),
     ("top_p", [1.0, 4.0, 0.0, 2.0, 3.0], 0.7, [1, 4]),
     ("top_p", [1.0, 4.0, 0.0, 2.0, 3.0], 0.71, [1, 3, 4]),
     ("top_p", [1.0, 4.0, 0.0, 2.0, 3.0], 1.0, [0, 1, 3, 4]),
@@ -135,7 +138,8 @@ def test_rules_reference(spread: list[float], amount: float) -> None:
         "min_p": [-i for s, i in ranked if s >= amount * max(spread) * (1 - 1e-7)],
         "reverse": [i for _, i in upwards[:number]],
     }
-    assert set(expected) | {"random", "random_spread"} == set(FILTER_RULES)
+    assert set(expected) | {"top_k", "random", "random_spread"} == set(FILTER_RULES)
+    assert places(filters.keep_top_k(torch.tensor(spread), number)) == sorted(expected["top"])
     for rule, groups in expected.items():
         kept = algo.keep_groups(torch.tensor(spread, dtype=torch.float64), rule, amount)
         assert places(kept) == sorted(groups), rule
@@ -149,7 +153,22 @@ def test_random_goes_through_the_table_too() -> None:
     assert kept.equal(filters.keep_random_spread(spread + 1, 0.25, torch.Generator().manual_seed(3)))
 
 
+def test_the_mean_orders_the_groups_that_differ() -> None:
+    """Means -1, 5 (all equal), 0.5, 0.5 and 2, of which the failed episode is no part."""
+    returns = torch.tensor([[-3.0, 1.0], [5.0, 5.0], [0.0, 1.0], [1.0, 0.0], [2.0, 3.0]])
+    order = filters.group_mean_order(returns)
+    assert order.tolist() == [1, 0, 2, 2, 3]
+    assert places(algo.keep_groups(order, "top", 0.4)) == [2, 4]
+    assert places(algo.keep_groups(order, "top_k", 1)) == [4]
+    assert places(algo.keep_groups(order, "reverse", 0.2)) == [0]
+    counted = torch.tensor([[True, True], [True, True], [True, True], [True, True], [True, False]])
+    assert filters.group_mean_order(returns, counted).tolist() == [1, 0, 2, 2, 0]
+
+
 def test_bad_input_is_told() -> None:
+    for number in (0, 2.5, math.nan):
+        with pytest.raises(ValueError, match="whole number of groups, at least 1"):
+            filters.keep_top_k(torch.ones(3), number)
     with pytest.raises(ValueError, match="as \\(groups, group size\\)"):
         algo.group_std(torch.ones(3))
     for keep in (

@@ -19,7 +19,7 @@ def test_the_rows_of_the_rules_name_what_the_algorithms_have() -> None:
     for each in ADVANTAGE_RULES.values():
         assert bool(each.function) is bool(each.across)
         assert not each.function or callable(resolve_name(each.function))
-    assert {each.across for each in ADVANTAGE_RULES.values()} == {"", "group", "batch"}
+    assert {each.across for each in ADVANTAGE_RULES.values()} == {"", "group", "game", "batch"}
     assert set(TOKEN_PARTS) == {"all", *PARTS}
 
 
@@ -28,3 +28,4 @@ def test_how_many_groups_a_rule_keeps_at_most() -> None:
     assert FILTER_RULES["top"].planned_groups(3, 0.25) == 1
     assert FILTER_RULES["random"].planned_groups(100, 0.29) == 29
     assert FILTER_RULES["top_p"].planned_groups(8, 0.25) == 8
+    assert FILTER_RULES["top_k"].planned_groups(8, 3) == 3

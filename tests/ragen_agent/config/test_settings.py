@@ -67,7 +67,7 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"training": {"iterations": "many"}}, r"training\.iterations is 'many'; it must be an integer"),
         ({"training": {"iterations": True}}, "must be an integer"),
         ({"training": {"algo": "trpo"}}, r"training\.algo is 'trpo'; choose one of grpo, ppo, dr_grpo"),
-        ({"training": {"filter": "best"}}, r"training\.filter is 'best'; choose one of none, top, top_p"),
+        ({"training": {"filter": "best"}}, r"training\.filter is 'best'; choose one of none, top, top_k, top_p"),
         ({"training": {"policy_loss": "gspo"}}, r"aggregation=sequence_mean \(got token_mean\)"),
         ({"training": {"entropy_smoothing": 1.0, "entropy_bonus": 0.0}}, r"training\.entropy_bonus is 0; raise it"),
         ({"training": {"correction_bounds": [2.0]}}, r"correction_bounds is \[2\.0\]; give a bound from 0 to 1 and"),
@@ -91,6 +91,19 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         (
             {"training": {"group_size": 1, "algo": "arpo", "filter": "none", "refills": 2}},
             r"With 1 use training\.refills=0",
+        ),
+        ({"training": {"filter": "top_k"}}, r"keep is 0\.25; .* a whole number from 1 to training\.groups, 32"),
+        ({"training": {"filter": "top_k", "keep": 33.0}}, r"keep is 33; .* from 1 to training\.groups, 32"),
+        ({"training": {"keep": 2.0}}, r"keep is 2; with training\.filter=top it must be above 0 and at most 1"),
+        (
+            {"training": {"filter": "top_p", "filter_statistic": "mean"}},
+            r"'mean', which only orders .* use training\.filter=top, top_k, reverse, or",
+        ),
+        ({"training": {"algo": "ppo", "advantage_length_weight": True}}, r"weighs the advantages of whole episodes"),
+        ({"training": {"zero_task_advantage": True, "entropy_bonus": 0.0}}, r"both are off; raise training\.entropy"),
+        (
+            {"training": {"zero_task_advantage": True, "algo": "ppo", "kl_kind": "k1"}},
+            r"would remove the KL term too.* use training\.kl_place=loss",
         ),
         ({"training": {"overlong_buffer": 41}}, r"overlong_buffer is 41; it must be at most .*, 40"),
         (
@@ -152,6 +165,7 @@ def test_what_settings_need_of_each_other_is_said(settings: dict[str, object], m
         ({"gamma_turn": 0.9}, "credit=trajectory", {"groups_by": "state"}),
         ({"filter": "none", "filter_statistic": "variance"}, "filter=none", {"filter": "top"}),
         ({"filter": "random", "filter_statistic": "variance"}, "filter=random", {"filter": "top_p"}),
+        ({"filter": "none", "filter_loss_scaling": "sqrt"}, "filter=none", {"filter": "top"}),
         ({"policy_loss": "cispo", "clip_low": 0.3}, "policy_loss=cispo", {"clip": "symmetric"}),
         ({"policy_loss": "sapo", "clip_low": 0.3}, "policy_loss=sapo", {"policy_loss": "clip_cov"}),
         ({"policy_loss": "kl_cov", "clip_high": 0.4}, "policy_loss=kl_cov", {"policy_loss": "cispo"}),

@@ -159,6 +159,11 @@ def test_a_critic_s_advantages_are_whitened_over_all_batches_at_once(rows: list[
         assert abs(float(flat.mean())) < 1e-5
         assert float(flat.std()) == pytest.approx(1.0, abs=1e-3)
     assert all(not e.advantages[~e.action_mask.bool()].any() for e in got)
+    made.task_scale = 0.25
+    scaled = made.compute_advantages_and_returns([experience(rows, notes), experience(rows[:1], notes[:1])])
+    for one, other in zip(got, scaled, strict=True):
+        assert torch.equal(0.25 * one.advantages, other.advantages)
+        assert torch.equal(one.returns, other.returns)  # the critic learns as before
 
 
 @pytest.mark.parametrize(("credit", "lam"), KNOWN_CREDIT)

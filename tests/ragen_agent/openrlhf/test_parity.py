@@ -41,7 +41,7 @@ from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
 from ragen_agent.openrlhf.model import suppressed_ids
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.trainer import StarPO
-from ragen_agent.run.diagnostics import information_figures
+from ragen_agent.run.information import information_figures
 from ragen_agent.run.loop import Loop
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder

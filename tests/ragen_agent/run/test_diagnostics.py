@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import cast
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat, TokenMDP
-from ragen_agent.config import Config, with_settings
-from ragen_agent.inference.vision import ImageTable
 from ragen_agent.run.alarm import FOLLOWS, AlarmThresholds, signs_at
-from ragen_agent.run.diagnostics import MeasuredPolicy, Monitor, information
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
-from ragen_agent.update.iteration import Iteration, ScoredGroups
 from ragen_agent.update.metrics import piece_decoder, reasoning_spans, reply_figures, reply_parts, turn_spans
 from ragen_gym import make_turn
 
@@ -116,28 +107,6 @@ def test_spans_of_real_tokenizers(make_tokenizer: Callable[[str, str], PreTraine
         assert [turn.problem for turn in trajectory.turn_infos] == [""] * len(said)
 
 
-def test_the_information_is_of_first_turns() -> None:
-    """Of each level two episodes, and two that branch off the first one after its first turn."""
-    asked: list[tuple[list[int], list[int]]] = []
-
-    class Policy:
-        def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
-            asked.extend(rows)
-            return torch.zeros(len(rows), dtype=torch.float64)
-
-    played = []
-    for level in "AABB":
-        episode = spoken("<think>one</think>", "<think>two</think>")
-        played.append(replace(episode, ids=np.array([ord(level), *episode.ids[1:]])))
-    groups = ScoredGroups(torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool), torch.zeros(2))
-    iteration = Iteration(0, played, played, ["Bandit"] * 2, groups, False, {})
-    settings = {"information_every": 1}
-    monitor = Monitor(with_settings(Config(), {"diagnostics": settings}), PIECES, None)
-    assert "retrieval_chance" in monitor.before_update(cast(MeasuredPolicy, Policy()), iteration)
-    texts = ["".join(map(chr, before + said)) for before, said in asked]
-    assert texts == ["A:<think>one", "B:<think>one"] * 4
-
-
 # --- replies ------------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +127,7 @@ def test_reply_figures_by_hand() -> None:
         "invalid_rate": 2 / 4,
         "effective_rate": 1 / 4,
         "reasoning_tokens": 2 / 4,
+        "valid_thinking_rate": 1 / 4,
     }
     assert reply_figures(played[3:]) == {}, "nothing is told of failed episodes"
     assert set(reply_figures([spoken("ab")])) == {"response_tokens", "repeated_rate"}
@@ -182,35 +152,6 @@ def test_turn_infos_of_a_real_episode(make_tokenizer: Callable[[str, str], PreTr
         TurnInfo("no_answer", 0, 0, False),
     )
     assert Trajectory.from_dict(process.trajectory().to_dict()).turn_infos == infos
-
-
-# --- information --------------------------------------------------------------------------------------------------
-
-
-def test_information_by_hand() -> None:
-    """Two prompts, one reasoning each, of 2 tokens and of 1.
-
-    Z_1 has probability 1/4 under its own prompt and 1/16 under the other; Z_2 1/2 and 1/2. Matched: -log 2 and
-    -log 2 a token. Marginals: log(5/32) / 2 and log(1/2). I = mean(-log 2 - log(5/32) / 2, 0).
-    """
-    scores = torch.log(torch.tensor([[[1 / 4, 1 / 16]], [[1 / 2, 1 / 2]]]))
-    measured = information(scores, torch.tensor([[2], [1]]))
-    assert measured.conditional_entropy == pytest.approx(math.log(2))
-    assert measured.mutual_information == pytest.approx((-math.log(2) - math.log(5 / 32) / 2) / 2, abs=1e-6)
-    assert measured.retrieval_accuracy == 0.75, "the first is found, the second is a tie of two"
-    assert measured.retrieval_chance == 0.5
-
-
-def test_a_template_says_nothing_about_its_prompt() -> None:
-    """Every reasoning equally likely under every prompt: varied, and yet no information, and retrieval by chance."""
-    scores = torch.full((4, 3, 4), -6.0)
-    measured = information(scores, torch.full((4, 3), 2))
-    assert measured.mutual_information == pytest.approx(0.0, abs=1e-9)
-    assert measured.conditional_entropy == 3.0
-    assert measured.retrieval_accuracy == measured.retrieval_chance == 0.25
-    for shape in ((4, 3), (1, 3, 1), (4, 3, 5)):
-        with pytest.raises(ValueError, match="do not fit"):
-            information(torch.zeros(shape), torch.ones(4, 3))
 
 
 # --- the alarm ----------------------------------------------------------------------------------------------------
