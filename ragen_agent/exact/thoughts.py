@@ -184,8 +184,8 @@ def measure(
         progress: called with the number of turns that were measured.
 
     Returns:
-        JSON values; ``rows`` holds for each row the ``text`` of the thought and the intervals [low, high] of ``MEASURES``, None
-        where they have no meaning.
+        JSON values; ``rows`` holds for each row the ``text`` of the thought and the intervals [low, high] of
+        ``MEASURES``, None where they have no meaning.
     """
     template, names, begun = policy.config.demonstrations.thought, env.action_names, policy.chat.begun
     plain = env.config.prompt == "default" and all(a.text.endswith("</think>") for t in turns for a in t.asked)

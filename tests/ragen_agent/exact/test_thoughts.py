@@ -140,7 +140,8 @@ def test_answers_after_a_thought_are_those_of_sampled_replies(policy: Policy, re
 
 
 def test_records(records: list[dict[str, Any]]) -> None:
-    assert {row for record in records for row in record["rows"]} == set(ROWS)
+    found = {row for record in records for row in record["rows"]}
+    assert set(ROWS) - {"reworded"} <= found <= set(ROWS), "a thought of one word has no parts to swap"
     for record in records:
         rows = record["rows"]
         assert rows["own"]["first"] is None
@@ -149,7 +150,7 @@ def test_records(records: list[dict[str, Any]]) -> None:
                 if figures[name]:
                     low, high = figures[name]
                     assert 0 <= low <= high <= min(1, low + 0.031), name
-            if row != "turned" and row != "own" and figures["text"] == rows["own"]["text"]:
+            if row not in ("turned", "own") and figures["text"] == rows["own"]["text"]:
                 assert figures["first"][0] == figures["answers"][0] == 0
             elif row != "own":
                 assert figures["first"][0] <= figures["answers"][1]
