@@ -73,7 +73,12 @@ def _run(options: argparse.Namespace) -> int:
         turns, without = played_turns(policy, env, instances, options.seed)
     with ProgressBar("turns", len(turns), console=display.console, transient=True) as bar:
         records = measure(reader, policy, env, turns, progress=bar.update)
-    about = {"model": str(options.model), "weights": weights, "game": config.game, "split": config.evaluation.split}
+    about: dict[str, Any] = {
+        "model": str(options.model),
+        "weights": weights,
+        "game": config.game,
+        "split": config.evaluation.split,
+    }
     about |= {"template": config.demonstrations.thought, "temperature": config.evaluation.temperature}
     result = about | {"seed": options.seed, "turns_without_thought": without, **summary(records)}
     out = options.out or free_folder(f"thoughts-{options.model.resolve().name}-{config.game.rpartition(':')[2]}")
