@@ -179,7 +179,8 @@ def measure(
         policy: it played the turns.
         env: of the levels.
         turns: of ``played_turns``.
-        mass: probability of the answers after a thought that may be left out, in (0, 1): the width of an interval.
+        mass: probability of the answers after a thought that may be left out, in (0, 1): the width of the interval
+            of a share, and half of a distance's.
         most_nodes: tokens read of the answers after one thought, on average; beyond them intervals are wider.
         progress: called with the number of turns that were measured.
 
