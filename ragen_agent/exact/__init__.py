@@ -15,4 +15,6 @@ the true number; replies that are left out make it wider, never wrong.
 - ``advantages.exact_gradient(model, bias, temperature, found)``: the gradient of the exact return;
   ``advantages.gradient_batches(found)``: the same as rows and weights for a trainer's own scores.
 - ``reply_tree.walk``: reply trees of prompts.
+
+For replies with thoughts, ``thoughts.measure`` gives the distribution over answers after a thought is replaced.
 """

@@ -1,0 +1,123 @@
+"""``ragen-agent thoughts``: effect of a model's thoughts on its answers, by replacing them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ragen_agent.cli.eval import measured_policy
+from ragen_agent.cli.settings import add_settings, check_not_distributed, free_folder
+from ragen_gym.core.levels import SPLITS
+
+if TYPE_CHECKING:
+    from ragen_agent.run.console import Display
+
+__all__ = ["add"]
+
+ABOUT = """\
+Replaces each thought of a model and computes its answers after that: after the true thought of the board, its opposite,
+one of another level, and none; and as controls after the same facts in another order, the thought sampled again, and
+the same thought on the turned board. Prints how far the first move and the whole answer move from those after the
+model's own thought (TV, total variation), how often the first move goes where only the replaced thought says (and how
+often it did so before), how often where the true thought says, and how often the reply wins. Answers are not sampled.
+
+It needs thoughts that state facts by a template of the demonstrations, demonstrations.thought=direction or relative.
+
+examples:
+  ragen-agent thoughts runs/FrozenLake-grpo-seed0
+  ragen-agent thoughts runs/FrozenLake-grpo-seed0/warm --game FrozenLake"""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser."""
+    parser = commands.add_parser("thoughts", help="replace a model's thoughts and see its answers", description=ABOUT)
+    parser.set_defaults(run=_run)
+    parser.add_argument("model", type=Path, metavar="RUN|MODEL", help="as for eval")
+    parser.add_argument("--split", choices=SPLITS, metavar="SPLIT", help="whose levels, as for eval")
+    parser.add_argument("--levels", type=int, metavar="N", help="how many levels (default: the run's, or 256)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampled thoughts (default 0)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the folder of the results (default: a new runs/thoughts-NAME-GAME)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_settings(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ragen_agent.run.console import Display
+    from ragen_gym.core.console import ProgressBar, json_text, rich_console
+
+    check_not_distributed(options)
+    if options.seed < 0:
+        raise ValueError(f"--seed is {options.seed}; it must be 0 or more.")
+    if options.out is not None and options.out.exists():
+        raise ValueError(f"--out {options.out} exists already; choose another folder, or remove it.")
+    display = Display(rich_console(stderr=True) if options.json else None)
+    policy, weights = measured_policy(options, display)
+
+    from ragen_agent.exact.thoughts import check_thoughts, measure, played_turns, summary
+    from ragen_agent.exact.tree_reader import TreeReader
+    from ragen_agent.run.evaluation import evaluated_levels
+    from ragen_gym.core.storage import append_json_lines, write_atomic
+
+    config = policy.config
+    if config.games:
+        raise ValueError("this run plays a mixture of games: choose one, with --game NAME.")
+    if config.program.command:
+        raise ValueError("program.command plays the episodes of this run, so its replies are not the model's alone.")
+    found, instances = evaluated_levels(config)
+    env = check_thoughts(found, config)
+    reader = TreeReader(policy.model, len(policy.tokenizer), config.evaluation.temperature)
+    with display.waiting("playing the levels"):
+        turns, without = played_turns(policy, env, instances, options.seed)
+    with ProgressBar("turns", len(turns), console=display.console, transient=True) as bar:
+        records = measure(reader, policy, env, turns, progress=bar.update)
+    about: dict[str, Any] = {
+        "model": str(options.model),
+        "weights": weights,
+        "game": config.game,
+        "split": config.evaluation.split,
+    }
+    about |= {"template": config.demonstrations.thought, "temperature": config.evaluation.temperature}
+    result = about | {"seed": options.seed, "turns_without_thought": without, **summary(records)}
+    out = options.out or free_folder(f"thoughts-{options.model.resolve().name}-{config.game.rpartition(':')[2]}")
+    out.mkdir(parents=True)
+    append_json_lines(out / "turns.jsonl", records)
+    write_atomic(out / "summary.json", json_text(result) + "\n")
+    if options.json:
+        print(json_text(result))
+    else:
+        _print(result, display, out)
+    return 0
+
+
+def _print(result: dict[str, Any], display: Display, out: Path) -> None:
+    from rich.table import Table
+
+    from ragen_agent.exact.thoughts import MEASURES, ROWS
+
+    about = f"{result['levels']} {result['split']} levels, temperature {result['temperature']:g}"
+    table = Table(title=f"{result['game']}: answers after a thought, %; {about}", title_justify="left")
+    for column in ("thought", "turns", *MEASURES.values()):
+        table.add_column(column, justify="left" if column == "thought" else "right")
+    for row, name in ROWS.items():
+        figures = result["rows"][row]
+        if figures["turns"]:
+            table.add_row(name, str(figures["turns"]), *(_shown(figures[each]) for each in MEASURES))
+    table.add_section()
+    for name, rates in result["references"].items():
+        table.add_row(name, "", *(f"{100 * rates[each]:.1f}" if each in rates else "" for each in MEASURES))
+    display.console.print(table)
+    display.say(
+        f"{_shown(result['true_statements'])} % of the statements are true. {100 * result['speaking']:.1f} % of the "
+        f"{result['turns']} thoughts speak for a move; {result['turns_without_thought']} further turns have no thought."
+    )
+    display.say(f"± is half of the 95 % interval over levels. Every turn: {out / 'turns.jsonl'}")
+
+
+def _shown(figure: dict[str, Any] | None) -> str:
+    if figure is None:
+        return ""
+    low, high = figure["interval"]
+    return f"{50 * sum(figure['bounds']):.1f} ±{50 * (high - low):.1f}"
