@@ -35,6 +35,7 @@ from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
+from ragen_gym.envs.turn import TurnEnv
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -1,0 +1,145 @@
+"""Figures of levels that training turns, where the answer is known, and the page held to its records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import benchmarks
+from benchmarks.widening import (
+    COARSE,
+    COOLED,
+    MASSES,
+    MORE,
+    POLICIES,
+    RL,
+    START,
+    TRAINED,
+    Record,
+    Table,
+    config_of,
+    controls,
+    entropy,
+    interval,
+    level_facts,
+    levels_of,
+    main,
+    solved,
+    write_page,
+)
+from ragen_agent.exact.results import pass_at_k
+from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.run.policy import Policy
+from ragen_gym.core.stats import mean_interval
+from ragen_gym.core.storage import read_json_lines
+from tests.benchmarks.test_credit import taught
+
+HERE = Path(benchmarks.__file__).parent
+SURE = 2e-4  # from the middle of an interval to its ends
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return taught("lake", "<answer>Right || Right</answer>", "<answer>Down</answer>", "<answer>Down || Down</answer>")
+
+
+def made_records(**chances: list[float]) -> list[Record]:
+    """Records of two equal seeds, with these chances of success by level; a policy without any has the start's."""
+    facts = {name: [[0.25, 0.5]] * 4 for name in ("random", "blind", "optimal")}
+    levels = {"seed": [0, 1, 2, 3], "path": [3] * 4, "holes": [1] * 4, **facts}
+    records: list[Record] = [{"machine": "one", "parameters": 1, "levels": levels}]
+    for name in POLICIES:
+        ends = [[max(0.0, p - SURE), min(1.0, p + SURE)] for p in chances.get(name, chances[START])]
+        for turns in MASSES:
+            each = {"policy": name, "turns": turns, "temperature": 0.5, "entropy": 1.0}
+            records += [{"seed": seed, **each, "success": [[end] * turns for end in ends]} for seed in (1, 0)]
+    return records
+
+
+def test_levels_turn_only_where_the_bounds_are_sure() -> None:
+    start, after = [0.0, 0.0009, 0.2, 0.0], [0.2, 0.2, 0.0, 0.1]
+    table = Table(made_records(**{START: start, RL: after, MORE: [0.2, 0.0, 0.0009, 0.0]}))
+    possible, impossible = table.turned(RL)
+    assert possible.tolist() == [[True, False, False, False]] * 2, "0.0009 and 0.1 lie within their own bounds"
+    assert impossible.tolist() == [[False, False, True, False]] * 2
+    assert [int(each.sum()) for each in table.turned(MORE)] == [2, 0]
+    assert [int(each.sum()) for each in table.turned(START)] == [0, 0]
+
+
+def test_pass_at_k_and_its_difference() -> None:
+    records = made_records(**{START: [0.5, 0.0, 0.1, 1.0], RL: [0.3, 0.3, 0.3, 0.3]})
+    table = Table(records)
+    (first,) = (each for each in records if (each.get("policy"), each.get("seed"), each.get("turns")) == (START, 0, 2))
+    known = [{"success_by_turn": each} for each in first["success"]]
+    for k in (1, 8, 512):
+        assert table.passed(START, k, TRAINED)[0].mean(0) == pytest.approx(pass_at_k(known, k, TRAINED))
+    gain = table.gain(RL, START, 8, TRAINED)[0]
+    assert (gain[:, 0] <= gain[:, 1]).all()
+    assert gain.mean(1)[1] == pytest.approx(1 - 0.7**8, abs=8 * SURE)
+    assert table.passed("random", 2, TRAINED)[0, 0] == pytest.approx([0.75, 0.75])
+
+
+def test_intervals_hold_a_mean_over_random_seeds_and_levels() -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        seeds, levels, noise = rng.normal(0, 0.3, (3, 1)), rng.normal(0, 1, (1, 64)), rng.normal(0, 1, (3, 64))
+        found = interval((seeds + levels + noise)[..., None].repeat(2, -1))
+        held += found.low <= 0 <= found.high
+    assert held / 400 >= 0.93
+    values = rng.random(20)
+    one, known = interval(values[None, :, None] + np.array([-0.01, 0.01])), mean_interval(list(values))
+    assert (one.low, one.high) == pytest.approx((known.low - 0.01, known.high + 0.01))
+
+
+def test_the_control_has_the_entropy_that_was_wanted(policy: Policy) -> None:
+    levels = levels_of(policy.config, policy, 4, TRAINED)
+    wanted = entropy(solved(policy, levels, 0.4, COARSE))
+    assert wanted < entropy(solved(policy, levels, 0.8, COARSE))
+    found = controls(policy, levels, wanted)
+    assert found[COOLED] == pytest.approx(0.4, abs=0.03)
+    assert controls(policy, levels, 99.0)[COOLED] == 0.75, "no temperature has it: the nearest that is tried"
+
+
+def test_facts_of_levels(policy: Policy) -> None:
+    facts = level_facts(levels_of(config_of(0), policy, 12, TRAINED))
+    assert min(facts["path"]) >= 3, "as the game's settings say"
+    for path, random, blind, best in zip(
+        *(facts[each] for each in ("path", "random", "blind", "optimal")), strict=True
+    ):
+        assert best == [float(path <= 5), float(path <= 10)]
+        assert all(0 <= each <= most for each, most in zip(random, best, strict=True))
+        assert all(each in (0, 1) and each <= most for each, most in zip(blind, best, strict=True))
+
+
+def test_the_command_goes_on_and_writes_its_page(policy: Policy, tmp_path: Path) -> None:
+    for seed in range(2):
+        (tmp_path / "runs" / f"seed{seed}").mkdir(parents=True)
+        for folder in ("warm", "checkpoint", "imitation"):
+            save_checkpoint(policy.model, policy.tokenizer, tmp_path / "runs" / f"seed{seed}" / folder)
+    command = ["--levels", "2", "--seeds", "0", "1", "--runs", f"{tmp_path}/runs", "--out", f"{tmp_path}/out"]
+    assert main(command) == 0
+    records = tmp_path / "out" / "widening.jsonl"
+    before = read_json_lines(records)
+    assert len(before) == 1 + 2 * (5 + 3)
+    page = (tmp_path / "out" / "widening.md").read_text(encoding="utf-8")
+    data = records.read_bytes()
+    records.write_bytes(data[: len(data) - 100])  # it was killed
+    assert main(command) == 0
+    assert read_json_lines(records) == before
+    assert (tmp_path / "out" / "widening.md").read_text(encoding="utf-8") == page
+    with pytest.raises(SystemExit):
+        main([*command, "--levels", "3"])
+
+
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["--seeds", "1", "--out", str(tmp_path)])
+    assert "--levels is 64 and --seeds 1; give at least 2 levels and seeds from 0 on" in capsys.readouterr().err
+
+
+def test_the_page_is_made_of_its_records(tmp_path: Path) -> None:
+    write_page(tmp_path, read_json_lines(HERE / "widening.jsonl"))
+    assert (tmp_path / "widening.md").read_text(encoding="utf-8") == (HERE / "widening.md").read_text(encoding="utf-8")
