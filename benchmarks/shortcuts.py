@@ -57,11 +57,11 @@ so compare it with scripts of ten moves.
 |---|---|---|---|---|---|---|---|---|---|
 {rows}
 
-**No model of these pages is shown to be above these scripts.** On 6x6 lakes with paths of twelve
-moves or more, a model of 0.42M parameters imitated 11,000 faultless demonstrations, nine minutes on one core with
-one seed. It solves 1.0 % (0.4 to 2.3) of 512 test lakes, the forward walker 27.4 (23.7 to 31.4) and a copy of the nearest
-of its 11,000 lakes 16.0 (13.1 to 19.4). Reinforcement was not tried from there. Those figures were written down by hand;
-the run was
+**No model of these pages is shown to be above these scripts.** On 6x6 lakes with paths of twelve moves or more, a
+model of 0.42M parameters imitated 11,000 faultless demonstrations, nine minutes on one core with one seed. It solves
+1.0 % (0.4 to 2.3) of 512 test lakes, the forward walker 27.4 (23.7 to 31.4) and a copy of the nearest of its 11,000
+lakes 16.0 (13.1 to 19.4). Reinforcement was not tried from there. Those figures were written down by hand; the run
+was
 
 ```sh
 ragen-agent train --recipe small-beyond-blind --set env_options.size=6 --set env_options.frozen_prob=0.6 \\
