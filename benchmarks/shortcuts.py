@@ -31,7 +31,15 @@ __all__ = ["applies", "copied", "demonstrated", "differences", "main", "shortcut
 
 SPLIT = "train"
 COPIES = 20  # equally near levels that are tried at most
-LAKES = ((4, 3, 10), (4, 6, 10), (5, 6, 10), (6, 6, 15), (6, 8, 15))  # size, least moves, budget of moves
+LAKES = (  # size, chance of ice, least moves, budget of moves
+    (4, 0.8, 3, 10),
+    (4, 0.8, 6, 10),
+    (5, 0.8, 6, 10),
+    (6, 0.8, 6, 15),
+    (6, 0.8, 8, 15),
+    (6, 0.6, 12, 15),
+    (8, 0.6, 14, 20),
+)
 
 PAGE = """\
 # Scripts that solve lakes without planning
@@ -45,9 +53,22 @@ single cell. No test lake is a rotation, a reflection or the way back of a train
 computed within the same number of moves. Fifteen moves are three turns of five: a run of two turns plays at most ten,
 so compare it with scripts of ten moves.
 
-| lakes | shortest path | moves | walker | forward walker | nearest | one cell apart | random | optimal |
-|---|---|---|---|---|---|---|---|---|
+| lakes | ice | shortest path | moves | walker | forward walker | nearest | one cell apart | random | optimal |
+|---|---|---|---|---|---|---|---|---|---|
 {rows}
+
+**No model of these pages is shown to be above these scripts.** On 6x6 lakes with paths of twelve moves or more, a
+model of 0.42M parameters imitated 11,000 faultless demonstrations, nine minutes on one core with one seed. It solves
+1.0 % (0.4 to 2.3) of 512 test lakes, the forward walker 27.4 (23.7 to 31.4) and a copy of the nearest of its 11,000
+lakes 16.0 (13.1 to 19.4). Reinforcement was not tried from there. Those figures were written down by hand; the run
+was
+
+```sh
+ragen-agent train --recipe small-beyond-blind --set env_options.size=6 --set env_options.frozen_prob=0.6 \\
+  --set env_options.min_path=12 --set turns.max_turns=3 --set turns.max_actions=15 --set small_model.hidden=96 \\
+  --set small_model.feed_forward=288 --set demonstrations.episodes=11000 \\
+  --set "demonstrations.moves=[0,0,0,0,1]" --set training.iterations=0
+```
 """
 
 
@@ -61,16 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=Path(__file__).with_suffix(".md"), help="where the page goes")
     arguments = parser.parse_args(argv)
     rows = []
-    for size, moves, budget in LAKES:
+    for size, ice, moves, budget in LAKES:
         settings = {
-            "env_options": {"size": size, "min_path": moves, "beyond_blind": True},
+            "env_options": {"size": size, "frozen_prob": ice, "min_path": moves, "beyond_blind": True},
             "turns": {"max_actions": budget},
             "demonstrations": {"episodes": arguments.episodes},
             "evaluation": {"levels": arguments.levels},
         }
         config = with_settings(Config(), merged(default_settings("FrozenLake"), settings))
         rates = [rate.rate for rate in shortcuts(config).values()] + _references(config)
-        cells = [f"{size}x{size}", f"{moves} or more", f"{budget}", *map(percent, rates)]
+        cells = [f"{size}x{size}", percent(ice), f"{moves} or more", f"{budget}", *map(percent, rates)]
         rows.append(f"| {' | '.join(cells)} |")
     half = 196 * (0.25 / arguments.levels) ** 0.5
     page = PAGE.format(levels=arguments.levels, episodes=arguments.episodes, half=half, rows="\n".join(rows))

@@ -167,7 +167,7 @@ def _play_and_write(
 ) -> int:
     """Plays what is missing, look by look, and writes the pages after each; returns how many runs failed."""
     from benchmarks.experiments.hypothesis_tests import answer, is_decided, stopped_early
-    from benchmarks.experiments.records import complete_runs, missing_runs
+    from benchmarks.experiments.records import missing_runs
 
     begun, failures = list(experiments), dict[str, dict[str, str]]()
     arms = {each.name: list(options.only) for each in experiments}
@@ -175,26 +175,27 @@ def _play_and_write(
     number = 0
     while begun:
         for each in list(begun):
-            looks, failed, folder = _looks(each, options), dict[str, str](), pages / each.name
+            failed, folder = dict[str, str](), pages / each.name
             if not options.write:
-                planned = _planned(each, options, out, looks[number], arms[each.name])
+                planned = _planned(each, options, out, _looks(each, options)[number], arms[each.name])
                 failed = _play(each.name, planned, folder, options.jobs)
             shown = _shown(each, options, out, pages)
             if not failed and len(missing_runs(shown, folder)) == len(shown):
                 begun.remove(each)  # a page of runs that are elsewhere stays as it is
                 continue
             failures[each.name] = failed
-            found = _found(each, complete_runs(shown, folder))
-            open_arms = {arm for f in found if not is_decided(f) for arm in (f.comparison.first, f.comparison.second)}
+        findings = _write_pages(experiments, failures, options, out, pages)
+        for each in list(begun):
+            looks, open_claims = _looks(each, options), [f for f in findings[each.name] if not is_decided(f)]
+            open_arms = {arm for f in open_claims for arm in (f.comparison.first, f.comparison.second)}
             wanted = [a.name for a in each.arms if a.name in open_arms and (not options.only or a.name in options.only)]
             arms[each.name] = wanted
-            if number + 1 == len(looks) or options.write or failed or not wanted:
+            if number + 1 == len(looks) or options.write or failures[each.name] or not wanted:
                 begun.remove(each)
             else:
                 rich_console(stderr=True).print(
                     f"{each.name}: after {looks[number]} seeds {len(wanted)} arms get more: {', '.join(wanted)}.",
                 )
-        findings = _write_pages(experiments, failures, options, out, pages)
         number += 1
     for name in failures:
         for sentence in filter(None, (answer(findings[name]), stopped_early(findings[name]))):

@@ -206,7 +206,7 @@ def verdict(found: Estimate | None, claim: str, margin: float = 0.0) -> str:
 
 
 def is_decided(finding: Finding) -> bool:
-    """True if more seeds are not needed: it claims nothing, or its claim is not open any more."""
+    """True if more seeds are not needed: it claims nothing, or its claim, corrected by ``adjust``, is not open."""
     return not finding.comparison.claim or finding.verdict not in (OPEN, MISSING)
 
 

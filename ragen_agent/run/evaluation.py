@@ -19,7 +19,7 @@ from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.stats import Rate, wilson
-from ragen_gym.envs.policies import blind_value, play_turns, random_reply
+from ragen_gym.envs.policies import blind_value, play_turns, random_reply, random_value
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
@@ -32,6 +32,7 @@ __all__ = [
     "fixed_instances",
     "optimal_rate",
     "play_fixed",
+    "random_rate",
     "rate_of_played",
     "scripted_rate",
     "validation_settings",
@@ -140,6 +141,23 @@ def blind_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
     return wilson(float(sum(chances)), len(chances))
 
 
+def random_rate(env: ReplyEnv, instances: list[Instance]) -> Rate:
+    """The chance of success of random replies, averaged over the levels: exact where the game has exact values.
+
+    Of another game, or of a text task, the rate of one episode a level. A reply has as many moves as a turn allows.
+
+    Raises:
+        ValueError: a text task that draws no replies.
+    """
+    if not isinstance(env, TurnEnv) or not env.game.has_values:
+        return scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES))
+    chances = []
+    for instance in instances:
+        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        chances.append(random_value(env.env, env.actions_left)[0])
+    return wilson(float(sum(chances)), len(chances))
+
+
 def baselines(env: ReplyEnv, instances: list[Instance]) -> dict[str, Rate]:
     """Random replies (``random``), the ``blind`` script and ``optimal`` play: the same numbers for every run and model.
 
@@ -148,7 +166,7 @@ def baselines(env: ReplyEnv, instances: list[Instance]) -> dict[str, Rate]:
     """
     rates = {}
     if env.has_random_replies:
-        rates["random"] = scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES))
+        rates["random"] = random_rate(env, instances)
     if isinstance(env, TurnEnv) and env.has_blind:
         rates["blind"] = blind_rate(env, instances)
     if env.has_oracle:

@@ -17,10 +17,13 @@ import pytest
 
 from benchmarks.experiments import spec
 from benchmarks.experiments.__main__ import main
+from benchmarks.experiments.hypothesis_tests import compare
 from benchmarks.experiments.plan import plan
-from benchmarks.experiments.records import RECORDS, complete_runs, missing_runs
-from benchmarks.experiments.spec import Comparison, measure, read
+from benchmarks.experiments.records import RECORDS, complete_runs, missing_runs, write_records
+from benchmarks.experiments.spec import Comparison, Experiment, measure, read
 from ragen_agent.config import merged, to_toml
+from ragen_agent.report.runs import RecordedRun
+from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
 
 pytestmark = pytest.mark.slow  # a real experiment, with processes of its own
@@ -188,20 +191,24 @@ def test_a_run_that_fails_does_not_end_the_others(tmp_path: Path, capsys: pytest
     assert "Bandit-none-seed0" in capsys.readouterr().err
 
 
-def test_arms_with_an_open_claim_get_more_seeds_look_by_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def tiny(comparison: Comparison) -> Experiment:
+    """Two arms with the smallest runs, and the looks of their comparison."""
     table = read("thinking")
-    arms = tuple(arm for arm in table.arms if arm.name in (ARMS[1], ARMS[3]))
-    [one] = [arm.name for arm in arms if arm.name == ARMS[1]]
-    never = Comparison(one, "after", "Is it higher than itself?", one, "higher", looks=(2, 3))
     small = {
         "training": {"iterations": 1, "groups": 2, "group_size": 2, "minibatch": 4},
         "demonstrations": {"episodes": 4},
         "evaluation": {"levels": 4},
     }
+    arms = tuple(arm for arm in table.arms if arm.name in (ARMS[1], ARMS[3]))
     settings = merged(table.settings, small)
-    looked_at = replace(table, arms=arms, comparisons=(never,), looks=(2, 3), settings=settings)
+    return replace(table, arms=arms, comparisons=(comparison,), looks=comparison.looks, settings=settings)
+
+
+def test_arms_with_an_open_claim_get_more_seeds_look_by_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    never = Comparison(ARMS[1], "after", "Is it higher than itself?", ARMS[1], "higher", looks=(2, 3))
+    looked_at = tiny(never)
     monkeypatch.setattr(spec, "read", lambda name: looked_at)
     asked = ["thinking", "--out", str(tmp_path)]
     assert main(asked) == 0
@@ -217,6 +224,29 @@ def test_arms_with_an_open_claim_get_more_seeds_look_by_look(
     assert main([*asked, "--write"]) == 0
     page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
     assert "All 5 runs are complete. Runs on CPUs: 4, on NVIDIA H100: 1." in page
+
+
+def test_a_claim_that_the_correction_leaves_open_gets_more_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The arms differ at the first look, but not after the correction for the tests of ``claims.md``."""
+    claim = Comparison(ARMS[1], "after", "Is it higher?", ARMS[3], "higher", looks=(4, 5))
+    looked_at = tiny(claim)
+    ends = {ARMS[1]: (0.5, 0.7, 0.7, 0.9), ARMS[3]: (0.2, 0.3, 0.45, 0.2)}
+    runs = {arm: dict[int, RecordedRun]() for arm in ends}
+    planned = plan(looked_at, tmp_path / "thinking", 4)
+    for run in planned:
+        rates = {"before": 0.3, "random": 0.25, "optimal": 1.0, "after": ends[run.arm.name][run.config.seed]}
+        summary = {name: {"rate": rate, "n": 4} for name, rate in rates.items()} | {"finished": True}
+        runs[run.arm.name][run.config.seed] = RecordedRun(run.name, RunFolder(run.folder), run.config, summary, [])
+    (tmp_path / "thinking").mkdir()
+    write_records(planned, runs, (), tmp_path / "thinking")
+    assert compare(runs, claim).verdict == "supported"
+    monkeypatch.setattr(spec, "read", lambda name: looked_at)
+    assert main(["thinking", "--out", str(tmp_path)]) == 0
+    assert "after 4 seeds 2 arms get more" in capsys.readouterr().err
+    page = (tmp_path / "thinking" / "thinking.md").read_text(encoding="utf-8")
+    assert "All 10 runs are complete" in page
 
 
 def test_the_list_names_the_experiments(capsys: pytest.CaptureFixture[str]) -> None:

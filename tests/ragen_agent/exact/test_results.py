@@ -13,7 +13,7 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.exact.level import ExactLevel, check_exact
 from ragen_agent.exact.results import SAMPLES, pass_at_k, references
 from ragen_agent.models.checkpoint import save_checkpoint
-from ragen_agent.run.evaluation import blind_rate, evaluated_levels, optimal_rate, scripted_rate
+from ragen_agent.run.evaluation import blind_rate, evaluated_levels, optimal_rate, random_rate, scripted_rate
 from ragen_agent.run.policy import Policy
 from ragen_agent.tasks.tasks import make_env
 from ragen_agent.tokens.rollout import Instance
@@ -61,6 +61,7 @@ def test_references_are_the_evaluators_own() -> None:
     mean = {name: sum(each[name] for each in found) / len(found) for name in found[0]}
     assert mean["optimal"] == pytest.approx(optimal_rate(env, instances).rate)
     assert mean["blind"] == pytest.approx(blind_rate(env, instances).rate)
+    assert mean["random"] == pytest.approx(random_rate(env, instances).rate)
     many = [Instance(each.seed, noise) for each in instances for noise in range(300)]
     sampled = scripted_rate(env, many, random_reply, 0)
     assert mean["random"] == pytest.approx(sampled.rate, abs=5 * (0.25 / len(many)) ** 0.5)
