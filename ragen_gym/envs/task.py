@@ -17,8 +17,8 @@ What it may have:
   problem in several ways. Splits are made by a hash of it: 80 % of all problems are in ``train``, 10 % in each of the
   others.
 - a parameter ``split``, for a task that makes its splits itself.
-- a parameter ``turns``, for a task that reads the options of a turn itself (``TurnConfig``), and ``max_turns``, the
-  most turns of an episode where those options do not say it.
+- a parameter ``turn_config``, for a task that reads the options of a turn (``TurnConfig``) itself, and an attribute
+  ``max_turns``, the most turns of its episode.
 - ``optimal_reply() -> str``: a best reply here. With it there are an optimal rate and demonstrations.
 - ``random_reply(rng) -> str``: a reply of the right form drawn at random, by a ``numpy.random.Generator``. With it
   there is a random rate.
@@ -80,7 +80,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         self._name, self._make, self._split = name, make, check_split(split)
         self.config = config or TurnConfig()
         known, takes_any = _parameters(make)
-        reads_turns = "turns" in known
+        reads_turns = "turn_config" in known
         unread = {"prompt": "default", "observation": "text", "grounding": False, "world_modelling": False}
         for option, value in unread.items():
             if not reads_turns and getattr(self.config, option) != value:
@@ -97,7 +97,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         self._makes_splits = "split" in known
         plain = {name: plain_number(value) for name, value in options.items()}
         self._options = plain | ({"split": split} if self._makes_splits and split is not None else {})
-        self._options |= {"turns": self.config} if reads_turns else {}
+        self._options |= {"turn_config": self.config} if reads_turns else {}
         try:
             signature(make).bind(**self._options)
         except TypeError as error:

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ragen_gym.core.seeding import Stream, episode_key, stream_key
-from ragen_gym.core.turn_config import TurnConfig, turn_config
+from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import check_number, checked_options, items_of, shown
 from ragen_gym.envs.policies import reply_for
 from ragen_gym.envs.step import StepEnv
@@ -69,7 +69,7 @@ class TrialEnv(gymnasium.Env[str, str]):
 
     ## Arguments
     game: name of a game.
-    turns: the options of a turn (``TurnConfig``), whose budgets are those of an attempt.
+    turn_config: the options of a turn, whose budgets are those of an attempt.
     attempts: how many, 1 to 100.
     shuffled: whether the names of the actions are permuted, each order being equally likely; a game of up to 5 actions.
     unknown: options of the game whose value is drawn from a list, such as ``{"success_rate": [0.4, 1]}``.
@@ -91,7 +91,7 @@ class TrialEnv(gymnasium.Env[str, str]):
     def __init__(
         self,
         game: str = "FrozenLake",
-        turns: TurnConfig | None = None,
+        turn_config: TurnConfig | None = None,
         *,
         attempts: int = 3,
         shuffled: bool = False,
@@ -107,7 +107,9 @@ class TrialEnv(gymnasium.Env[str, str]):
         for name, value in {"shuffled": shuffled, "reflect": reflect, "oracle": oracle}.items():
             if not isinstance(value, bool):
                 raise ValueError(f"TrialEnv: {name}={shown(value)} must be True or False.")
-        config = turn_config(turns, {})
+        if not isinstance(turn_config, TurnConfig | None):
+            raise ValueError(f"TrialEnv: turn_config={shown(turn_config)} is not a ragen_gym.core.turn_config.TurnConfig.")
+        config = turn_config or TurnConfig()
         if config.sees:
             raise ValueError(f"TrialEnv: observation={config.observation!r} has pictures: a trial is text alone.")
         if "regret" in options:
