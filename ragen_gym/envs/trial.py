@@ -108,7 +108,7 @@ class TrialEnv(gymnasium.Env[str, str]):
             if not isinstance(value, bool):
                 raise ValueError(f"TrialEnv: {name}={shown(value)} must be True or False.")
         if not isinstance(turn_config, TurnConfig | None):
-            raise ValueError(f"TrialEnv: turn_config={shown(turn_config)} is not a ragen_gym.core.turn_config.TurnConfig.")
+            raise ValueError(f"TrialEnv: turn_config={shown(turn_config)} is not a TurnConfig: give TurnConfig(...).")
         config = turn_config or TurnConfig()
         if config.sees:
             raise ValueError(f"TrialEnv: observation={config.observation!r} has pictures: a trial is text alone.")
@@ -136,8 +136,8 @@ class TrialEnv(gymnasium.Env[str, str]):
         self._over = True
 
     @property
-    def env(self) -> TurnEnv:
-        """The attempt in play."""
+    def env(self) -> _Attempts:
+        """The attempt in play; ``meanings`` are the ids of the actions that the names stand for."""
         return self._env
 
     @property
@@ -283,7 +283,9 @@ class TrialEnv(gymnasium.Env[str, str]):
 def _combined(unknown: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Every combination of the values; one without any where nothing is unknown."""
     if unknown is not None and not isinstance(unknown, Mapping):
-        raise ValueError(f"TrialEnv: unknown={shown(unknown)} is not a table; give such as {{'success_rate': [0.4, 1]}}.")
+        raise ValueError(
+            f"TrialEnv: unknown={shown(unknown)} is not a table; give such as {{'success_rate': [0.4, 1]}}."
+        )
     table = {option: items_of(values) for option, values in (unknown or {}).items()}
     for option, values in table.items():
         if len(values) < 2:

@@ -8,14 +8,14 @@ Markov decision process: Duff, "Optimal learning", 2002, section 1.4)
     V(s, b, n, j) = max_a sum_o P(o | s, b, a) [r + W],    b' = b conditioned on o,
 
 where W is V(s', b', n - 1, j) inside the attempt and discount * V(start, b', moves, j - 1) where the attempt ends with
-this move. Every pair (s, b) that can be reached is one node of a graph; the values follow by backward induction. A belief is kept
-as counts of likelihood ratios, a sufficient statistic, so that the order of what was seen makes no second node.
+this move. Every pair (s, b) that can be reached is one node of a graph; the values follow by backward induction. A
+belief is kept as counts of likelihood ratios, a sufficient statistic: histories that tell the same share a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -30,6 +30,8 @@ __all__ = ["MAX_NODES", "Curve", "TrialValues", "World"]
 MAX_NODES = 50_000
 #: Of a likelihood ratio.
 _DIGITS = 12
+#: Beliefs that are kept.
+_REMEMBERED = 2**14
 #: Values that differ by less are equal: of several best actions the first is taken.
 _TIE = 1e-9
 
@@ -51,21 +53,26 @@ class Belief(NamedTuple):
     possible: tuple[int, ...]  # worlds, in their order
     evidence: tuple[tuple[Ratios, int], ...] = ()  # observations that differ between them, and how often each was made
 
-    def given(self, likelihood: Mapping[int, float]) -> Belief:
-        """The belief after an observation with this likelihood, by world; impossible worlds may be missing."""
-        possible = tuple(world for world in self.possible if likelihood.get(world))
-        kept = [place for place, world in enumerate(self.possible) if likelihood.get(world)]
+    @lru_cache(_REMEMBERED)  # noqa: B019  # a tuple; most pairs of belief and observation come from several states
+    def given(self, likelihood: tuple[tuple[int, float], ...]) -> Belief:
+        """The belief after an observation: (world, its likelihood there) for each world that can show it."""
+        chances = dict(likelihood)
+        possible = tuple(world for world in self.possible if chances.get(world))
+        kept = [place for place, world in enumerate(self.possible) if chances.get(world)]
         counts: dict[Ratios, int] = {}
-        for ratios, count in (*self.evidence, (tuple(likelihood.get(world, 0.0) for world in self.possible), 1)):
+        for ratios, count in (*self.evidence, (tuple(chances.get(world, 0.0) for world in self.possible), 1)):
             here = [ratios[place] for place in kept]
             scaled = tuple(round(ratio / max(here), _DIGITS) for ratio in here)
             if min(scaled) < 1:
                 counts[scaled] = counts.get(scaled, 0) + count
         return Belief(possible, tuple(sorted(counts.items())))
 
+    @lru_cache(_REMEMBERED)  # noqa: B019
     def posterior(self) -> list[tuple[int, float]]:
         """The possible worlds, each with its probability."""
-        weights = [prod(ratios[place] ** count for ratios, count in self.evidence) for place in range(len(self.possible))]
+        weights = [
+            prod(ratios[place] ** count for ratios, count in self.evidence) for place in range(len(self.possible))
+        ]
         total = sum(weights)
         return [(world, weight / total) for world, weight in zip(self.possible, weights, strict=True)]
 
@@ -231,25 +238,27 @@ class TrialValues:
         node = self._nodes.setdefault((state, belief), len(self._nodes))
         if node >= MAX_NODES:
             raise ValueError(
-                f"{self.attempts} attempts of {self.moves} moves in {len(self.worlds)} worlds reach more than {MAX_NODES} "
-                "pairs of a state and a belief, too many for exact values: use fewer attempts or moves, a smaller board, "
-                "or fewer unknown values."
+                f"{self.attempts} attempts of {self.moves} moves in {len(self.worlds)} worlds reach more than "
+                f"{MAX_NODES} pairs of a state and a belief, too many for exact values: use fewer attempts or moves, a "
+                "smaller board, or fewer unknown values."
             )
         return node
 
     def _seen(self, state: State, belief: Belief, action: int) -> dict[_Seen, tuple[float, Belief, float]]:
         """Everything that an action may show: its probability, the belief after it, and the chance of success then."""
-        likelihood: dict[_Seen, dict[int, float]] = {}
+        likelihood: dict[_Seen, list[tuple[int, float]]] = {}
         total: dict[_Seen, float] = {}
         won: dict[_Seen, float] = {}
         for world, probability in belief.posterior():
             results = self._results(self._game_of[world], state, self.worlds[world].meanings[action])
             for seen, (chance, success) in results.items():
-                likelihood.setdefault(seen, {})[world] = chance
+                likelihood.setdefault(seen, []).append((world, chance))
                 total[seen] = total.get(seen, 0.0) + probability * chance
                 won[seen] = won.get(seen, 0.0) + probability * success
         return {
-            seen: (chance, belief.given(likelihood[seen]), won[seen] / chance) for seen, chance in total.items() if chance
+            seen: (chance, belief.given(tuple(likelihood[seen])), won[seen] / chance)
+            for seen, chance in total.items()
+            if chance
         }
 
     def _results(self, game: int, state: State, action: int) -> dict[_Seen, tuple[float, float]]:

@@ -34,7 +34,9 @@ def played(env: TrialEnv, write: Callable[[], str]) -> tuple[list[str], list[flo
     return messages, rewards, info
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffled": True}, {"reflect": True}, {"unknown": {"success_rate": [0.4, 1]}}])
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffled": True}, {"reflect": True}, {"unknown": {"success_rate": [0.4, 1]}}]
+)
 def test_gymnasium_and_the_suite_accept_it(options: dict[str, Any]) -> None:
     check_env(lake(**options), skip_render_check=True)
     check_task(NAME, levels=40, **LAKE, **options)
@@ -97,7 +99,7 @@ def test_a_reflection_takes_a_turn_and_plays_nothing() -> None:
         each.reset(seed=1)
     replies = iter(["<answer>Up</answer>"] * 4 + ["I learned nothing."] + ["<answer>Up</answer>"] * 20)
     messages, rewards, _ = played(env, lambda: next(replies))
-    others, without, _ = played(plain, lambda: "<answer>Up</answer>")
+    _, without, _ = played(plain, lambda: "<answer>Up</answer>")
     assert len(messages) <= env.max_turns == 3 * 4 + 2
     asked = [place for place, message in enumerate(messages) if "write what you have learned" in message]
     assert len(asked) == 2
@@ -136,8 +138,8 @@ def test_optimal_replies_earn_the_exact_optimum(options: dict[str, Any]) -> None
 def test_malformed_replies_cost_a_turn_and_the_belief_goes_on() -> None:
     env = lake(shuffled=True)
     env.reset(seed=2)
-    written = iter([env.optimal_reply, lambda: "?", env.optimal_reply, lambda: "?"] + [env.optimal_reply] * 9)
-    _, rewards, _ = played(env, lambda: next(written)())
+    faulty = iter([False, True, False, True] + [False] * 9)
+    _, rewards, _ = played(env, lambda: "?" if next(faulty) else env.optimal_reply())
     assert sum(reward == pytest.approx(-0.1) for reward in rewards) == 2
     assert len(env.belief().possible) < 24
 
@@ -168,7 +170,7 @@ def test_without_single_moves_there_is_no_oracle() -> None:
         ({"game": "Chess"}, "not a game of this suite"),
         ({"regret": True}, "regret is of one episode"),
         ({"turn_config": TurnConfig(observation="image")}, "a trial is text alone"),
-        ({"turn_config": {"think": False}}, "is not a ragen_gym"),
+        ({"turn_config": {"think": False}}, "is not a TurnConfig"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:

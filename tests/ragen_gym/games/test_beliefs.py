@@ -127,10 +127,10 @@ def test_counts_are_a_sufficient_statistic() -> None:
     worlds, env = bandits(0.3, 0.1, 0.35, 0.6)
     values = TrialValues(worlds, env.state, 1, 20)
     assert len(values._nodes) == comb(22, 2), "a node for each (wins, losses) of at most 20 pulls"
-    once = Belief((0, 1, 2)).given({0: 0.2, 1: 0.4}).given({0: 0.2, 1: 0.4})
+    once = Belief((0, 1, 2)).given(((0, 0.2), (1, 0.4))).given(((0, 0.2), (1, 0.4)))
     assert once.possible == (0, 1)
     assert [p for _, p in once.posterior()] == pytest.approx([0.2, 0.8])
-    assert once.given({1: 0.5}) == Belief((1,)), "what no longer differs is forgotten"
+    assert once.given(((1, 0.5),)) == Belief((1,)), "what no longer differs is forgotten"
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -175,7 +175,7 @@ def test_a_discount_weighs_later_attempts() -> None:
 def test_too_many_beliefs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beliefs, "MAX_NODES", 50)
     env = lake(4, 0, success_rate=1.0)
-    with pytest.raises(ValueError, match="2 attempts of 5 moves in 24 worlds reach more than 50 pairs.*use fewer"):
+    with pytest.raises(ValueError, match=r"2 attempts of 5 moves in 24 worlds reach more than 50 pairs.*use fewer"):
         TrialValues(shuffled(env), env.state, 5, 2)
 
 
