@@ -172,7 +172,8 @@ def scripted(setting: Setting, levels: int, episodes: int) -> dict[str, Any]:
     seeds = seeds_of(env, levels)
     played, clusters = [], []
     for episode in range(episodes):
-        seed = episode if len(seeds) < levels else 20 * levels + episode  # levels and worlds drawn anew
+        # Where there are fewer levels than asked for, every seed plays one of them, in a world drawn anew.
+        seed = seeds[episode % levels] if len(seeds) == levels else episode
         env.reset(seed=seed, options={"noise_seed": episode})
         clusters.append(env.env.level.id)
         played.append(repeats_the_best(env, rng))
