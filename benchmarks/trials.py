@@ -227,13 +227,14 @@ def _models(seeds: int) -> dict[str, Any]:
         _, instances = evaluated_levels(config)
         for label, weights in {"after the warm start": folder.warm, "after reinforcement": folder.checkpoint}.items():
             policy = Policy.build(config, weights)
+            about["parameters"] = policy.model.num_parameters()
             curves, levels = [], []
             for instance, trajectory in zip(instances, play_fixed(policy, instances), strict=True):
                 curves.append(replayed(env, trajectory, instance.noise_seed))
                 levels.append(env.env.level.id)
             rows[f"seed {seed}, {label}"] = _summary(curves, levels)
-        about = {"parameters": policy.model.num_parameters(), "demonstrations": config.demonstrations.episodes}
-        about |= {"quality": config.demonstrations.quality, "iterations": config.training.iterations}
+        about |= {"demonstrations": config.demonstrations.episodes, "quality": config.demonstrations.quality}
+        about |= {"iterations": config.training.iterations}
         about |= {"trials": len(instances), "temperature": config.evaluation.temperature}
     return about | {"rows": rows}
 
@@ -293,7 +294,7 @@ def _draw(results: Mapping[str, Any], path: Path) -> None:
                 axes.plot(range(1, len(rates) + 1), rates, f"s{style}", color=CONTROL, label=label, markersize=4)
         axes.set_title(SETTINGS[name].title, fontsize=10)
         axes.set_xlabel("attempt")
-        axes.set_xticks(range(1, len(rates) + 1))
+        axes.set_xticks(range(1, SETTINGS[name].options.get("attempts", 3) + 1))
         axes.grid(alpha=0.25)
     figure.axes[0].set_ylabel("success, %")
     figure.legend(*figure.axes[1].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)

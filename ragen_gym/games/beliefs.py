@@ -200,18 +200,18 @@ class TrialValues:
     def curve(self, policy: _Policy, attempts: int | None = None) -> Curve:
         """Exact play of a policy that depends on state, belief, moves left and attempts left alone."""
         attempts = attempts or self.attempts
-        here = np.zeros(len(self._nodes))
+        here: _Floats = np.zeros(len(self._nodes))
         here[0] = 1.0
         success, rewards = np.zeros(attempts), np.zeros(attempts)
         for attempt in range(attempts):
-            following = np.zeros_like(here)
+            following: _Floats = np.zeros_like(here)
             for left in range(self.moves, 0, -1):
                 flow = here[self._node] * policy(left, attempts - 1 - attempt)[self._node, self._action] * self._chance
                 success[attempt] += flow @ self._success
                 rewards[attempt] += flow @ self._reward
                 ends = self._over | (left == 1)
-                following += np.bincount(self._restart[ends], flow[ends], len(here))
-                here = np.bincount(self._next[~ends], flow[~ends], len(here))
+                following += np.bincount(self._restart[ends], flow[ends], len(here)).astype(np.float64)
+                here = np.bincount(self._next[~ends], flow[~ends], len(here)).astype(np.float64)
             here = following
         return Curve(success, rewards)
 
@@ -293,11 +293,13 @@ class TrialValues:
         return value, best
 
     def _argmax(self, moves_left: int, attempts_after: int) -> npt.NDArray[np.int8]:
-        return self._tables[1][attempts_after, moves_left]
+        best: npt.NDArray[np.int8] = self._tables[1][attempts_after, moves_left]
+        return best
 
     def _only(self, actions: npt.NDArray[np.integer]) -> _Floats:
         """The policy that takes one action in each node."""
-        return np.eye(self._actions)[actions]
+        policy: _Floats = np.eye(self._actions)[actions]
+        return policy
 
     @cached_property
     def _alone(self) -> list[TrialValues]:

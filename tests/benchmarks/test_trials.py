@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_the_script_repeats_the_attempt_that_won() -> None:
 def test_a_recorded_trial_is_played_again() -> None:
     env, rng = made(SETTINGS["chance"]), np.random.default_rng(0)
     env.reset(seed=4, options={"noise_seed": 2})
-    messages, rewards, over = [], [], False
+    messages, rewards, over, info = list[dict[str, str]](), list[float](), False, dict[str, Any]()
     while not over:
         reply = env.random_reply(rng)
         messages.append({"role": "assistant", "content": reply})

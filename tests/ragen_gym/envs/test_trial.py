@@ -59,11 +59,11 @@ def test_attempts_share_the_level_and_the_world() -> None:
 
 def test_the_seed_draws_every_world_and_the_noise_seed_none() -> None:
     env = lake(shuffled=True)
-    orders = {}
+    orders: dict[tuple[int, ...], int] = {}
     for seed in range(300):
         _, info = env.reset(seed=seed, options={"noise_seed": 9})
-        orders.setdefault(env.env.meanings, 0)  # type: ignore[attr-defined]
-        orders[env.env.meanings] += 1  # type: ignore[attr-defined]
+        orders.setdefault(env.env.meanings, 0)
+        orders[env.env.meanings] += 1
         assert env.reset(seed=seed, options={"noise_seed": 8})[1]["level_id"] == info["level_id"]
     assert len(orders) == 24
     assert max(orders.values()) < 30
@@ -75,7 +75,7 @@ def test_a_name_does_what_the_world_says() -> None:
         env.reset(seed=seed)
         before, names = env.env.env.state, env.env.env.action_names
         env.step("<answer>Left</answer>")
-        meant = env.env.meanings[names.index("Left")]  # type: ignore[attr-defined]
+        meant = env.env.meanings[names.index("Left")]
         game = env.env.game
         board, numbers = bytearray(before[0]), list(before[1])
         outcome = game.rule(board, numbers, meant, 0.0, game.params)[1]
