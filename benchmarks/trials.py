@@ -209,7 +209,7 @@ def replayed(env: gymnasium.Env[Any, str], trajectory: Trajectory, noise_seed: i
     for message in trajectory.messages:
         if message["role"] == "assistant":
             _, reward, over, _, info = env.step(message["content"])
-            rewards[-1] += reward
+            rewards[-1] += float(reward)
             if len(info["successes"]) == len(rewards) and not over:
                 rewards.append(0.0)
     if trajectory.failure or not over:
