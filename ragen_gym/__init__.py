@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ragen_gym.envs.reply import Reply
     from ragen_gym.envs.step import StepEnv
     from ragen_gym.envs.task import TaskEnv
+    from ragen_gym.envs.trial import TrialEnv
     from ragen_gym.envs.turn import TurnEnv, make_turn
     from ragen_gym.envs.vector import BatchEnv
     from ragen_gym.wrappers import Curriculum
@@ -33,6 +34,7 @@ __all__ = [
     "Reply",
     "StepEnv",
     "TaskEnv",
+    "TrialEnv",
     "TurnEnv",
     "Vocabulary",
     "__version__",
@@ -49,6 +51,7 @@ _HOMES = {
     "Reply": "envs.reply",
     "StepEnv": "envs.step",
     "TaskEnv": "envs.task",
+    "TrialEnv": "envs.trial",
     "TurnEnv": "envs.turn",
     "Vocabulary": "core.text",
     "make_turn": "envs.turn",

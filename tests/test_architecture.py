@@ -24,7 +24,7 @@ GYM: dict[str, str] = {
     "envs": "core games render",
     "": "core games envs wrappers",
     "wrappers": "core games",
-    "tasks": "core",
+    "tasks": "core envs",
     "testing": "core games envs .",
     "multiagent": "core games render envs .",
     "bench": "core games render envs .",

@@ -17,6 +17,8 @@ What it may have:
   problem in several ways. Splits are made by a hash of it: 80 % of all problems are in ``train``, 10 % in each of the
   others.
 - a parameter ``split``, for a task that makes its splits itself.
+- a parameter ``turn_config``, for a task that reads the options of a turn (``TurnConfig``) itself, and an attribute
+  ``max_turns``, the most turns of its episode.
 - ``optimal_reply() -> str``: a best reply here. With it there are an optimal rate and demonstrations.
 - ``random_reply(rng) -> str``: a reply of the right form drawn at random, by a ``numpy.random.Generator``. With it
   there is a random rate.
@@ -77,14 +79,15 @@ class TaskEnv(InnerGenerator, ReplyEnv):
             raise ValueError(f"{name!r} is no gymnasium.Env: a text task is one, with instructions.")
         self._name, self._make, self._split = name, make, check_split(split)
         self.config = config or TurnConfig()
+        known, takes_any = _parameters(make)
+        reads_turns = "turn_config" in known
         unread = dict.fromkeys(("grounding", "world_modelling", "budget"), False) | {
             "prompt": "default",
             "observation": "text",
         }
         for option, value in unread.items():
-            if getattr(self.config, option) != value:
+            if not reads_turns and getattr(self.config, option) != value:
                 raise ValueError(f"{option}={getattr(self.config, option)!r} is for games: {name} is a text task.")
-        known, takes_any = _parameters(make)
         for option in options:
             if option not in known and not takes_any:
                 if option == "regret":
@@ -97,13 +100,15 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         self._makes_splits = "split" in known
         plain = {name: plain_number(value) for name, value in options.items()}
         self._options = plain | ({"split": split} if self._makes_splits and split is not None else {})
+        self._options |= {"turn_config": self.config} if reads_turns else {}
         try:
             signature(make).bind(**self._options)
         except TypeError as error:
             raise ValueError(f"{name}: {error}; give it as an option of the task.") from None
         self.env: gymnasium.Env[str, str] = self._made()
         self._probe: gymnasium.Env[str, str] | None = None
-        self.max_turns = self.config.max_turns
+        own_turns = self._optional("max_turns") if reads_turns else None
+        self.max_turns = own_turns or self.config.max_turns
         self.metadata, self.render_mode = self.env.metadata, self.env.render_mode
         self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
         if isinstance(text := self.observation_space, gymnasium.spaces.Text):

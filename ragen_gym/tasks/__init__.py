@@ -5,8 +5,9 @@ They are named like your own tasks: ``ragen-agent train --game ragen_gym.tasks:C
 
 from __future__ import annotations
 
+from ragen_gym.envs.trial import TrialEnv
 from ragen_gym.tasks.calculator import Calculator
 from ragen_gym.tasks.countdown import Countdown
 from ragen_gym.tasks.reasoning_gym import ReasoningGym
 
-__all__ = ["Calculator", "Countdown", "ReasoningGym"]
+__all__ = ["Calculator", "Countdown", "ReasoningGym", "TrialEnv"]
