@@ -15,12 +15,12 @@ from benchmarks.experiments.plots import COLOURS, CONTROL
 from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import atomic_path, write_atomic
 
-__all__ = ["SHOWN", "TRUE", "cosines", "expected", "write_page"]
+__all__ = ["SHOWN", "TREE", "TRUE", "cosines", "expected", "write_page"]
 
 Record = Mapping[str, Any]
 
-TRUE = "true advantages"
-SHOWN = ("grpo", "dr_grpo", "arpo", "reinforce", "ppo, turn", "dr_grpo, states")
+TRUE, TREE = "true advantages", "rollout tree"
+SHOWN = ("grpo", "dr_grpo", "arpo", "ppo, turn", "dr_grpo, history", TREE)
 """The lines of the figure."""
 
 PAGE = """\
@@ -142,7 +142,7 @@ def expected(each: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, floa
 
 def write_page(folder: Path, records: Sequence[Record]) -> None:
     """The page and its figures."""
-    every = [each for each in records if "groups" in each]
+    every = _merged([each for each in records if "groups" in each])
     middle, largest = sorted({each["groups"] for each in every})[-2:]
     # Where the true advantages do not lead to the exact gradient, it is too small for the mass left out.
     loose = {
@@ -168,6 +168,18 @@ def write_page(folder: Path, records: Sequence[Record]) -> None:
     write_atomic(folder / "credit.md", page + (_ideal(ideal, folder / "credit_ideal.png") if ideal else ""))
 
 
+def _merged(records: Sequence[Record]) -> list[Record]:
+    """One record of each policy and batch size: an estimator that came later has a record of its own."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for each in records:
+        key = each["game"], each["moment"], each["groups"]
+        whole = found.setdefault(key, {**each, "estimators": {}})
+        whole["estimators"] = whole["estimators"] | each["estimators"]
+    for whole in found.values():  # true advantages last
+        whole["estimators"][TRUE] = whole["estimators"].pop(TRUE)
+    return [*found.values()]
+
+
 def _draw(measured: Sequence[Record], path: Path) -> None:
     """Cosine by sampled tokens, a panel for each game and moment."""
     games, moments = (list(dict.fromkeys(each[key] for each in measured)) for key in ("game", "moment"))
@@ -178,7 +190,8 @@ def _draw(measured: Sequence[Record], path: Path) -> None:
         here = [e for e in measured if (e["game"], e["moment"]) == (games[column], moments[row])]
         for name, colour in zip((*SHOWN, TRUE), (*COLOURS, CONTROL), strict=True):
             means = [mean_interval(cosines(each["estimators"][name])) for each in here]
-            at, style = [float(np.mean(each["tokens"])) for each in here], "--" if name == TRUE else "-"
+            at = [float(np.mean(each["estimators"][name].get("tokens", each["tokens"]))) for each in here]
+            style = "--" if name == TRUE else "-"
             values, halves = [each.value for each in means], [each.half_width for each in means]
             if not here:
                 continue
@@ -195,10 +208,11 @@ def _draw(measured: Sequence[Record], path: Path) -> None:
 
 
 _FIGURES = ("cosine", "bias", "norm", "noise", "sign", "rank")
+_RATIOS = ("bias", "norm", "noise")
 
 
 def _figure(each: Mapping[str, Sequence[float]], name: str) -> tuple[float, float]:
-    if name in ("bias", "norm", "noise"):
+    if name in _RATIOS:
         return expected(each)[name]
     found = mean_interval(cosines(each) if name == "cosine" else each[name])
     return found.value, found.half_width
@@ -209,14 +223,16 @@ def _table(columns: Sequence[Record], name: str) -> str:
     lines = ["| | " + " | ".join(f"{each['game']}, {each['moment']}" for each in columns) + " |"]
     lines.append("|---" * (len(columns) + 1) + "|")
     for estimator in columns[0]["estimators"]:
-        cells = [_shown(_figure(each["estimators"][estimator], name)) for each in columns]
+        cells = [_shown(_figure(each["estimators"][estimator], name), name in _RATIOS) for each in columns]
         lines.append(f"| {estimator} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _shown(cell: tuple[float, float]) -> str:
+def _shown(cell: tuple[float, float], ratio: bool) -> str:
+    """A cell; empty where noise hides a ratio, whose denominator may then be 0."""
     value, half = cell
-    return f"{value:.2f} ± {half:.2f}" if np.isfinite(half) and half <= max(0.5, abs(value)) else ""
+    hidden = ratio and not (np.isfinite(half) and half <= max(0.5, abs(value)))
+    return "" if hidden else f"{value:.2f} ± {half:.2f}"
 
 
 def _answers(largest: Sequence[Record], middle: Sequence[Record], groups: int) -> str:
