@@ -26,9 +26,10 @@ SHOWN = ("grpo", "dr_grpo", "arpo", "ppo, turn", "dr_grpo, history", TREE)
 PAGE = """\
 # Credit estimators and the exact policy gradient
 
-Written by `python -m benchmarks.credit`. For replies without thoughts and prompts of the current turn alone the
-gradient of the expected return [can be computed](../docs/guides/exact_values.md). This page compares it with the
-gradients that the trainer's estimators make of sampled episodes.
+Written by `python -m benchmarks.credit --games lake "slippery lake" bandit`; its last section by
+`python -m benchmarks.credit --games bandit --steps 30`. For replies without thoughts and prompts of the current turn
+alone the gradient of the expected return [can be computed](../docs/guides/exact_values.md). This page compares it with
+the gradients that the trainer's estimators make of sampled episodes.
 
 ![credit.png](credit.png)
 
@@ -41,8 +42,12 @@ differ by a factor alone.
 - **Chance between more than two returns (bandit): do not divide by the group's std.** While both arms are
   still pulled, at the start, GRPO's expected step goes to the arm that pays less; [the drift computed without a
   model](experiments/risk/risk.md) says the same. Dr. GRPO, RLOO, REINFORCE, ARPO and PPO go the right way.
-- **Returns of 0 and 1 (lakes): take more episodes before another rule.** No rule is surely worse than the best, and
-  dividing by the std does no harm that this page can see.
+- **Returns of 0 and 1 (lakes): take more episodes before another rule.** Rules that compare over the batch, and ARPO,
+  are surely lower than the best on one policy of six. No other rule is surely lower on any, and dividing by the std
+  does no harm that this page can see.
+- **Groups of states or of histories, and rollout trees: no sure gain over Dr. GRPO on any policy.** `history` is HGPO
+  (arXiv 2602.22817), `states` GiGPO. A tree has four first replies and two replies after each; on lakes it draws
+  some 70 % of the tokens of a group of 8.
 - **Slippery lake: true advantages have a higher cosine than every rule**, surely so at the end of training. Better
   credit has room there.
 
@@ -59,11 +64,13 @@ By policy:
 - A high cosine is the right direction of one step, not a measured end of training.
 - Critics are fitted to {critic} further episodes, whose tokens the figure does not count.
 - "Surely" is by single 95 % intervals, which are not corrected for the number of rules and policies.
-- HGPO, rollout trees and Sokoban are not there.
+- Prompts show the present turn alone. The inconsistent contexts that HGPO was made for cannot arise here.
+- Sokoban, with three turns, is defined (`--games sokoban`) and not measured.
 
 ## Tables
 
-Estimates with half of their 95 % intervals over batches; an empty cell is too noisy to measure.
+Estimates with half of their 95 % intervals over batches. In the tables of bias, length and noise an empty cell is too
+noisy to measure. A rollout tree takes part with as many groups, not as many tokens; Figure 1 compares by tokens.
 
 **Policies.** *Left out* is the mean share of replies in a state that the exact solution does not follow; their return
 counts as the middle of its bounds.{omitted}
