@@ -32,9 +32,9 @@ from ragen_gym.core.storage import append_json_lines, atomic_path, read_json_lin
 
 __all__ = ["main", "write_page"]
 
-SLIPS = (0.0, 0.1, 0.2, 1 / 3, 2 / 3)
-"""Probabilities of another direction than the intended one; 2 / 3 is Gymnasium's slippery lake."""
-LEVELS, MASS = 64, 1e-3
+SLIPS = (0.0, 0.1, 0.2)
+"""Probabilities of another direction than the intended one."""
+LEVELS, MASS = 32, 1e-2
 KEPT = 0.5
 """The share of the levels that the filter keeps."""
 
@@ -54,16 +54,21 @@ The division is exact: no episode is sampled. It follows from the values of stat
 
 {findings}
 
+So on ice most of a trained policy's spread is not the policy's. Yet a filter that knew each level's exact std would
+keep most of what is. The std of 8 episodes is noisier. All policies but those without slip at the end score below the blind
+script, which looks after every move; a policy looks after two.
+
 The filter here keeps the {kept:.0%} of the levels with the largest exact variance, as an infinite group would show it.
 *Kept* is the part of the policy's variance that is on the kept levels: by this filter, and by the best choice of as
 many levels. A random choice keeps {kept:.0%}. Success is exact, on the same levels as random, blind and optimal play.
 
-All figures in %.
+*Variance* is the mean over levels; all other figures are in %.
 
 {table}
 
 Limits: FrozenLake 3x3, two turns of two moves, one model of {parameters:,} parameters, temperature 0.7, no thoughts.
-Replies that the exact solution leaves out, {mass:g} of the probability of an episode, have no part.
+One seed of training. Replies that the exact solution leaves out hold up to {mass:.0%} of the probability of an episode
+and have no part; they could add up to {mass:g} to the policy's variance of a level, beside the variance in the table.
 """
 
 
@@ -72,6 +77,7 @@ def measured(slip: float, runs: Path) -> list[dict[str, Any]]:
     changes = {"env_options": {"success_rate": 1 - slip}}
     config, found = config_of("lake", changes), []
     env = make_game_env(config, "train")
+    lines: list[Mapping[str, float]] = []
     for moment, checkpoint in trained("lake", runs / f"slip-{slip:.3f}", changes).items():
         policy = Policy.build(config, checkpoint)
         reader = TreeReader(policy.model, len(policy.tokenizer), config.training.temperature)
@@ -79,7 +85,7 @@ def measured(slip: float, runs: Path) -> list[dict[str, Any]]:
         solved = solve(reader, levels, mass=MASS)
         parts = [return_variance(each) for each in solved]
         success = float(np.mean([each.of("success") for each in solved]))
-        lines = [references(level) for level in levels]
+        lines = lines or [references(level) for level in levels]
         found.append(
             {"slip": slip, "moment": moment, "success": success}
             | {name: float(np.mean([each[name] for each in lines])) for name in REFERENCES}
@@ -125,12 +131,21 @@ def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
     axes.legend(fontsize=9)
     with atomic_path(folder / "ice.png") as temporary:
         figure.savefig(temporary, format="png", dpi=90)
-    columns = ("slip, %", "moment", "ice", "ice on kept levels", "kept by the filter", "kept at best", "success")
+    columns = (
+        "slip, %",
+        "moment",
+        "variance",
+        "ice",
+        "ice on kept levels",
+        "kept by the filter",
+        "kept at best",
+        "success",
+    )
     rows = ["| " + " | ".join((*columns, *REFERENCES)) + " |", "|---" * (len(columns) + len(REFERENCES)) + "|"]
     for record, each in zip(records, found.values(), strict=True):
         shown = [
+            f"{np.add(record['policy'], record['ice']).mean():.3f}",
             f"{each['ice']:.0f} \u00b1 {each['half']:.0f}",
-            *(f"{each[x]:.0f}" for x in ("chosen", "filter", "best")),
         ]
         shown += [f"{100 * record[name]:.1f}" for name in ("success", *REFERENCES)]
         rows.append(f"| {100 * record['slip']:.0f} | {record['moment']} | " + " | ".join(shown) + " |")
