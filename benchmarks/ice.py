@@ -54,9 +54,9 @@ The division is exact: no episode is sampled. It follows from the values of stat
 
 {findings}
 
-So on ice most of a trained policy's spread is not the policy's. Yet a filter that knew each level's exact std would
-keep most of what is. The std of 8 episodes is noisier. All policies but those without slip at the end score below the blind
-script, which looks after every move; a policy looks after two.
+So on ice most of the spread of these trained policies is not their own. Yet a filter that knew each level's exact std
+would keep most of what is; the std of 8 episodes is noisier. On ice all policies are below the blind script, which
+looks after every move and not after two.
 
 The filter here keeps the {kept:.0%} of the levels with the largest exact variance, as an infinite group would show it.
 *Kept* is the part of the policy's variance that is on the kept levels: by this filter, and by the best choice of as
@@ -147,6 +147,7 @@ def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
             f"{np.add(record['policy'], record['ice']).mean():.3f}",
             f"{each['ice']:.0f} \u00b1 {each['half']:.0f}",
         ]
+        shown += [f"{each[name]:.0f}" for name in ("chosen", "filter", "best")]
         shown += [f"{100 * record[name]:.1f}" for name in ("success", *REFERENCES)]
         rows.append(f"| {100 * record['slip']:.0f} | {record['moment']} | " + " | ".join(shown) + " |")
     page = PAGE.format(
