@@ -11,6 +11,7 @@ Records are kept in ``credit.jsonl``, one for each game, moment and batch size; 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,11 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from benchmarks import page_parser
-from benchmarks.credit_page import TRUE, write_page
+from benchmarks.credit_page import TREE, TRUE, write_page
+from benchmarks.credit_tree import BRANCHES, Resumed, Tree
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, with_settings
-from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
 from ragen_agent.config.io import Settings, merged
 from ragen_agent.config.presets import default_settings
 from ragen_agent.exact.advantages import exact_gradient, token_advantages
@@ -41,7 +43,6 @@ from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import make_game_env
 from ragen_agent.tokens.rollout import Instance
-from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.iteration import Iteration, shaped
@@ -61,6 +62,16 @@ _LAKE: Settings = {
 GAMES: dict[str, tuple[str, Settings, float]] = {
     "lake": ("FrozenLake", _LAKE, 1e-2),
     "slippery lake": ("FrozenLake", merged(_LAKE, {"env_options": {"success_rate": 0.8}}), 1e-2),
+    "sokoban": (
+        "Sokoban",
+        {
+            "env_options": {"size": 5, "max_moves": 4},
+            "turns": {"max_turns": 3, "max_actions_per_turn": 2, "max_actions": 6},
+            "demonstrations": {"episodes": 16000, "moves": [0.6, 0.4]},
+            "training": {"iterations": 60},
+        },
+        1e-2,
+    ),
     "bandit": ("Bandit", {"env_options": {"names": "ragen-v1"}, "demonstrations": {"episodes": 3000}}, 1e-4),
 }
 """Game, settings, and the mass that its reply trees may leave out. A bandit's policy soon does one thing: the little
@@ -86,8 +97,12 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     **{name: {"algo": name} for name, rule in ADVANTAGE_RULES.items() if not rule.critic},
     "grpo, states": {"algo": "grpo", "groups_by": "state"},
     "dr_grpo, states": {"algo": "dr_grpo", "groups_by": "state"},
+    "grpo, history": {"algo": "grpo", "groups_by": "history"},
+    "dr_grpo, history": {"algo": "dr_grpo", "groups_by": "history"},
     **{f"ppo, {credit}": {"algo": "ppo", "credit": credit} for credit in CREDITS},
 }
+CRITICS = {name for name, settings in ESTIMATORS.items() if ADVANTAGE_RULES[settings["algo"]].critic}
+ROWS = (*ESTIMATORS, TREE, TRUE)
 EXACT = "exact gradient"
 MOMENTS = ("start", "middle", "end")
 
@@ -95,6 +110,9 @@ LEVELS, GROUP_SIZE = 8, 8
 BATCHES = {1: 20, 4: 20, 16: 20, 64: 6}
 """Groups of a batch, and batches."""
 CRITIC_GROUPS, CRITIC_EPOCHS = 64, 8
+EPISODES = 2**16
+"""Episodes of one seed, at most: each has its own noise seed. Those that critics are fitted to, seed 0, meet the noise
+of the first ones that are measured, seed 1, on other levels and after other replies."""
 LEAST = 0.01
 """True advantages nearer to 0 have no sign that an estimator is held to."""
 
@@ -161,14 +179,37 @@ class Bench:
 
     def play(self, groups: int, seed: int) -> list[Trajectory]:
         """Groups of episodes on levels drawn at random, adjacent; each episode has its own transition noise."""
-        config = self.policy.config
         drawn = np.random.default_rng(seed).choice(self.seeds, groups).repeat(GROUP_SIZE).tolist()
-        instances = [Instance(level, number) for number, level in enumerate(drawn)]
+        first = max(seed - 1, 0) * EPISODES
+        return self._played([Instance(level, number) for number, level in enumerate(drawn, first)], seed)
+
+    def grow(self, groups: int, seed: int) -> Tree:
+        """Rollout trees on levels drawn at random."""
+        drawn = np.random.default_rng(seed).choice(self.seeds, groups).tolist()
+        tree = Tree(BRANCHES[self.policy.config.turns.max_turns])
+        for turn in range(len(tree.branches)):
+            wanted = dict(enumerate(tree.wanted(turn, groups).items(), seed * EPISODES + len(tree.episodes)))
+            instances = [Instance(drawn[path[0]], number) for number, (path, _) in wanted.items()]
+            # A seed for each turn, or branches would draw the replies of their siblings.
+            played = self._played(
+                instances, seed * len(tree.branches) + turn, {n: replies for n, (_, replies) in wanted.items()}
+            )
+            for (number, (path, replies)), episode in zip(wanted.items(), played, strict=True):
+                tree.add(turn, path, episode, number, replies)
+        return tree
+
+    def _played(
+        self, instances: Sequence[Instance], seed: int, past: Mapping[int, Any] | None = None
+    ) -> list[Trajectory]:
+        """Episodes by noise seed, after the replies in ``past``."""
+        config = self.policy.config
         processes = [
-            TokenMDP.from_settings(self.env.twin(), self.policy.chat, config.turns, record_states=True)
+            Resumed.from_settings(self.env.twin(), self.policy.chat, config.turns, record_states=True)
             for _ in range(min(len(instances), config.evaluation.batch))
         ]
-        played = self.policy.play(processes, instances, self.temperature, seed)
+        for each in processes:
+            each.past = past or dict.fromkeys((instance.noise_seed for instance in instances), ())
+        played = self.policy.play(processes, instances, self.temperature, seed) if instances else []
         if failed := [each.failure for each in played if each.failure is not None]:
             raise RuntimeError(f"{len(failed)} of {len(played)} episodes failed, the first with {failed[0]}.")
         return played
@@ -176,15 +217,17 @@ class Bench:
     def settings(self, name: str) -> Training:
         """The trainer's settings of an estimator."""
         rule = ESTIMATORS[name]
-        by_turn = rule.get("groups_by") == "state" or CREDITS[rule.get("credit", "trajectory")].recursion != "tokens"
+        by_turn = (
+            GROUPINGS[rule.get("groups_by", "level")].states
+            or CREDITS[rule.get("credit", "trajectory")].recursion != "tokens"
+        )
         undiscounted: dict[str, Any] = {"gamma_turn": 1.0} if by_turn else {}
         return Training(**_SHARED, **rule, **undiscounted, group_size=GROUP_SIZE, temperature=self.temperature)
 
     def fit_critics(self, played: Sequence[Trajectory]) -> None:
         """Critics fitted to these episodes, one for each rule of credit."""
-        for name, settings in ESTIMATORS.items():
-            if ADVANTAGE_RULES[settings["algo"]].critic:
-                self._critics[name] = self._fitted(self.settings(name), played)
+        for name in CRITICS:
+            self._critics[name] = self._fitted(self.settings(name), played)
 
     def _fitted(self, settings: Training, played: Sequence[Trajectory]) -> Learner:
         learner = self._learner(Critic(self.policy.model))
@@ -258,32 +301,47 @@ class Bench:
         return sums
 
     def measure(
-        self, groups: Sequence[Sequence[Trajectory]], tick: Callable[[], None] = lambda: None
+        self,
+        groups: Sequence[Sequence[Trajectory]],
+        names: Sequence[str] = ROWS,
+        tick: Callable[[], None] = lambda: None,
     ) -> dict[str, Any]:
-        """Figures of each estimator on some batches of episodes; lists have an entry for each batch.
+        """Figures of some estimators on some batches of episodes; lists have an entry for each batch.
+
+        Args:
+            groups: the episodes of each batch. Rollout trees are grown on as many groups of their own.
+            names: of the estimators, of ``ROWS``.
+            tick: called after each batch.
 
         Returns:
             ``tokens``, the sampled ones; ``known``, the share of them whose true sign is known; and by estimator
             ``along``, the part of its gradient along the exact one, ``norm2``, its square, and ``with_sum``, its
             product with the sum over the batches, all in units of the exact gradient; ``sign`` and ``rank``, see
-            ``_agreement``.
+            ``_agreement``. Trees have ``tokens`` of their own.
         """
-        found: dict[str, Any] = {name: {"sign": [], "rank": []} for name in (*ESTIMATORS, TRUE)}
+        found: dict[str, Any] = {name: {"sign": [], "rank": []} for name in names}
         vectors: dict[str, list[Tensor]] = {name: [] for name in found}
-        tokens, shares = [], []
-        for played in groups:
+        tokens, tree_tokens, shares = [], [], []
+        for number, played in enumerate(groups):
             batch = Batch.of(played)
             true, known = self.true_advantages(played, batch)
-            estimated = {name: self.advantages(name, played, batch) for name in ESTIMATORS}
-            estimated[TRUE] = true, true / len(played)
-            for name, gradient in self.gradients(batch, {k: weights for k, (_, weights) in estimated.items()}).items():
-                vectors[name].append(gradient / self.truth.norm())
-                sign, rank = _agreement(estimated[name][0][known], true[known])
-                found[name]["sign"].append(sign)
-                found[name]["rank"].append(rank)
+            estimated = {name: self.advantages(name, played, batch) for name in names if name in ESTIMATORS}
+            if TRUE in names:
+                estimated[TRUE] = true, true / len(played)
+            self._compare(batch, estimated, true, known, vectors, found)
+            if TREE in names:
+                size = len(played) // GROUP_SIZE
+                tree = self.grow(size, 100 * size + number)
+                grown = Batch.of([*tree.episodes.values()])
+                new = tree.owned(grown.ids.shape[1])
+                true, known_too = self.true_advantages([*tree.episodes.values()], grown)
+                self._compare(grown, {TREE: tree.advantages(grown.ids.shape[1])}, true, known_too & new, vectors, found)
+                tree_tokens.append(int(new.sum()))
             tokens.append(int(batch.sampled.sum()))
             shares.append(float(known.sum() / batch.sampled.sum()))
             tick()
+        if TREE in names:
+            found[TREE]["tokens"] = tree_tokens
         unit = self.truth / self.truth.norm()
         for name, each in vectors.items():
             rows = torch.stack(each)
@@ -293,6 +351,22 @@ class Bench:
                 "with_sum": (rows @ rows.sum(0)).tolist(),
             }
         return {"tokens": tokens, "known": shares, "estimators": found}
+
+    def _compare(
+        self,
+        batch: Batch,
+        estimated: Mapping[str, tuple[Tensor, Tensor]],
+        true: Tensor,
+        known: Tensor,
+        vectors: Mapping[str, list[Tensor]],
+        found: Mapping[str, Any],
+    ) -> None:
+        """Add a batch's gradients, and the agreement of its advantages with the true ones, by estimator."""
+        for name, gradient in self.gradients(batch, {k: weights for k, (_, weights) in estimated.items()}).items():
+            vectors[name].append(gradient / self.truth.norm())
+            sign, rank = _agreement(estimated[name][0][known], true[known])
+            found[name]["sign"].append(sign)
+            found[name]["rank"].append(rank)
 
 
 def _flat(parts: Sequence[Tensor]) -> Tensor:
@@ -309,23 +383,38 @@ def _agreement(estimated: Tensor, true: Tensor) -> tuple[float, float]:
 
 
 def records_of(
-    game: str, moment: str, checkpoint: Path, options: argparse.Namespace, done: set[tuple[Any, ...]], bar: ProgressBar
+    game: str,
+    moment: str,
+    checkpoint: Path,
+    options: argparse.Namespace,
+    done: Mapping[tuple[Any, ...], set[str]],
+    bar: ProgressBar,
 ) -> None:
-    """Measure one policy with batches of every size that is not ``done``, and keep the records."""
-    missing = [size for size in options.batches if (game, moment, size) not in done]
-    if not missing:
+    """Measure one policy by the estimators that are not ``done`` with batches of a size, and keep the records."""
+    missing = {
+        size: [name for name in ROWS if name not in done.get((game, moment, size), ())] for size in options.batches
+    }
+    if not any(missing.values()):
         return
     bench = Bench(Policy.build(config_of(game), checkpoint), range(options.levels), GAMES[game][2])
     if (game, moment, None) not in done:
         where = {"game": game, "moment": moment}
-        append_json_lines(options.records, [where | _facts(bench) | {"critic": options.critic * GROUP_SIZE}])
-    bench.fit_critics(bench.play(options.critic, 0))
+        append_json_lines(options.records, [_short(where | _facts(bench) | {"critic": options.critic * GROUP_SIZE})])
+    if any(CRITICS.intersection(names) for names in missing.values()):
+        bench.fit_critics(bench.play(options.critic, 0))
     played = bench.play(max(size * number for size, number in options.batches.items()), 1)
-    for size in missing:
+    for size, names in missing.items():
         step = size * GROUP_SIZE
         batches = [played[step * place : step * (place + 1)] for place in range(options.batches[size])]
-        found = bench.measure(batches, bar.advance)
-        append_json_lines(options.records, [{"game": game, "moment": moment, "groups": size, **found}])
+        if names:
+            found = bench.measure(batches, names, bar.advance)
+            append_json_lines(options.records, [_short({"game": game, "moment": moment, "groups": size, **found})])
+
+
+def _short(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record whose numbers have six digits, in half of the space."""
+    found: dict[str, Any] = json.loads(json.dumps(record), parse_float=lambda text: float(f"{float(text):.6g}"))
+    return found
 
 
 def _facts(bench: Bench) -> dict[str, Any]:
@@ -405,13 +494,18 @@ def _measure(options: argparse.Namespace) -> None:
     for each in records:
         if other := [f"{name} {each[name]}" for name, value in asked.items() if each.get(name, value) != value]:
             raise SystemExit(f"{options.records} has records with {', '.join(other)}: give these, or another --out.")
-    done = {(each["game"], each["moment"], each.get("groups")) for each in records if "moment" in each}
+    done: dict[tuple[Any, ...], set[str]] = {}
+    for each in records:
+        if "moment" in each:
+            done.setdefault((each["game"], each["moment"], each.get("groups")), set()).update(
+                each.get("estimators", ())
+            )
     curves = {(each["method"], each["step"]) for each in records if "method" in each}
     quick = {"demonstrations": {"episodes": 1000}, "training": {"iterations": 2, "groups": 4}} if options.quick else {}
     folder = options.runs / "quick" if options.quick else options.runs
     runs = {game: trained(game, folder / game.replace(" ", "-"), quick) for game in options.games}
     total = len(runs) * len(MOMENTS) * sum(options.batches.values())
-    before = sum(options.batches.get(size, 0) for *_, size in done)
+    before = sum(options.batches.get(key[-1], 0) for key, names in done.items() if names.issuperset(ROWS))
     with ProgressBar("batches", total, done=min(before, total)) as bar:
         for game, moments in runs.items():
             for moment in MOMENTS:

@@ -12,6 +12,7 @@ arguments.
 | PPO with critic | ``gae``, ``turn_wise_gae`` or ``bi_level_gae``, then ``whiten`` | ``policy_loss``, ``value_loss`` |
 | GRPO | ``normalised(..., "grpo")``, ``broadcast_to_tokens`` | ``policy_loss``; as published ``how="sequence_mean"`` |
 | GiGPO | ``normalised(...)`` + omega ``step_advantages``, ``turns_to_tokens`` | ``policy_loss`` |
+| HGPO | ``context_advantages(..., before=2)``, ``turns_to_tokens`` | ``policy_loss`` |
 | Dr. GRPO | ``normalised(..., "dr_grpo")`` | ``policy_loss(..., how="constant", length=...)`` |
 | RLOO, BRPO, ARPO, asymmetric clip | ``normalised(..., name)``, a mixture with ``games=`` | ``policy_loss`` |
 | REINFORCE with baseline | ``normalised(..., "reinforce")`` | ``policy_loss(..., how="sequence_sum")``, one update |
@@ -27,6 +28,7 @@ arguments.
 from ragen_agent.algo.advantages import (
     asymmetric_clip,
     broadcast_to_tokens,
+    context_advantages,
     discounted_returns,
     group_normalised,
     leave_one_out,
@@ -76,6 +78,7 @@ __all__ = [
     "asymmetric_clip",
     "bi_level_gae",
     "broadcast_to_tokens",
+    "context_advantages",
     "critic_advantages",
     "discounted_returns",
     "entropy_deviation",

@@ -8,6 +8,7 @@ the group.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
@@ -22,6 +23,7 @@ __all__ = [
     "Peers",
     "asymmetric_clip",
     "broadcast_to_tokens",
+    "context_advantages",
     "discounted_returns",
     "group_normalised",
     "leave_one_out",
@@ -181,6 +183,50 @@ def step_advantages(
     found = torch.zeros(len(states))
     found[order] = group_normalised(values, compare, eps, counted)[rows, columns]
     return found
+
+
+def context_advantages(
+    histories: Sequence[Sequence[Hashable]],
+    returns: Sequence[float],
+    before: int,
+    compare: Comparison = mean_std,
+    alpha: float = 1.0,
+) -> Tensor:
+    """The advantage of each turn of one group of episodes, over contexts of several lengths (HGPO, arXiv 2602.22817).
+
+    The turns that begin in the same state, after the same k states, are a group of depth k; the groups of depth k + 1
+    divide those of depth k. With A_k as ``step_advantages`` makes it of a turn's group of depth k,
+
+        A = sum of w_k A_k,  w_k = (k + 1)^alpha / sum of (k + 1)^alpha,
+
+    where the sums run over k from 0 to ``before`` (the paper's K), without the depths at which the turn has no other
+    turn to be compared with. The authors' released code weighs by k + 2, and also leaves out the depths at which A_k
+    is 0.
+
+    Args:
+        histories: of each turn, the states of its episode in order, up to its own.
+        returns: of each turn, its discounted return, see ``discounted_returns``.
+        before: most earlier states of a context, 0 or more; 0 compares by the state alone, as ``step_advantages``.
+        compare: such as ``mean_std`` or ``less_mean``.
+        alpha: 0 weighs all depths alike; the larger, the more the deepest weighs.
+
+    Returns:
+        float32 (turns,); 0 where no other turn begins in the state, or all earn the same.
+
+    Raises:
+        ValueError: returns that do not fit the histories, or a negative ``before``.
+    """
+    if before < 0:
+        raise ValueError(f"before is {before}; it is a number of earlier states, 0 or more")
+    total, weights = torch.zeros(len(histories)), torch.zeros(len(histories))
+    for depth in range(before + 1):
+        # An episode without so many states before the turn has no context of this length: a key of its own.
+        keys = [tuple(h[-1 - depth :]) if len(h) > depth else turn for turn, h in enumerate(histories)]
+        sizes = Counter(keys)
+        weight = torch.tensor([float(sizes[key] > 1) for key in keys]) * (depth + 1) ** alpha
+        total += weight * step_advantages(keys, returns, compare)
+        weights += weight
+    return torch.where(weights > 0, total / weights.clamp(min=1e-9), 0.0)
 
 
 def turns_to_tokens(

@@ -107,6 +107,9 @@ class Grouping:
 
     doc: str  # what it does, and its paper
     states: bool = False  # whether turns that begin in the same state are compared too
+    #: most states before it that a turn's state is compared together with; above 0 the groups of turns replace the
+    #: episode's own advantage
+    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -306,6 +309,12 @@ GROUPINGS: dict[str, Grouping] = {
     "level": Grouping("the episodes of a level, one advantage for all turns of an episode"),
     "state": Grouping(
         "the same, plus the turns that begin in the same state of the game (GiGPO, arXiv 2505.10978)", states=True
+    ),
+    "history": Grouping(
+        "only the turns that begin in the same state, after the same 0, 1 and 2 states before it: the more are the "
+        "same, the more a comparison weighs (HGPO, arXiv 2602.22817, with K = 2 and alpha = 1)",
+        states=True,
+        before=2,
     ),
 }
 

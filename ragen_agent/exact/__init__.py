@@ -12,6 +12,7 @@ the true number; replies that are left out make it wider, never wrong.
   each outcome of a reply (``outcome_values``).
 - ``advantages.prefix_values(state)``: E[quantity | prefix] of every node of a tree.
 - ``advantages.token_advantages(state, ids)``: the true advantage of each token of a reply.
+- ``advantages.return_variance(found)``: of the variance of a level's returns, the policy's part and the noise's.
 - ``advantages.exact_gradient(model, bias, temperature, found)``: the gradient of the exact return;
   ``advantages.gradient_batches(found)``: the same as rows and weights for a trainer's own scores.
 - ``reply_tree.walk``: reply trees of prompts.

@@ -25,7 +25,7 @@ from ragen_agent.exact.policy_value import LevelValue, StateValue
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.scoring import sampled_scores
 
-__all__ = ["exact_gradient", "gradient_batches", "prefix_values", "token_advantages"]
+__all__ = ["exact_gradient", "gradient_batches", "prefix_values", "return_variance", "token_advantages"]
 
 
 def prefix_values(state: StateValue) -> NDArray[np.float64]:
@@ -58,6 +58,30 @@ def token_advantages(state: StateValue, ids: Sequence[int], quantity: str = "ret
     values, nodes = prefix_values(state)[:, row], state.tree.find(ids)
     along = [values[node] for node in nodes] + [state.bounds[row]] * (len(ids) + 1 - len(nodes))
     return np.array([[now[0] - before[1], now[1] - before[0]] for before, now in pairwise(along)])
+
+
+def return_variance(found: LevelValue) -> tuple[float, float]:
+    """The variance of an episode's return: the part of the policy's replies, and the part of the transition noise.
+
+    An episode's return is V(start) plus Q(s, reply) - V(s) and r + V(s') - Q(s, reply), summed over its turns. Each of
+    these has mean 0 given all that came before it, so they are uncorrelated, and their variances add up to the
+    variance of the return (the law of total variance, in the order of play):
+
+        Var(R) = E[sum of Var(Q(s, reply) | s)] + E[sum of Var(r + V(s') | s, reply)].
+
+    Where values are intervals their middles count, and replies that a tree leaves out have no part: solve with a small
+    ``mass``.
+    """
+    row = QUANTITIES.index("return")
+    replies = noise = 0.0
+    for state in found.states:
+        chances, worth = state.tree.chances, state.outcome_values[:, row].mean(1)
+        replies += state.weight * float(chances @ (worth - state.value[row].mean()) ** 2)
+        for chance, mean, results, after in zip(chances, worth, state.transitions, state.after, strict=True):
+            for result, then in zip(results, after, strict=True):
+                total = result.reward + (0.0 if then is None else then.value[row].mean())
+                noise += state.weight * float(chance * result.chance * (total - mean) ** 2)
+    return replies, noise
 
 
 def gradient_batches(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import gymnasium
 import numpy as np
@@ -125,7 +125,7 @@ class TokenMDP(InnerGenerator, gymnasium.Env[NDArray[np.int64], np.int64]):
     @classmethod
     def from_settings(
         cls, env: gymnasium.Env[str, str], chat: ChatFormat, turns: Turns, *, record_states: bool = False
-    ) -> TokenMDP:
+    ) -> Self:
         """A process with the token limits and the history window of a run's settings."""
         return cls(
             env,

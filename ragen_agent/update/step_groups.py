@@ -9,6 +9,9 @@ returns R_t = r_t + gamma R_{t+1}. A turn's advantage is
 with gamma = ``training.gamma_turn`` (0.95 in the paper), omega = 1, and both normalised by
 ``training.algo`` (``grpo`` with the std, the paper's F_norm = std; ``dr_grpo`` without, its F_norm = 1).
 
+HGPO (Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817) compares the turns alone, also by the states before
+them: see ``algo.context_advantages``.
+
 **State.** The paper compares the texts of observations. Here the state is exact: the level, the board and the integers
 of the game's state (``TurnEnv.state_id``). The remaining turns and moves are *not* part of it, although the optimum
 depends on them. So, as in the paper, a turn is compared with later turns of its own episode, and a turn that leads in a
@@ -47,20 +50,23 @@ def with_turn_advantages(
     Raises:
         ValueError: an environment that does not report the state at the start of a turn.
     """
-    if not GROUPINGS[settings.groups_by].states:
+    grouping = GROUPINGS[settings.groups_by]
+    if not grouping.states:
         return list(trajectories)
+    compare = resolve_name(ADVANTAGE_RULES[settings.algo].function)
     changed, size = list(trajectories), settings.group_size
     for first in range(0, len(changed), size):
         group = [row for row in range(first, first + size) if changed[row].failure is None]
         states = {row: _states(changed[row], settings) for row in group}
         returns = {row: algo.discounted_returns(changed[row].turn_rewards, settings.gamma_turn) for row in group}
         turns = [(row, turn) for row in group for turn in range(len(changed[row].turn_ends))]
-        steps = algo.step_advantages(
-            [states[row][turn] for row, turn in turns],
-            [returns[row][turn] for row, turn in turns],
-            resolve_name(ADVANTAGE_RULES[settings.algo].function),
-        )
-        wholes = advantages[first // size].tolist()
+        earned = [returns[row][turn] for row, turn in turns]
+        if grouping.before:
+            histories = [states[row][: turn + 1] for row, turn in turns]
+            steps, wholes = algo.context_advantages(histories, earned, grouping.before, compare), [0.0] * size
+        else:
+            steps = algo.step_advantages([states[row][turn] for row, turn in turns], earned, compare)
+            wholes = advantages[first // size].tolist()
         for step, (row, turn) in zip(steps.tolist(), turns, strict=True):
             infos = list(changed[row].turn_infos)
             infos[turn] = replace(infos[turn], advantage=wholes[row - first] + step)

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import benchmarks
-from benchmarks.credit import ESTIMATORS, MOMENTS, Bench, config_of, main
-from benchmarks.credit_page import TRUE, cosines, expected, write_page
+from benchmarks.credit import ESTIMATORS, MOMENTS, ROWS, Bench, config_of, main
+from benchmarks.credit_page import TREE, TRUE, cosines, expected, write_page
 from benchmarks.experiments.risk import bandit, drift
+from ragen_agent import algo
+from ragen_agent.exact.advantages import return_variance
 from ragen_agent.exact.level import ExactLevel
 from ragen_agent.inference.torch_engine import TorchEngine
 from ragen_agent.models.checkpoint import save_checkpoint
@@ -70,11 +72,12 @@ def measured(bench: Bench) -> dict[str, dict[str, list[float]]]:
 def test_with_many_samples_unbiased_estimators_have_the_exact_gradient(lake: Policy) -> None:
     bench = Bench(lake, range(2), 1e-5)
     found = measured(bench)
-    assert set(found) == {*ESTIMATORS, TRUE}
-    for name, scale in {"rloo": 1.0, "arpo": 1.0, "dr_grpo": 7 / 8, TRUE: 1.0}.items():
-        # RLOO's baseline is independent of its episode; Dr. GRPO is (n - 1) / n times RLOO.
+    assert set(found) == set(ROWS)
+    for name, scale in {"rloo": 1.0, "arpo": 1.0, "dr_grpo": 7 / 8, TREE: 1.0, TRUE: 1.0}.items():
+        # A baseline of RLOO and of a tree is independent of its episode; Dr. GRPO is (n - 1) / n times RLOO.
         along = np.array(found[name]["along"])
-        assert along.sum() > 0.98 * np.sqrt(np.sum(found[name]["with_sum"])), name  # of all batches together
+        least = 0.9 if name == TREE else 0.98  # half as many first replies
+        assert along.sum() > least * np.sqrt(np.sum(found[name]["with_sum"])), name  # of all batches together
         assert along.mean() == pytest.approx(scale, abs=5 * along.std(ddof=1) / BATCHES**0.5 + 0.01), name
     assert cosines(found["rloo"]) == pytest.approx(cosines(found["dr_grpo"]), abs=1e-4)
     assert np.mean(found[TRUE]["sign"]) == 1.0
@@ -115,6 +118,55 @@ def test_dividing_by_the_std_points_the_wrong_way_on_the_bandit(arms: Policy) ->
     found = measured(bench)
     assert np.mean(found["dr_grpo"]["along"]) > 0
     assert np.mean(cosines(found["grpo"])) < np.mean(cosines(found["dr_grpo"])) - 0.5
+
+
+def test_a_tree_of_one_turn_is_leave_one_out(arms: Policy) -> None:
+    tree = Bench(arms, range(4), 1e-4).grow(3, 5)
+    returns = torch.tensor([each.total_reward for each in tree.episodes.values()])
+    found, weights = tree.advantages(max(len(each.ids) for each in tree.episodes.values()))
+    right = algo.normalised(returns.view(3, 8), "rloo").flatten()
+    for row, episode in enumerate(tree.episodes.values()):
+        sampled = torch.as_tensor(episode.sampled)
+        assert found[row, : len(sampled)][sampled].tolist() == pytest.approx([float(right[row])] * int(sampled.sum()))
+    torch.testing.assert_close(weights, found / 24)
+    assert len(returns.unique()) > 1
+
+
+def test_branches_of_a_tree_share_the_past_and_not_the_future() -> None:
+    """On ice too: what is played again meets its own noise again, and what comes after meets other noise."""
+    policy = taught("slippery lake", "<answer>Right || Right</answer>", "<answer>Down</answer>")
+    tree, ends = Bench(policy, range(2), 1e-2).grow(12, 3), []
+    branches = {path: each for path, each in tree.episodes.items() if path[2]}
+    assert branches
+    for path, branch in branches.items():
+        parent = tree.episodes[(*path[:2], 0)]
+        second = parent.contexts[1]
+        assert branch.ids[:second].tolist() == parent.ids[:second].tolist(), "the first reply, and the board after it"
+        prompt = int(parent.sampled[second:].argmax())
+        assert branch.ids[second : second + prompt].tolist() == parent.ids[second : second + prompt].tolist()
+        assert branch.turn_rewards[0] == parent.turn_rewards[0]
+        ends.append(branch.ids[second:].tolist() == parent.ids[second:].tolist())
+    assert not all(ends)
+    same = [e for path, b in branches.items() if (e := tree.episodes[(*path[:2], 0)]).ids.tolist() == b.ids.tolist()]
+    rewards = [(tree.episodes[(*p[:2], 0)].turn_rewards[1], b.turn_rewards[1]) for p, b in branches.items()]
+    assert len(same) < len(rewards)
+    owned = tree.owned(max(len(each.ids) for each in tree.episodes.values()))
+    turns = sum(len(each.turn_ends) for each in tree.episodes.values()) - len(branches)
+    assert int(owned.sum()) < sum(int(each.sampled.sum()) for each in tree.episodes.values())
+    assert turns == 12 * 4 + 2 * len(branches)
+
+
+def test_the_variance_of_the_arms_is_known(arms: Policy) -> None:
+    """The risky arm pays 1 with chance 1/4, else 0: a pull of it adds 3/16. The rest of the variance is the choice."""
+    (found,) = Bench(arms, range(1), 1e-6).found
+    results = list(zip(found.start.tree.chances.tolist(), found.start.transitions, strict=True))
+    risky = sum(chance for chance, pulled in results if len(pulled) > 1)
+    assert 0.2 < risky < 0.8
+    paid = [(chance * each.chance, each.reward) for chance, pulled in results for each in pulled]
+    mean = sum(chance * reward for chance, reward in paid)
+    replies, noise = return_variance(found)
+    assert noise == pytest.approx(risky * 3 / 16, rel=1e-3)
+    assert replies + noise == pytest.approx(sum(chance * (reward - mean) ** 2 for chance, reward in paid), rel=1e-3)
 
 
 def test_figures_of_known_vectors() -> None:

@@ -218,6 +218,40 @@ def test_step_advantages_are_those_of_each_state_alone(turns: list[tuple[int, fl
             torch.testing.assert_close(found[rows], algo.group_normalised(alone, compare)[0], rtol=1e-4, atol=1e-5)
 
 
+def test_context_advantages_by_hand() -> None:
+    """Two episodes a, b with returns 1 and 0 from b on, and one c, b with 5: three turns in b, two of them after a."""
+    histories = ["a", "ab", "a", "ab", "c", "cb"]
+    earned = [1.0, 1.0, 0.0, 0.0, 5.0, 5.0]
+    # In b the mean is 2; after a it is 1/2, and the comparison weighs 2 of 3. Nothing is compared with c.
+    expected = [0.5, (-1 + 2 * 0.5) / 3, -0.5, (-2 - 2 * 0.5) / 3, 0.0, 3.0]
+    found = algo.context_advantages(histories, earned, 2, algo.less_mean)
+    assert found.tolist() == pytest.approx(expected)
+    alike = algo.context_advantages(histories, earned, 2, algo.less_mean, alpha=0.0)
+    assert alike[1] == pytest.approx((-1 + 0.5) / 2)
+    by_state = algo.step_advantages([each[-1] for each in histories], earned, algo.less_mean)
+    assert algo.context_advantages(histories, earned, 0, algo.less_mean).tolist() == by_state.tolist()
+    assert algo.context_advantages([], [], 2).shape == (0,)
+    with pytest.raises(ValueError, match="before is -1; it is a number of earlier states, 0 or more"):
+        algo.context_advantages(histories, earned, -1)
+
+
+def test_a_deeper_context_removes_the_bias_of_a_state_that_does_not_tell_the_past() -> None:
+    """What a key opens: after a turn in ``key`` good play earns 4, after one in ``dark`` 0; the door looks the same.
+
+    All eight episodes are as likely, so the group's means are the true values. In the door a good move is worth 4 and a
+    bad one 0 after the key, so Q - V = 2 and -2; after the dark both are worth 0. The state alone gives 3, -1 and -1.
+    """
+    histories = [past + "d" for past in ("k", "x") for _ in range(4)]
+    earned = [4.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    true = [2.0, 2.0, -2.0, -2.0, 0.0, 0.0, 0.0, 0.0]
+    deepest = algo.context_advantages(histories, earned, 1, algo.less_mean, alpha=40.0)
+    assert deepest.tolist() == pytest.approx(true, abs=1e-5)
+    flat = algo.step_advantages([each[-1] for each in histories], earned, algo.less_mean)
+    assert flat.tolist() == pytest.approx([3.0, 3.0, *[-1.0] * 6])
+    mixed = algo.context_advantages(histories, earned, 1, algo.less_mean)
+    assert mixed.tolist() == pytest.approx([(f + 2 * t) / 3 for f, t in zip(flat.tolist(), true, strict=True)])
+
+
 def test_discounted_returns_by_hand() -> None:
     assert algo.discounted_returns((1.0, 0.0, 4.0), 0.5) == [2.0, 2.0, 4.0]
     assert algo.discounted_returns((), 0.5) == []

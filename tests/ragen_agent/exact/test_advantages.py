@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ragen_agent.exact.advantages import exact_gradient, prefix_values, token_advantages
+from ragen_agent.exact.advantages import exact_gradient, prefix_values, return_variance, token_advantages
 from ragen_agent.exact.policy_value import solve
 from tests.ragen_agent.exact.conftest import Tiny
 
@@ -76,3 +76,16 @@ def _move(parameters: list[torch.nn.Parameter], way: list[torch.Tensor], by: flo
     with torch.no_grad():
         for each, w in zip(parameters, way, strict=True):
             each.add_(w, alpha=by)
+
+
+def test_the_parts_of_the_variance_add_up_to_that_of_a_coin(tiny: Make) -> None:
+    """Returns are 0 and 1, so their variance is p (1 - p); without ice the policy has all of it."""
+    policy = tiny()
+    for ice in (False, True):
+        levels = policy.levels(1, 2, success_rate=0.7 if ice else 1.0, format_penalty=0.0)
+        for found in solve(policy.reader(), levels, mass=1e-7):
+            (p, _), (replies, noise) = found.of("success"), return_variance(found)
+            assert 0.01 < p < 0.99
+            assert replies + noise == pytest.approx(p * (1 - p), abs=1e-5)
+            assert replies > 1e-3
+            assert noise > 1e-3 if ice else noise == pytest.approx(0, abs=1e-9)

@@ -62,6 +62,15 @@ def test_a_worked_example() -> None:
     assert [turn_advantages(t) for t in made.played] == [()] * 3, "the record keeps what was played"
 
 
+def test_turns_compared_by_their_history_too() -> None:
+    """In a after a only the detour's second turn: its group by the state alone counts. The episodes' returns do not."""
+    found = [turn_advantages(t) for t in scored([DIRECT, DETOUR, LOST], replace(BY_HAND, groups_by="history")).learned]
+    # In b both earn 1; in a after nothing 1/2, 1/4 and 0 have no longer context, so all four turns are compared.
+    assert found[0] == pytest.approx((3 / 16, 0))
+    assert found[1] == pytest.approx((-1 / 16, 3 / 16, 0))
+    assert found[2] == pytest.approx((-5 / 16,))
+
+
 def test_a_detour_is_worse_although_all_episodes_succeed() -> None:
     episodes = [DIRECT, DETOUR, DIRECT]
     made = scored(episodes)

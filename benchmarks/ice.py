@@ -1,0 +1,197 @@
+"""The policy's part and the ice's part of a group's spread of returns, exactly: ``python -m benchmarks.ice``.
+
+Small models are trained on lakes of several slip probabilities. At three moments of training
+``ragen_agent.exact.advantages.return_variance`` divides the variance of each level's returns. Records are kept in
+``ice.jsonl``, one for each slip and moment; a command that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks import page_parser
+from benchmarks.credit import MOMENTS, config_of, trained
+from benchmarks.experiments.plots import COLOURS
+from ragen_agent.exact.advantages import return_variance
+from ragen_agent.exact.level import ExactLevel
+from ragen_agent.exact.policy_value import solve
+from ragen_agent.exact.results import REFERENCES, references
+from ragen_agent.exact.tree_reader import TreeReader
+from ragen_agent.run.policy import Policy
+from ragen_agent.tasks.tasks import make_game_env
+from ragen_agent.tokens.rollout import Instance
+from ragen_gym.core.console import ProgressBar
+from ragen_gym.core.storage import append_json_lines, atomic_path, read_json_lines, repair_json_lines, write_atomic
+
+__all__ = ["main", "write_page"]
+
+SLIPS = (0.0, 0.1, 0.2)
+"""Probabilities of another direction than the intended one."""
+LEVELS, MASS = 32, 1e-2
+KEPT = 0.5
+"""The share of the levels that the filter keeps."""
+
+PAGE = """\
+# How much of a group's spread is the ice?
+
+Written by `python -m benchmarks.ice`. A filter by the std of returns keeps the levels whose episodes differ most. On
+slippery lakes episodes differ by the policy's replies, which training can use, and by the ice, which it cannot.
+
+![ice.png](ice.png)
+
+Figure 1. The ice's share of the variance of returns on a level, by slip probability. Lines: moments of training. Over
+{levels} levels of one training each, with the 95 % interval for other levels.
+
+The division is exact: no episode is sampled. It follows from the values of states and of replies
+([the formula](../ragen_agent/exact/advantages.py)), in the order of play.
+
+{findings}
+
+So on ice most of the spread of these trained policies is not their own. Yet a filter that knew each level's exact std
+would keep most of what is; the std of 8 episodes is noisier. On ice all policies are below the blind script, which
+looks after every move and not after two.
+
+The filter here keeps the {kept:.0%} of the levels with the largest exact variance, as an infinite group would show it.
+*Kept* is the part of the policy's variance that is on the kept levels: by this filter, and by the best choice of as
+many levels. A random choice keeps {kept:.0%}. Success is exact, on the same levels as random, blind and optimal play.
+
+*Variance* is the mean over levels; all other figures are in %.
+
+{table}
+
+Limits: FrozenLake 3x3, two turns of two moves, one model of {parameters:,} parameters, temperature 0.7, no thoughts.
+One seed of training. Replies that the exact solution leaves out hold up to {mass:.0%} of the probability of an episode
+and have no part; they could add up to {mass:g} to the policy's variance of a level, beside the variance in the table.
+"""
+
+
+def measured(slip: float, runs: Path) -> list[dict[str, Any]]:
+    """The records of one training, a moment each."""
+    changes = {"env_options": {"success_rate": 1 - slip}}
+    config, found = config_of("lake", changes), []
+    env = make_game_env(config, "train")
+    lines: list[Mapping[str, float]] = []
+    for moment, checkpoint in trained("lake", runs / f"slip-{slip:.3f}", changes).items():
+        policy = Policy.build(config, checkpoint)
+        reader = TreeReader(policy.model, len(policy.tokenizer), config.training.temperature)
+        levels = [ExactLevel(env, policy.chat, config.turns, Instance(number, 0)) for number in range(LEVELS)]
+        solved = solve(reader, levels, mass=MASS)
+        parts = [return_variance(each) for each in solved]
+        success = float(np.mean([each.of("success") for each in solved]))
+        lines = lines or [references(level) for level in levels]
+        found.append(
+            {"slip": slip, "moment": moment, "success": success}
+            | {name: float(np.mean([each[name] for each in lines])) for name in REFERENCES}
+            | {"policy": [policy for policy, _ in parts], "ice": [ice for _, ice in parts]}
+            | {"parameters": policy.model.num_parameters()}
+        )
+    return found
+
+
+def figures(record: Mapping[str, Any]) -> dict[str, float]:
+    """``ice``, its share of the variance, and ``half`` of its interval; ``chosen``, its share on the kept levels.
+
+    ``filter`` and ``best`` are the parts of the policy's variance that are kept. All in %.
+    """
+    policy, ice = np.array(record["policy"]), np.array(record["ice"])
+    total = policy + ice
+    chosen = np.argsort(-total, kind="stable")[: round(KEPT * len(total))]
+    share = ice.sum() / total.sum()
+    # The error of a ratio of two means (Cochran, Sampling Techniques, third edition, section 2.11).
+    error = np.sqrt(len(total) / (len(total) - 1) * ((ice - share * total) ** 2).sum()) / total.sum()
+    found = {
+        "ice": share,
+        "half": 1.96 * error,
+        "chosen": ice[chosen].sum() / total[chosen].sum(),
+        "filter": policy[chosen].sum() / policy.sum(),
+        "best": np.sort(policy)[-len(chosen) :].sum() / policy.sum(),
+    }
+    return {name: 100 * float(value) for name, value in found.items()}
+
+
+def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """The page and its figure."""
+    found = {(each["slip"], each["moment"]): figures(each) for each in records}
+    figure = Figure(figsize=(6.5, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for moment, colour in zip(MOMENTS, COLOURS, strict=False):
+        points = [(slip, each["ice"], each["half"]) for (slip, at), each in found.items() if at == moment]
+        slips, values, halves = zip(*points, strict=True)
+        axes.errorbar(slips, values, yerr=halves, color=colour, label=moment, capsize=3, marker="o", markersize=4)
+    axes.set(xlabel="probability of another direction", ylabel="ice, % of the variance", ylim=(-3, 103))
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=9)
+    with atomic_path(folder / "ice.png") as temporary:
+        figure.savefig(temporary, format="png", dpi=90)
+    columns = (
+        "slip, %",
+        "moment",
+        "variance",
+        "ice",
+        "ice on kept levels",
+        "kept by the filter",
+        "kept at best",
+        "success",
+    )
+    rows = ["| " + " | ".join((*columns, *REFERENCES)) + " |", "|---" * (len(columns) + len(REFERENCES)) + "|"]
+    for record, each in zip(records, found.values(), strict=True):
+        shown = [
+            f"{np.add(record['policy'], record['ice']).mean():.3f}",
+            f"{each['ice']:.0f} \u00b1 {each['half']:.0f}",
+        ]
+        shown += [f"{each[name]:.0f}" for name in ("chosen", "filter", "best")]
+        shown += [f"{100 * record[name]:.1f}" for name in ("success", *REFERENCES)]
+        rows.append(f"| {100 * record['slip']:.0f} | {record['moment']} | " + " | ".join(shown) + " |")
+    page = PAGE.format(
+        table="\n".join(rows),
+        findings=_findings(found),
+        levels=LEVELS,
+        kept=KEPT,
+        parameters=records[0]["parameters"],
+        mass=MASS,
+    )
+    write_atomic(folder / "ice.md", page)
+
+
+def _findings(found: Mapping[tuple[float, str], Mapping[str, float]]) -> str:
+    """One line for each slip: the ice's share at the start and at the end, and what a filter keeps at the end."""
+    lines = []
+    for slip in dict.fromkeys(slip for slip, _ in found):
+        start, end = found[slip, "start"], found[slip, "end"]
+        lines.append(
+            f"- **Slip {100 * slip:.0f} %**: the ice is {start['ice']:.0f} % of the variance at the start of training "
+            f"and {end['ice']:.0f} % at its end. There the filter keeps {end['filter']:.0f} % of the policy's "
+            f"variance, the best choice {end['best']:.0f} %."
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what is missing, and write the page."""
+    parser = page_parser("ice", __doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/ice"), metavar="DIR", help="folder of the trainings")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    path = options.out / "ice.jsonl"
+    if path.exists():
+        repair_json_lines(path)
+    done = {each["slip"] for each in read_json_lines(path)}
+    with ProgressBar("trainings", len(SLIPS)) as bar:
+        for slip in SLIPS:
+            if slip not in done:
+                append_json_lines(path, measured(slip, options.runs))
+            bar.advance()
+    write_page(options.out, read_json_lines(path))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
