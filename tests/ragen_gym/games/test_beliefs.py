@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from ragen_gym.games.beliefs import Belief, TrialValues, World
 from ragen_gym.games.game import PLAYING, listed
 
 
-def lake(size: int = 3, seed: int = 0, **options: float) -> StepEnv:
+def lake(size: int = 3, seed: int = 0, **options: Any) -> StepEnv:
     env = StepEnv("FrozenLake", size=size, **options)
     env.reset(seed=seed)
     return env
@@ -46,10 +47,10 @@ def brute_force(worlds: Sequence[World], start: tuple[bytes, tuple[int, ...]], m
                     seen = reward, outcome != PLAYING, bytes(board), tuple(numbers)
                     histories.setdefault(seen, [0.0] * len(worlds))[place] += weight * chance
             total = 0.0
-            for (reward, over, cells, numbers), joint in histories.items():
+            for (reward, over, cells, integers), joint in histories.items():
                 total += sum(joint) * reward
                 if not over and left > 1:
-                    total += value(joint, (cells, numbers), left - 1, later)
+                    total += value(joint, (cells, integers), left - 1, later)
                 elif later:
                     total += value(joint, start, moves, later - 1)
             best = max(best, total)
