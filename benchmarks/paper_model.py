@@ -29,7 +29,7 @@ FIGURES = {
     "invalid_rate": ("malformed turns, %", 1),
     "reply_tokens": ("tokens a reply", 1),
     "entropy": ("entropy, nats", 2),
-    "spread": ("return std in groups", 2),
+    "return_std": ("return std in groups", 2),
     "grad_norm": ("gradient norm", 2),
     "seconds": ("seconds", 0),
 }

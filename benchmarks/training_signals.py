@@ -33,7 +33,7 @@ __all__ = ["PAGE", "RUNS", "SIGNALS", "draw", "main", "play", "table"]
 TABLE = Path(__file__).with_suffix(".toml")
 #: Seeds of the arms of ``TABLE``.
 RUNS = {"learning": 2, "stuck": 1, "collapsing": 4}
-SIGNALS = ("success", "return", "spread", "entropy", "grad_norm", "kl", "mutual_information", "invalid_rate")
+SIGNALS = ("success", "return", "return_std", "entropy", "grad_norm", "kl", "mutual_information", "invalid_rate")
 PAGE = Path(__file__).parents[1] / "docs" / "concepts" / "training_signals.md"
 DIGITS = 5
 ENDS = 5  # iterations, of which the table has the mean

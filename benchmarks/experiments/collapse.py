@@ -64,7 +64,7 @@ def outcome(run: RecordedRun) -> str:
 def _shows_three_signs(run: RecordedRun, at: int) -> bool:
     """True if the return std, the entropy and the gradient norm have all moved by the iteration ``at``."""
     seen = {sign.name for sign in run.signs if sign.iteration <= at}
-    return {"spread_fall", "gradient_spike"} <= seen and bool(seen & {"entropy_fall", "entropy_jump"})
+    return {"return_std_fall", "gradient_spike"} <= seen and bool(seen & {"entropy_fall", "entropy_jump"})
 
 
 def learned(run: RecordedRun) -> bool:

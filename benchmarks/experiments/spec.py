@@ -180,7 +180,7 @@ MEASURES = {
     "drop": Measure("peak \N{MINUS SIGN} final", _window("success", lambda m: max(m) - m[-1]), rate=True),
     "lost": Measure("share of the best training success that is lost at the end", _window("success", _lost), rate=True),
     "entropy_end": Measure("entropy at the end", _window("entropy", lambda m: m[-1])),
-    "spread_end": Measure("return std at the end", _window("spread", lambda m: m[-1])),
+    "return_std_end": Measure("return std at the end", _window("return_std", lambda m: m[-1])),
     "grad_peak": Measure("the largest gradient norm", _window("grad_norm", max)),
     "invalid_end": Measure("malformed replies at the end", _window("invalid_rate", lambda m: m[-1]), rate=True),
     "reasoning_start": Measure("reasoning tokens at the start", _window("reasoning_tokens", lambda m: m[0])),

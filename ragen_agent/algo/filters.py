@@ -29,7 +29,7 @@ __all__ = [
     "keep_groups",
     "keep_min_p",
     "keep_random",
-    "keep_random_spread",
+    "keep_random_std",
     "keep_softmax_top_p",
     "keep_top",
     "keep_top_k",
@@ -234,14 +234,14 @@ def keep_min_p(uncertainty: Tensor, part: float = 0.5) -> Tensor:
 def keep_random(uncertainty: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Choose as many groups as ``keep_top`` allows at random: a control with equal samples and steps.
 
-    It also keeps groups without uncertainty, which teach nothing; see ``keep_random_spread``. The choice is made on the
+    It also keeps groups without uncertainty, which teach nothing; see ``keep_random_std``. The choice is made on the
     device of ``generator``.
     """
     order = torch.randperm(len(uncertainty), generator=generator, device=generator.device).to(uncertainty.device)
     return _mask(uncertainty, order[: _number_kept(len(uncertainty), share)])
 
 
-def keep_random_spread(uncertainty: Tensor, share: float, generator: torch.Generator) -> Tensor:
+def keep_random_std(uncertainty: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Choose at random from the uncertain groups, as many as ``keep_top`` keeps.
 
     A filter by uncertainty drops groups that teach nothing, and prefers the most uncertain among the others. Comparison

@@ -163,9 +163,9 @@ FILTER_RULES: dict[str, FilterRule] = {
         ranks_groups=False,
         random=True,
     ),
-    "random_spread": FilterRule(
+    "random_std": FilterRule(
         "as many as top keeps, drawn at random from the groups whose returns differ",
-        f"{_FILTERS}keep_random_spread",
+        f"{_FILTERS}keep_random_std",
         fixed_share=True,
         random=True,
     ),

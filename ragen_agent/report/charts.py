@@ -28,7 +28,7 @@ MAIN = (
     "validation",
     "eval_success",
     "return",
-    "spread",
+    "return_std",
     "entropy",
     "grad_norm",
     "response_tokens",
@@ -54,8 +54,8 @@ MAIN = (
 
 #: The figure that each sign of the Echo Trap is about.
 SIGNS = {
-    "spread_fall": "spread",
-    "spread_end": "spread",
+    "return_std_fall": "return_std",
+    "return_std_end": "return_std",
     "entropy_fall": "entropy",
     "entropy_jump": "entropy",
     "gradient_spike": "grad_norm",

@@ -32,8 +32,8 @@ __all__ = [
 
 #: What each sign is, and what usually follows it.
 FOLLOWS = {
-    "spread_fall": "episodes of a level earn nearly the same; the gradient loses its signal, the replies grow alike",
-    "spread_end": "no group disagrees about anything; without a critic nothing is learned from here on",
+    "return_std_fall": "episodes of a level earn nearly the same; the gradient loses its signal, replies grow alike",
+    "return_std_end": "no group disagrees about anything; without a critic nothing is learned from here on",
     "entropy_fall": "the policy settles on few replies; success stays as it is, or falls when the replies turn wrong",
     "entropy_jump": "the policy drifts to noise; malformed replies follow within a few iterations",
     "gradient_spike": "one step moved the policy far; RAGEN sees no recovery after it, so look at the next rates",
@@ -72,16 +72,16 @@ class Sign:
 
 
 def sign_label(name: str) -> str:
-    """A sign in words, such as ``return std fall`` for ``spread_fall``."""
-    return name.replace("spread", "return std").replace("_", " ")
+    """A sign in words, such as ``return std fall`` for ``return_std_fall``."""
+    return name.replace("_", " ")
 
 
 def signs_at(history: Sequence[Record], alarm: AlarmThresholds | None = None) -> list[Sign]:
     """The signs that the last iteration of the history shows.
 
     Args:
-        history: the records of ``metrics.jsonl`` so far, in order. Read are ``spread``, ``entropy``, ``grad_norm`` and
-            ``invalid_rate``; an iteration without an update lacks some of them, and those signs pass over it.
+        history: the records of ``metrics.jsonl`` so far, in order. Read are ``return_std``, ``entropy``, ``grad_norm``
+            and ``invalid_rate``; an iteration without an update lacks some of them, and those signs pass over it.
         alarm: the factors; None for the defaults.
 
     Returns:
@@ -91,14 +91,14 @@ def signs_at(history: Sequence[Record], alarm: AlarmThresholds | None = None) ->
     if not history:
         return []
     iteration = int(history[-1].get("iteration", len(history) - 1))
-    spread, entropy, grad_norm, invalid = (
+    std, entropy, grad_norm, invalid = (
         # A figure that the last iteration lacks shows nothing new.
         [record[name] for record in history if name in record] if name in history[-1] else []
-        for name in ("spread", "entropy", "grad_norm", "invalid_rate")
+        for name in ("return_std", "entropy", "grad_norm", "invalid_rate")
     )
     found = {
-        "spread_fall": _ends(spread, alarm, lambda last, first: last < alarm.fall * first),
-        "spread_end": _end(spread, alarm),
+        "return_std_fall": _ends(std, alarm, lambda last, first: last < alarm.fall * first),
+        "return_std_end": _end(std, alarm),
         "entropy_fall": _ends(entropy, alarm, lambda last, first: last < alarm.fall * first),
         "entropy_jump": _ends(entropy, alarm, lambda last, first: last > alarm.jump * first > 0),
         "gradient_spike": _spike(grad_norm, alarm),
@@ -175,7 +175,7 @@ class History:
         if self.stagnant >= STAGNANT_ITERATIONS:
             return _stagnant_reason(self.records)
         stops, stopped = self.stops, f"Stopped after iteration {len(self.records)}"
-        stds, patience = [record["spread"] for record in self.records], stops.return_std_patience
+        stds, patience = [record["return_std"] for record in self.records], stops.return_std_patience
         if patience and len(stds) >= FIRST + patience and max(stds[-patience:]) < LOW * fmean(stds[:FIRST]):
             return (
                 f"{stopped}: for {patience} iterations the return std within groups was below {100 * LOW:g} % of what "

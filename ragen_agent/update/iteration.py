@@ -281,11 +281,12 @@ class Iteration:
     def figures(self, piece: Callable[[int], str] | None) -> dict[str, Any]:
         """Figures of the episodes, under the keys of ``metrics.jsonl``; ``piece`` gives the text of a token id.
 
-        ``spread`` is the mean return std of all groups, ``spread_kept`` and ``spread_dropped`` of the kept and dropped
-        groups. ``overflowed`` counts the episodes cut by ``turns.max_tokens_per_episode``; they are truncated, and
-        learned from. With dynamic sampling, ``refilled`` counts the levels played beyond ``Training.groups`` to replace
-        decided ones, and ``lacking`` the decided levels without a replacement, which the update lacks; ``success``
-        counts all episodes. With overlong shaping, ``overlong`` is the share of penalised replies.
+        ``return_std`` is the mean return std of all groups, ``return_std_kept`` and ``return_std_dropped`` of the kept
+        and the dropped ones. ``overflowed`` counts the episodes cut by ``turns.max_tokens_per_episode``; they are
+        truncated, and learned from. With dynamic sampling, ``refilled`` counts the levels played beyond
+        ``Training.groups`` to replace decided ones, and ``lacking`` the decided levels without a replacement, which the
+        update lacks; ``success`` counts all episodes. With overlong shaping, ``overlong`` is the share of penalised
+        replies.
         """
         whole = [t for t in self.played if t.failure is None]
         kinds = Counter(failure_kind(t.failure) for t in self.played if t.failure is not None)
@@ -294,9 +295,9 @@ class Iteration:
             "success": _mean([t.success for t in whole]),
             **self._success_by_game(),
             "return": _mean([t.total_reward for t in self.played if t.failure is None]),
-            "spread": float(std.mean()),
-            "spread_kept": float(std[kept].mean()) if bool(kept.any()) else 0.0,
-            "spread_dropped": float(std[~kept].mean()) if bool((~kept).any()) else 0.0,
+            "return_std": float(std.mean()),
+            "return_std_kept": float(std[kept].mean()) if bool(kept.any()) else 0.0,
+            "return_std_dropped": float(std[~kept].mean()) if bool((~kept).any()) else 0.0,
             "kept": len(self.kept),
             "kept_share": float(kept.float().mean()),
             "failed": len(self.played) - len(whole),

@@ -56,7 +56,7 @@ def run(
             "iteration": place,
             "success": rate,
             "return": rate,
-            "spread": 0.4,
+            "return_std": 0.4,
             "entropy": 0.5,
             "grad_norm": 1.0,
             "invalid_rate": 0.0,
@@ -484,17 +484,17 @@ def test_kinds_of_collapse_start() -> None:
     trap = run(
         0.0,
         fall,
-        spread=[0.4] * 15 + [0.0] * 25,
+        return_std=[0.4] * 15 + [0.0] * 25,
         entropy=[0.5] * 15 + [0.01] * 25,
         grad_norm=[1.0] * 17 + [30.0] * 3 + [1.0] * 20,
     )
-    assert {"spread_fall", "entropy_fall", "gradient_spike"} <= {sign.name for sign in trap.signs}
+    assert {"return_std_fall", "entropy_fall", "gradient_spike"} <= {sign.name for sign in trap.signs}
     assert outcome(trap) == "Echo Trap"
 
 
 def test_what_several_experiments_share_is_counted_once() -> None:
-    long, other = run(0.5, [0.1, 0.3, 0.5], spread=[0.3, 0.2, 0.1]), run(0.5, [0.1, 0.3, 0.4])
-    beginning = run(0.3, [0.1, 0.3], spread=[0.3, 0.2])
+    long, other = run(0.5, [0.1, 0.3, 0.5], return_std=[0.3, 0.2, 0.1]), run(0.5, [0.1, 0.3, 0.4])
+    beginning = run(0.3, [0.1, 0.3], return_std=[0.3, 0.2])
     assert without_copies([beginning, long, other, replace(long, name="again")]) == [long, other]
 
 

@@ -46,16 +46,16 @@ def test_keep_random_prefers_no_group() -> None:
 
 
 @given(spread=SPREADS, share=st.floats(0.01, 1), seed=st.integers(0, 2**32 - 1))
-def test_keep_random_spread_keeps_as_many_as_the_filter(spread: list[float], share: float, seed: int) -> None:
-    kept = filters.keep_random_spread(torch.tensor(spread), share, torch.Generator().manual_seed(seed))
+def test_keep_random_std_keeps_as_many_as_the_filter(spread: list[float], share: float, seed: int) -> None:
+    kept = filters.keep_random_std(torch.tensor(spread), share, torch.Generator().manual_seed(seed))
     assert kept.sum() == filters.keep_top(torch.tensor(spread), share).sum()
     assert all(spread[place] for place in places(kept))
 
 
-def test_keep_random_spread_prefers_none_of_those_with_spread() -> None:
+def test_keep_random_std_prefers_none_of_those_with_spread() -> None:
     generator = torch.Generator().manual_seed(0)
     spread = torch.tensor([0.1, 0.0, 5.0, 0.2, 0.0])
-    times = torch.stack([filters.keep_random_spread(spread, 0.2, generator) for _ in range(3000)]).sum(0)
+    times = torch.stack([filters.keep_random_std(spread, 0.2, generator) for _ in range(3000)]).sum(0)
     assert times[[1, 4]].tolist() == [0, 0]
     assert ((times[[0, 2, 3]] - 1000).abs() < 130).all()  # five standard errors
 
@@ -138,7 +138,7 @@ def test_rules_reference(spread: list[float], amount: float) -> None:
         "min_p": [-i for s, i in ranked if s >= amount * max(spread) * (1 - 1e-7)],
         "reverse": [i for _, i in upwards[:number]],
     }
-    assert set(expected) | {"top_k", "random", "random_spread"} == set(FILTER_RULES)
+    assert set(expected) | {"top_k", "random", "random_std"} == set(FILTER_RULES)
     assert places(filters.keep_top_k(torch.tensor(spread), number)) == sorted(expected["top"])
     for rule, groups in expected.items():
         kept = algo.keep_groups(torch.tensor(spread, dtype=torch.float64), rule, amount)
@@ -149,8 +149,8 @@ def test_random_goes_through_the_table_too() -> None:
     spread = torch.zeros(8)
     kept = algo.keep_groups(spread, "random", 0.25, torch.Generator().manual_seed(3))
     assert kept.equal(filters.keep_random(spread, 0.25, torch.Generator().manual_seed(3)))
-    kept = algo.keep_groups(spread + 1, "random_spread", 0.25, torch.Generator().manual_seed(3))
-    assert kept.equal(filters.keep_random_spread(spread + 1, 0.25, torch.Generator().manual_seed(3)))
+    kept = algo.keep_groups(spread + 1, "random_std", 0.25, torch.Generator().manual_seed(3))
+    assert kept.equal(filters.keep_random_std(spread + 1, 0.25, torch.Generator().manual_seed(3)))
 
 
 def test_the_mean_orders_the_groups_that_differ() -> None:
@@ -186,6 +186,6 @@ def test_bad_input_is_told() -> None:
                 keep(torch.tensor([spread]), 0.5)
     with pytest.raises(ValueError, match="rule is 'best'; it must be one of none, top"):
         algo.keep_groups(torch.ones(3), "best", 0.5)
-    for rule in ("random", "random_spread"):
+    for rule in ("random", "random_std"):
         with pytest.raises(ValueError, match=f"'{rule}' needs a generator"):
             algo.keep_groups(torch.ones(3), rule, 0.5)

@@ -264,7 +264,7 @@ def test_ppo_goes_on_without_spread_unless_its_filter_keeps_nothing(tmp_path: Pa
     settings = {"warm_start": {"epochs": 0}, "training": {"iterations": 5, "algo": "ppo", "starpo_s": False}}
     complete(configure(merged(TINY, settings)), tmp_path / "run")
     records = read_json_lines(tmp_path / "run" / "metrics.jsonl")
-    assert [record["spread"] for record in records] == [0.0] * 5
+    assert [record["return_std"] for record in records] == [0.0] * 5
     assert all(record["train_tokens"] > 0 for record in records)
     complete(configure(merged(TINY, merged(settings, {"training": {"starpo_s": True}}))), tmp_path / "filtered")
     records = read_json_lines(tmp_path / "filtered" / "metrics.jsonl")

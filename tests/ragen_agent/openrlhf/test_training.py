@@ -51,7 +51,7 @@ def check_learning(records: list[dict[str, Any]]) -> None:
     assert abs(np.mean([record["vllm_kl"] for record in trained])) < 1e-3
     assert max(record["vllm_gap"] for record in trained) < 0.02
     assert all(record["grad_norm"] > 0 for record in trained)
-    assert all(record["spread_kept"] > record["spread_dropped"] for record in trained)
+    assert all(record["return_std_kept"] > record["return_std_dropped"] for record in trained)
     assert all(0 < record["kept_share"] <= 0.5 for record in trained)
 
 
@@ -74,7 +74,7 @@ def test_grpo_with_starpo_s(grpo: tuple[RunFolder, dict[str, Any]], warm: Path) 
     assert {"before", "after", "random", "blind", "optimal"} <= set(summary)
     assert [i for i, record in enumerate(records, 1) if "eval_success" in record] == [10]
     assert records[9]["eval_random"] == summary["random"]["rate"] < records[9]["eval_optimal"] == 1.0
-    names = {"entropy", "entropy_sampled", "reply_tokens", "invalid_rate", "effective_rate", "spread", "kept_share"}
+    names = {"entropy", "entropy_sampled", "reply_tokens", "invalid_rate", "effective_rate", "return_std", "kept_share"}
     assert all(names <= set(record) for record in records if record["train_tokens"])
     assert all(names - {"entropy"} <= set(record) for record in records), "an iteration may have nothing to learn"
     evaluated = {"eval_success", "eval_random", "eval_blind", "eval_optimal"}

@@ -36,7 +36,7 @@ def made(name: str, metrics: list[dict[str, Any]], after: float | None = None, *
     return RecordedRun(name, RunFolder(Path(name)), config, summary, metrics)
 
 
-def series(values: list[float], name: str = "spread") -> list[dict[str, Any]]:
+def series(values: list[float], name: str = "return_std") -> list[dict[str, Any]]:
     return [{"iteration": place, name: value} for place, value in enumerate(values)]
 
 
@@ -67,7 +67,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
 @given(st.lists(st.lists(SIZES, min_size=1, max_size=30), min_size=1, max_size=4), st.floats(0.05, 1))
 def test_the_band_holds_every_seed_and_its_mean(seeds: list[list[float]], weight: float) -> None:
     runs = [made(f"run{k}", series(values), seed=k) for k, values in enumerate(seeds)]
-    course = seed_curves(group_by_settings(runs), "spread", weight)[0]
+    course = seed_curves(group_by_settings(runs), "return_std", weight)[0]
     assert course.at.tolist() == list(range(1, max(map(len, seeds)) + 1))
     for values in seeds:
         smoothed = np.array(smooth(values, weight))
@@ -152,7 +152,7 @@ def collapsing() -> list[dict[str, Any]]:
         {
             "iteration": k,
             "success": 0.8 if k < 20 else 0.1,
-            "spread": 0.4 if k < 15 else 0.02,
+            "return_std": 0.4 if k < 15 else 0.02,
             "entropy": 0.5,
             "grad_norm": 9.0 if k == 17 else 0.5,
             "invalid_rate": 0.0 if k < 22 else 0.9,
@@ -163,9 +163,9 @@ def collapsing() -> list[dict[str, Any]]:
 
 def test_alarms_are_marked_where_they_were_first_seen() -> None:
     run = made("dying", collapsing())
-    assert [sign.name for sign in run.signs] == ["spread_fall", "gradient_spike", "invalid_rise"]
+    assert [sign.name for sign in run.signs] == ["return_std_fall", "gradient_spike", "invalid_rise"]
     assert {sign.name: sign.iteration for sign in run.signs} == {
-        "spread_fall": 16,
+        "return_std_fall": 16,
         "gradient_spike": 17,
         "invalid_rise": 23,
     }

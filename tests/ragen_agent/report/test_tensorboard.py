@@ -31,7 +31,7 @@ def check_events(run: Path, iterations: int) -> None:
     found.Reload()
     metrics = read_json_lines(run / "metrics.jsonl")
     assert len(metrics) == iterations
-    for name in ("success", "spread", "return"):
+    for name in ("success", "return_std", "return"):
         written = [(event.step, event.value) for event in found.Scalars(name)]
         assert written == [(r["iteration"] + 1, pytest.approx(r[name], rel=1e-5)) for r in metrics]
 

@@ -144,7 +144,7 @@ def test_every_state_of_a_young_run(runs: dict[str, Path], tmp_path: Path) -> No
     shutil.copytree(runs["seed0"] / "warm", path / "warm")
     assert tail.read().phase == "measuring the start"
     with (path / "metrics.jsonl").open("w") as file:
-        file.write('{"iteration": 0, "success": 0.5, "spread": 0.1, "seconds": 3.0}\n{"iter')
+        file.write('{"iteration": 0, "success": 0.5, "return_std": 0.1, "seconds": 3.0}\n{"iter')
     status = tail.read()
     assert (status.phase, len(status.metrics), status.left) == ("reinforcement", 1, 9.0)
     assert "9 s left" in picture(path)
@@ -195,7 +195,7 @@ def test_on_a_terminal_it_follows_the_run_to_its_end(runs: dict[str, Path], tmp_
     with watching(run) as (process, terminal):
         assert "warm start" in _until(terminal, "warm start")
         folder = RunFolder(run)
-        append_json_lines(folder.metrics, [{"iteration": 0, "success": 0.25, "spread": 0.5, "seconds": 2.0}])
+        append_json_lines(folder.metrics, [{"iteration": 0, "success": 0.25, "return_std": 0.5, "seconds": 2.0}])
         assert "1/4 iterations" in _until(terminal, "1/4 iterations")
         folder.write_summary(RunFolder(runs["seed0"]).read_summary())
         assert FINISHED in _until(terminal, None)

@@ -167,27 +167,27 @@ def names(history: list[dict[str, float]]) -> list[str]:
 
 
 def test_a_steady_run_raises_no_alarm() -> None:
-    steady = course(spread=[0.3] * 40, entropy=[0.8] * 40, grad_norm=[2.0] * 40, invalid_rate=[0.1] * 40)
+    steady = course(return_std=[0.3] * 40, entropy=[0.8] * 40, grad_norm=[2.0] * 40, invalid_rate=[0.1] * 40)
     assert all(signs_at(steady[:end]) == [] for end in range(41))
 
 
 def test_each_sign_by_hand() -> None:
     """Up to ten iterations say what the start was; the mean of the last three is held against it."""
     start = [1.0] * 10
-    assert names(course(spread=[*start, 0.3, 0.3, 0.3])) == ["spread_fall"]
-    assert names(course(spread=[*start, 0.3, 0.3])) == []
-    assert names(course(spread=[1.0, 0.3, 0.3, 0.3])) == ["spread_fall"], "a run may die at once"
-    assert names(course(spread=[0.3, 0.3, 0.3])) == []
-    assert names(course(spread=[*start, 1.0, 1.0, 0.3])) == [], "one low iteration is no fall"
-    assert names(course(spread=[0.5, 0.0, 0.0, 0.0])) == ["spread_fall", "spread_end"]
-    assert names(course(spread=[0.0] * 20)) == [], "it never had any"
+    assert names(course(return_std=[*start, 0.3, 0.3, 0.3])) == ["return_std_fall"]
+    assert names(course(return_std=[*start, 0.3, 0.3])) == []
+    assert names(course(return_std=[1.0, 0.3, 0.3, 0.3])) == ["return_std_fall"], "a run may die at once"
+    assert names(course(return_std=[0.3, 0.3, 0.3])) == []
+    assert names(course(return_std=[*start, 1.0, 1.0, 0.3])) == [], "one low iteration is no fall"
+    assert names(course(return_std=[0.5, 0.0, 0.0, 0.0])) == ["return_std_fall", "return_std_end"]
+    assert names(course(return_std=[0.0] * 20)) == [], "it never had any"
     assert names(course(entropy=[*start, 0.3, 0.3, 0.3])) == ["entropy_fall"]
     assert names(course(entropy=[*start, 2.1, 2.1, 2.1])) == ["entropy_jump"]
     assert names(course(grad_norm=[*start, 5.1])) == ["gradient_spike"]
     assert names(course(grad_norm=[*start[:-1], 5.1])) == [], "too early to tell"
     assert names(course(invalid_rate=[*[0.1] * 10, 0.6, 0.6, 0.6])) == ["invalid_rise"]
     assert names(course(invalid_rate=[0.6] * 13)) == [], "malformed from the start is no rise"
-    lower = signs_at(course(spread=[*start, 0.3, 0.3, 0.3]), AlarmThresholds(fall=0.2))
+    lower = signs_at(course(return_std=[*start, 0.3, 0.3, 0.3]), AlarmThresholds(fall=0.2))
     assert lower == []
 
 
@@ -201,6 +201,6 @@ def test_a_sign_says_what_it_saw_and_what_follows() -> None:
 
 
 def test_a_skipped_update_shows_nothing_new() -> None:
-    history = course(spread=[1.0] * 13, grad_norm=[*[1.0] * 12, 9.0])
+    history = course(return_std=[1.0] * 13, grad_norm=[*[1.0] * 12, 9.0])
     assert names(history) == ["gradient_spike"]
-    assert names([*history, {"iteration": 13, "spread": 1.0}]) == []
+    assert names([*history, {"iteration": 13, "return_std": 1.0}]) == []

@@ -12,10 +12,10 @@ from ragen_agent.run.alarm import STAGNANT_ITERATIONS, History
 
 
 def record(number: int, **figures: float) -> dict[str, Any]:
-    return {"iteration": number, "success": 0.5, "return": 0.25, "spread": 0.5, **figures}
+    return {"iteration": number, "success": 0.5, "return": 0.25, "return_std": 0.5, **figures}
 
 
-START = [record(i, spread=float(i % 2)) for i in range(10)]
+START = [record(i, return_std=float(i % 2)) for i in range(10)]
 LOW_STD = "after iteration 12: for 2 iterations the return std within groups was below 10 % .* the first 10"
 
 
@@ -38,11 +38,11 @@ LOW_STD = "after iteration 12: for 2 iterations the return std within groups was
         ),
         (Stops(), [record(8, success=1)], STAGNANT_ITERATIONS, r"success 100 %, return 0.25\)\. .*the game is solved"),
         # The first ten average 1/2, so what counts is two in a row below 1/20.
-        (Stops(return_std_patience=2), [*START, record(10, spread=0.049), record(11, spread=0.0)], 0, LOW_STD),
-        (Stops(return_std_patience=2), [*START, record(10, spread=0.05), record(11, spread=0.0)], 0, ""),
-        (Stops(return_std_patience=2), [*START[1:], record(10, spread=0.0), record(11, spread=0.0)], 0, ""),
-        (Stops(return_std_patience=2), [record(i, spread=0.0) for i in range(20)], 0, ""),  # it never had any
-        (Stops(), [*START, record(10, spread=0.0), record(11, spread=0.0)], 0, ""),
+        (Stops(return_std_patience=2), [*START, record(10, return_std=0.049), record(11, return_std=0.0)], 0, LOW_STD),
+        (Stops(return_std_patience=2), [*START, record(10, return_std=0.05), record(11, return_std=0.0)], 0, ""),
+        (Stops(return_std_patience=2), [*START[1:], record(10, return_std=0.0), record(11, return_std=0.0)], 0, ""),
+        (Stops(return_std_patience=2), [record(i, return_std=0.0) for i in range(20)], 0, ""),  # it never had any
+        (Stops(), [*START, record(10, return_std=0.0), record(11, return_std=0.0)], 0, ""),
         (
             Stops(sampled_tokens=100),
             [record(0, sampled_tokens=60), record(1, sampled_tokens=40)],
@@ -64,13 +64,13 @@ def test_a_sign_is_new_once_and_stagnation_counts_in_a_row() -> None:
     for number in range(4):
         history.add(record(number), stagnant=number != 1)
     assert history.stagnant == 2
-    fallen = [record(4 + i, spread=0.0) for i in range(4)]
+    fallen = [record(4 + i, return_std=0.0) for i in range(4)]
     found = []
     for each in fallen:
         signs = [sign.name for sign in history.new_signs(each)]
         found.append(signs)
         history.add({**each, "alarm": signs}, stagnant=False)
-    assert sorted(name for signs in found for name in signs) == ["spread_end", "spread_fall"]
+    assert sorted(name for signs in found for name in signs) == ["return_std_end", "return_std_fall"]
 
 
 def test_figures_that_an_evaluation_adds_reach_the_live_history() -> None:

@@ -86,7 +86,7 @@ def test_a_resumed_run_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pyte
     assert first != second
     assert again == name == json.loads((folder.path / "wandb.json").read_text())["id"]
     assert [row["_step"] for row in rows] == [record["iteration"] + 1 for record in metrics], "every iteration, once"
-    for key in ("success", "return", "spread", "train_tokens"):
+    for key in ("success", "return", "return_std", "train_tokens"):
         assert [row[key] for row in rows] == [pytest.approx(record[key]) for record in metrics]
 
 

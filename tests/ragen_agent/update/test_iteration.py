@@ -95,10 +95,10 @@ def test_the_figures_of_an_iteration() -> None:
     assert figures["overflowed"] == 0
     assert (figures["kept"], figures["kept_share"]) == (2, 0.5)
     std = float(torch.tensor([1.0, 0.0]).std())
-    assert (figures["spread_kept"], figures["spread_dropped"]) == (pytest.approx(std), 0.0)
-    assert figures["spread"] == pytest.approx(std / 2)
+    assert (figures["return_std_kept"], figures["return_std_dropped"]) == (pytest.approx(std), 0.0)
+    assert figures["return_std"] == pytest.approx(std / 2)
     both = iteration([0.0, 1.0, 0.0, 3.0], Training(group_size=2, filter="top", keep=0.5)).figures(None)
-    assert (both["spread_kept"], both["spread_dropped"]) == (pytest.approx(3 * std), pytest.approx(std))
+    assert (both["return_std_kept"], both["return_std_dropped"]) == (pytest.approx(3 * std), pytest.approx(std))
     assert figures["entropy_sampled"] == pytest.approx(3.75 / 3), "of the episodes that did not fail"
     assert figures["reply_tokens"] == 3.0
     assert "success/A" not in Iteration.score_and_filter(0, played, ["A", "A"], Training(group_size=2), 0).figures(None)
