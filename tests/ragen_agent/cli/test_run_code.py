@@ -39,7 +39,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "tokens",
         "sft data --episodes 1 --out demos.jsonl",
         "eval nowhere",
-        "doctor --backend local",
     ],
 )
 def test_the_module_of_a_file_of_settings(

@@ -49,7 +49,6 @@ def run(tmp_path: Path) -> Path:
         "train --resume RUN --dry-run",
         "train --config RUN/config.toml --dry-run",
         "tokens --config RUN/config.toml",
-        "doctor --backend local --config RUN/config.toml",
         "sft data --config RUN/config.toml --out RUN/demos.jsonl",
         "sft merge RUN --out RUN/merged",
         "sft train --resume RUN",
