@@ -1,7 +1,7 @@
 """The benchmark's suites as a task of Inspect AI (0.3.285), with the scores of ``ragen-gym bench``.
 
 ``inspect eval ragen_gym/suite -T name=ragen-v1 --model MODEL`` plays one rollout of each level, ``--epochs K`` plays K.
-Inspect generates the replies and writes the log; the benchmark itself plays the episode. ``all`` is its overall score.
+Inspect generates the replies and writes the log; the benchmark plays the episode. ``all`` is its overall score.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from ragen_gym.bench.agent import Answer, Message, as_data_urls
 from ragen_gym.bench.episode import play_episode
-from ragen_gym.bench.episode_plan import PlannedEpisode, Timeouts, make_env
+from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, Timeouts, make_env
 from ragen_gym.bench.suites import Suite, load_suite, noise_seed
-from ragen_gym.core.validation import check_number
 
 __all__ = ["episode", "play", "suite"]
 
@@ -29,17 +28,15 @@ SUCCESS = [grouped(mean(), "split", all="groups"), stderr(cluster="family")]
 def suite(name: str = "smoke", split: str | None = None, limit: int | None = None) -> Task:
     """A suite, by name or path: all of it, or one split, or the first ``limit`` instances of each split."""
     chosen, samples = load_suite(name), []
-    if limit is not None:
-        check_number("suite", "limit", limit, 1, whole=True)
+    RunOptions(limit=limit)  # which checks it
     if split is not None and split not in (names := [each.name for each in chosen.splits]):
         raise ValueError(f"{name} has no split {split!r}: choose one of {', '.join(names)}.")
-    for each in chosen.splits:
-        if split in (None, each.name):
-            env = make_env(each)
-            for index in range(len(each.levels[:limit])):
-                about = {"split": each.name, "index": index, "family": each.families[index], "suite": chosen.hash}
-                each.begin(env, index, 0)
-                samples.append(Sample(input=env.message_text, id=f"{each.name}/{index}", metadata=about))
+    for each in (each for each in chosen.splits if split in (None, each.name)):
+        env = make_env(each)
+        for index in range(len(each.levels[:limit])):
+            about = {"split": each.name, "index": index, "family": each.families[index], "suite": chosen.hash}
+            each.begin(env, index, 0)
+            samples.append(Sample(input=env.message_text, id=f"{each.name}/{index}", metadata=about))
     config = model.GenerateConfig(temperature=chosen.temperature)
     return Task(dataset=samples, solver=play(chosen), scorer=episode(), config=config, name=chosen.name)
 
@@ -97,7 +94,7 @@ def episode() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         played = state.store.get("episode")
         malformed = sum(turn["problem"] is not None for turn in played["turns"]) / len(played["turns"])
-        success = float(played["success"])
-        return Score(value={"success": success, "return": played["total_reward"], "malformed": malformed})
+        rates = {"success": float(played["success"]), "malformed": malformed}
+        return Score(value=rates | {"return": played["total_reward"]})
 
     return score

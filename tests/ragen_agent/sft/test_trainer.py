@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import GPT2Config
 
 from ragen_agent.sft.trainer import fit
 from ragen_agent.tokens.trajectory import Trajectory
@@ -21,7 +21,7 @@ class Bigram(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.config = PreTrainedConfig(vocab_size=4)
+        self.config = GPT2Config(vocab_size=4)
         self.table = nn.Parameter(torch.zeros(4, 4))
 
     def forward(self, input_ids: Tensor, *, use_cache: bool, logits_to_keep: int) -> Any:
