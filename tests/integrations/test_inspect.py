@@ -117,7 +117,7 @@ def test_a_picture_is_shown_as_one(tmp_path: Path) -> None:
     [
         ({"split": "lakes"}, "smoke has no split 'lakes': choose one of sokoban, "),
         ({"split": ""}, "smoke has no split '': choose one of sokoban, "),
-        ({"limit": 0}, "limit=0 must be an integer from 1 on"),
+        ({"limit": 0}, "limit=0 must be an integer from 1"),
         ({"limit": -1}, "limit=-1 must be"),
     ],
 )
