@@ -55,8 +55,9 @@ The division is exact: no episode is sampled. It follows from the values of stat
 {findings}
 
 At the end of both trainings on ice, the ice accounts for most of the variance. A filter that knew each level's exact
-std would still keep most of the policy's part. The std of 8 episodes is noisier, and a filter by it was not measured.
-On ice all policies are below the blind script, which looks after every move and not after two.
+std would still keep most of the policy's part, and the ice's share is no larger on the levels that it keeps. The std of
+8 episodes is noisier, and a filter by it was not measured. On ice all policies are below the blind script, which looks
+after every move and not after two.
 
 The filter here keeps the {kept:.0%} of the levels with the largest exact variance, as an infinite group would show it.
 *Kept* is the part of the policy's variance that is on the kept levels: by this filter, and by the best choice of as
