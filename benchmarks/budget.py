@@ -75,8 +75,8 @@ state with every action how many they still need, [low, high] in 80 of 100 cases
 
 A small model ({parameters:,} parameters, one training run) imitated demonstrations that state the budget of optimal
 play. Where nothing slips that is a single number, so the model has seen no interval by which to say that it is unsure.
-Reinforcement then rewarded success alone. In this run success on these lakes fell, and the run raised two alarms: the
-last row does not show what reinforcement that works would do.
+Reinforcement then rewarded success alone. In this run success on these lakes fell, so the last row does not show
+what reinforcement that works would do.
 
 *Score* is the interval score in actions (Gneiting and Raftery, 2007), 0 at best; *constant* is the score of the best
 single interval for the same statements, chosen in hindsight, and *clock* of the best one for each number of actions

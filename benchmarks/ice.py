@@ -47,20 +47,22 @@ slippery lakes episodes differ by the policy's replies, which training can use, 
 ![ice.png](ice.png)
 
 Figure 1. The ice's share of the variance of returns on a level, by slip probability. Lines: moments of training. Over
-{levels} levels of one training each, with the 95 % interval for other levels.
+{levels} training levels of one training each, with the 95 % interval for other levels.
 
 The division is exact: no episode is sampled. It follows from the values of states and of replies
 ([the formula](../ragen_agent/exact/advantages.py)), in the order of play.
 
 {findings}
 
-So on ice most of the spread of these trained policies is not their own. Yet a filter that knew each level's exact std
-would keep most of what is; the std of 8 episodes is noisier. On ice all policies are below the blind script, which
-looks after every move and not after two.
+At the end of both trainings on ice, the ice accounts for most of the variance. A filter that knew each level's exact
+std would still keep most of the policy's part, and the ice's share is no larger on the levels that it keeps. The std of
+8 episodes is noisier, and a filter by it was not measured. On ice all policies are below the blind script, which looks
+after every move and not after two.
 
 The filter here keeps the {kept:.0%} of the levels with the largest exact variance, as an infinite group would show it.
 *Kept* is the part of the policy's variance that is on the kept levels: by this filter, and by the best choice of as
-many levels. A random choice keeps {kept:.0%}. Success is exact, on the same levels as random, blind and optimal play.
+many levels. A random choice keeps {kept:.0%} on average. These shares have no intervals. Success is exact, on the same
+levels as random, blind and optimal play.
 
 *Variance* is the mean over levels; all other figures are in %.
 
@@ -126,7 +128,7 @@ def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
         points = [(slip, each["ice"], each["half"]) for (slip, at), each in found.items() if at == moment]
         slips, values, halves = zip(*points, strict=True)
         axes.errorbar(slips, values, yerr=halves, color=colour, label=moment, capsize=3, marker="o", markersize=4)
-    axes.set(xlabel="probability of another direction", ylabel="ice, % of the variance", ylim=(-3, 103))
+    axes.set(xticks=SLIPS, xlabel="probability of another direction", ylabel="ice, % of the variance", ylim=(-3, 103))
     axes.grid(alpha=0.25)
     axes.legend(fontsize=9)
     with atomic_path(folder / "ice.png") as temporary:

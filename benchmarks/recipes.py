@@ -70,8 +70,8 @@ PAGE = """\
 # Recipes
 
 Written by `python -m benchmarks.recipes`: `ragen-agent train --compare`, without a recipe and with `--recipe NAME`.
-Each run imitates scripted demonstrations and goes on by reinforcement (StarPO-S); what reinforcement is worth is its
-distance from more imitation of the same demonstrations at the same cost. Success in %, a column for each seed; in the
+Each run imitates scripted demonstrations and goes on by reinforcement (StarPO-S). We compare that with more imitation
+of the same demonstrations at the same cost. Success in %, a column for each seed; in the
 last column the mean over seeds, with Student's 95 % interval where seeds differ, which few seeds make wide. Minutes are
 by the clock, whatever else ran on the machine, whose number stands in the row above them. The blind script heads for
 the goal and ignores what is in the way: success at or below it does not show planning, on held-out levels either.

@@ -45,7 +45,7 @@ PAGE = """\
 # Scripts that solve lakes without planning
 
 Written by `python -m benchmarks.shortcuts`. Success in % on {levels} test lakes that the blind script loses and that do
-not slip; 95 % intervals are at most ± {half:.1f} points wide to each side. A *walker* steps on the neighbouring ice
+not slip; 95 % intervals reach at most {half:.1f} points to each side. A *walker* steps on the neighbouring ice
 nearest to the goal, one of several at random; the *forward walker* does not return to where it came from while there
 is another way. *Nearest* plays the shortest path of the training lake that differs in the fewest cells, of
 {episodes:,}, rotated or reflected; *one cell apart* is the share of test lakes that differ from one of these in a

@@ -72,7 +72,8 @@ and computes the answers that follow: does the first move go where the board say
 
 ![thoughts.png](thoughts.png)
 
-Figure 1. Mean over {seeds} seeds of training; points are seeds. Dashed: uniformly random first moves, {random} %.
+Figure 1. Mean over {seeds} seeds of training; points are seeds. Dashed: uniformly random first moves
+that go as the true thought says, {random} %.
 
 | %, by seed | {models} |
 |---|{rules}|
@@ -93,20 +94,21 @@ replies mostly name one move. On the same turns, in replies as long:
   {before_imitated} % and {before_reinforced} %.
 - **Fewer thoughts are true after reinforcement**, which rewarded the outcome alone. True statements: {truth[0]} % after
   imitation, {truth[1]} % after reinforcement, {truth[2]} % after more imitation at the same cost.
-- **The untrue thoughts do not pay.** After reinforcement, the true thought in the place of the model's own changes the
-  success of a reply by {gain} points (95 % over levels, by seed).
-- **These thoughts are no decoration.** They stay causes of the first move while fewer of them are true: whether a
-  thought is true and whether it has an effect are two questions.
+- **The untrue thoughts do not raise the success of their reply.** After reinforcement, the true thought in the place of
+  the model's own changes it by {gain} points (95 % over levels, by seed).
+- **Truth and effect are two questions.** These thoughts still cause the first move while fewer of them are true.
 
 ## What cannot be concluded
 
 - One model of {parameters:,} parameters, one game ({levels} test levels of FrozenLake 4x4 without slip), {seeds} seeds.
   The thoughts are words of a fixed template, and the demonstrations' moves agree with them. A pretrained model's free
   thoughts may differ.
-- The model has hardly read other wordings. Its own thought with its parts swapped (`left up` for `up left`) states the
-  same facts, and the first move changes as the table says: so much of an effect may be of the wording alone.
+- Part of an effect may be the wording's alone. The model's own thought with its parts swapped (`left up` for `up left`)
+  states the same facts, but changes {swapped} % of first moves after reinforcement. The model has hardly read
+  such wordings.
 - The first move is not the answer. Total variation of whole answers is in `thoughts.jsonl`.
-- Turns are those that each model reached itself, so they differ between models: {turns} in all.
+- Each model reached its turns itself ({turns} in all), so the boards differ between models. Some of the fall in true
+  statements may be due to other boards.
 
 Thoughts and answers are at the temperature of evaluation, {temperature:g}. Thoughts are sampled, once a turn. Answers
 are summed over; what was left out moves no cell by more than {width:.2f} points. Machine: {machine}.
@@ -220,6 +222,7 @@ def _page(records: Sequence[Mapping[str, Any]]) -> str:
         before_imitated=_cell(records, first, "false", "before"),
         before_reinforced=_cell(records, reinforced, "false", "before"),
         truth=[_cell(records, model, "own", "true_statements") for model in MODELS],
+        swapped=_cell(records, reinforced, "reworded", "first"),
         gain=", ".join(f"{100 * g['mean']:+.1f} ({100 * g['low']:+.1f} to {100 * g['high']:+.1f})" for g in gains),
         turns=f"{sum(each['turns'] for each in records):,}",
         width=max(50 * (high - low) for low, high in ends),

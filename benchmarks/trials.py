@@ -83,7 +83,8 @@ PAGE = """\
 Written by `python -m benchmarks.trials`. A [trial](../docs/guides/trials.md) is several attempts at one level. What is
 hidden is drawn at its start and stays the same in every attempt. On lakes whose moves have unknown names, the
 Bayes-adaptive optimum succeeds in {first:.1f} % of first attempts and in {last:.1f} % of third ones. Play that is
-optimal within an attempt and forgets the attempts before it stays at {forgets:.1f} %.
+optimal within an attempt and forgets the attempts before it stays at {forgets:.1f} %. A [small model](#a-small-model)
+is not shown to learn within a trial.
 
 ![Success by attempt: random, forgetful and informed play are flat, the Bayes-adaptive optimum rises](trials.png)
 
@@ -109,9 +110,13 @@ A model of {parameters:,} parameters on the last setting, trained by `trials.tom
 trials in which each reply is the optimum's with probability {quality:g} and else random, then {iterations} iterations
 of Dr. GRPO on the return of the whole trial. It plays {trials} trials at temperature {temperature:g}, before and after.
 Its intervals are clustered by level and world; they say nothing of other seeds. Random play and
-play that forgets reach 50 % in every attempt.
+play that forgets reach 50 % in every attempt and a return of {chance:.2f}.
 
 {models}
+
+No rise from the first attempt to the last is shown: their intervals overlap, and the difference within a trial was not
+recorded. Neither success nor return is surely above random play. The settings were changed after earlier runs had been
+seen, so this is exploratory.
 
 Machine: {machine}.
 """
@@ -252,6 +257,8 @@ def _summary(curves: Sequence[Curve], clusters: Sequence[Any]) -> dict[str, Any]
 
 def _cell(found: Mapping[str, Any], name: str, scale: float, digits: int) -> str:
     low, value, high = (scale * found[key] for key in ("low", name, "high"))
+    if name == "rate":
+        low, high = max(0.0, low), min(scale, high)
     interval = "" if high - low < 1e-9 else f" ({low:.{digits}f} to {high:.{digits}f})"
     return f"{value:.{digits}f}{interval}"
 
@@ -276,6 +283,7 @@ def _page(results: Mapping[str, Any]) -> str:
         **{key: value for key, value in models.items() if key != "rows"},
         tables="\n\n".join(f"## {each.title}\n\n{_table(each, settings[name])}" for name, each in SETTINGS.items()),
         arms=settings[TRAINED]["random"]["return"]["n"],
+        chance=settings[TRAINED]["random"]["return"]["mean"],
         script=SCRIPT.capitalize(),
         models=_table(SETTINGS[TRAINED], models["rows"]),
     )

@@ -66,6 +66,7 @@ TEMPERATURE = 0.5  # of evaluation, as in `make train`
 TEMPERATURES = (0.1, 0.25, 0.5, 0.75)
 TRIED = 32  # levels that the controls' temperatures are chosen on
 TOGETHER, NODES = 16, 5_000  # levels solved together; tokens of a level and a turn that are read at most
+PLANNED = (0, 1, 2)
 IMPOSSIBLE, POSSIBLE = 1e-3, 0.1
 SAMPLES = tuple(2**power for power in range(11))
 SHOWN = (1, 8, 64, 512)
@@ -86,25 +87,32 @@ pass@k needs no sampling for any k.
 Figure 1. Mean pass@k over seeds {which} and {levels} levels; bands are the exact bounds. *Entropy of RL*: the start,
 sampled at the temperature at which its first reply has the entropy of RL's. *Best temperature*: the start at the one of
 {temperatures} with the highest success in {trained} turns;
-a higher one was not tried. Grey: random moves, and dash-dotted the blind script.
+a higher one was not tried. Grey: random moves, and dash-dotted the blind script. An episode has {trained} turns in the
+first two panels and {long} in the others.
 
 ## Does RL widen or narrow?
 
 {answers}
 
 **Read both budgets.** An episode of training has {trained} turns, and every level needs three moves or more: there, a
-policy that names one move a turn fails. In {long} turns it has time. A gain in {trained} turns that is gone in {long}
-is one of longer replies. Large k alone shows little: compare every policy with random moves at the same k.
+policy that names one move a turn fails. In {long} turns it has time. Above the start RL gains {short_gain} points of
+pass@1 in {trained} turns and {long_gain} in {long}. Longer replies may explain part of the gain in {trained}
+turns, or all of it. No policy was trained with the prompt of {long} turns, so its figures also show how a policy meets
+a new prompt. Large k alone shows little: compare every policy with random moves at the same k.
 
 Levels whose chance of success in {trained} turns rose surely from below {impossible:g} to above {possible:g}, or fell
 the other way; of {levels}, for each seed:
 
 {turned}
 
+By seed, {could} levels could become possible by this rule, and {could_not} impossible: the start's chance is
+at most {most:.1f} % on any level. RL made {both} levels possible with every seed. Of the levels that it made possible
+the blind script wins {blind}.
+
 ## Pass@k
 
-Percent, over seeds and levels. Random, blind and optimal play make as many moves as the turns allow and look after
-each.
+Percent, over seeds and levels. Random, blind and optimal play make at most {moves} moves with either number of turns,
+and look after each.
 
 {rows}
 
@@ -122,14 +130,14 @@ scripts.
 ## How it was measured
 
 - 95 % intervals treat both seeds and levels as random samples. {seeds} seeds are few for this; the same
-  command goes on with more. They include the exact
-  bounds: {mass:g} of an episode's replies may be left out in {trained} turns, {wide:g} in {long}, which says too little
-  of large k there. They are not corrected for the number of comparisons.
+  command goes on with more.{unmeasured}
+- *Surely*: the interval excludes 0. Intervals are not corrected for the number of comparisons.
+- Intervals include the exact bounds, which are at most {mass} apart in {trained} turns and {wide} in {long}: too much
+  for large k there. At most {nodes:,} tokens of a level and a turn were read.
+- The temperatures of the two controls were chosen on the first {tried} of the measured levels.
 - FrozenLake 4x4 without slip, replies without thoughts, temperature {temperature:g}, {episodes:,} demonstrations and
   {iterations} iterations: `make train` has thoughts, 16,000 and 80. *The same cost* counts
   [tokens](recipes.md), not seconds.
-- The prompt of {long} turns says so, and no model was trained with it.
-
 {cooled}
 
 - SmolLM2-135M was not measured: `ragen-agent train --recipe smollm2-135m-frozenlake --set turns.think=false --set
@@ -295,6 +303,10 @@ class Table:
         """Bounds of the difference of two policies' pass@k, float64 (seeds, levels, 2)."""
         return self.passed(policy, k, turns) - self.passed(base, k, turns)[..., ::-1]
 
+    def width(self, turns: int) -> float:
+        """The widest bounds of a chance of success in episodes of so many turns."""
+        return max(float(np.ptp(self.chances(name, turns), axis=-1).max()) for name in measured_in(turns))
+
     def turned(self, policy: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Levels that surely became possible, and impossible, since the start; bool (seeds, levels) each."""
         before, after = (self.chances(name, TRAINED) for name in (START, policy))
@@ -334,19 +346,33 @@ def write_page(folder: Path, records: Sequence[Record]) -> None:
             if name != RL:
                 found = [_percent(interval(table.gain(RL, name, k, turns))) for k in ks]
                 gains.append([f"above {name}, {turns} turns", *found, *empty])
-    turned = [[name, *(", ".join(map(str, each.sum(1))) for each in table.turned(name))] for name in POLICIES[1:]]
+    turned = [[name, *map(_counts, table.turned(name))] for name in POLICIES[1:]]
     means = {name: np.mean([(e["temperature"], e["entropy"]) for e in table.heads[name]], 0) for name in POLICIES}
     heads = [f"pass@{k}" for k in SHOWN]
+    before, possible = table.chances(START, TRAINED), table.turned(RL)[0]
+    seeds, widths = [each["seed"] for each in table.heads[RL]], {turns: table.width(turns) for turns in MASSES}
+    left = [str(each) for each in PLANNED if each not in seeds]
     page = PAGE.format(
         **table.about,
         levels=len(table.facts["seed"]),
-        seeds=len(table.heads[RL]),
-        flags=" ".join(str(each["seed"]) for each in table.heads[RL]),
-        which=" and ".join(str(each["seed"]) for each in table.heads[RL]),
+        seeds=len(seeds),
+        flags=" ".join(map(str, seeds)),
+        which=" and ".join(map(str, seeds)),
+        unmeasured=f" Not measured of the default seeds: {', '.join(left)}." if left else "",
         trained=TRAINED,
         long=LONG,
-        mass=MASSES[TRAINED],
-        wide=MASSES[LONG],
+        mass=f"{widths[TRAINED]:.1g}",
+        wide=f"{widths[LONG]:.1g}",
+        nodes=NODES,
+        tried=min(TRIED, len(table.facts["seed"])),
+        moves=config.turns.max_actions,
+        short_gain=_percent(interval(table.gain(RL, START, 1, TRAINED))),
+        long_gain=_percent(interval(table.gain(RL, START, 1, LONG))),
+        could=_counts(before[..., 1] < IMPOSSIBLE),
+        could_not=_counts(before[..., 0] > POSSIBLE),
+        most=100 * float(before.max()),
+        both=int(possible.all(0).sum()),
+        blind=_counts(possible & (table.facts["blind"][:, -1] == 1)),
         impossible=IMPOSSIBLE,
         possible=POSSIBLE,
         temperature=TEMPERATURE,
@@ -401,6 +427,11 @@ def _difficulty(table: Table) -> str:
     return _lines(["levels", "n", START, RL, MORE, "RL +", "RL -", "more +", "more -", *REFERENCES], rows)
 
 
+def _counts(levels: NDArray[np.bool_]) -> str:
+    """The number of these levels, seed by seed."""
+    return ", ".join(map(str, levels.sum(1)))
+
+
 def _percent(each: Estimate, least: float = -1.0) -> str:
     low, high = max(least, each.low), min(1.0, each.high)
     return f"{100 * each.value:.1f} ({100 * low:.1f} to {100 * high:.1f})"
@@ -437,7 +468,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--runs", type=Path, default=Path("runs/widening"), metavar="DIR", help="folder of the trainings"
     )
     parser.add_argument("--levels", type=int, default=64, metavar="N", help="held-out levels (default 64)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="default 0 1 2")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[*PLANNED], metavar="N", help="default 0 1 2")
     options = parser.parse_args(arguments)
     if options.levels < 2 or len(set(options.seeds)) < 2 or min(options.seeds) < 0:
         seeds = " ".join(map(str, options.seeds))
