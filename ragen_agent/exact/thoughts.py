@@ -190,7 +190,8 @@ def measure(
     """
     template, names, begun = policy.config.demonstrations.thought, env.action_names, policy.chat.begun
     plain = env.config.prompt == "default" and all(a.text.endswith("</think>") for t in turns for a in t.asked)
-    texts, records = ReplyTexts(policy.chat, think=False, known_form=plain), list[dict[str, Any]]()
+    texts = ReplyTexts(policy.chat, think=False, known_form=plain, budget=env.config.budget)
+    records = list[dict[str, Any]]()
 
     def root(a: _Asked) -> Root:
         parse = lambda text: env.parse(a.text + text.removeprefix(begun))  # noqa: E731

@@ -39,19 +39,33 @@ CONFIG = with_settings(Config(), SETTINGS)
 @pytest.fixture(scope="module")
 def policy() -> Policy:
     """A small model that has learned to write thoughts, and little else."""
-    found = Policy.build(CONFIG)
+    return _taught(CONFIG)
+
+
+def _taught(config: Config) -> Policy:
+    found = Policy.build(config)
     display = Display()
-    rows = generate_demonstrations(CONFIG, found, CONFIG.demonstrations, display)
-    imitate(CONFIG, found, rows, "warm start", display, epochs=4)
+    rows = generate_demonstrations(config, found, config.demonstrations, display)
+    imitate(config, found, rows, "warm start", display, epochs=4)
     return found
 
 
 @pytest.fixture(scope="module")
 def records(policy: Policy) -> list[dict[str, Any]]:
-    found, instances = evaluated_levels(CONFIG)
-    env = check_thoughts(found, CONFIG)
+    return _measured(policy)
+
+
+def _measured(policy: Policy) -> list[dict[str, Any]]:
+    found, instances = evaluated_levels(policy.config)
+    env = check_thoughts(found, policy.config)
     turns, _ = played_turns(policy, env, instances, seed=0)
     return measure(TreeReader(policy.model, len(policy.tokenizer), 1.0), policy, env, turns, mass=3e-2)
+
+
+def test_a_budget_may_stand_between_the_thought_and_the_answer() -> None:
+    turns = SETTINGS["turns"] | {"budget": True, "max_turns": 1, "max_tokens_per_turn": 24}
+    records = _measured(_taught(with_settings(Config(), SETTINGS | {"turns": turns})))
+    assert sum(record["rows"]["true"]["board"][0] for record in records) > 0
 
 
 @pytest.mark.parametrize(("game", "template"), [("FrozenLake", "direction"), ("FrozenLake", "relative")])
