@@ -6,6 +6,7 @@ All play the same levels under the same budgets of turns and actions, one episod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 MAX_TRIES = 20  # resets for each level wanted
+MOST_STATES = 30_000  # of a level that random play is computed exactly on: some 0.1 seconds
 
 
 def rate_of_played(played: Sequence[Trajectory]) -> Rate:
@@ -144,18 +146,20 @@ def blind_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
 def random_rate(env: ReplyEnv, instances: list[Instance]) -> Rate:
     """The chance of success of random replies, averaged over the levels: exact where the game has exact values.
 
-    Of another game, or of a text task, the rate of one episode a level. A reply has as many moves as a turn allows.
+    Of another game, of a text task, and where a level has too many states for that, the rate of one episode a level. A
+    reply has as many moves as a turn allows.
 
     Raises:
         ValueError: a text task that draws no replies.
     """
-    if not isinstance(env, TurnEnv) or not env.game.has_values:
-        return scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES))
-    chances = []
-    for instance in instances:
-        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-        chances.append(random_value(env.env, env.actions_left)[0])
-    return wilson(float(sum(chances)), len(chances))
+    if isinstance(env, TurnEnv) and env.game.has_values:
+        with suppress(OverflowError):
+            chances = []
+            for instance in instances:
+                env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+                chances.append(random_value(env.env, env.actions_left, MOST_STATES)[0])
+            return wilson(float(sum(chances)), len(chances))
+    return scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES))
 
 
 def baselines(env: ReplyEnv, instances: list[Instance]) -> dict[str, Rate]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -99,12 +100,15 @@ def blind_value(env: StepEnv, actions: int) -> tuple[float, float]:
     return sum(won), total
 
 
-def random_value(env: StepEnv, actions: int) -> tuple[float, float]:
+def random_value(env: StepEnv, actions: int, most: float = inf) -> tuple[float, float]:
     """(Probability of success, expected return) of uniformly drawn moves from here, within so many actions.
 
     Exact where ``blind_value`` is.
+
+    Raises:
+        OverflowError: its moves begin in more than ``most`` states, each counted once for every number of moves left.
     """
-    won, total = _scripted_successes(env, actions, _SCRIPTS["random"](env))
+    won, total = _scripted_successes(env, actions, _SCRIPTS["random"](env), most)
     return sum(won), total
 
 
@@ -153,12 +157,15 @@ _SCRIPTS: dict[str, Callable[[StepEnv], _Script]] = {
 }
 
 
-def _scripted_successes(env: StepEnv, actions: int, script: _Script) -> tuple[list[float], float]:
-    """(Probability of a success with each move, expected return) of a script."""
+def _scripted_successes(env: StepEnv, actions: int, script: _Script, most: float = inf) -> tuple[list[float], float]:
+    """(Probability of a success with each move, expected return) of a script; see ``random_value``."""
     game = env.game
     draws, params = _draws(game), listed(game.params)
-    here, won, total = {env.state: 1.0}, list[float](), 0.0
+    here, won, total, met = {env.state: 1.0}, list[float](), 0.0, 0
     for left in range(actions, 0, -1):
+        met += len(here)
+        if met > most:
+            raise OverflowError(f"this play meets more than {most} states from here in {actions} moves.")
         there: dict[tuple[bytes, tuple[int, ...]], float] = {}
         success = 0.0
         for (board, state), weight in here.items():

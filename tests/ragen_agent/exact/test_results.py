@@ -17,7 +17,7 @@ from ragen_agent.run.evaluation import blind_rate, evaluated_levels, optimal_rat
 from ragen_agent.run.policy import Policy
 from ragen_agent.tasks.tasks import make_env
 from ragen_agent.tokens.rollout import Instance
-from ragen_gym.envs.policies import random_reply
+from ragen_gym.envs.policies import random_reply, random_value
 from ragen_gym.envs.turn import TurnEnv
 
 EXACT: dict[str, Any] = {"turns": {"think": False, "history": 0, "max_tokens_per_turn": 6}}
@@ -65,6 +65,22 @@ def test_references_are_the_evaluators_own() -> None:
     many = [Instance(each.seed, noise) for each in instances for noise in range(300)]
     sampled = scripted_rate(env, many, random_reply, 0)
     assert mean["random"] == pytest.approx(sampled.rate, abs=5 * (0.25 / len(many)) ** 0.5)
+
+
+def test_random_play_is_sampled_where_it_meets_too_many_states() -> None:
+    settings: dict[str, Any] = {
+        "game": "Sokoban",
+        "env_options": {"size": 8, "boxes": 2},
+        "turns": {"max_turns": 50, "max_actions": 50, "max_actions_per_turn": 1},
+        "evaluation": {"levels": 1},
+    }
+    env, instances = evaluated_levels(with_settings(Config(), settings))
+    assert isinstance(env, TurnEnv)
+    assert random_rate(env, instances).rate == 0
+    env.reset(seed=instances[0].seed)
+    with pytest.raises(OverflowError, match="more than 1000 states"):
+        random_value(env.env, env.actions_left, 1000)
+    assert random_value(env.env, env.actions_left)[0] > 0
 
 
 def test_pass_at_k() -> None:
