@@ -157,7 +157,7 @@ def _score_split(
         nothing = {"rate": None, "low": 0.0, "high": 1.0, "n": 0}
         return {**about, "success": nothing, **replies}
     scored = {**about, **_success(suite, split, counts), **_rewards(split, counts), **_passes(counts), **replies}
-    if split.turn_config.budget and (budget := score_budgets(split, counts.episodes)):
+    if split.turn_config.budget and not split.is_task and (budget := score_budgets(split, counts.episodes)):
         scored["budget"] = budget
     return scored
 

@@ -51,6 +51,11 @@ class Spelling(gymnasium.Env):
         return "Done.", 0.5, True, False, {"success": self.spelled}
 
 
+class Budgeted(Spelling):
+    def __init__(self, turn_config):
+        super().__init__()
+
+
 def reply(messages):
     said = messages[-1]["content"]
     return said[6:][::-1] if said.startswith("Word: ") else "7"
@@ -124,6 +129,16 @@ def summary(out: str = "run") -> dict[str, Any]:
 def lines(out: str = "run") -> list[dict[str, Any]]:
     text = Path(out, "episodes.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.split("\n") if line]
+
+
+def test_budgets_that_a_task_asks_for_are_not_scored(folder: Path) -> None:
+    split = SUITE.partition('[[splits]]\nname = "spelling"')[2].partition("[[splits]]")[0]
+    split = split.replace("Spelling", "Budgeted")
+    (folder / "words" / "suite.toml").write_text(
+        f'name = "w"\n[budgets]\nbudget = true\n[[splits]]\nname = "own"{split}'
+    )
+    assert main(["bench", "freeze", "words"]) == 0
+    assert "budget" not in run("python:backwards_words:reply", out="budgeted")["splits"]["own"]
 
 
 def test_a_suite_mixes_tasks_and_games_and_each_score_says_which_rates_it_lacks(
