@@ -69,7 +69,8 @@ class TrialEnv(gymnasium.Env[str, str]):
 
     ## Arguments
     game: name of a game.
-    turn_config: the options of a turn, whose budgets are those of an attempt.
+    turn_config: the options of a turn, whose limits are those of an attempt; text alone, and neither predictions nor
+        stated budgets, whose truth depends on what is hidden.
     attempts: how many, 1 to 100.
     shuffled: whether the names of the actions are permuted, each order being equally likely; a game of up to 5 actions.
     unknown: options of the game whose value is drawn from a list, such as ``{"success_rate": [0.4, 1]}``.
@@ -112,6 +113,9 @@ class TrialEnv(gymnasium.Env[str, str]):
         config = turn_config or TurnConfig()
         if config.sees:
             raise ValueError(f"TrialEnv: observation={config.observation!r} has pictures: a trial is text alone.")
+        for name in ("world_modelling", "budget"):
+            if getattr(config, name):
+                raise ValueError(f"TrialEnv: {name}=True asks what only known rules tell; give {name}=False.")
         if "regret" in options:
             raise ValueError("TrialEnv: regret is of one episode whose rules are known; leave it out.")
         self.attempts, self.reflect, self.discount = attempts, reflect, discount
@@ -288,6 +292,8 @@ def _combined(unknown: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         )
     table = {option: items_of(values) for option, values in (unknown or {}).items()}
     for option, values in table.items():
+        if not isinstance(option, str) or option in ("game", "split"):
+            raise ValueError(f"TrialEnv: unknown={shown(unknown)} names {option!r}, which is no option of a game.")
         if len(values) < 2:
-            raise ValueError(f"TrialEnv: unknown: {option} needs a list of two values or more; got {shown(values)}.")
+            raise ValueError(f"TrialEnv: unknown={shown(unknown)}: {option} needs a list of two values or more.")
     return [dict(zip(table, values, strict=True)) for values in product(*table.values())]

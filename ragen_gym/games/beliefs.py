@@ -240,7 +240,7 @@ class TrialValues:
             raise ValueError(
                 f"{self.attempts} attempts of {self.moves} moves in {len(self.worlds)} worlds reach more than "
                 f"{MAX_NODES} pairs of a state and a belief, too many for exact values: use fewer attempts or moves, a "
-                "smaller board, or fewer unknown values."
+                "smaller board, fewer unknown values, or a TrialEnv with oracle=False, which does without them."
             )
         return node
 

@@ -167,9 +167,13 @@ def test_without_single_moves_there_is_no_oracle() -> None:
         ({"unknown": {"size": [3, 4]}}, "changes the size of the boards"),
         ({"game": "Bandit", "unknown": {"low": [0.1, 0.2]}}, "the instructions tell it"),
         ({"unknown": {"slip": [0.1, 0.2]}}, "no option 'slip'"),
+        ({"unknown": {"split": ["train", "test"]}}, "names 'split', which is no option of a game"),
+        ({"unknown": {1: [0.1, 0.2]}}, "names 1, which is no option of a game"),
         ({"game": "Chess"}, "not a game of this suite"),
         ({"regret": True}, "regret is of one episode"),
         ({"turn_config": TurnConfig(observation="image")}, "a trial is text alone"),
+        ({"turn_config": TurnConfig(budget=True)}, "budget=True asks what only known rules tell"),
+        ({"turn_config": TurnConfig(world_modelling=True)}, "world_modelling=True asks what only known rules tell"),
         ({"turn_config": {"think": False}}, "is not a TurnConfig"),
     ],
 )
