@@ -39,6 +39,7 @@ What else the runner looks for, none of it needed:
 ``keeps_time``       True where it sees to the limit of a single request by itself.
 ``whole_replies``    True where its replies hold what their prompts began. If not, ``Answer.reasoning`` is the thinking
                      of a reply without ``<think>``, and one with ``</think>`` alone completes an open ``<think>``.
+``has_played``       function (split, index) of an agent that has played already: False leaves the episode out for now.
 ``start()``          called before the first episode; a ValueError ends the run, a str that it returns is shown.
 ``task_reply``       of an agent that moves: what it has in place of ``reply`` where a split plays a text task.
 ``begin(task)``      called before each episode.
