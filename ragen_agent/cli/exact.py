@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ragen_agent.run.console import Display
     from ragen_agent.run.policy import Policy
 
-__all__ = ["add"]
+__all__ = ["add", "lone_policy"]
 
 ABOUT = """\
 Computes the success of a run or a model on fixed levels, instead of estimating it from episodes: it sums over all
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.nodes < 1:
         raise ValueError(f"--nodes is {options.nodes}; it must be 1 or more.")
     display = Display(rich_console(stderr=True) if options.json else None)
-    policy, weights = measured_policy(options, display)
+    policy, weights = lone_policy(options, display)
 
     from ragen_agent.exact.level import ExactLevel, check_exact
     from ragen_agent.exact.page import page
@@ -86,10 +86,6 @@ def _run(options: argparse.Namespace) -> int:
     from ragen_gym.envs.turn import TurnEnv
 
     config = policy.config
-    if config.games:
-        raise ValueError("this run plays a mixture of games: choose one, with --game NAME.")
-    if config.program.command:
-        raise ValueError("program.command plays the episodes of this run, so its replies are not the model's alone.")
     env, instances = evaluated_levels(config)
     check_exact(env, config.turns)
     assert isinstance(env, TurnEnv)
@@ -121,6 +117,16 @@ def _run(options: argparse.Namespace) -> int:
     else:
         _print(config.game, about, found, display, out)
     return 0
+
+
+def lone_policy(options: argparse.Namespace, display: Display) -> tuple[Policy, dict[str, Any]]:
+    """As ``measured_policy``, of a run in which the model alone plays a single game; else a ValueError."""
+    policy, weights = measured_policy(options, display)
+    if policy.config.games:
+        raise ValueError("this run plays a mixture of games: choose one, with --game NAME.")
+    if policy.config.program.command:
+        raise ValueError("program.command plays the episodes of this run, so its replies are not the model's alone.")
+    return policy, weights
 
 
 def _solve(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.eval import measured_policy
+from ragen_agent.cli.exact import lone_policy
 from ragen_agent.cli.settings import add_settings, check_not_distributed, free_folder
 from ragen_gym.core.levels import SPLITS
 
@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.out is not None and options.out.exists():
         raise ValueError(f"--out {options.out} exists already; choose another folder, or remove it.")
     display = Display(rich_console(stderr=True) if options.json else None)
-    policy, weights = measured_policy(options, display)
+    policy, weights = lone_policy(options, display)
 
     from ragen_agent.exact.thoughts import check_thoughts, measure, played_turns, summary
     from ragen_agent.exact.tree_reader import TreeReader
@@ -62,10 +62,6 @@ def _run(options: argparse.Namespace) -> int:
     from ragen_gym.core.storage import append_json_lines, write_atomic
 
     config = policy.config
-    if config.games:
-        raise ValueError("this run plays a mixture of games: choose one, with --game NAME.")
-    if config.program.command:
-        raise ValueError("program.command plays the episodes of this run, so its replies are not the model's alone.")
     found, instances = evaluated_levels(config)
     env = check_thoughts(found, config)
     reader = TreeReader(policy.model, len(policy.tokenizer), config.evaluation.temperature)
