@@ -41,7 +41,6 @@ def run(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        "watch RUN --once",
         "watch RUN --json",
         "report RUN",
         "eval RUN",
