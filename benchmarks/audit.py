@@ -222,15 +222,15 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         "",
         f"`python -m benchmarks.audit` asked {len(audited)} environments of "
         f"{len({row['library'] for row in audited})} libraries up to {len(CHECKS)} questions each. It has {len(found)} "
-        f"findings: {severities['error']} errors, {severities['warning']} warnings, {severities['note']} notes. The "
+        f"findings: {severities['error']} errors and {severities['warning']} warnings. The "
         f"evidence of each was run again by itself in a fresh interpreter: {len(found) - len(failed)} of {len(found)} "
         f"reproduced, with up to {_ATTEMPTS} attempts where threads race or seeds do not repeat, since these "
         f"differ each time. Known false alarms, marked so: {len(alarms)}.",
         "",
         f"The sources: {_REVISIONS}",
         "",
-        "| library | version | target | errors | warnings | notes | passed | not applicable |",
-        "|---|---|---|---|---|---|---|---|",
+        "| library | version | target | errors | warnings | passed | not applicable |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in audited:
         counts = Counter(check["severity"] for check in row["checks"] if check["status"] == "finding")
@@ -240,9 +240,9 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         cells += [str(row["counts"][status]) for status in ("passed", "not applicable")]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "## Findings", ""]
-    lines += ["Errors and warnings. The notes, and the evidence of all, are in `audit.json`.", ""]
+    lines += ["The evidence of all is in `audit.json`.", ""]
     for library in dict.fromkeys(row["library"] for row in audited):
-        shown = [(row, check) for row, check in found if row["library"] == library and check["severity"] != "note"]
+        shown = [(row, check) for row, check in found if row["library"] == library]
         if not shown:
             continue
         lines += [f"### {library}", "", "| target | finding | what was seen | reproduced |", "|---|---|---|---|"]

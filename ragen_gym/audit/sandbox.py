@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from ragen_gym.audit.worker.main import CHECKS
@@ -56,11 +55,10 @@ class Report:
         """The status of a check; None where it was not run."""
         return next((result.status for result in self.results if result.check.id == check), None)
 
-    def findings(self, least: str = SEVERITIES[-1]) -> list[Result]:
-        """The findings of a severity or graver, the gravest first."""
+    def findings(self) -> list[Result]:
+        """The findings, errors before warnings."""
         found = [result for result in self.results if result.status == "finding"]
-        found.sort(key=lambda result: SEVERITIES.index(result.check.severity))
-        return [result for result in found if SEVERITIES.index(result.check.severity) <= SEVERITIES.index(least)]
+        return sorted(found, key=lambda result: SEVERITIES.index(result.check.severity))
 
     def counts(self) -> dict[str, int]:
         """Number of checks with each status."""
@@ -75,8 +73,7 @@ class Report:
 
 _WORKER = Path(__file__).with_name("worker")
 #: Makes the folder of the worker a package of its own, so that the interpreter need not have this one.
-#: An older Python knows no ``-P``: the current folder, which ``-c`` puts first, goes last, so that no file in it takes
-#: the place of a library.
+#: Python before 3.11 has no ``-P``: the current folder, which ``-c`` puts first, goes last.
 _BOOT = """\
 import sys
 if sys.path[0] == "": del sys.path[0]
@@ -94,7 +91,6 @@ b = a if 'again' in sys.argv else subprocess.run(
     again, env={{**os.environ, 'PYTHONHASHSEED': '77'}}, capture_output=True, text=True).stdout
 assert a in b"""
 _START_SECONDS = 180.0  # to import the target's library
-_LONGEST_WAIT = 1e6  # that a selector takes
 _LOG_CHARACTERS = 600
 
 
@@ -120,10 +116,6 @@ class AuditSettings:
         for name, value, least in (("seeds", self.seeds, 4), ("steps", self.steps, 1), ("seconds", self.seconds, 1)):
             if not value >= least:
                 raise ValueError(f"{name}={value} is too small: give {least} or more.")
-        try:
-            json.dumps([dict(self.options), list(self.actions)])
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"options and actions must be JSON, for another process: {error}.") from None
         if (self.train is None) != (self.test is None):
             raise ValueError("give both sides of a split, train and test, or neither.")
 
@@ -152,36 +144,26 @@ def audit(
     waiting = [name for name in wanted if CHECKS[name].run is not None]
     ended: list[str] = []
     while waiting:
-        with _child(target, settings, waiting) as child:
-            for message in child.messages():
-                event = message.pop("event")
-                _opened(report, event, message)
-                if event == "begun":
-                    begin(message["check"])
-                elif event == "outcome":
-                    report.results.append(Result(CHECKS[waiting.pop(0)], **message))
-            if waiting:  # the process ended in the midst of a check
-                reason = child.ending()
-                if not report.version:
-                    raise ValueError(f"{target} cannot be audited: {reason}")
-                failed = waiting.pop(0)
-                ended.append(f"{failed}: {reason}")
-                report.results.append(Result(CHECKS[failed], "not applicable", f"no answer: {reason}"))
+        reason = ""
+        for message in _answers(report, settings, waiting):
+            event = message.pop("event")
+            if event == "begun":
+                begin(message["check"])
+            elif event == "outcome":
+                report.results.append(Result(CHECKS[waiting.pop(0)], **message))
+            elif event == "ended":
+                reason = message["reason"]
+        if waiting:  # the process ended in the midst of a check
+            failed = waiting.pop(0)
+            ended.append(f"{failed}: {reason}")
+            report.results.append(Result(CHECKS[failed], "not applicable", f"no answer: {reason}"))
     if "seed_process" in wanted:
         begin("seed_process")
-        report.results.append(_compare_processes(target, settings, report))
+        report.results.append(_compare_processes(report, settings))
     if "process_survives" in wanted:
         report.results.append(_survival(ended))
     report.results.sort(key=lambda result: list(CHECKS).index(result.check.id))
     return report
-
-
-def _opened(report: Report, event: str, message: Mapping[str, Any]) -> None:
-    """Note what was opened, or raise a ValueError where the target cannot be."""
-    if event == "bad":
-        raise ValueError(f"{report.target} cannot be audited: {message['reason']}")
-    if event == "opened":
-        report.version, report.code = message["version"], message["code"]
 
 
 def _survival(ended: Sequence[str]) -> Result:
@@ -194,20 +176,18 @@ def _survival(ended: Sequence[str]) -> Result:
     return Result(check, "passed", f"the process lived through every check{late}")
 
 
-def _compare_processes(target: str, settings: AuditSettings, report: Report) -> Result:
+def _compare_processes(report: Report, settings: AuditSettings) -> Result:
     """Two processes with different hash seeds must give the same beginnings and episodes."""
     check = CHECKS["seed_process"]
     prints: list[dict[str, Any]] = []
     for hash_seed in ("1", "2"):
-        with _child(target, settings, ["fingerprint"], hash_seed) as child:
-            found: dict[str, Any] = {}
-            for message in child.messages():
-                _opened(report, message.pop("event"), message)
-                found |= message
-            if "levels" not in found:
-                reason = found.get("failed") or child.ending()
-                return Result(check, "not applicable", f"another process gave no answer: {reason}")
-            prints.append(found)
+        found: dict[str, Any] = {}
+        for message in _answers(report, settings, ["fingerprint"], hash_seed):
+            found |= message
+        if "levels" not in found:
+            reason = found.get("failed") or found["reason"]
+            return Result(check, "not applicable", f"another process gave no answer: {reason}")
+        prints.append(found)
     one, two = prints
     if not one["seeds"]:
         return Result(check, "not applicable", "reset takes no seed")
@@ -226,50 +206,23 @@ def _compare_processes(target: str, settings: AuditSettings, report: Report) -> 
     return Result(check, "finding", detail, f"{report.code}\n{_IN_ANOTHER_PROCESS.format(seed=seed)}")
 
 
-class _Child:
-    """A child process, and what it answers."""
+def _answers(
+    report: Report, settings: AuditSettings, checks: Sequence[str], hash_seed: str = "0"
+) -> Iterator[dict[str, Any]]:
+    """The messages of a child process that runs these checks, and at last ``ended`` with how it ended.
 
-    def __init__(self, process: subprocess.Popen[bytes], answers: int, log: Path, limit: float) -> None:
-        self.process, self._answers, self._log, self._limit = process, answers, log, limit
-        self._late = False
+    The child ends itself where a check exceeds its limit; a timer ends it, and all that it started, where it cannot.
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """Its messages, until it ends or a check exceeds its limit."""
-        waiting = b""
-        until = time.monotonic() + _START_SECONDS
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._answers, selectors.EVENT_READ)
-            while True:
-                left = max(min(until - time.monotonic(), _LONGEST_WAIT), 0)
-                self._late = not selector.select(left)
-                chunk = b"" if self._late else os.read(self._answers, 1 << 16)
-                if not chunk:
-                    return
-                *lines, waiting = (waiting + chunk).split(b"\n")
-                for line in lines:
-                    until = time.monotonic() + self._limit
-                    yield json.loads(line)
-
-    def ending(self) -> str:
-        """End of the process, in words."""
-        try:  # it ends, or has closed the pipe and goes on
-            code = self.process.wait(0 if self._late else self._limit)
-        except subprocess.TimeoutExpired:
-            return f"the time limit of {self._limit:g} s was exceeded"
-        text = self._log.read_text(encoding="utf-8", errors="replace").strip()
-        said = f"; it said: {text[-_LOG_CHARACTERS:]}" if text else ""
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return f"the process ended by itself with {how}{said}"
-
-
-@contextmanager
-def _child(target: str, settings: AuditSettings, checks: Sequence[str], hash_seed: str = "0") -> Iterator[_Child]:
-    """A child process that runs checks; it and all that it started are ended with the block."""
+    Raises:
+        ValueError: the target cannot be opened.
+    """
+    limit = 3 * settings.seconds
     request = {
-        "target": target,
-        "options": dict(settings.options),
+        "target": report.target,
+        "options": report.options,
         "actions": list(settings.actions),
         "checks": list(checks),
+        "limit": limit,
         "path": [str(Path(each).resolve()) for each in settings.path],
         "settings": {name: getattr(settings, name) for name in ("seeds", "steps", "seconds", "train", "test")},
     }
@@ -279,33 +232,55 @@ def _child(target: str, settings: AuditSettings, checks: Sequence[str], hash_see
         environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
     else:
         environment.pop("PYTHONPATH", None)
-    reading, writing = os.pipe()
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        try:
-            with log.open("wb") as output:
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryFile("w+") as asked:
+        json.dump(request, asked)
+        asked.seek(0)
+        reading, writing = os.pipe()
+        with os.fdopen(reading, "rb") as answers:
+            try:
                 process = subprocess.Popen(
                     [settings.python, "-c", _BOOT, str(_WORKER), str(writing)],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
+                    stdin=asked,
+                    stdout=log,
+                    stderr=log,
                     pass_fds=(writing,),
                     env=environment,
                     start_new_session=True,
                 )
-        except OSError as error:
-            os.close(writing)
-            os.close(reading)
-            raise ValueError(f"python={settings.python} cannot be started: {error.strerror}.") from error
-        os.close(writing)
-        try:
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):  # it has ended; what it said is read later
-                process.stdin.write(json.dumps(request).encode())
-                process.stdin.close()
-            yield _Child(process, reading, log, 3 * settings.seconds)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            os.close(reading)
+            except OSError as error:
+                raise ValueError(f"python={settings.python} cannot be started: {error.strerror}.") from error
+            finally:
+                os.close(writing)
+            timer = Timer(_START_SECONDS + limit * len(checks), _end, [process])
+            timer.start()
+            try:
+                for line in answers:
+                    message = json.loads(line)
+                    if message["event"] == "bad":
+                        raise ValueError(f"{report.target} cannot be audited: {message['reason']}")
+                    if message["event"] == "opened":
+                        report.version, report.code = message["version"], message["code"]
+                    yield message
+                code = process.wait()
+            finally:
+                timer.cancel()
+                _end(process)
+        log.seek(0)
+        text = log.read().decode(errors="replace").strip()
+    reason = f"the process ended by itself with {_how(code)}" + f"; it said: {text[-_LOG_CHARACTERS:]}" * bool(text)
+    if "Timeout (" in text:  # of faulthandler
+        reason = f"the time limit of {limit:g} s was exceeded"
+    if not report.version:
+        raise ValueError(f"{report.target} cannot be audited: {reason}")
+    yield {"event": "ended", "reason": reason}
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

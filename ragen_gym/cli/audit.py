@@ -26,7 +26,7 @@ examples:
   ragen-gym audit my_env:Maze --option size=6 --train 0:1000 --test 1000:1100
   ragen-gym audit my_env:Maze --check seed_repeats --check group_level
 
-The exit code is 0 without errors and warnings, 1 with some, 2 for bad input.
+The exit code is 0 without findings, 1 with some, 2 for bad input.
 """
 _MARKS = {"passed": "ok", "finding": "FINDING", "not applicable": "-"}
 
@@ -93,7 +93,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         print_json([report.to_dict() for report in reports])
     else:
         print("\n\n".join("\n".join(_lines(report, arguments.all)) for report in reports))
-    return 1 if any(report.findings("warning") for report in reports) else 0
+    return 1 if any(report.findings() for report in reports) else 0
 
 
 def _lines(report: Report, everything: bool) -> list[str]:

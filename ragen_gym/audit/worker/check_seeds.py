@@ -17,11 +17,9 @@ __all__ = [
     "global_random_moved",
     "global_random_read",
     "group_level",
-    "group_noise",
     "reset_clean",
     "seed_repeats",
     "seed_threads",
-    "seed_varies",
 ]
 
 _THREADS = 4
@@ -91,25 +89,6 @@ def reset_clean(context: Context) -> Outcome:
             )
         before = seed
     return passed(f"{context.tried} seeds give the same episodes after others as in new environments")
-
-
-@check(
-    "note",
-    "An agent can learn the one episode by heart; a mean over seeds is a mean over copies.",
-    "Draw the level from the seed, or say in the documentation that there is one level.",
-)
-def seed_varies(context: Context) -> Outcome:
-    """Different seeds give different episodes."""
-    context.need_repeats()
-    env, seeds = context.make(), context.some_seeds()
-    played = [context.transcript(env, seed, context.actions(0), hidden=True) for seed in context.within_time(seeds)]
-    if len(set(map(str, played))) == 1:
-        raise context.fault(
-            f"{context.tried} seeds give one and the same episode",
-            f"a = [repr(start(new(), s)) for s in {seeds[:8]}]",
-            "assert len(set(a)) > 1",
-        )
-    return passed(f"{context.tried} seeds give {len({episode[0] for episode in played})} beginnings")
 
 
 @check(
@@ -250,34 +229,6 @@ def group_level(context: Context) -> Outcome:
     if not seeded:
         raise NotApplicable("reset takes no seed, and every episode begins alike")
     return passed(f"{_MEMBERS} members of each of {context.tried} groups meet one level")
-
-
-@check(
-    "note",
-    "With shared noise a group's returns differ by the actions under one draw only, and filters by return std "
-    "choose the draws in which risk happened to pay.",
-    'Take a seed of the dynamics of its own, such as reset(seed=s, options={"noise_seed": k}).',
-)
-def group_noise(context: Context) -> Outcome:
-    """Members of a group can share the level without sharing its noise."""
-    context.need_repeats()
-    if not context.stochastic:
-        raise NotApplicable("no noise was seen: the same level and actions always end alike")
-    if context.target.separate_noise:
-        env = context.make()
-        for seed in context.some_seeds(8):
-            plain = context.level(env, seed)
-            for noise in (1, 2):
-                observation, _ = env.reset(seed, noise)
-                if key((observation, env.state())) != plain:
-                    raise context.fault(f"seed {seed}: noise_seed={noise} changes the level, not the noise alone")
-        return passed("noise_seed gives each member noise of its own on the same level")
-    seed = context.some_seeds(2)[1]
-    raise context.fault(
-        "one seed fixes the level and every random draw after it: members of a group slip together, or meet other levels",
-        f"play = lambda e: (start(e, {seed}), [act(e, a) for a in {literal(context.actions(seed, 3))}])",
-        "assert len({repr(play(new())) for _ in range(16)}) > 1",
-    )
 
 
 def fingerprint(context: Context) -> dict[str, Any]:

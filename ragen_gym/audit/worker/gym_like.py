@@ -17,7 +17,7 @@ from contextlib import suppress
 from pkgutil import resolve_name
 from typing import Any
 
-from .protocol import AuditedEnv, Step, Target, copied, keywords
+from .protocol import AuditedEnv, Step, Target, keywords
 
 __all__ = ["CallableTarget", "GymnasiumTarget"]
 
@@ -42,14 +42,11 @@ class GymEnv(AuditedEnv):
         self._menu, self._noise = menu, noise
         self._seeded_by = seeded_by(env)
 
-    def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
-        arguments: dict[str, Any] = {}
+    def reset(self, seed: int | None, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         if self._seeded_by == "reset":
             arguments["seed"] = seed
         elif self._seeded_by and seed is not None:
             self.env.seed(seed)
-        if noise is not None:
-            arguments["options"] = {"noise_seed": noise}
         result = settled(self.env.reset(**arguments))
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
             return result
@@ -89,20 +86,19 @@ class GymEnv(AuditedEnv):
         self.action_space.seed(seed)
         return self.action_space.sample()
 
-    def clone(self) -> AuditedEnv:
-        return GymEnv(copied(self.env), self._menu, self._noise)
-
-    def reseed(self, seed: int) -> bool:
-        found = False
+    def reset_with_noise(self, seed: int, noise: int) -> tuple[Any, dict[str, Any]]:
+        if self._noise:
+            return self.reset(seed, options={"noise_seed": noise})
+        begun, found = self.reset(seed), False
         for value in getattr(self.core, "__dict__", {}).values():
             if hasattr(value, "bit_generator"):  # Gymnasium's np_random, or a numpy.random.Generator of another name
-                value.bit_generator.state = type(value.bit_generator)(seed).state
+                value.bit_generator.state = type(value.bit_generator)(noise).state
             elif isinstance(value, random.Random) or type(value).__name__ == "RandomState":
-                value.seed(seed)
+                value.seed(noise)
             else:
                 continue
             found = True
-        return found
+        return begun if found else super().reset_with_noise(seed, noise)
 
 
 class CallableTarget(Target):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
@@ -12,7 +13,7 @@ import warnings
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
-from . import check_levels, check_play, check_seeds  # noqa: F401  # they fill CHECKS
+from . import check_episodes, check_seeds  # noqa: F401  # they fill CHECKS
 from .context import Context
 from .gym_like import CallableTarget, GymnasiumTarget
 from .protocol import CHECKS, Outcome, Target
@@ -28,8 +29,8 @@ _ID = re.compile(r"(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d+")
 def main(descriptor: int) -> None:
     """Read a request from standard input and answer it on a file descriptor of its own, which no ``print`` reaches.
 
-    The request has ``target``, ``options``, ``actions``, ``checks`` (ids, or ``["fingerprint"]``), ``settings`` of the
-    ``Context``, and ``path`` (folders to import from). The answer is the message ``opened`` with the version, then
+    The request has ``target``, ``options``, ``actions``, ``checks`` (ids, or ``["fingerprint"]``), ``limit`` (seconds
+    of a check, after which this process ends), ``settings`` of the ``Context``, and ``path`` (folders to import from). The answer is the message ``opened`` with the version, then
     ``begun`` and ``outcome`` of each check; or ``bad`` with the reason why the target cannot be opened.
     """
     request = json.load(sys.stdin)
@@ -53,13 +54,14 @@ def main(descriptor: int) -> None:
             return
         send("opened", version=_version(target.library), code=target.code)
         for name in request["checks"]:
-            send("begun", check=name)
+            faulthandler.dump_traceback_later(request["limit"], exit=True)
             if name == "fingerprint":
                 try:
                     send(name, **check_seeds.fingerprint(context))
                 except Exception as error:
                     send(name, failed=f"{type(error).__name__}: {error}")
                 continue
+            send("begun", check=name)
             try:
                 outcome = context.run(CHECKS[name])
             except Exception as error:  # of the environment, in the midst of a check
@@ -100,29 +102,6 @@ def _raised(error: Exception) -> Outcome:
 
 
 def _side(target: Target, name: str, text: str) -> tuple[list[int], dict[str, Any]]:
-    """``_split``; raises a ValueError where no environment can be made with its options, such as a mistyped split."""
-    seeds, options = _split(text)
-    if options:
-        try:
-            env = target.make(**options)
-            try:
-                env.reset(seeds[0] if target.takes_seed else None)
-            finally:
-                env.close()
-        except Exception as error:  # whatever a constructor raises
-            raise ValueError(f"--{name} {text}: {str(error) or type(error).__name__}") from error
-    return seeds, options
-
-
-def _version(name: str) -> str:
-    """A library and its version, as installed; its name alone where it is not."""
-    try:
-        return f"{name} {version(packages_distributions().get(name, [name])[0])}"
-    except PackageNotFoundError:
-        return name
-
-
-def _split(text: str) -> tuple[list[int], dict[str, Any]]:
     """Seeds and options of one side of a split.
 
     ``0:1000`` is a range of seeds, ``module:callable`` returns the seeds, ``name=value`` is a constructor option with
@@ -133,11 +112,11 @@ def _split(text: str) -> tuple[list[int], dict[str, Any]]:
     for part in text.split(","):
         first, _, second = part.partition(":")
         if "=" in part:
-            name, _, value = part.partition("=")
+            option, _, value = part.partition("=")
             try:
-                options[name] = json.loads(value)
+                options[option] = json.loads(value)
             except json.JSONDecodeError:
-                options[name] = value
+                options[option] = value
         elif first.isdecimal() and second.isdecimal() and int(first) < int(second):
             seeds += range(int(first), int(second))
         elif second and not first.isdecimal():
@@ -146,4 +125,16 @@ def _split(text: str) -> tuple[list[int], dict[str, Any]]:
             raise ValueError(
                 f"{part} is no side of a split: give FIRST:LAST with FIRST below LAST, module:callable or name=value."
             )
+    try:  # a mistyped split is an error before the checks
+        target.make(**options).close()
+    except Exception as error:  # whatever a constructor raises
+        raise ValueError(f"--{name} {text}: {str(error) or type(error).__name__}") from error
     return seeds or list(range(512)), options
+
+
+def _version(name: str) -> str:
+    """A library and its version, as installed; its name alone where it is not."""
+    try:
+        return f"{name} {version(packages_distributions().get(name, [name])[0])}"
+    except PackageNotFoundError:
+        return name

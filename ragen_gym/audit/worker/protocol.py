@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import re
@@ -21,15 +20,14 @@ __all__ = [
     "Step",
     "Target",
     "check",
-    "copied",
     "freeze",
     "key",
     "keywords",
     "literal",
 ]
 
-#: From the gravest: a number that is reported is wrong; it may be wrong; good to know.
-SEVERITIES = ("error", "warning", "note")
+#: A number that is reported is wrong; it may be wrong.
+SEVERITIES = ("error", "warning")
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DEEPEST = 8
@@ -98,9 +96,13 @@ class AuditedEnv:
     observation_space: Any = None  # with ``contains``, or None
     action_space: Any = None  # with ``contains`` and ``sample``, or None
 
-    def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start the episode of a seed; ``noise`` is the seed of its dynamics alone, where the target has one."""
+    def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
+        """Start the episode of a seed."""
         raise NotImplementedError
+
+    def reset_with_noise(self, seed: int, noise: int) -> tuple[Any, dict[str, Any]]:
+        """Start the episode of a seed with another seed of its dynamics alone."""
+        raise NotApplicable("no generator of the dynamics is known")
 
     def step(self, action: Any) -> Step:
         """Play an action."""
@@ -125,14 +127,6 @@ class AuditedEnv:
         """Actions that solve the episode just begun, where the environment knows some."""
         return None
 
-    def clone(self) -> AuditedEnv:
-        """A copy that shares nothing with this one."""
-        raise NotApplicable("the environment cannot be copied")
-
-    def reseed(self, seed: int) -> bool:
-        """Seed the dynamics from here on; whether it could be done."""
-        return False
-
 
 class RenewedEnv:
     """An environment that is made anew for each episode, for targets whose reset leaves something behind."""
@@ -141,12 +135,12 @@ class RenewedEnv:
         self._target, self._options = target, options
         self._inner, self._used = target.make(**options), False
 
-    def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         if self._used:
             self._inner.close()
             self._inner = self._target.make(**self._options)
         self._used = True
-        return self._inner.reset(seed, noise)
+        return self._inner.reset(seed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -169,14 +163,6 @@ class Target:
     def splits(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Constructor options of the training and of the test split, where the target declares them."""
         return None
-
-
-def copied(env: Any) -> Any:
-    """A deep copy of a library's own environment; raises NotApplicable where it has none."""
-    try:
-        return copy.deepcopy(env)
-    except Exception as error:
-        raise NotApplicable(f"the environment cannot be copied: {type(error).__name__}: {error}") from error
 
 
 def literal(value: Any) -> str:

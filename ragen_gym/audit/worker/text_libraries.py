@@ -43,7 +43,7 @@ class TextArenaEnv(TextEnv):
     def __init__(self, env: Any, menu: list[Any], players: int) -> None:
         self.env, self.menu, self.players, self.over = env, menu, players, False
 
-    def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         self.env.reset(num_players=self.players, seed=seed)
         self.over = False
         self.text = str(self.env.get_observation()[1])
@@ -89,7 +89,7 @@ class GemEnv(TextEnv):
     def __init__(self, env: Any, menu: list[Any]) -> None:
         self.env, self.menu = env, menu
 
-    def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed)
         self.text = f"{observation}\n{info.get('suffix', '')}"
         return self.text, info
@@ -151,7 +151,7 @@ class ReasoningGymEnv(TextEnv):
         self.first_seed = self.options.pop("first_seed", None)
         self.entry: dict[str, Any] = {}
 
-    def reset(self, seed: int | None, noise: int | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, seed: int | None) -> tuple[Any, dict[str, Any]]:
         import reasoning_gym  # type: ignore[import-not-found, unused-ignore]
 
         if self.first_seed is None:

@@ -100,7 +100,7 @@ class SlipperyMaze(Maze):
 
 
 class OwnGenerator(Maze):
-    """Slips by a generator of its own, beside the one that Gymnasium seeds: sound, but for what its members share."""
+    """Slips by a generator of its own, beside the one that Gymnasium seeds: sound."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self.slips = np.random.default_rng(seed)
@@ -108,17 +108,6 @@ class OwnGenerator(Maze):
 
     def direction(self, action: int) -> int:
         return int(self.slips.choice([action, (action + 1) % 4]))
-
-
-class OwnRandom(OwnGenerator):
-    """The same by a generator of Python's."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        self.slips: Any = random.Random(seed)
-        return Maze.reset(self, seed=seed)
-
-    def direction(self, action: int) -> int:
-        return (action + int(self.slips.randrange(2))) % 4
 
 
 class TakesAny(Maze):
@@ -133,23 +122,6 @@ class Swallows(Maze):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-
-
-class Switches(gymnasium.Env[Any, Any]):
-    """An action sets every switch at once: sound."""
-
-    observation_space: Any = spaces.MultiBinary(5)
-    action_space: Any = spaces.MultiBinary(5)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.wanted = self.np_random.integers(2, size=5).astype(np.int8)
-        return self.wanted.copy(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if not self.action_space.contains(action):
-            raise ValueError(f"action={action!r} is not in {self.action_space}.")
-        return self.wanted.copy(), float((action == self.wanted).all()), True, False, {}
 
 
 class UnsplitMaze(Maze):
@@ -168,37 +140,6 @@ class HidesLevel(UnsplitMaze):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.steps = 0
         return super().reset(seed=seed)
-
-
-class Vectors(gymnasium.Env[Any, Any]):
-    """Observations, actions and successes of NumPy, and a fault: ends pay."""
-
-    observation_space = spaces.Dict({"place": spaces.Box(0, 1, (2,)), "time": spaces.Discrete(9)})
-    action_space: Any = spaces.Dict({"push": spaces.Box(-1, 1, (2,), np.float64), "keys": spaces.MultiDiscrete([3, 2])})
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.place, self.time = self.np_random.random(2, np.float32), 0
-        return self.observation(), {}
-
-    def observation(self) -> Any:
-        return {"place": self.place.copy(), "time": self.time}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if not self.action_space.contains(action):
-            raise ValueError(f"{action!r} is no action")
-        self.time = min(self.time + 1, 8)
-        over = self.time > 5
-        return self.observation(), float(action["keys"][0]), over, False, {"is_success": np.bool_(over)}
-
-
-class SoundVectors(Vectors):
-    """Nothing is earned after the end: sound."""
-
-    def step(self, action: Any) -> Any:
-        if self.time > 5:
-            raise gymnasium.error.ResetNeeded("the episode is over: call reset().")
-        return super().step(action)
 
 
 def many() -> Any:
@@ -227,11 +168,6 @@ class IgnoresSeed(Maze):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.np_random = np.random.default_rng()
         return super().reset(seed=None)
-
-
-class OneEpisode(Maze):
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return super().reset(seed=0)
 
 
 class HashesSeed(Maze):
@@ -291,12 +227,6 @@ class MovesGlobal(Maze):
         return action
 
 
-class MovesGlobalAtReset(Maze):
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        random.seed(seed)
-        return super().reset(seed=seed)
-
-
 class CountsMembers(Maze):
     """The level depends on how many environments were made before."""
 
@@ -308,11 +238,6 @@ class CountsMembers(Maze):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return super().reset(seed=None if seed is None else seed + self.number)
-
-
-class OneNoise(Maze):
-    def direction(self, action: int) -> int:
-        return int(self.np_random.choice([action, (action + 1) % 4]))
 
 
 class SameSplits(Maze):

@@ -99,7 +99,6 @@ def test_what_cannot_be_opened_says_why(target: str, message: str) -> None:
         ({"seeds": 1}, "seeds=1 is too small"),
         ({"seconds": float("nan")}, "seconds=nan is too small"),
         ({"train": "0:10"}, "both sides of a split"),
-        ({"options": {"sizes": {3, 4}}}, "must be JSON, for another process: Object of type set"),
     ],
 )
 def test_settings_are_checked(given: dict[str, object], message: str) -> None:
@@ -118,7 +117,6 @@ def test_a_finding_is_shown_with_its_evidence_and_its_fix(run: Run) -> None:
     assert "assert max(a) <= 0" in text
     assert CHECKS["reward_after_end"].fix[:30] in " ".join(text.split())
     assert "1 finding, 1 passed" in text
-    assert run("audited_envs:OneNoise", "--check", "group_noise")[0] == 0, "a note"
     code, _, error = run("nowhere")
     assert code == 2
     assert "give a Gymnasium id" in error
@@ -161,4 +159,4 @@ def test_options_and_actions_reach_the_environment(run: Run) -> None:
 @pytest.mark.parametrize("name", [spec.id for spec in TABLE.values()])
 def test_our_own_games_are_clean(name: str) -> None:
     report = audit(name, AuditSettings(seconds=5))
-    assert [(found.check.id, found.detail) for found in report.findings("warning")] == []
+    assert [(found.check.id, found.detail) for found in report.findings()] == []

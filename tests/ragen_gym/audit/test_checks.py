@@ -14,10 +14,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from ragen_gym.audit.worker.context import Context
-from ragen_gym.audit.worker.gym_like import CallableTarget, GymEnv, GymnasiumTarget
+from ragen_gym.audit.worker.gym_like import CallableTarget, GymnasiumTarget
 from ragen_gym.audit.worker.main import CHECKS
 from ragen_gym.audit.worker.protocol import Outcome, key, literal
 from ragen_gym.audit.worker.text_libraries import GemTarget, ReasoningGymTarget, TextArenaTarget
@@ -26,13 +25,11 @@ from ragen_gym.audit.worker.text_libraries import GemTarget, ReasoningGymTarget,
 ENVS = {
     "plays": ("FailsSometimes", "Maze"),
     "seed_repeats": ("IgnoresSeed", "Maze"),
-    "seed_varies": ("OneEpisode", "Maze"),
     "seed_threads": ("SeedsGlobal", "Maze"),
     "reset_clean": ("KeepsHistory", "Maze"),
     "global_random_read": ("ReadsGlobal", "SlipperyMaze"),
     "global_random_moved": ("MovesGlobal", "SlipperyMaze"),
     "group_level": ("CountsMembers", "Maze"),
-    "group_noise": ("OneNoise", "SlipperyMaze"),
     "split_exact": ("SameSplits", "Maze"),
     "levels_repeat": ("TenLevels", "UnsplitMaze"),
     "observation_in_space": ("OutOfSpace", "Maze"),
@@ -76,24 +73,8 @@ def test_a_fault_is_found_and_its_evidence_fails(check: str) -> None:
     assert found.detail
     with pytest.raises(RuntimeError if "# raises" in found.evidence else AssertionError):
         exec(compile(found.evidence, check, "exec"), {})
-    if check != "group_noise":  # its sound one asks for noise
-        with suppress(gymnasium.error.ResetNeeded, ValueError):  # what the faulty one took is refused
-            exec(compile(found.evidence.replace(faulty, sound), check, "exec"), {})
-
-
-def test_what_moves_the_global_generators_is_said() -> None:
-    assert "(random by step: moved)" in outcome("MovesGlobal", "global_random_moved").detail
-    found = outcome("MovesGlobalAtReset", "global_random_moved")
-    assert "(random by reset: set to the same state by every reset of a seed)" in found.detail
-
-
-def test_actions_of_arrays_are_in_the_evidence_bit_for_bit() -> None:
-    found = outcome("Vectors", "reward_after_end")
-    with pytest.raises(AssertionError):
-        exec(found.evidence, {})
-    assert outcome("SoundVectors", "reward_after_end").status == "passed"
-    with suppress(gymnasium.error.ResetNeeded):  # what the faulty one took is refused
-        exec(found.evidence.replace("Vectors", "SoundVectors"), {})
+    with suppress(gymnasium.error.ResetNeeded, ValueError):  # what the faulty one took is refused
+        exec(compile(found.evidence.replace(faulty, sound), check, "exec"), {})
 
 
 @pytest.mark.parametrize(
@@ -108,10 +89,8 @@ def test_an_action_is_written_as_python(action: object) -> None:
     ("name", "check", "status"),
     [
         ("TakesAny", "seed_repeats", "passed"),
-        ("Switches", "action_in_space", "passed"),
         ("Swallows", "split_exact", "not applicable"),
-        ("OwnGenerator", "group_noise", "finding"),
-        ("OwnRandom", "group_noise", "finding"),
+        ("OwnGenerator", "levels_repeat", "not applicable"),
     ],
 )
 def test_a_sound_environment_of_another_form_is_read_rightly(name: str, check: str, status: str) -> None:
@@ -124,13 +103,6 @@ def test_a_seed_among_arguments_of_any_name_is_in_the_evidence() -> None:
     exec(context("TakesAny").target.code, names)
     new, start = names["new"], names["start"]
     assert start(new(), 3) == start(new(), 3) != start(new(), 4)
-
-
-def test_actions_are_listed_where_they_are_few() -> None:
-    for space, few in ((spaces.Discrete(3, start=1), [1, 2, 3]), (spaces.Discrete(2**40), [])):
-        env = GymEnv(SimpleNamespace(action_space=space, reset=lambda seed: None), [])
-        assert env.actions() == few
-        assert space.contains(env.sample(0))
 
 
 class Made:
@@ -204,7 +176,7 @@ def test_levels_that_begin_alike_are_told_apart_by_what_follows() -> None:
     exec(evidence.replace("HidesTenLevels", "HidesLevel"), {})
 
 
-@pytest.mark.parametrize("check", ["seed_repeats", "seed_varies", "reset_clean", "global_random_read", "group_level"])
+@pytest.mark.parametrize("check", ["seed_repeats", "reset_clean", "global_random_read", "group_level"])
 def test_a_check_that_runs_out_of_time_says_how_much_it_looked_at(check: str) -> None:
     found = Context(CallableTarget("audited_envs:Maze", {}, []), seeds=16, steps=8, seconds=0).run(CHECKS[check])
     assert found.status == "passed"
@@ -215,10 +187,3 @@ def test_a_check_that_runs_out_of_time_says_how_much_it_looked_at(check: str) ->
 def test_a_sound_environment_passes(check: str) -> None:
     found = outcome(ENVS[check][1], check)
     assert found.status == "passed", found
-
-
-@pytest.mark.parametrize("check", ENVS)
-def test_what_does_not_apply_says_why(check: str) -> None:
-    found = outcome("Sum", check)
-    assert found.status != "finding", found
-    assert len(found.detail) > 10
