@@ -48,7 +48,6 @@ MAIN = (
     "overlong",
     "value_loss",
     "mutual_information",
-    "turns_mutual_information",
     "retrieval_accuracy",
 )
 
