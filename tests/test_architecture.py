@@ -26,7 +26,6 @@ GYM: dict[str, str] = {
     "wrappers": "core games",
     "tasks": "core envs",
     "testing": "core games envs .",
-    "multiagent": "core games render envs .",
     "bench": "core games render envs .",
     "serve": "core games render envs .",
     "audit": "core",
@@ -73,7 +72,7 @@ WITHOUT = {
     "ragen_gym.core": {"gymnasium", "numba", "torch"},
     "ragen_gym.games": {"gymnasium", "torch"},
     "ragen_gym.envs": {"pygame", "torch"},
-    **{f"ragen_gym.{room}": {"torch"} for room in ("audit", "cli", "integrations", "multiagent", "serve", "testing")},
+    **{f"ragen_gym.{room}": {"torch"} for room in ("audit", "cli", "integrations", "serve", "testing")},
     "ragen_agent.algo": {"gymnasium", "transformers"},
     "ragen_agent.config": {"torch", "transformers"},
 }
