@@ -260,7 +260,7 @@ def _row(name: str, row: Any) -> list[str]:
     for of in (entry["optimal"], entry["own"]):
         cells += [_scored(of["score"]), f"{number(of['constant']['score'])} and {number(of['clock']['score'])}"]
     cells += [percent(each and each["rate"], "") for each in rates]
-    return cells + [percent(entry["stopping"][key], "") for key in ("moves_of_failed", "successes_lost")]
+    return cells + [percent(entry["stopping"][key], "") for key in ("replies_of_failed", "successes_lost")]
 
 
 def _page(results: dict[str, Any]) -> str:

@@ -15,8 +15,8 @@ A reply that states no budget counts as the interval of every number, which says
   overlap as a share of each, and recall at an episode's first lost state, where it began or after the move that lost
   it. A rate without a statement is None. A state is lost where an honest optimal player would say ``impossible``: it
   cannot be won in the moves left, or on slippery ice with less than the chance (1 - ``COVERAGE``) / 2.
-- ``stopping``: if the agent had stopped where it first said ``impossible``: {episodes, moves, moves_of_failed, tokens,
-  successes_lost}: in how many episodes, the share saved of all replies, of those of failed episodes, of all tokens
+- ``stopping``: if the agent had stopped where it first said ``impossible``: {episodes, replies, replies_of_failed,
+  tokens, successes_lost}: in how many episodes, the share saved of all replies, of those of failed episodes, of all tokens
   (None if unknown), and the share of all episodes that succeeded after it. In ``budget-v1`` a reply is a move.
 - ``optimism``: of statements of an interval in episodes that failed: {n, not_seeing, chance, not_planning}, which add
   up to 1: the share in lost states, and of the others what chance did and what the agent's later moves gave away of
@@ -180,8 +180,10 @@ def _stopping(said: Sequence[Statement], episodes: Sequence[EpisodeRecord]) -> d
     lost = sum(episodes[episode].success for episode in first)
     return {
         "episodes": len(first),
-        "moves": len(saved) / len(said),
-        "moves_of_failed": sum(not episodes[each.episode].success for each in saved) / len(failed) if failed else None,
+        "replies": len(saved) / len(said),
+        "replies_of_failed": sum(not episodes[each.episode].success for each in saved) / len(failed)
+        if failed
+        else None,
         "tokens": sum(each.tokens or 0 for each in saved) / sum(known)
         if len(known) == len(said) and any(known)
         else None,

@@ -72,8 +72,8 @@ def test_an_honest_optimal_player_is_perfect(suite: Path) -> None:
     # The whole of the lost level is saved, and nothing of the other.
     assert entry["stopping"] == {
         "episodes": 1,
-        "moves": 4 / 7,
-        "moves_of_failed": 1,
+        "replies": 4 / 7,
+        "replies_of_failed": 1,
         "tokens": None,
         "successes_lost": 0,
     }
@@ -100,7 +100,7 @@ def test_the_figures_by_hand(suite: Path) -> None:
     assert entry["impossible"]["precision"]["rate"] == 1
     assert entry["impossible"]["recall"]["rate"] == pytest.approx(3 / 6)
     assert entry["impossible"]["at_pivot"]["rate"] == 0
-    assert entry["stopping"]["moves"] == entry["stopping"]["tokens"] == pytest.approx(3 / 8)
+    assert entry["stopping"]["replies"] == entry["stopping"]["tokens"] == pytest.approx(3 / 8)
     assert entry["optimism"] == {"n": 5, "not_seeing": 3 / 5, "chance": 0, "not_planning": pytest.approx(2 / 5)}
 
 
