@@ -16,8 +16,8 @@ A reply that states no budget counts as the interval of every number, which says
   it. A rate without a statement is None. A state is lost where an honest optimal player would say ``impossible``: it
   cannot be won in the moves left, or on slippery ice with less than the chance (1 - ``COVERAGE``) / 2.
 - ``stopping``: if the agent had stopped where it first said ``impossible``: {episodes, replies, replies_of_failed,
-  tokens, successes_lost}: in how many episodes, the share saved of all replies, of those of failed episodes, of all tokens
-  (None if unknown), and the share of all episodes that succeeded after it. In ``budget-v1`` a reply is a move.
+  tokens, successes_lost}: in how many episodes, the share saved of all replies, of those of failed episodes, of all
+  tokens (None if unknown), and the share of all episodes that succeeded after it. In ``budget-v1`` a reply is a move.
 - ``optimism``: of statements of an interval in episodes that failed: {n, not_seeing, chance, not_planning}, which add
   up to 1: the share in lost states, and of the others what chance did and what the agent's later moves gave away of
   the optimum (the sum of their regret, at most 1); None for a game without exact values.
