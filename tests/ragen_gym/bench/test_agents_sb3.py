@@ -1,11 +1,7 @@
-"""Agents of Stable-Baselines3: each policy plays as it was trained, and its file runs no code unasked."""
+"""Agents of Stable-Baselines3: each policy plays as it was trained."""
 
 from __future__ import annotations
 
-import base64
-import json
-import pickle
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,11 +125,8 @@ _LSTM = {**_BRIEF, "policy_kwargs": {"lstm_hidden_size": 16, "net_arch": [16]}}
 #: By name: the class, its policy, its settings, and what it is shown.
 KINDS: dict[str, tuple[Any, str, dict[str, Any], str]] = {
     "masks": (MaskablePPO, "MlpPolicy", _BRIEF, "flat"),
-    "masks, normalised": (MaskablePPO, "MlpPolicy", _BRIEF, "normalised"),
     "recurrent": (RecurrentPPO, "MlpLstmPolicy", _LSTM, "flat"),
-    "recurrent, normalised": (RecurrentPPO, "MlpLstmPolicy", _LSTM, "normalised"),
     "normalised": (PPO, "MlpPolicy", _BRIEF, "normalised"),
-    "a2c": (A2C, "MlpPolicy", {}, "flat"),
     "trpo": (TRPO, "MlpPolicy", {"n_steps": 64, "batch_size": 64}, "grid"),
     "dqn": (DQN, "MlpPolicy", {"learning_starts": 64, "train_freq": 8}, "flat"),
     "qrdqn, normalised": (QRDQN, "MlpPolicy", {"learning_starts": 64, "train_freq": 8}, "normalised"),
@@ -218,13 +211,10 @@ def test_statistics_of_another_policy_are_refused(policies: dict[str, Path], tmp
     def make_with(path: Path | str) -> None:
         make_agent(f"sb3:{policies['flat']}", vec_normalize=str(path))
 
-    with pytest.raises(ValueError, match="there is no file vec_normalize='nowhere'"):
+    with pytest.raises(ValueError, match=r"there is no such file nowhere; .* VecNormalize"):
         make_with("nowhere")
-    with pytest.raises(ValueError, match=r"cannot be loaded: .*"):
+    with pytest.raises(ValueError, match="cannot be loaded"):
         make_with(policies["flat"].with_suffix(".zip"))
-    (tmp_path / "list.pkl").write_bytes(pickle.dumps([1]))
-    with pytest.raises(ValueError, match=r"it holds list: give the file that VecNormalize.save\(\) wrote"):
-        make_with(tmp_path / "list.pkl")
     statistics = VecNormalize(DummyVecEnv([lambda: single("flat")]))
     statistics.save(str(tmp_path / "sokoban.pkl"))
     with pytest.raises(ValueError, match="give those that were saved with the policy"):
@@ -234,19 +224,13 @@ def test_statistics_of_another_policy_are_refused(policies: dict[str, Path], tmp
 # What does not fit
 
 
-def as_dict(grid: Any) -> dict[str, Any]:
-    return {"board": grid}
-
-
-def test_an_observation_with_parts_needs_its_encoding(tmp_path: Path) -> None:
+def test_an_observation_with_parts_is_refused(tmp_path: Path) -> None:
     env = gymnasium.make("ragen/FrozenLake-v0", observation="grid", split="train")
     space = gymnasium.spaces.Dict(board=env.observation_space)
-    model = PPO("MultiInputPolicy", gymnasium.wrappers.TransformObservation(env, as_dict, space), device="cpu")
-    model.save(tmp_path / "lake")
-    with pytest.raises(ValueError, match=r"was trained on Dict\(.*give encode=module:function"):
+    parts = gymnasium.wrappers.TransformObservation(env, lambda grid: {"board": grid}, space)
+    PPO("MultiInputPolicy", parts, device="cpu").save(tmp_path / "lake")
+    with pytest.raises(ValueError, match=r"was trained on Dict\(.*write a python: agent"):
         make_agent(f"sb3:{tmp_path / 'lake'}")
-    agent = make_agent(f"sb3:{tmp_path / 'lake'}", encode=f"{__name__}:as_dict")
-    assert play(agent, tmp_path / "run", "frozen_lake")[0].failures == {}
 
 
 def test_actions_of_another_kind_are_refused(policies: dict[str, Path], tmp_path: Path) -> None:
@@ -265,94 +249,12 @@ def test_stacked_frames_are_refused(tmp_path: Path) -> None:
     PPO("MlpPolicy", VecFrameStack(DummyVecEnv([lambda: lake]), 3), device="cpu").save(tmp_path / "frames")
     outcome, records = play(make_agent(f"sb3:{tmp_path / 'frames'}"), tmp_path / "run", "frozen_lake", limit=1)
     assert outcome.failures == {Failure.AGENT_ERROR: 1}
-    assert "a policy of several frames needs a python: agent" in records[0].detail
-
-
-# Code in files
-
-
-class Calls:
-    """A pickle that calls a function when it is loaded."""
-
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.call = function, arguments
-
-    def __reduce__(self) -> Any:
-        return self.call
-
-
-def changed(policy: Path, target: Path, **values: Any) -> Path:
-    """A saved policy with other values; what is not JSON is pickled."""
-    with zipfile.ZipFile(policy.with_suffix(".zip")) as before, zipfile.ZipFile(target, "w") as after:
-        for name in before.namelist():
-            data = before.read(name)
-            if name == "data":
-                saved = json.loads(data)
-                for key, value in values.items():
-                    pickled = base64.b64encode(pickle.dumps(value)).decode()
-                    saved[key] = value if isinstance(value, str) else {":type:": "", ":serialized:": pickled}
-                data = json.dumps(saved).encode()
-            after.writestr(name, data)
-    return target
-
-
-@pytest.mark.parametrize("function", [Path.touch, VecNormalize.load, PPO.load, np.load, np.memmap, eval, torch.load])
-@pytest.mark.parametrize("name", ["policy_class", "policy_kwargs", "observation_space"])
-def test_a_policy_that_holds_code_is_refused(
-    policies: dict[str, Path], tmp_path: Path, name: str, function: Any
-) -> None:
-    file = changed(policies["flat"], tmp_path / "bad.zip", **{name: Calls(function, tmp_path / "ran")})
-    with pytest.raises(ValueError, match=f"{name}: it names .*run_code=true"):
-        make_agent(f"sb3:{file}")
-    assert not (tmp_path / "ran").exists()
-    statistics = tmp_path / "bad.pkl"
-    statistics.write_bytes(pickle.dumps(Calls(function, tmp_path / "ran")))
-    with pytest.raises(ValueError, match=r"vec_normalize=.* cannot be loaded: it names .*run_code=true"):
-        make_agent(f"sb3:{policies['flat']}", vec_normalize=str(statistics))
-    assert not (tmp_path / "ran").exists()
-
-
-def test_code_that_playing_does_not_need_is_left_out(policies: dict[str, Path], tmp_path: Path) -> None:
-    names = ("learning_rate", "lr_schedule", "clip_range", "_last_obs", "rollout_buffer_class", "ep_info_buffer")
-    (tmp_path / "imported.py").write_text("raise SystemExit")
-    values = {name: Calls(Path.touch, tmp_path / "ran") for name in names}
-    file = changed(policies["flat"], tmp_path / "odd.zip", **values, env="imported:Lake-v0")
-    outcomes = [
-        play(make_agent(f"sb3:{path}"), tmp_path / f"run-{path.name}", "frozen_lake")
-        for path in (file, policies["flat"])
-    ]
-    moves = [[[turn.actions for turn in record.turns] for record in records] for _, records in outcomes]
-    assert moves[0] == moves[1]
-    assert not (tmp_path / "ran").exists()
-
-
-class Network(torch.nn.Module):
-    """A network of one's own, which only code can make."""
-
-    def __init__(self, space: Any) -> None:
-        super().__init__()
-        self.features_dim = int(np.prod(space.shape))
-        self.flat = torch.nn.Flatten()
-
-    def forward(self, observations: torch.Tensor) -> Any:
-        return self.flat(observations)
-
-
-def test_a_network_of_one_s_own_runs_when_it_may(tmp_path: Path) -> None:
-    env = gymnasium.make("ragen/FrozenLake-v0", observation="grid")
-    model = PPO("MlpPolicy", env, device="cpu", policy_kwargs={"features_extractor_class": Network})
-    model.save(tmp_path / "lake")
-    with pytest.raises(ValueError, match=f"names {__name__}.Network, and code of its own may run.*run_code=true"):
-        make_agent(f"sb3:{tmp_path / 'lake'}")
-    agent = make_agent(f"sb3:{tmp_path / 'lake'}", run_code=True)
-    assert play(agent, tmp_path / "run", "frozen_lake")[0].failures == {}
+    assert "write a python: agent for stacked frames" in records[0].detail
 
 
 def test_something_else_than_a_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.warns(DeprecationWarning, match="torch.jit.script"):
-        torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "script.zip"))
     torch.save({}, tmp_path / "weights.zip")
     (tmp_path / "text.zip").write_text("no zip")
-    for name in ("script", "weights", "text"):
+    for name in ("weights", "text"):
         with pytest.raises(ValueError, match=f"sb3:.*{name} cannot be loaded as PPO"):
             make_agent(f"sb3:{tmp_path / name}")
