@@ -89,6 +89,11 @@ class ResultsFolder:
         self._run = self.path / "run.json"
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of a run, those too that a run may lack."""
+        return self._run, self.episodes, self.summary, self.seen
+
+    @property
     def info_json(self) -> bytes:
         """``run.json`` as it is.
 

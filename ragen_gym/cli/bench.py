@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ examples:
   ragen-gym bench run --suite ragen-v1 --agent openai:Qwen/Qwen3-4B --base-url http://127.0.0.1:8000/v1 \\
       --max-tokens 1024 --rollouts 4 --out runs/qwen
   ragen-gym bench run --suite smoke --agent 'cmd:./my_agent --fast' --set kind=step --out runs/program
+  ragen-gym bench run --suite smoke --agent random --out runs/random --web      the report in a browser, growing
 """
 
 #: Seconds for an answer.
@@ -119,9 +121,30 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="any setting of the agent, its value as JSON or as text; repeatable; --set alone lists all",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument(
+        "--web", action="store_true", help="serve the report as a local page that follows the run, until Ctrl-C"
+    )
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="with --web: its port (default: a free one)")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if not arguments.web:
+        if arguments.port:
+            raise ValueError("--port is for the page: add --web, or leave it out.")
+        return _play(arguments)
+    from ragen_gym.bench.report.live import followed
+
+    with followed(arguments.out, arguments.suite, arguments.port) as (address, process):
+        print(f"ragen-gym: {address} follows {arguments.out}", file=sys.stderr, flush=True)
+        code = _play(arguments)
+        if code != 130:  # Ctrl-C ends the run, and then the page as well
+            print(f"ragen-gym: {address} stays until Ctrl-C.", file=sys.stderr, flush=True)
+            with suppress(KeyboardInterrupt):
+                process.wait()
+    return code
+
+
+def _play(arguments: argparse.Namespace) -> int:
     from asyncio import CancelledError
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import compress
 from typing import Any
 
@@ -40,6 +41,8 @@ def page(
     *,
     megabytes: float = 20.0,
     progress: Callable[[int], None] = lambda done: None,
+    recent: int | None = None,
+    live: str | None = None,
 ) -> str:
     """The page.
 
@@ -50,11 +53,17 @@ def page(
         megabytes: the most that the episodes may take in the page. If they take more, it holds those of the first
             instances of every split, of all agents alike, and says so.
         progress: called with how many of the episodes are drawn.
+        recent: only the last so many episodes of each run are replayed, and no table says where games are lost, which
+            takes a replay of all; None for all.
+        live: see ``render_page``.
     """
     suite = runs[0].suite
     replayers = {split.name: Replayer(split, valued=True) for split in suite.splits}
-    archive = _archive(runs, replayers, megabytes, progress)
-    note = _note(len(archive.headings), sum(len(run.records) for run in runs), megabytes)
+    played = [replace(run, records=run.records[-recent:]) for run in runs] if recent else runs
+    archive = _archive(played, replayers, megabytes, progress)
+    total = sum(len(run.records) for run in runs)
+    said = f"The last {len(archive.headings)} of {total:,} episodes, replayed from their records."
+    note = said if recent else _note(len(archive.headings), total, megabytes)
     return render_page(
         "report.html",
         EpisodeViewer(_index(runs, archive) | {"opening": _opening(archive.headings)}, archive.blocks, note),
@@ -63,7 +72,8 @@ def page(
         lede=suite.about,
         strips=plots.strips(summaries, split_names(suite, summaries)),
         published=any(split.published for split in suite.splits),
-        losses=_losses(runs, replayers),
+        losses=[] if recent else _losses(runs, replayers),
+        live=live,
         colophon=[
             f"ragen-gym {__version__}. Suite {suite.name}, content hash {suite.hash}.",
             *(f"{run.agent}: {run.path.name}, {len(run.records):,} episodes." for run in runs),

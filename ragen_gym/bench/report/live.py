@@ -1,25 +1,35 @@
 """Live reports: a local web server for the page of a run that is still going on.
 
-The server has one address, which answers with the whole report as it stands; ``templates/live.js`` asks for it again
-and again. It listens on 127.0.0.1 alone, and answers only requests whose Host header names that address: a foreign site
-whose name resolves to 127.0.0.1 (DNS rebinding) gets nothing. Every user of the same machine can read the page.
+The server has one address, which answers with the whole report as it stands. ``templates/live.js`` asks for it again
+and again, and takes over what changed. The server reads the run's files and writes nothing. It listens on 127.0.0.1
+alone, and answers only requests whose Host header names that address: a foreign site whose name resolves to 127.0.0.1
+(DNS rebinding) gets nothing. Every user of the same machine can read the page.
 """
 
 from __future__ import annotations
 
 import hashlib
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from ragen_gym.bench.report.benchmark_page import page as benchmark_page
 from ragen_gym.bench.report.html_page import EpisodeViewer, render_page
+from ragen_gym.bench.results import ResultsFolder, load_results
+from ragen_gym.bench.score import score_results
+from ragen_gym.core.child_python import child_python
+from ragen_gym.core.console import span
 
-__all__ = ["RECENT", "LivePage", "make_server", "waiting_page"]
+__all__ = ["RECENT", "LivePage", "ResultsPage", "followed", "make_server", "waiting_page"]
 
 HOST = "127.0.0.1"
 #: Episodes that a live page replays: the last ones.
@@ -141,8 +151,14 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
         server = _Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         raise ValueError(f"port {port} cannot be used: {error}; choose another, or 0 for any free one.") from error
-    hosts = {f"{name}:{server.server_port}" for name in (HOST, "localhost")}
+    hosts = _hosts(server.server_port)
     return server
+
+
+def _hosts(port: int) -> set[str]:
+    """Host headers that name this machine: without the port where it is HTTP's own, which browsers leave out."""
+    names = {HOST, "localhost"}
+    return {f"{name}:{port}" for name in names} | (names if port == HTTP_PORT else set())
 
 
 def waiting_page(kind: str, path: Path) -> str:
@@ -159,3 +175,73 @@ def waiting_page(kind: str, path: Path) -> str:
         terms=[],
         colophon=[],
     )
+
+
+class ResultsPage:
+    """The page of a benchmark run while it goes on.
+
+    Args:
+        path: folder of the run, which may not be there yet.
+        suite: its suite, by name or path, where ``run.json`` does not name one that is found.
+    """
+
+    def __init__(self, path: Path, suite: str | None = None) -> None:
+        self.path, self.suite = path, suite
+        folder = ResultsFolder(path)
+        self.files = folder.files
+        self._began: tuple[float, int] | None = None  # when it was first looked at, and the episodes that there were
+
+    def render(self) -> str:
+        """The page as it stands."""
+        if not (self.path / "run.json").is_file():
+            return waiting_page("Benchmark report", self.path)
+        run = load_results(self.path, self.suite)
+        done, wanted = len(run.records), sum(map(sum, run.asked.values()))
+        now = time.monotonic()
+        began, before = self._began = self._began or (now, done)
+        state = [f"{done:,} of {wanted:,} episodes"]
+        if done >= wanted:
+            state.insert(0, "finished")
+        elif done > before:
+            state.append(f"{span((now - began) * (wanted - done) / (done - before))} left")
+        return benchmark_page([run], [score_results(run)], [], recent=RECENT, live=" · ".join(state))
+
+
+@contextmanager
+def followed(path: Path, suite: str, port: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Within it a server follows the benchmark run of a folder: its address, and its process, so the run keeps its own.
+
+    Args:
+        path: folder of the run, which may not be there yet.
+        suite: name or path of its suite.
+        port: where it listens on 127.0.0.1; 0 is any free port.
+
+    Raises:
+        ValueError: the port is taken, or may not be used.
+    """
+    command = child_python("-m", "ragen_gym.bench.report.live", str(path), suite, str(port))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            said = process.stdout.readline().strip()
+            if not said.isdigit():
+                raise ValueError(said or "the process of the live page could not start.")
+            yield f"http://{HOST}:{said}/", process
+        finally:
+            process.terminate()
+
+
+def _follow(path: str, suite: str, port: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's, which then ends this process
+    page = ResultsPage(Path(path), suite)
+    try:
+        server = make_server(LivePage(page.render, page.files, every=1.0), int(port))
+    except ValueError as error:
+        print(error, flush=True)
+        return
+    print(server.server_port, flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    _follow(*sys.argv[1:])
