@@ -26,6 +26,7 @@ GYM: dict[str, str] = {
     "wrappers": "core games",
     "tasks": "core envs",
     "testing": "core games envs .",
+    "multiagent": "core games render envs .",
     "bench": "core games render envs .",
     "serve": "core games render envs .",
     "audit": "core",
@@ -72,7 +73,7 @@ WITHOUT = {
     "ragen_gym.core": {"gymnasium", "numba", "torch"},
     "ragen_gym.games": {"gymnasium", "torch"},
     "ragen_gym.envs": {"pygame", "torch"},
-    **{f"ragen_gym.{room}": {"torch"} for room in ("audit", "cli", "integrations", "serve", "testing")},
+    **{f"ragen_gym.{room}": {"torch"} for room in ("audit", "cli", "integrations", "multiagent", "serve", "testing")},
     "ragen_agent.algo": {"gymnasium", "transformers"},
     "ragen_agent.config": {"torch", "transformers"},
 }

@@ -63,6 +63,10 @@ TRIALS = {
         },
     ),
     "render": Trial((".[render]",), ("ragen-gym render Sokoban --gif --out a.gif",)),
+    "multiagent": Trial(
+        (".[multiagent]",),
+        ("python -c 'from ragen_gym.multiagent import env; env(\"Sokoban\").reset(seed=1)'",),
+    ),
     "bench": Trial(
         (".[bench]",),
         (

@@ -7,9 +7,12 @@ export-env`` writes the package that a hub asks for; it holds the game's facts a
 |---|---|---|
 | ``verifiers`` | verifiers, Environments Hub | a ``Taskset`` and an ``Env`` |
 | ``openenv`` | OpenEnv | the server's ``Environment``, its app, a client |
+| ``nemo``, ``nemo_fixture`` | NeMo Gym | a ``GymnasiumServer``; the cases of its verifier |
 | ``trl``, ``trl_rollout`` | TRL | ``environment_factory``; ``rollout_func`` |
 | ``verl`` | verl | an ``AgentLoopBase``; ``rollout.verl_rows`` writes its data sets |
 | ``skyrl`` | SkyRL-gym | a ``BaseTextEnv`` and its registration |
+| ``atropos`` | Atropos | a ``BaseEnv`` |
+| ``art`` | ART | an async rollout that returns a ``Trajectory`` |
 | ``inspect`` | Inspect AI | a task for each suite of the benchmark |
 | ``sb3`` | Stable-Baselines3 | a ``VecEnv`` over the native batch of single moves |
 | ``token_rollout`` | trainers whose engines take ids and give ids | a ``Rollout`` as a row of ids with its mask |

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -29,9 +29,12 @@ __all__ = ["TARGETS", "export_env"]
 TARGETS = {
     "verifiers": "the Environments Hub: a taskset and an environment of verifiers 0.4",
     "openenv": "OpenEnv 0.10: server, client, manifest with an oracle, Dockerfile",
+    "nemo": "NeMo Gym 0.7: a resources server, an environment with manifest and rows, cases of its verifier",
     "trl": "TRL 1.16: a training script with environment_factory and rollout_func",
     "verl": "verl 0.7.1 to 0.9: an agent loop, rows and a training script",
     "skyrl": "SkyRL-gym 0.4: an environment, its registration and rows",
+    "atropos": "Atropos 0.4: an environment to serve, process or evaluate",
+    "art": "ART 0.5: a rollout and a training loop",
 }
 
 _TEMPLATES = "templates"
@@ -83,10 +86,11 @@ def export_env(
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content, encoding="utf-8")
         if own:
+            home = new / OWN_HOMES.get(target, "").format(facts["package"])
             if own.is_dir():
-                shutil.copytree(own, new / own.name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(own, home / own.name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
-                shutil.copy(own, new / own.name)
+                shutil.copy(own, home / own.name)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -201,25 +205,72 @@ def _openenv(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -
     }
 
 
-def _lines(rows_of: Callable[[str], Iterable[Any]]) -> dict[str, str]:
-    """The rows of both splits as JSON lines."""
-    return {
-        f"data/{split}.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of(split))
-        for split in ("train", "test")
-    }
-
-
 def _skyrl(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
-    own = {"env_class": facts["package"]}
-    return _lines(lambda split: (row | own for row in rows(facts["game"], _ROWS, split=split, **options)))
+    def lines(split: str) -> str:
+        drawn = rows(facts["game"], _ROWS, split=split, **options)
+        return "".join(_line({**row, "env_class": facts["package"]}) for row in drawn)
+
+    return {f"data/{split}.jsonl": lines(split) for split in ("train", "test")}
 
 
 def _verl(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
-    return _lines(lambda split: verl_rows(facts["game"], _ROWS, facts["package"], split=split, **options))
+    def lines(split: str) -> str:
+        return "".join(map(_line, verl_rows(facts["game"], _ROWS, facts["package"], split=split, **options)))
 
+    return {f"data/{split}.jsonl": lines(split) for split in ("train", "test")}
+
+
+def _nemo(rollout: Rollout, facts: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
+    """A few rows of each split, and episodes that pay 1, pay nothing, are refused, and repeat themselves."""
+    package = facts["package"]
+
+    def lines(split: str, count: int) -> str:
+        agent = {"type": "responses_api_agents", "name": f"{package}_gymnasium_agent"}
+        drawn = rows(facts["game"], count, split=split, **options)
+        return "".join(
+            _line(
+                {
+                    "responses_create_params": {"input": row["prompt"][:1]},  # the server's first message follows it
+                    **{key: row[key] for key in ("seed", "split", "level_id")},
+                    "agent_ref": agent,
+                }
+            )
+            for row in drawn
+        )
+
+    def case(name: str, kind: str, row: dict[str, Any], replies: list[str], **expected: Any) -> str:
+        return _line({"name": name, "kind": kind, "request": {"row": row, "replies": replies}, **expected})
+
+    won = rollout.demonstration()
+    level = {"seed": won["seed"], "split": "test"}
+    rollout.begin(won["seed"])
+    nothing = rollout.play(lambda: _NOTHING)
+    rollout.begin(won["seed"], 0)
+    again = rollout.play(rollout.best_reply)
+    cases = [
+        case("won", "full_reward", {**level, "noise_seed": won["noise_seed"]}, won["replies"], expected_reward=1.0),
+        case("no answer", "zero_reward", level, nothing, expected_reward=0.0),
+        case("no seed", "malformed", {"split": "test"}, [], expected_error="seed"),
+        case("repeated", "determinism", level, again, expected_reward=float(rollout.info["success"])),
+    ]
+    home = f"environments/{package}/data"
+    return {
+        f"resources_servers/{package}/tests/verifier_cases.jsonl": "".join(cases),
+        **{f"{home}/{split}.jsonl": lines(split, _ROWS) for split in ("train", "validation", "test")},
+        f"{home}/example.jsonl": lines("train", 5),
+    }
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+#: Where a game of one's own is put, by target; elsewhere into the folder itself.
+OWN_HOMES = {"nemo": "resources_servers/{}"}
 
 #: The computed files of a target, by path.
 FIXTURES: dict[str, Callable[[Rollout, dict[str, str], dict[str, Any]], dict[str, str]]] = {
+    "nemo": _nemo,
     "openenv": _openenv,
     "skyrl": _skyrl,
     "verl": _verl,

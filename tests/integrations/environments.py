@@ -24,14 +24,17 @@ PINS = Path(__file__).parent / "constraints"
 ENVIRONMENTS = {
     "verifiers": ("verifiers", "uv"),
     "openenv": ("openenv",),
+    "nemo": ("nemo-gym", "httpx"),
     "trl": ("torch", "trl"),
     "verl": ("torch", "verl", "cachetools", "fastapi", "uvicorn"),  # the last three as vLLM brings them
     "skyrl": ("skyrl-gym",),
+    "atropos": ("atroposlib",),
+    "art": ("openpipe-art", "openai<3"),
     "inspect": ("inspect-ai", "jinja2", "rich", "scipy"),  # the last three score, as the extra bench brings them
 }
 
 #: The oldest Python that a target's library takes, and the first newer one that it does not, where not those of ours.
-PYTHONS = {"verl": ((3, 11), (3, 13))}
+PYTHONS = {"nemo": ((3, 13, 14), (4,)), "verl": ((3, 11), (3, 13))}
 OURS = ((3, 11), (4,))
 
 

@@ -20,7 +20,7 @@ SOURCES = sorted({*ROOT.rglob("*.py")} - LOOKS)
 PRIVATE = {"Generator", "default_rng", "SeedSequence", "PCG64"}
 #: Where a clock may be read: what times, shows or serves, and never decides what happens in a game; when a kernel is
 #: compiled (``_jit.py``), and how many levels are made at once (``episode_stream.py``).
-CLOCKED = {"sb3.py", "bench", "cli", "console.py", "inference", "render", "serve", "_jit.py"}
+CLOCKED = {"atropos.py", "sb3.py", "bench", "cli", "console.py", "inference", "render", "serve", "_jit.py"}
 CLOCKED |= {"episode_stream.py"}
 
 IMPURE_MODULES = {"random", "secrets", "uuid"}
@@ -85,7 +85,7 @@ def test_the_search_lets_pass_what_may() -> None:
     assert faults("import random", clock=True)
 
 
-HEAVY = ("numba", "pygame", "torch", "transformers", "hypothesis", "matplotlib", "PIL")
+HEAVY = ("numba", "pygame", "torch", "transformers", "hypothesis", "pettingzoo", "matplotlib", "PIL")
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from gymnasium.error import ResetNeeded
 from ragen_gym import make_turn
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.games.registry import TABLE
+from ragen_gym.multiagent import parallel_env
 
 
 def single(name: str, **arguments: Any) -> Any:
@@ -25,7 +26,7 @@ def batch(name: str, **arguments: Any) -> Any:
     return gymnasium.make_vec(TABLE[name].id, 2, **arguments)
 
 
-FACES: tuple[Callable[..., Any], ...] = (single, batch, make_turn)
+FACES: tuple[Callable[..., Any], ...] = (single, batch, make_turn, parallel_env)
 every_face = pytest.mark.parametrize("face", FACES, ids=lambda face: face.__name__)
 every_name = pytest.mark.parametrize("name", TABLE)
 
@@ -154,5 +155,11 @@ def test_numbers_of_numpy_are_numbers(name: str) -> None:
     assert envs.reset(seed=np.uint8(3))[0].shape[0] == 2
     pixels = make_turn(name, observation="image", image_tile_size=np.int64(28))
     assert pixels.reset(seed=3)
+    two: Any = np.int64(2)
+    team = parallel_env(name, players=two, max_cycles=two * 2, tile_size=two * 8, observation="rgb")
+    assert (type(team.max_cycles), len(team.possible_agents)) == (int, 2)
+    team.reset(seed=two)
     with pytest.raises(ValueError, match=r"tile_size=16\.0 must be a whole number"):
         single(name, tile_size=np.float64(16), observation="rgb")
+    with pytest.raises(ValueError, match=r"players=2\.0 must be an integer"):
+        parallel_env(name, players=two * 1.0)

@@ -21,6 +21,7 @@ from ragen_gym.core.text import TEXT_FORMATS, Vocabulary
 from ragen_gym.envs.vector import BatchEnv
 from ragen_gym.games.registry import TABLE
 from ragen_gym.games.sokoban import Sokoban
+from ragen_gym.multiagent import parallel_env
 from ragen_gym.testing import boards, plays
 
 ROOM = "#######\n#P_X_O#\n#__#__#\n#######"
@@ -237,6 +238,8 @@ def test_grids_name_the_size_that_fits_all(observation: Any) -> None:
             make("Sokoban", levels=SIZES, observation=observation)
         with pytest.raises(ValueError, match=r"from 4x4 to 5x5, and .* needs one size. Else give levels of one size"):
             make("FrozenLake", levels=LAKES, observation=observation)
+    with pytest.raises(ValueError, match="several players needs one size"):
+        parallel_env("Sokoban", levels=SIZES)
     env = StepEnv("Sokoban", levels=SIZES, observation=observation, height=3, width=10)
     assert {env.reset(seed=seed)[0].shape for seed in range(9)} == {env.observation_space.shape}
 
@@ -249,6 +252,8 @@ def test_a_size_that_is_given_is_kept_and_nothing_else_fills_a_board() -> None:
         ValueError, match="the board is 3x5, this environment plays 6x6; make it with height=3, width=5"
     ):
         StepEnv("Sokoban").reset(options={"level": SMALL})
+    with pytest.raises(ValueError, match="the board is 3x5, this environment plays 6x6"):
+        parallel_env("Sokoban").reset(options={"level": SMALL})
     with pytest.raises(
         ValueError, match=r"(?s)2 of 3 levels.*\nheight=3, width=10 fits all of them .* at its own size"
     ):

@@ -26,6 +26,7 @@ from ragen_gym.envs.vector import BatchEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.registry import TABLE
+from ragen_gym.multiagent import parallel_env
 from ragen_gym.testing import action_sequences, check_env, replay
 
 LAKE = "P__O\n____\n_O__\n___G"
@@ -111,8 +112,11 @@ def test_levels_can_be_played_in_order(tmp_path: Path) -> None:
     places: list[Any] = [0, 2, np.int64(1), 0]
     played = [texts[place] for place in places]
     env, batch = StepEnv("FrozenLake", levels=path), BatchEnv("FrozenLake", num_envs=4, levels=path)
+    several = parallel_env("FrozenLake", players=1, levels=path)
     assert [env.reset(options={"level": place})[0] for place in places] == played
     assert list(batch.reset(options={"level": places})[0]) == played
+    several.reset(options={"level": 2})
+    assert str(several.level) == texts[2]
     for bad in (3, -1):
         with pytest.raises(ValueError, match=rf"FrozenLake: level={bad} must be an integer from 0 to 2\."):
             env.reset(options={"level": bad})
