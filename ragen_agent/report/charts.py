@@ -48,6 +48,7 @@ MAIN = (
     "overlong",
     "value_loss",
     "mutual_information",
+    "turns_mutual_information",
     "retrieval_accuracy",
 )
 

@@ -251,7 +251,7 @@ class Loop:
             self.config.turns.max_tokens_per_turn,
             self.history.entropies,
         )
-        figures = self.monitor.before_update(self.backend.policy, iteration)
+        figures = self.monitor.before_update(self.backend.policy, iteration, self.history.records)
         measured, advantages = {"train_tokens": 0, "updates": 0, "empty_updates": 1}, list[list[float]]()
         if iteration.rows:
             measured, advantages = self.backend.update(iteration)

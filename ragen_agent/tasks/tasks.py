@@ -49,6 +49,7 @@ class SeedStream(IntEnum):
     DEMONSTRATOR_RATE = 7
     FILTER = 8
     ADAPTER = 9
+    INFORMATION = 10
     GAMES = 20
     REMOTE_NOISE = 21
     REMOTE_SAMPLING = 22

@@ -42,8 +42,8 @@ def episode(names: str) -> Trajectory:
     return replace(told, ids=ids)
 
 
-def figures(policy: Knowing, played: list[Trajectory]) -> dict[str, float]:
-    return information_figures(cast(MeasuredPolicy, policy), played, chr)
+def figures(policy: Knowing, played: list[Trajectory], **options: object) -> dict[str, float]:
+    return information_figures(cast(MeasuredPolicy, policy), played, chr, **options)  # type: ignore[arg-type]
 
 
 def test_the_information_of_first_turns_reads_no_later_ones() -> None:
@@ -54,18 +54,55 @@ def test_the_information_of_first_turns_reads_no_later_ones() -> None:
     for number, due in ((0, True), (1, False)):
         iteration = Iteration(number, played, played, ["Bandit"] * 2, groups, False, {}, Training())
         assert ("retrieval_chance" in monitor.before_update(cast(MeasuredPolicy, policy), iteration)) is due
-    assert policy.asked == [f"{prompt}:<think>it is {said}" for said in "AABB" for prompt in "AB"]
+    own = [f"{prompt}:<think>it is {said}" for said in "AABB" for prompt in "AB"]
+    assert policy.asked[:8] == own
 
 
 def test_a_template_and_a_policy_that_reads_its_prompt() -> None:
-    """The prompts of 6 turns at distinct places; log P nats are the most that a reasoning can carry."""
+    """The prompts of 16 turns at distinct places; log P nats are the most that a reasoning can carry."""
     played = [episode(names) for names in ("ABCD", "EFGH", "IJKL", "MNOP", "QRST", "UVWX")]
     template = figures(Knowing(-3.0, -3.0), played)
     reader = figures(Knowing(-3.0, -900.0), played)
-    assert template["mutual_information"] == pytest.approx(0.0, abs=1e-12)
-    assert template["retrieval_accuracy"] == pytest.approx(template["retrieval_chance"])
-    assert reader["mutual_information"] == pytest.approx(math.log(6) / len("it is A"))
-    assert reader["retrieval_accuracy"] == 1.0
+    length = len("it is A")
+    for prefix in ("", "turns_"):
+        assert template[f"{prefix}mutual_information"] == pytest.approx(0.0, abs=1e-12)
+        for name, k in (("accuracy", 1), ("at_2", 2), ("at_4", 4)):
+            assert template[f"{prefix}retrieval_{name}"] == pytest.approx(k / 6)
+            assert reader[f"{prefix}retrieval_{name}"] == 1.0
+        assert reader[f"{prefix}mutual_information"] == pytest.approx(math.log(6) / length)
+        assert reader[f"{prefix}retrieval_chance"] == 1 / 6
+
+
+def test_every_turn_can_be_drawn_under_all_that_came_before_it() -> None:
+    played, seen = [episode("ABCD"), episode("EFGH")], set[str]()
+    for seed in range(40):
+        policy = Knowing()
+        figures(policy, played, seed=seed)
+        again = Knowing()
+        figures(again, played, seed=seed)
+        assert policy.asked == again.asked
+        seen |= {text[-1] for text in policy.asked[4:]}
+        assert all(text.count(":") == "ABCDEFGH".index(text[text.rindex(":") - 1]) % 4 + 1 for text in policy.asked[4:])
+    assert seen == set("ABCDEFGH")
+    windows = replace(played[0], contexts=(0, played[0].turn_ends[0] + 1))
+    policy = Knowing()
+    figures(policy, [windows, windows], seed=1)
+    assert all(text.count(":") <= 3 for text in policy.asked), "a later window forgets the first turn"
+
+
+def test_the_z_score_is_against_the_std_of_the_mixture() -> None:
+    """Reasonings of equal length with log-probs under the mixture of log(1/4) and log(1/2), twice each."""
+    scores = torch.log(torch.tensor([[[1 / 4, 1 / 4]] * 2, [[1 / 2, 1 / 2]] * 2]))
+    assert information(scores, torch.ones(2, 2)).marginal_std == pytest.approx(math.log(2) / 2)
+
+    played = [episode(names) for names in ("AB", "CD")]
+    alone = figures(Knowing(-1.0, -9.0), played)
+    assert alone["marginal_std"] == pytest.approx(0.0, abs=1e-12)
+    assert alone["information_zscore"] == pytest.approx(alone["mutual_information"] / 1e-3)
+    later = figures(Knowing(-1.0, -9.0), played, past=[{"marginal_std": 0.5}, {}, {"marginal_std": 1.0}])
+    smoothed = 0.9 * (0.9 * 0.5 + 0.1 * 1.0)
+    assert later["information_zscore_ema"] == pytest.approx(alone["mutual_information"] / (smoothed + 1e-3))
+    assert later["information_zscore"] == alone["information_zscore"]
 
 
 def test_without_reasoning_or_with_one_prompt_nothing_is_measured() -> None:
@@ -86,3 +123,16 @@ def test_information_by_hand() -> None:
     assert measured.mutual_information == pytest.approx((-math.log(2) - math.log(5 / 32) / 2) / 2, abs=1e-6)
     assert measured.retrieval_accuracy == 0.75, "the first is found, the second is a tie of two"
     assert measured.retrieval_chance == 0.5
+    assert measured.retrieval_at_2 == measured.retrieval_at_4 == 1.0, "there are only two"
+
+
+def test_a_template_says_nothing_about_its_prompt() -> None:
+    """Every reasoning equally likely under every prompt: varied, and yet no information, and retrieval by chance."""
+    scores = torch.full((4, 3, 4), -6.0)
+    measured = information(scores, torch.full((4, 3), 2))
+    assert measured.mutual_information == pytest.approx(0.0, abs=1e-9)
+    assert measured.conditional_entropy == 3.0
+    assert measured.retrieval_accuracy == measured.retrieval_chance == 0.25
+    for shape in ((4, 3), (1, 3, 1), (4, 3, 5)):
+        with pytest.raises(ValueError, match="do not fit"):
+            information(torch.zeros(shape), torch.ones(4, 3))
