@@ -1,0 +1,187 @@
+"""Runs of the paper's class of model, whole or as far as they came: ``python -m benchmarks.paper_model RUN ...``.
+
+Each RUN is the folder of a ``ragen-agent train --recipe qwen2.5-coder-0.5b-...``. A run that was stopped is measured
+after its last saved iteration by ``ragen-agent eval``. Written are ``paper_model.json`` and ``paper_model.md``, of
+these runs and of those that the first already holds.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine, page_parser, write_results
+from ragen_agent.cli import main as ragen_agent
+from ragen_agent.config import Config
+from ragen_agent.models.catalogue import NAMED_MODELS
+from ragen_agent.run.run_folder import RunFolder
+from ragen_gym.core.storage import read_json_lines
+
+__all__ = ["main"]
+
+#: Figures of an iteration: their columns, and digits after the point.
+FIGURES = {
+    "success": ("success, %", 1),
+    "invalid_rate": ("malformed turns, %", 1),
+    "reply_tokens": ("tokens a reply", 1),
+    "entropy": ("entropy, nats", 2),
+    "return_std": ("return std in groups", 2),
+    "grad_norm": ("gradient norm", 2),
+    "seconds": ("seconds", 0),
+}
+SHARES = ("success", "invalid_rate")
+BLOCK = 5  # iterations in a line of a curve
+RATES = ("random", "blind", "before", "now", "optimal")
+
+PAGE = """\
+# The paper's class of model, on a CPU
+
+RAGEN's first paper trains Qwen2.5-0.5B-Instruct by reinforcement alone. Here it is Qwen2.5-Coder-0.5B-Instruct: the
+same architecture, size and tokenizer, tuned for code. The messages and the start without imitation are the paper's;
+the algorithm, the sizes, the rates and the training by LoRA are not (`ragen-agent train --list-recipes`).
+{weights}{verdict}
+{overview}
+
+*Before* and *now* are success on fixed levels, one episode a level, at the temperature of evaluation (0.5 by default),
+with 95 % intervals. Random moves are also played once a level. A run that was stopped before its last iteration shows
+where it was then, not where it leads. Seconds are by the clock, on a machine that other programs shared.
+
+{curves}
+
+```sh
+ragen-agent train --recipe qwen2.5-coder-0.5b-bandit --out RUN   # Ctrl-C saves; --resume RUN goes on
+python -m benchmarks.paper_model RUN                             # writes this page
+```
+
+Machines: {machines}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures the runs as far as they came, and writes the page; returns the exit code."""
+    parser = page_parser("paper_model", __doc__)
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folder of a run")
+    options = parser.parse_args(argv)
+    file = options.out / "paper_model.json"
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    for folder in options.runs:
+        run, config = RunFolder.reopen(folder)
+        results[_title(config)] = _measured(run, config)
+    write_results(options.out, "paper_model", results, _page(results))
+    return 0
+
+
+def _title(config: Config) -> str:
+    """A run's name in the tables: all in which two runs of a recipe may differ."""
+    warm, steps = config.warm_start, ceil(config.demonstrations.episodes / config.warm_start.batch)
+    start = f"{warm.epochs * steps} steps of imitation" if warm.epochs else "no imitation"
+    return f"{config.game}, {start}, seed {config.seed}"
+
+
+def _measured(run: RunFolder, config: Config) -> dict[str, Any]:
+    """A run's record; raises SystemExit if its present model cannot be measured."""
+    summary, metrics = run.read_summary(), read_json_lines(run.path / "metrics.jsonl")
+    found = {key: summary[key] for key in (*RATES, "memory_gib") if key in summary}
+    done = len(metrics)
+    if "after" in summary:
+        found["now"] = summary["after"]
+    else:
+        found.pop("memory_gib", None)  # of the first evaluation, so far
+        state = run.load_state()
+        if state is not None:
+            done = int(state["iteration"])
+            found["now"] = _eval(run.path, config, done)
+    return found | {
+        "done": done,
+        "iterations": config.training.iterations,
+        "split": config.evaluation.split,
+        "weights": Path(config.model).name,
+        "trained": f"LoRA of rank {config.lora.rank}" if config.lora.rank else "all weights",
+        "curve": [{name: each.get(name) for name in FIGURES} for each in metrics[:done]],
+        "machine": machine("torch", "transformers"),
+    }
+
+
+def _eval(folder: Path, config: Config, done: int) -> dict[str, Any]:
+    out = folder / f"eval-{done}"
+    if not (out / "summary.json").is_file() and ragen_agent(["eval", str(folder), "--out", str(out)]):
+        raise SystemExit(f"{out} is not whole; see above.")
+    split = json.loads((out / "summary.json").read_text(encoding="utf-8"))["splits"][config.game]
+    return dict(split["success"])
+
+
+def _page(results: dict[str, Any]) -> str:
+    """The page of these results."""
+    whole = any("memory_gib" in run for run in results.values())
+    lines = ["| run | iterations run | random | blind script | before | now | optimal | s an iteration |"]
+    lines[0] += " peak GiB |" * whole
+    lines += ["|---" * (8 + whole) + "|"]
+    curves = []
+    for title, run in results.items():
+        rates = " | ".join(_rate(run, name) for name in RATES)
+        seconds = [each["seconds"] for each in run["curve"]]
+        pace = f"{statistics.median(seconds):.0f}" if seconds else ""
+        memory = f"{run['memory_gib']:.1f}" if "memory_gib" in run else ""
+        lines.append(f"| {title} | {run['done']} of {run['iterations']} | {rates} | {pace} |" + f" {memory} |" * whole)
+        curves.append(_curve(title, run))
+    known = dict.fromkeys(run["machine"] for run in results.values())
+    return PAGE.format(
+        weights=_weights(results),
+        verdict=_verdict(results),
+        overview="\n".join(lines),
+        curves="\n".join(curves),
+        machines="; ".join(known),
+    )
+
+
+def _weights(results: dict[str, Any]) -> str:
+    """A sentence on weights that a package gave, and not the Hub."""
+    names = {run["weights"] for run in results.values()}
+    about = [NAMED_MODELS[name].about for name in sorted(names) if name in NAMED_MODELS]
+    return f"\nThe weights are dequantised: {'; '.join(about)}.\n" if about else ""
+
+
+def _verdict(results: dict[str, Any]) -> str:
+    """A sentence where no run has been measured after training."""
+    if any("now" in run for run in results.values()):
+        return ""
+    return "\nNo run has come to a measurement after training: nothing here says what reinforcement does.\n"
+
+
+def _rate(run: dict[str, Any], name: str) -> str:
+    if name not in run:
+        return "not yet"
+    rate = run[name]
+    interval = f" ({100 * rate['low']:.1f} to {100 * rate['high']:.1f}) of {rate['n']}"
+    return f"{100 * rate['rate']:.1f}{interval if name in ('before', 'now') else ''}"
+
+
+def _curve(title: str, run: dict[str, Any]) -> str:
+    """The table of a run's iterations, in blocks."""
+    lines = [
+        f"## {title}",
+        "",
+        f"{run['trained']}; measured on the split {run['split']}. Means of the rollouts, on the split",
+    ]
+    lines += ["train and at the temperature of training (1 by default):", ""]
+    lines += [
+        f"| iterations | {' | '.join(column for column, _ in FIGURES.values())} |",
+        "|---" * (len(FIGURES) + 1) + "|",
+    ]
+    for first in range(0, len(run["curve"]), BLOCK):
+        block = run["curve"][first : first + BLOCK]
+        cells = []
+        for name, (_, digits) in FIGURES.items():
+            values = [each[name] for each in block if each[name] is not None]
+            mean = statistics.mean(values) * (100 if name in SHARES else 1) if values else None
+            cells.append("" if mean is None else f"{mean:.{digits}f}")
+        lines.append(f"| {first + 1} to {first + len(block)} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
