@@ -26,7 +26,7 @@ from ragen_agent.local.backend import LocalBackend
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.models.parameters import load_policy
 from ragen_agent.models.resources import gpu_use, peak_memory_gib, place_of, release_freed_memory
-from ragen_agent.run.console import Display, run_code_flag
+from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.evaluation import (
     baselines,
     evaluated_levels,
@@ -34,6 +34,7 @@ from ragen_agent.run.evaluation import (
     rate_of_played,
     validation_settings,
 )
+from ragen_agent.run.model_card import write_model_card
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import IMITATION, RunFolder, resumable
 from ragen_agent.run.tracking import check_installed, track
@@ -42,9 +43,10 @@ from ragen_agent.sft.trainer import imitate, warm_start
 from ragen_agent.tasks.tasks import measured_settings
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.metrics import cost_line
 from ragen_gym.core.command_line import DeferredInterrupt
 from ragen_gym.core.stats import Rate
-from ragen_gym.core.storage import append_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 __all__ = ["TrainingRun", "train"]
 
@@ -209,6 +211,7 @@ class TrainingRun:
             self.measure("clean_warm_start", policy)
             self.folder.drop_state(IMITATION)
         self.write_summary()
+        write_model_card(self.config, self.summary, self.folder)
         self.display.rates(self.config, self.summary)
 
     def keep(self) -> None:
@@ -222,9 +225,14 @@ class TrainingRun:
         self.write_summary()
 
     def finish(self) -> None:
-        """Writes the summary, prints the table."""
+        """Draws the curve, prints the table."""
+        metrics = read_json_lines(self.folder.metrics)
+        plot_curve(metrics, self.summary, self.folder.path / "curve.png", self.config)
         self.write_summary()
+        write_model_card(self.config, self.summary, self.folder)
         self.display.report(self.config, self.summary, self.folder)
+        if line := cost_line(metrics):
+            self.display.say(line)
 
     @cached_property
     def _processes(self) -> list[TokenMDP]:

@@ -45,8 +45,9 @@ from ragen_agent.openrlhf.supported import check_supported
 from ragen_agent.preflight.memory import CPU_CACHE, check_biased, check_cpu_model
 from ragen_agent.preflight.plan import check_devices, devices_needed
 from ragen_agent.run.alarm import History
-from ragen_agent.run.console import Display, run_code_flag
+from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.evaluation import evaluated_levels
+from ragen_agent.run.model_card import write_model_card
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder, resumable
 from ragen_agent.run.tracking import Tracker, track
@@ -178,6 +179,8 @@ def train_distributed(
         folder.write_summary(summary)
         for name in ("before", "after"):
             display.rate(name, summary.get(name))
+        plot_curve(read_json_lines(folder.metrics), summary, folder.path / "curve.png", config)
+        write_model_card(config, summary, folder)
         display.report(config, summary, folder)
         return summary
 

@@ -21,7 +21,7 @@ from ragen_agent.report.runs import (
     group_by_settings,
 )
 from ragen_agent.run.alarm import FOLLOWS, sign_label
-from ragen_agent.update.metrics import SMOOTHING
+from ragen_agent.update.metrics import SMOOTHING, cost_line
 from ragen_gym import __version__
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
 from ragen_gym.bench.report.plots import COLOURS
@@ -197,6 +197,7 @@ def _made_with(group: SeedGroup, run: RecordedRun) -> dict[str, Any]:
         "name": run.name,
         "colour": group.colour % COLOURS,
         "how": ", ".join(how),
+        "cost": cost_line(run.metrics) if all("seconds" in record for record in run.metrics) else "",
         "starts": [_start(noted) for noted in run.folder.read_versions()],
     }
 

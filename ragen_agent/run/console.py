@@ -1,11 +1,13 @@
-"""Console output of a run: progress, then a table and two transcripts; plain lines without a terminal."""
+"""Console output of a run: progress, then a table, two transcripts and a curve; plain lines without a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -19,11 +21,11 @@ from ragen_agent.tasks.tasks import all_settings
 from ragen_agent.update.metrics import METRICS
 from ragen_gym.core.console import SECONDS_A_LINE, ProgressBar, rich_console
 from ragen_gym.core.stats import Rate
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import atomic_path, read_json_lines
 from ragen_gym.envs.messages import plain_text
 from ragen_gym.games.registry import find, own_module, task_of
 
-__all__ = ["ROWS", "Display", "episode_counts", "rates_table", "run_code_flag"]
+__all__ = ["ROWS", "Display", "episode_counts", "measured_on", "plot_curve", "rates_table", "run_code_flag"]
 
 #: The rows of the final table by their key in ``summary.json``, and their meanings.
 ROWS = {
@@ -45,6 +47,9 @@ COUNTED = {
     "conversations": "conversations",
     "evaluation": "levels of the evaluation",
 }
+
+#: Rates drawn as lines in the curve, and their colours.
+LINES = {"optimal": "tab:green", "demonstrator": "tab:purple", "blind": "tab:orange", "random": "tab:gray"}
 
 #: Seconds between two lines without a terminal, by phase: each iteration of reinforcement has one, a short phase none.
 SECONDS = {"reinforcement": 0.0, "evaluation": 2.0}
@@ -112,8 +117,7 @@ class Display:
         if "gpu" in summary:
             memory += f", {summary['gpu_memory_gib']:.1f} GiB of the GPU's ({summary['gpu']})"
         self.say(
-            f"\nIn {folder.path}: summary.json, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
-            f"\nCurves and episodes: ragen-agent report {folder.path}{run_code_flag(config)}"
+            f"\nIn {folder.path}: summary.json, curve.png, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
             f"\nMeasure again: ragen-agent eval {folder.path} --split {config.evaluation.split}{run_code_flag(config)}"
             f"\nTook {summary['wall_s']:.0f} s{memory}."
         )
@@ -169,3 +173,53 @@ def run_code_flag(config: Config, trainer: OpenRLHF | None = None, extra: Sequen
     games = any(own_module(each.game) for each in all_settings(config))
     distributed = () if trainer is None else effects(trainer, table="openrlhf")
     return " --run-code" if games or extra or any(effects(config)) or any(distributed) else ""
+
+
+def measured_on(split: str) -> str:
+    """The levels behind the rates at the ends."""
+    return "fixed levels of the training split" if split == "train" else f"held-out {split} levels"
+
+
+def plot_curve(metrics: Sequence[Mapping[str, Any]], rates: Mapping[str, Any], path: Path, config: Config) -> None:
+    """Success in training by iteration, the measured rates at its ends, and the baselines as lines."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    successes = [record["success"] for record in metrics]
+    iterations = np.arange(1, len(successes) + 1)
+    axes.plot(iterations, successes, color="tab:blue", alpha=0.3, linewidth=1, label="training levels, each iteration")
+    width = min(9, len(successes))
+    if width > 1:
+        smooth = np.convolve(successes, np.full(width, 1 / width), mode="valid")
+        axes.plot(iterations[width - 1 :], smooth, color="tab:blue", label=f"mean of {width} iterations")
+    for row, place in (("before", 0), ("after", len(successes))):
+        if row in rates:
+            rate = rates[row]
+            error = [[rate["rate"] - rate["low"]], [rate["high"] - rate["rate"]]]
+            label = (
+                f"{measured_on(config.evaluation.split)}, 95 % interval (temperature {config.evaluation.temperature:g})"
+                if row == "after"
+                else None
+            )
+            axes.errorbar([place], [rate["rate"]], error, fmt="o", color="tab:red", capsize=4, label=label)
+    for row, color in LINES.items():
+        if row in rates:
+            axes.axhline(
+                rates[row]["rate"], color=color, linestyle="--", label=f"{row} {100 * rates[row]['rate']:.0f} %"
+            )
+    name = config.training.algo.upper().replace("_", " ")
+    axes.set(
+        xlabel="iteration",
+        ylabel="success",
+        ylim=(-0.02, 1.04),
+        title=f"{config.game}, {'StarPO-S' if config.training.starpo_s else 'StarPO'} ({name}), seed {config.seed}",
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.25)
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small", frameon=False)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=130)

@@ -5,7 +5,8 @@ versions.json    start time, versions and state of the code; a new entry each ti
 metrics.jsonl    one line an iteration; a line torn by a crash is dropped on resume
 episodes.jsonl   the measured episodes and some of each iteration's, token by token
 summary.json     the final rates; during the run, the rates measured so far
-checkpoint/      the model in Hugging Face format; warm/ the model before reinforcement
+curve.png        success by iteration, between random and optimal
+checkpoint/      the model in Hugging Face format, with a model card; warm/ the model before reinforcement
 adapter/         with LoRA, the adapter that is merged into the checkpoint, made for the model in warm/
 tensorboard/     event files, and wandb/ with wandb.json for Weights & Biases, if enabled in the settings
 state.pt         the rest of the state for ``--resume``; imitation.pt the same within a supervised phase

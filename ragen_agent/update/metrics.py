@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ragen_agent.tokens.trajectory import Trajectory
 
@@ -28,6 +28,7 @@ __all__ = [
     "PARTS",
     "SMOOTHING",
     "Metric",
+    "cost_line",
     "format_metric",
     "is_share",
     "metric_label",
@@ -143,6 +144,20 @@ def smooth(series: Sequence[float], weight: float = SMOOTHING) -> list[float]:
     for value in series:
         smoothed.append(value if not smoothed else weight * value + (1 - weight) * smoothed[-1])
     return smoothed
+
+
+def cost_line(records: Sequence[Mapping[str, Any]]) -> str:
+    """Cost of each measurement, relative to the time of an iteration without them; the costliest first."""
+    costs: dict[str, float] = {}
+    for record in records:
+        for name, seconds in record.get("diagnostics_s", {}).items():
+            costs[name] = costs.get(name, 0.0) + seconds
+    rest = sum(record["seconds"] for record in records) - sum(costs.values())
+    if not costs or rest <= 0:
+        return ""
+    shares = {name: 100 * seconds / rest for name, seconds in sorted(costs.items(), key=lambda cost: -cost[1])}
+    parts = ", ".join(f"{name} {share:.1f} %" for name, share in shares.items())
+    return f"Measuring added {sum(shares.values()):.1f} % to an iteration: {parts}."
 
 
 def piece_decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:

@@ -23,6 +23,7 @@ from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import make_env
+from ragen_gym.core.stats import Rate
 
 ROOT = Path(__file__).parents[3]
 TINY = [
@@ -48,9 +49,16 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     with_comparisons = json.loads((out / "summary.json").read_text())
     assert {row: with_comparisons[row] for row in rows} == {row: summary[row] for row in rows}
     assert compared < set(with_comparisons)
+    card = (out / "checkpoint" / "README.md").read_text(encoding="utf-8")
+    for row in rows | compared:
+        rate = Rate.from_dict(with_comparisons[row])
+        interval = f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
+        assert f"\n| {row.replace('_', ' ')} | {100 * rate.rate:.1f} | {interval} | 8 | " in card
     assert RunFolder.reopen(out)[1].evaluation.imitation, "an interrupted comparison goes on by --resume alone"
     assert summary["wall_s"] > 0
-    assert {"config.toml", "metrics.jsonl", "episodes.jsonl", "checkpoint"} <= {p.name for p in out.iterdir()}
+    assert {"config.toml", "metrics.jsonl", "episodes.jsonl", "curve.png", "checkpoint"} <= {
+        p.name for p in out.iterdir()
+    }
     monkeypatch.chdir(tmp_path)
     assert main(["eval", str(out), "--json", str(tmp_path / "rates.json")]) == 0
     rates = json.loads((tmp_path / "rates.json").read_text())["splits"]["Bandit"]

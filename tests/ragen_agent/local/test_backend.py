@@ -31,7 +31,7 @@ from ragen_agent.tasks.tasks import draw_games, games_at
 from ragen_agent.tokens.rollout import group
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch
-from ragen_agent.update.metrics import piece_decoder
+from ragen_agent.update.metrics import cost_line, piece_decoder
 from ragen_agent.update.scoring import sampled_scores
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.displays import quiet
@@ -344,6 +344,9 @@ def test_a_run_that_measures_everything(warm: tuple[Config, Policy], tmp_path: P
     assert ["retrieval_accuracy" in record for record in records] == [True, False] * 2
     assert [record.get("validation") is not None for record in records] == [False, True] * 2
     assert {"replies", "information", "alarm"} <= set(records[0]["diagnostics_s"])
+    shares = cost_line([{"seconds": 3.0, "diagnostics_s": {"a": 0.5, "b": 1.0}}])
+    assert shares == "Measuring added 100.0 % to an iteration: b 66.7 %, a 33.3 %."
+    assert cost_line(records).startswith("Measuring added ")
 
 
 def test_no_gradient_stays_where_nothing_learns(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
 from ragen_agent.report.watch import FINISHED, read_status
 from ragen_agent.run.alarm import STAGNANT_ITERATIONS
-from ragen_agent.run.console import ROWS, Display, rates_table
+from ragen_agent.run.console import ROWS, Display, measured_on, rates_table
 from ragen_agent.run.evaluation import (
     baseline_notices,
     fixed_instances,
@@ -112,7 +112,7 @@ def without_clock(path: Path) -> list[dict[str, Any]]:
 
 def files(path: Path) -> dict[str, bytes]:
     """Every file without a clock in it; episodes that were played again stand elsewhere in theirs."""
-    timed = ("metrics.jsonl", "summary.json", "versions.json", "episodes.jsonl")
+    timed = ("metrics.jsonl", "summary.json", "versions.json", "episodes.jsonl", "curve.png")
     found = (file for file in sorted(path.rglob("*")) if file.is_file() and file.name not in timed)
     return {str(file.relative_to(path)): file.read_bytes() for file in found}
 
@@ -410,6 +410,8 @@ def test_policies_are_measured_within_the_reinforcement_and_it_does_not_change(t
 
 
 def test_the_report_says_which_levels_were_played() -> None:
+    assert measured_on(configure(TINY).evaluation.split) == "fixed levels of the training split"
+    assert measured_on(Config().evaluation.split) == "held-out test levels"
     console = Console(file=io.StringIO(), width=200)
     console.print(rates_table("Bandit", configure(TINY).evaluation, {}))
     assert "Measured on the training split" in console.file.getvalue()  # type: ignore[attr-defined]
