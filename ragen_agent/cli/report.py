@@ -30,13 +30,16 @@ examples:
 
 
 WATCH = """\
-Shows a run while it goes on: serves its report as a local page that follows it. Only programs on this machine can open
-the page, those of its other users included. It only reads, so it can be started before the run, during it and after
-it. Ctrl-C leaves it.
+Shows a run in the terminal while it goes on: how far it is, its rates between random and optimal play, its figures as
+sparklines, alarms, and the last episode that it wrote down. It only reads, so it can be started before the run, during
+it and after it. Ctrl-C leaves it. With --web it shows the report as a local page instead, which follows the run: only
+programs on this machine can open it, those of its other users included.
 
 examples:
   ragen-agent watch runs/FrozenLake-grpo-seed0
-  ragen-agent watch runs/FrozenLake-grpo-seed0 --json      its phase, rates and last figures as JSON"""
+  ragen-agent watch runs/FrozenLake-grpo-seed0 --web       the report in a browser, growing
+  ragen-agent watch runs/FrozenLake-grpo-seed0 --once      one update, for scripts
+  ragen-agent watch runs/FrozenLake-grpo-seed0 --json      the same figures as JSON"""
 
 
 def add(commands: Any) -> None:
@@ -56,8 +59,11 @@ def add(commands: Any) -> None:
     watch.set_defaults(run=_watch)
     watch.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, which may still be empty")
     watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two updates (default 1)")
-    watch.add_argument("--port", type=int, default=0, metavar="N", help="of the page (default: a free one)")
-    watch.add_argument("--json", action="store_true", help="print the figures once, as JSON, instead")
+    instead = watch.add_mutually_exclusive_group()
+    instead.add_argument("--once", action="store_true", help="print one update and exit")
+    instead.add_argument("--json", action="store_true", help="print the figures once, as JSON")
+    instead.add_argument("--web", action="store_true", help="serve the report as a local page that follows the run")
+    watch.add_argument("--port", type=int, default=0, metavar="N", help="with --web: its port (default: a free one)")
     add_run_code(watch)
 
 
@@ -82,17 +88,56 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
+def _json(content: Any) -> str:
+    """Content as JSON, which has no not-a-number and no infinity: null instead of these."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(each) for each in value]
+        return None if isinstance(value, float) and not isfinite(value) else value
+
+    return json_text(plain(content))
+
+
 def _watch(options: argparse.Namespace) -> int:
-    from ragen_agent.report.watch import RunPage, read_status
-    from ragen_gym.bench.report.live import LivePage, make_server
+    import time
+
+    from rich.live import Live
+
+    from ragen_agent.report.watch import FINISHED, RunTail, dashboard
+    from ragen_gym.core.console import rich_console
 
     if not 0 < options.every < inf:
         raise ValueError(f"--every is {options.every:g}; it must be above 0, and finite.")
+    if options.web:
+        return _serve(options)
+    if options.port:
+        raise ValueError("--port is for the page: add --web, or leave it out.")
+    console, tail = rich_console(), RunTail(options.run_folder)
+    if (options.once or options.json) and not options.run_folder.is_dir():
+        raise ValueError(f"there is no folder {options.run_folder}.")
+    status = tail.read()
     if options.json:
-        if not options.run_folder.is_dir():
-            raise ValueError(f"there is no folder {options.run_folder}.")
-        print(json_text(_finite(_figures(read_status(options.run_folder)))))
+        print(_json(_status_json(status)))
         return 0
+    if not options.once and console.is_terminal and status.phase != FINISHED:
+        try:
+            with Live(console=console, screen=True, auto_refresh=False) as live:
+                while status.phase != FINISHED:
+                    live.update(dashboard(status, console.width), refresh=True)
+                    time.sleep(options.every)
+                    status = tail.read()
+        except KeyboardInterrupt:
+            pass
+    console.print(dashboard(status, console.width))
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from ragen_agent.report.run_page import RunPage
+    from ragen_gym.bench.report.live import LivePage, make_server
 
     def check(config: Config) -> None:
         check_consent(options.run_folder, options.run_code, config, kinds=("module",))
@@ -105,7 +150,7 @@ def _watch(options: argparse.Namespace) -> int:
     return 0
 
 
-def _figures(status: RunStatus) -> dict[str, Any]:
+def _status_json(status: RunStatus) -> dict[str, Any]:
     return {
         "phase": status.phase,
         "iterations": len(status.metrics),
@@ -117,12 +162,3 @@ def _figures(status: RunStatus) -> dict[str, Any]:
         "last": status.metrics[-1] if status.metrics else None,
         "alarms": [vars(sign) for sign in status.signs],
     }
-
-
-def _finite(value: Any) -> Any:
-    """The value with None in place of not-a-number and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value

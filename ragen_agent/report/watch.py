@@ -1,47 +1,85 @@
-"""State of a run while it goes on, and its live page."""
+"""A run while it goes on: its folder read again and again, and its state drawn in the terminal."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ragen_agent.config import Config
-from ragen_agent.report.run_page import page
-from ragen_agent.report.runs import RecordedRun, load_run
-from ragen_agent.run.alarm import Sign
-from ragen_gym.bench.report.live import RECENT, waiting_page
-from ragen_gym.core.console import span
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-__all__ = ["FINISHED", "WAITING", "RunPage", "RunStatus", "read_status"]
+from ragen_agent.config import Config
+from ragen_agent.report.charts import MAIN, SAME, is_number
+from ragen_agent.report.runs import episode_of, first_signs
+from ragen_agent.run.alarm import FOLLOWS, Sign, sign_label
+from ragen_agent.run.run_folder import RunFolder
+from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
+from ragen_gym.core.console import span
+from ragen_gym.core.storage import read_json_lines
+from ragen_gym.envs.messages import plain_text
+
+__all__ = [
+    "FINISHED",
+    "WAITING",
+    "RunStatus",
+    "RunTail",
+    "bar",
+    "dashboard",
+    "last_record",
+    "pace",
+    "phase_line",
+    "sparkline",
+]
 
 WAITING, FINISHED = "waiting for the run", "finished"
-FILES = ("config.toml", "summary.json", "metrics.jsonl", "episodes.jsonl")
 
-LAST = 10  # iterations whose mean says how long the next ones take
+RECENT = 10  # iterations whose mean says how long the next ones take
+TAIL = 1 << 16  # bytes from the end of a file that are looked at for its last line, at first
+
+
+FIGURES = (*MAIN, "tokens_per_s")
+RATES = ("random", "blind", "before", "after", "more_imitation", "optimal")
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+WIDE = 110  # columns from which the episode is shown next to the figures
 TIMEOUTS = {"reinforcement": 120.0}  # seconds without a write after which a run may have been stopped
 TIMEOUT = 900.0  # the same for the other phases, which write nothing before their end
+WINDOW = 5  # iterations whose mean success is called that of now
 
 
 @dataclass(frozen=True)
 class RunStatus:
     """A run at one moment of its life."""
 
+    path: Path
     config: Config | None  # None as long as there is none
     summary: Mapping[str, Any]  # summary.json
     metrics: Sequence[Mapping[str, Any]]  # metrics.jsonl, without a torn last line
     signs: Sequence[Sign]  # of the Echo Trap, each where it was first seen
+    episode: Mapping[str, Any] | None  # the last of episodes.jsonl
     phase: str  # what it is doing, in words
     quiet: float  # seconds since it last wrote anything
 
     @property
     def seconds(self) -> float | None:
         """Seconds of an iteration, by the last ones."""
-        known = [float(record["seconds"]) for record in self.metrics[-LAST:] if "seconds" in record]
+        known = [float(record["seconds"]) for record in self.metrics[-RECENT:] if "seconds" in record]
         return fmean(known) if known else None
+
+    @property
+    def silent(self) -> bool:
+        """True if it has not written for so long that it may have been stopped."""
+        longest = max(TIMEOUTS.get(self.phase, TIMEOUT), 10 * (self.seconds or 0.0))
+        return self.phase != FINISHED and self.quiet > longest
 
     @property
     def left(self) -> float | None:
@@ -50,60 +88,242 @@ class RunStatus:
             return None
         return self.seconds * max(0, self.config.training.iterations - len(self.metrics))
 
-    def __str__(self) -> str:
-        """The phase, the iterations so far, and the time left or taken."""
-        parts = [self.phase]
-        if self.phase != FINISHED and self.quiet > max(TIMEOUTS.get(self.phase, TIMEOUT), 10 * (self.seconds or 0.0)):
-            parts[0] += f"; no write for {span(self.quiet)}: it may have been stopped"
-        if self.config is not None:
-            parts.append(f"{len(self.metrics)}/{self.config.training.iterations} iterations")
-        if self.left:
-            parts += [f"{self.seconds:.1f} s each", f"{span(self.left)} left"]
-        if self.phase == FINISHED and "wall_s" in self.summary:
-            parts.append(f"took {span(self.summary['wall_s'])}")
-        return " · ".join(parts)
+
+class RunTail:
+    """Follows one run; ``read`` may be called at any moment of its life."""
+
+    def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file; give the folder of a run.")
+        self.folder = RunFolder(path)
+        self._config: Config | None = None
+        self._signs: tuple[int, list[Sign]] = (0, [])
+
+    def read(self) -> RunStatus:
+        """Present state; raises a ValueError where a file is damaged."""
+        path = self.folder.path
+        if self._config is None and (path / "config.toml").is_file():
+            self._config = RunFolder.reopen(path)[1]
+        metrics = read_json_lines(self.folder.metrics)
+        done, known = self._signs if self._signs[0] <= len(metrics) else (0, [])
+        self._signs = len(metrics), first_signs(metrics, known=known, done=done)
+        summary = self.folder.read_summary()
+        distributed = (path / "openrlhf.toml").is_file()
+        phase = _phase(self._config, summary, len(metrics), self.folder.warm.is_dir(), distributed)
+        names = ("config.toml", "summary.json", "metrics.jsonl", "episodes.jsonl")
+        written = [(path / name).stat().st_mtime for name in names if (path / name).exists()]
+        quiet = max(0.0, time.time() - max(written)) if written else 0.0
+        try:
+            episode = last_record(self.folder.episodes)
+            if episode is not None:
+                episode_of(episode)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{self.folder.episodes}, its last line, is not an episode: {error}; remove it."
+            ) from error
+        return RunStatus(path, self._config, summary, metrics, self._signs[1], episode, phase, quiet)
 
 
-def read_status(path: Path) -> RunStatus:
-    """The state of the run in a folder, which may not be there yet; raises a ValueError where a file is damaged."""
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file; give the folder of a run.")
-    if not (path / "config.toml").is_file():
-        return RunStatus(None, {}, [], [], WAITING, 0.0)
-    run = load_run(path)
-    written = max((path / name).stat().st_mtime for name in FILES if (path / name).exists())
-    quiet = max(0.0, time.time() - written)
-    return RunStatus(run.config, run.summary, run.metrics, run.signs, _phase(run), quiet)
+def last_record(path: Path) -> dict[str, Any] | None:
+    """The last whole record of a file of JSON lines, from its end; None where there is none."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        reach = TAIL
+        while True:
+            start = max(0, size - reach)
+            file.seek(start)
+            lines = file.read(size - start).split(b"\n")[:-1]  # what follows the last line end is not whole
+            found = [line for line in (lines if start == 0 else lines[1:]) if line.strip()]
+            if found:
+                record: dict[str, Any] = json.loads(found[-1])
+                return record
+            if start == 0:
+                return None
+            reach *= 4
 
 
-def _phase(run: RecordedRun) -> str:
-    config, done = run.config, len(run.metrics)
-    if run.finished:
-        compares = config.evaluation.imitation and config.warm_start.epochs and run.settings["backend"] == "local"
-        return "imitation, for comparison" if compares and "clean_warm_start" not in run.summary else FINISHED
+def _phase(config: Config | None, summary: Mapping[str, Any], done: int, warm: bool, distributed: bool) -> str:
+    if config is None:
+        return WAITING
+    if "after" in summary:
+        compares = not distributed and config.evaluation.imitation and config.warm_start.epochs
+        return FINISHED if not compares or "clean_warm_start" in summary else "imitation, for comparison"
     if done >= config.training.iterations:
         return "measuring"
-    if done or "optimal" in run.summary:
+    if done or "optimal" in summary:
         return "reinforcement"
-    return "measuring the start" if run.folder.warm.is_dir() else "warm start"
+    return "measuring the start" if warm else "warm start"
 
 
-class RunPage:
-    """The page of a training run while it goes on.
+def dashboard(status: RunStatus, width: int = 100) -> RenderableType:
+    """The state of the run, for a terminal of so many columns."""
+    if status.config is None:
+        return Panel(Text(f"There is no run in {status.path} yet."), title=WAITING, title_align="left")
+    inner = width // 2 if width >= WIDE else width
+    left: list[RenderableType] = [_rates(status, inner), _figures(status, inner)]
+    right = [part for part in (_signs(status), _episode(status)) if part is not None]
+    if width < WIDE:
+        return Group(_head(status, width), *left, *right)
+    grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column(ratio=1)
+    grid.add_column(ratio=1)
+    grid.add_row(Group(*left), Group(*right))
+    return Group(_head(status, width), grid)
 
-    Args:
-        path: folder of the run, which may not be there yet.
-        check: raises a ``ValueError`` where the settings of the run name code that the user has not allowed.
+
+def sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
+    """The values as blocks, no more than ``width``: where there are more, each block is the mean of a stretch.
+
+    The lowest block stands for ``low``, or the smallest value, the highest for ``high``, or the largest.
     """
+    if not values or width < 1:
+        return ""
+    count = min(width, len(values))
+    ends = [round(place * len(values) / count) for place in range(count + 1)]
+    means = [fmean(values[first:end]) for first, end in pairwise(ends)]
+    low = min(means) if low is None else low
+    high = max(means) if high is None else high
+    span = high - low
+    places = [0.5 if span <= 0 else min(1.0, max(0.0, (mean - low) / span)) for mean in means]
+    return "".join(BLOCKS[round(place * (len(BLOCKS) - 1))] for place in places)
 
-    def __init__(self, path: Path, check: Callable[[Config], None]) -> None:
-        self._path, self._check = path, check
-        self.files = [path / name for name in FILES]
 
-    def render(self) -> str:
-        """The page as it stands."""
-        status = read_status(self._path)
-        if status.config is None:
-            return waiting_page("Training report", self._path)
-        self._check(status.config)
-        return page([load_run(self._path, self._path.resolve().name)], recent=RECENT, live=str(status))
+def bar(rate: float, random: float | None, optimal: float | None, width: int) -> Text:
+    """A rate from 0 to 1 as a bar, with the places of random and optimal play."""
+    text = Text()
+    marks = {
+        round((width - 1) * place): style
+        for place, style in ((random, "yellow"), (optimal, "green"))
+        if place is not None
+    }
+    for column in range(width):
+        filled = column < round(width * rate)
+        if column in marks:
+            text.append("┃", marks[column])
+        else:
+            text.append("━" if filled else "─", "bold cyan" if filled else "bright_black")
+    return text
+
+
+def _head(status: RunStatus, width: int) -> RenderableType:
+    config = status.config
+    assert config is not None
+    training, done = config.training, len(status.metrics)
+    preset = "StarPO-S" if training.starpo_s else "StarPO"
+    title = Text.assemble(
+        (status.path.name, "bold"), f"  {config.game}, {preset} ({training.algo.upper()}), seed {config.seed}"
+    )
+    over = status.phase == FINISHED
+    state = Text(phase_line(status), "yellow" if status.silent else "green" if over else "cyan")
+    if "stopped" in status.summary:
+        state.append(f"\n{status.summary['stopped']}", "yellow")
+    line = Table.grid(expand=True, padding=(0, 1))
+    line.add_column(ratio=1)
+    line.add_column(justify="right")
+    line.add_row(title, state)
+    line.add_row(ProgressBar(training.iterations, done, width=max(10, width - 56)), Text(" · ".join(pace(status))))
+    return Panel(line)
+
+
+def phase_line(status: RunStatus) -> str:
+    """The phase, and that nothing was written for longer than it should take."""
+    silent = f"; no write for {span(status.quiet)}: it may have been stopped" if status.silent else ""
+    return f"{status.phase}{silent}"
+
+
+def pace(status: RunStatus) -> list[str]:
+    """Iterations so far, seconds of each, and the time left or taken; nothing of a run that has not begun."""
+    if status.config is None:
+        return []
+    over = status.phase == FINISHED
+    parts = [f"{len(status.metrics)}/{status.config.training.iterations} iterations"]
+    if status.seconds is not None and not over:
+        parts.append(f"{status.seconds:.1f} s each")
+    if status.left:
+        parts.append(f"{span(status.left)} left")
+    if over and "wall_s" in status.summary:
+        parts.append(f"took {span(status.summary['wall_s'])}")
+    return parts
+
+
+def _rates(status: RunStatus, width: int) -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    random, optimal = (status.summary.get(row, {}).get("rate") for row in ("random", "optimal"))
+    now = [float(record["success"]) for record in status.metrics[-WINDOW:] if "success" in record]
+    rows = [(row.replace("_", " "), status.summary[row]) for row in RATES if row in status.summary]
+    if now and "after" not in status.summary:
+        at = next((place + 1 for place, (row, _) in enumerate(rows) if row == "before"), len(rows))
+        rows.insert(at, ("training now", {"rate": fmean(now)}))
+    for name, rate in rows:
+        ends = f"{100 * rate['low']:.0f} to {100 * rate['high']:.0f}" if "low" in rate else f"last {len(now)}"
+        style = "bold" if name in ("after", "training now") else ""
+        table.add_row(
+            Text(name, style),
+            bar(rate["rate"], random, optimal, max(12, min(40, width - 40))),
+            Text(f"{100 * rate['rate']:5.1f} %", style),
+            Text(ends, "bright_black"),
+        )
+    content: RenderableType = table if rows else Text("not measured yet", "bright_black")
+    return Panel(
+        content,
+        title="success",
+        title_align="left",
+        subtitle="yellow: random replies, green: optimal play",
+        subtitle_align="left",
+    )
+
+
+def _figures(status: RunStatus, width: int) -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    for name in FIGURES:
+        series = [float(record[name]) for record in status.metrics if is_number(record.get(name))]
+        if not series or (name == SAME[1] and any(SAME[0] in record for record in status.metrics)):
+            continue
+        ends = (0.0, 1.0) if is_share(name) else (None, None)
+        smoothed = smooth(series)
+        table.add_row(
+            Text(metric_label(name).partition(" (")[0]),
+            Text(sparkline(smoothed, max(8, min(60, width - 50)), *ends), "cyan"),
+            Text(format_metric(name, smoothed[-1]), "bold", justify="right"),
+        )
+    content: RenderableType = table if table.row_count else Text("no iteration yet", "bright_black")
+    return Panel(content, title="figures, smoothed", title_align="left")
+
+
+def _signs(status: RunStatus) -> RenderableType:
+    if not status.signs:
+        return Panel(Text("none", "green"), title="alarms", title_align="left")
+    text = Text()
+    for number, sign in enumerate(status.signs):
+        text.append("\n" * bool(number))
+        text.append(f"iteration {sign.iteration + 1}: {sign_label(sign.name)}", "bold red")
+        text.append(f" ({sign.value:.3g}, reference {sign.reference:.3g}). {FOLLOWS[sign.name]}")
+    return Panel(text, title="alarms", title_align="left", border_style="red")
+
+
+def _episode(status: RunStatus) -> RenderableType | None:
+    episode = status.episode
+    if episode is None:
+        return None
+    messages: Sequence[Mapping[str, Any]] = episode["messages"]
+    asked = [plain_text(m["content"]) for m in messages if m["role"] == "user"]
+    replies = [plain_text(m["content"]) for m in messages if m["role"] == "assistant"]
+    text = Text()
+    if replies:
+        text.append(asked[min(len(replies), len(asked)) - 1] + "\n", "bright_black")
+        text.append(replies[-1] + "\n", "bold")
+    outcome, style = (
+        ("not counted", "yellow")
+        if episode["failure"]
+        else ("solved", "green")
+        if episode["success"]
+        else ("not solved", "red")
+    )
+    text.append(outcome, style)
+    text.append(f", return {sum(episode['turn_rewards']):zg}, turn {len(episode['turn_ends'])}")
+    where = (
+        f"iteration {episode['iteration'] + 1}" if "iteration" in episode else str(episode["phase"]).replace("_", " ")
+    )
+    return Panel(text, title=Text(f"last episode, {where}"), title_align="left")

@@ -41,6 +41,7 @@ def run(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
+        "watch RUN --once",
         "watch RUN --json",
         "report RUN",
         "eval RUN",

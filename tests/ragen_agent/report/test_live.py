@@ -1,4 +1,4 @@
-"""``ragen-agent watch`` on a run whose files grow as the trainer wrote them, over HTTP and in a browser."""
+"""``ragen-agent watch --web`` on a run whose files grow as the trainer wrote them, over HTTP and in a browser."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from ragen_agent.cli import main
 from ragen_agent.report.run_page import page
 from ragen_agent.report.runs import load_run
 from ragen_gym.core.storage import append_json_lines, read_json_lines
@@ -25,7 +26,7 @@ def test_the_page_of_a_training_grows_in_a_browser(chromium: Any, runs: dict[str
     whole, run = runs["seed0"], tmp_path / "run"
     metrics, episodes = (read_json_lines(whole / f"{name}.jsonl") for name in ("metrics", "episodes"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "ragen_agent.cli", "watch", str(run), "--every", "0.2"],
+        [sys.executable, "-m", "ragen_agent.cli", "watch", str(run), "--web", "--every", "0.2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -73,3 +74,11 @@ def test_a_live_page_replays_the_last_episodes(runs: dict[str, Path]) -> None:
     total = len(read_json_lines(runs["seed0"] / "episodes.jsonl"))
     assert f"The last 5 of {total} recorded episodes." in page([run], recent=5)
     assert f"The last {total} of {total} recorded episodes." in page([run], recent=total + 1)
+
+
+def test_one_way_of_watching_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["watch", str(tmp_path), "--web", "--once"])
+    assert "not allowed with argument" in capsys.readouterr().err
+    assert main(["watch", str(tmp_path), "--web", "--port", "70000"]) == 2
+    assert "port 70000 cannot be used" in capsys.readouterr().err
