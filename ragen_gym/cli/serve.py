@@ -7,9 +7,7 @@ import os
 import sys
 
 from ragen_gym.cli.command import add_command
-from ragen_gym.core.settings import declared
 from ragen_gym.games.registry import load, load_task
-from ragen_gym.serve.limits import Limits
 
 __all__ = ["add"]
 
@@ -20,7 +18,8 @@ examples:
   RAGEN_GYM_TOKEN=$(openssl rand -hex 32) ragen-gym serve --host 0.0.0.0
 
 The page http://127.0.0.1:8000/docs lists all requests; http://127.0.0.1:8000/openapi.json is the same for programs.
-The token is sent unencrypted: put a proxy with TLS in front of a server that other machines reach.
+A --host that is not this machine alone needs a token, which clients must show, in RAGEN_GYM_TOKEN.
+It is sent unencrypted: put a proxy with TLS in front of a server that other machines reach.
 """
 
 
@@ -31,46 +30,36 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on, 0 for any free one (default: 8000)")
     parser.add_argument(
-        "--token-env",
-        default="RAGEN_GYM_TOKEN",
-        metavar="NAME",
-        help="environment variable with the token that clients must show; needed with a --host that is not this "
-        "machine alone (default: RAGEN_GYM_TOKEN)",
-    )
-    parser.add_argument(
         "--game", action="append", default=[], metavar="MODULE:NAME", help="offer a game of your own too; repeatable"
     )
-    limits = parser.add_argument_group("limits")
-    for name, each in declared(Limits).items():
-        limits.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=float if each.type is float else int,
-            default=each.default,
-            metavar="N",
-            help=each.doc + ("" if each.default is None else f" (default: {each.default})"),
-        )
+    parser.add_argument(
+        "--max-sessions", type=int, default=1024, metavar="N", help="sessions that may be open (default: 1024)"
+    )
+    parser.add_argument(
+        "--session-ttl",
+        type=float,
+        default=900,
+        metavar="S",
+        help="seconds without a request after which a session is closed (default: 900)",
+    )
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
+        from ragen_gym.serve.app import create_app
         from ragen_gym.serve.server import bound_socket, check_token, run, url_of
     except ImportError as error:
         raise ValueError(f"serving needs {error.name}: run `pip install 'ragen-gym[serve]'`.") from error
-    limits = Limits(**{name: getattr(arguments, name) for name in declared(Limits)})
-    token = check_token(arguments.host, os.environ.get(arguments.token_env), arguments.token_env)
-    if not 0 <= arguments.port < 2**16:
-        raise ValueError(f"--port {arguments.port} is not a port: choose 0 to 65535.")
-
+    token = check_token(arguments.host, os.environ.get("RAGEN_GYM_TOKEN"))
+    app = create_app(token, max_sessions=arguments.max_sessions, session_ttl=arguments.session_ttl)
     for name in arguments.game:
         if load_task(name) is not None:
-            raise ValueError(
-                f"--game {name} is a text task, and the server offers games alone: use "
-                "ragen_gym.TaskEnv in your own process."
-            )
+            raise ValueError(f"--game {name} is a text task: the server offers games alone.")
         load(name)
-
+    if not 0 <= arguments.port < 2**16:
+        raise ValueError(f"--port {arguments.port} is not a port: choose 0 to 65535.")
     bound = bound_socket(arguments.host, arguments.port)
     who, url = "with a token" if token else "this machine only, no token", url_of(bound)
     print(f"ragen-gym: serving on {url} ({who}); {url}/docs says how; Ctrl-C ends it", file=sys.stderr, flush=True)
-    run(bound, limits, token)
+    run(bound, app)
     return 0

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ragen_gym.serve.app import create_app
-    from ragen_gym.serve.client import RemoteEnv, RemoteTurnEnv
-    from ragen_gym.serve.http_client import ServerError, ServerUnreachable, SessionLost
-    from ragen_gym.serve.limits import Limits
+    from ragen_gym.serve.client import RemoteEnv, RemoteTurnEnv, ServerError, ServerUnreachable, SessionLost
     from ragen_gym.serve.server import serving
 
 __all__ = [
-    "Limits",
     "RemoteEnv",
     "RemoteTurnEnv",
     "ServerError",
@@ -28,11 +25,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Limits": "limits",
     "create_app": "app",
     "serving": "server",
-    **dict.fromkeys(("RemoteEnv", "RemoteTurnEnv"), "client"),
-    **dict.fromkeys(("ServerError", "ServerUnreachable", "SessionLost"), "http_client"),
+    **dict.fromkeys(("RemoteEnv", "RemoteTurnEnv", "ServerError", "ServerUnreachable", "SessionLost"), "client"),
 }
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -16,13 +14,12 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ragen_gym import __version__
 from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.render.png import encode_png
 from ragen_gym.serve import schemas
-from ragen_gym.serve.limits import Limits
 from ragen_gym.serve.schemas import STATUS, RequestError
 from ragen_gym.serve.service import Service, encode
 
@@ -30,10 +27,6 @@ __all__ = ["create_app", "is_loopback"]
 
 #: Served without a token.
 _OPEN_PATHS = frozenset({"/health", "/docs", "/openapi.json"})
-
-_log = logging.getLogger("ragen_gym.serve")
-
-_BODY_SECONDS = 30.0
 
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed", 400: "bad_json"}
 #: What every route may answer besides what it is for.
@@ -54,15 +47,18 @@ SessionId = Annotated[str, Path(description="The id of a session, as `POST /sess
 router = APIRouter(responses=_ERRORS)
 
 
-def create_app(limits: Limits | None = None, token: str | None = None) -> FastAPI:
+def create_app(token: str | None = None, *, max_sessions: int = 1024, session_ttl: float = 900.0) -> FastAPI:
     """The server's application, for any ASGI server that runs it in one process.
 
     Args:
-        limits: what clients may ask for.
         token: the bearer token that requests must carry; without one only requests addressed to localhost are served.
+        max_sessions: sessions that may be open, from 1 on.
+        session_ttl: seconds without a request after which a session is closed, from 1 on.
+
+    Raises:
+        ValueError: a limit out of range.
     """
-    limits = limits or Limits()
-    service = Service(limits)
+    service = Service(max_sessions, session_ttl)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -75,13 +71,14 @@ def create_app(limits: Limits | None = None, token: str | None = None) -> FastAP
         summary="Games for language-model agents over HTTP.",
         description=_ABOUT,
         lifespan=lifespan,
-        middleware=[Middleware(AccessMiddleware, max_body=limits.max_body, token=token)],
+        middleware=[Middleware(AccessMiddleware, token=token)],
         redoc_url=None,
     )
     app.state.service = service
     # The middleware checks the token; this shows it on the page.
     app.include_router(router, dependencies=[Depends(HTTPBearer(auto_error=False))] if token else [])
-    for kind, handler in ((RequestError, _failed), (RequestValidationError, _invalid), (HTTPException, _http)):
+    handlers = {RequestError: _failed, RequestValidationError: _invalid, HTTPException: _http, Exception: _broken}
+    for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
     return app
 
@@ -189,6 +186,11 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(body, error.status_code, error.headers)
 
 
+async def _broken(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a mistake of the server's, which uvicorn logs."""
+    return await _failed(request, RequestError("internal", "the server failed at this request; its log says how."))
+
+
 class AccessMiddleware:
     """An ASGI application around the server's own.
 
@@ -196,66 +198,31 @@ class AccessMiddleware:
     no web page can reach the server through a name of its own.
     """
 
-    def __init__(self, app: ASGIApp, *, max_body: int, token: str | None) -> None:
-        self._app, self._max_body = app, max_body
+    def __init__(self, app: ASGIApp, *, token: str | None) -> None:
+        self._app = app
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or answer with an error."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        try:
-            self._admit(scope["path"], headers)
-            if scope["method"] in ("POST", "PUT", "PATCH"):
-                receive = await self._whole_body(receive)
-        except RequestError as error:
-            headers_of_error = {"Connection": "close"}  # what is left of a body is not read
-            if error.status == 401:
-                headers_of_error["WWW-Authenticate"] = "Bearer"
-            await JSONResponse(error.body(), error.status, headers_of_error)(scope, receive, send)
-            return
-        try:
-            await self._app(scope, receive, send)
-        except Exception:  # a mistake of the server's: no response was begun, since each is sent whole
-            _log.exception("%s %s failed", scope["method"], scope["path"])
-            failed = RequestError("internal", "the server failed at this request; its log says how.")
-            await JSONResponse(failed.body(), failed.status)(scope, receive, send)
+        """Serve a request, or refuse it before its body is read."""
+        answer = self._app
+        if scope["type"] == "http" and (error := self._refusal(scope["path"], dict(scope["headers"]))):
+            headers = {"Connection": "close"} | ({"WWW-Authenticate": "Bearer"} if error.status == 401 else {})
+            answer = JSONResponse(error.body(), error.status, headers)
+        await answer(scope, receive, send)
 
-    def _admit(self, path: str, headers: dict[bytes, bytes]) -> None:
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> RequestError | None:
         if self._token is None:
-            if not is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
-                raise RequestError(
-                    "foreign_host",
-                    "this server has no token, so it answers only requests to localhost or a loopback address.",
-                )
-        elif path not in _OPEN_PATHS:
-            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
-                raise RequestError("unauthorized", "send the server's token as 'Authorization: Bearer TOKEN'.")
-
-    async def _whole_body(self, receive: Receive) -> Receive:
-        body, size, more = bytearray(), 0, True
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                while more:
-                    message = await receive()
-                    size += len(message.get("body", b""))
-                    if size <= self._max_body:  # the rest is read too: a connection closed before loses the answer
-                        body += message.get("body", b"")
-                    more = message.get("more_body", False)
-        except TimeoutError:
-            words = f"the request's body did not arrive in {_BODY_SECONDS:g} seconds."
-            raise RequestError("timeout", words) from None
-        if size > self._max_body:
-            raise RequestError("body_too_large", f"a request's body may have {self._max_body} bytes.")
-        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
-
-        async def replay() -> Message:
-            return whole.pop() if whole else await receive()
-
-        return replay
+            if is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
+                return None
+            return RequestError(
+                "foreign_host",
+                "this server has no token, so it answers only requests to localhost or a loopback address.",
+            )
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        right = scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
+        if right or path in _OPEN_PATHS:
+            return None
+        return RequestError("unauthorized", "send the server's token as 'Authorization: Bearer TOKEN'.")
 
 
 def is_loopback(host: str) -> bool:

@@ -2,35 +2,74 @@
 
 from __future__ import annotations
 
+import json
+import os
 from base64 import b64decode
+from contextlib import closing, suppress
 from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
 import gymnasium
+import httpx
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.core.levels import Level
+from ragen_gym.core.levels import Level, item_text
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
+from ragen_gym.core.validation import checked_options, items_of, shown
 from ragen_gym.envs.messages import parts_of
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.reply_env import text_of_action
-from ragen_gym.serve.http_client import RemoteSession
-from ragen_gym.serve.serialization import Json, Pixels, create_body, options_body, pixels, space_of
+from ragen_gym.serve.serialization import Json, Pixels, pixels, space_of
 
-__all__ = ["RemoteEnv", "RemoteTurnEnv"]
+__all__ = ["RemoteEnv", "RemoteTurnEnv", "ServerError", "ServerUnreachable", "SessionLost"]
+
+#: Arguments of ``ragen_gym.StepEnv`` that the server takes as fields of their own; all others are options of the game.
+_FIELDS = ("split", "preset", "levels", "skip_invalid", "observation", "text_format", "vocabulary", "tile_size")
+
+
+class ServerUnreachable(ConnectionError):
+    """No response came: the server is not there, or the connection broke. Whether a move was played is not known."""
+
+
+class SessionLost(RuntimeError):
+    """The server no longer has the session: it expired, was closed, or the server was restarted.
+
+    Its episode is lost; a new environment plays it again from its seed.
+    """
+
+
+class ServerError(RuntimeError):
+    """The server has a reason of its own not to carry a request out: it is full, or wants a token.
+
+    Attributes:
+        code: the server's code of the reason.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class _Remote(gymnasium.Env[Any, Any]):
+    """A session on a server, and the kept-alive connection to it."""
+
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012  # Gymnasium's
 
     def __init__(self, url: str, body: Json, render_mode: str | None, token: str | None, timeout: float) -> None:
         if render_mode not in (*self.metadata["render_modes"], None):
             raise ValueError(f"render_mode={render_mode!r} is not known: choose 'ansi', 'rgb_array' or None.")
-        self.render_mode = render_mode
-        self._remote = remote = RemoteSession(url, {**body, "render": render_mode == "rgb_array"}, token, timeout)
-        self.session, self.about = remote.id, remote.about
+        self.render_mode, self.url = render_mode, url
+        token = token or os.environ.get("RAGEN_GYM_TOKEN")
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
+        try:
+            self.about = _json(self._send("POST", "/sessions", {**body, "render": render_mode == "rgb_array"}))
+        except BaseException:
+            self._http.close()
+            raise
+        self.session: str = self.about["session"]
         self.action_space = space_of(self.about["action_space"])
         self.observation_space = space_of(self.about["observation_space"])
 
@@ -48,22 +87,45 @@ class _Remote(gymnasium.Env[Any, Any]):
         """The board as text in mode ``"ansi"``, a uint8 (height, width, 3) array in ``"rgb_array"``, else None."""
         if self.render_mode == "ansi":
             return self.board
-        return pixels(self._remote.picture()) if self.render_mode else None
+        return pixels(self._send("GET", f"/sessions/{self.session}/render.png").content) if self.render_mode else None
 
     def close(self) -> None:
         """Close the session; a server that is gone has closed it already."""
-        self._remote.close()
+        if not self._http.is_closed:
+            with closing(self._http), suppress(ConnectionError, RuntimeError):
+                self._send("DELETE", f"/sessions/{self.session}")
 
     def _stands(self, what: str) -> str:
-        text: str | None = self._remote.state()[what]
+        text: str | None = _json(self._send("GET", f"/sessions/{self.session}"))[what]
         if text is None:
             raise gymnasium.error.ResetNeeded(f"there is no {what} yet: call reset() first.")
         return text
 
     def _reset(self, seed: int | None, options: dict[str, Any] | None) -> Json:
-        body = {"seed": seed, **options_body(options)}
-        answer = self._remote.post("reset", {name: value for name, value in body.items() if value is not None})
+        body = {"seed": seed, **checked_options(options, ("level", "noise_seed"))}
+        if isinstance(body.get("level"), Level):
+            body["level"] = body["level"].text
+        answer = self._post("reset", {name: value for name, value in body.items() if value is not None})
         super().reset(seed=int(seed) if isinstance(seed, np.integer) else seed)  # which the server has checked
+        return answer
+
+    def _post(self, operation: str, body: Json) -> Json:
+        return _json(self._send("POST", f"/sessions/{self.session}/{operation}", body))
+
+    def _send(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
+        if self._http.is_closed:
+            raise gymnasium.error.ClosedEnvironmentError("this environment was closed: make a new one.")
+        content = None if body is None else json.dumps(body, default=_of_numpy).encode()
+        try:
+            answer = self._http.request(method, path, content=content)
+        except httpx.HTTPError as error:
+            raise ServerUnreachable(
+                f"no answer from {self.url} to {method} {path} ({type(error).__name__}: {error}): is the server "
+                "running? Start it with ragen-gym serve, or correct the address; a server's sessions end with it, so "
+                "make a new environment then."
+            ) from None  # the causes are the HTTP library's own frames, and end in the words that are quoted
+        if answer.is_error:
+            raise _error(answer)
         return answer
 
 
@@ -96,7 +158,7 @@ class RemoteEnv(_Remote):
         timeout: float = 60.0,
         **arguments: Any,
     ) -> None:
-        body = create_body(env, arguments, max_episode_steps=max_episode_steps)
+        body = _create_body(env, arguments, max_episode_steps=max_episode_steps)
         super().__init__(url, body, render_mode, token, timeout)
         self._mask: npt.NDArray[np.int8] | None = None
 
@@ -114,7 +176,7 @@ class RemoteEnv(_Remote):
             ragen_gym.serve.SessionLost: the server no longer has the session.
             ragen_gym.serve.ServerUnreachable: no response came.
         """
-        answer = self._remote.post("step", {"action": action})
+        answer = self._post("step", {"action": action})
         observation = _observation(answer["observation"], self.observation_space.dtype)
         return observation, answer["reward"], answer["terminated"], answer["truncated"], self._noted(answer["info"])
 
@@ -155,7 +217,7 @@ class RemoteTurnEnv(_Remote):
     ) -> None:
         turn_options, env_options = split_turn_options(arguments)
         self.config = turn_config(config, turn_options)
-        body = create_body(env, env_options, grain="turn", budgets=asdict(self.config))
+        body = _create_body(env, env_options, grain="turn", budgets=asdict(self.config))
         super().__init__(url, body, render_mode, token, timeout)
         self.instructions: str = self.about["instructions"]
         self.action_names: tuple[str, ...] = tuple(self.about["action_names"])
@@ -174,7 +236,7 @@ class RemoteTurnEnv(_Remote):
     def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a reply; raises as ``RemoteEnv.step`` does."""
         action = text_of_action(action)
-        answer = self._remote.post("turn", {"reply": action})
+        answer = self._post("turn", {"reply": action})
         self._add("assistant", action)
         terminated, truncated = answer["terminated"], answer["truncated"]
         self.over = terminated or truncated
@@ -225,3 +287,48 @@ def _reply(text: str, fields: Json) -> Reply:
     values: Json = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     values["problem"] = values["problem"] and Problem(values["problem"])
     return Reply(text, **values)
+
+
+def _create_body(env: str, arguments: Json, **fields: Any) -> Json:
+    """The request that makes an environment of these arguments of ``ragen_gym.StepEnv``."""
+    body: Json = {"env": env, **{name: value for name, value in fields.items() if value is not None}}
+    body["env_options"] = {name: value for name, value in arguments.items() if name not in _FIELDS}
+    body |= {name: arguments[name] for name in _FIELDS if arguments.get(name) is not None}
+    if "levels" in body:
+        levels = items_of(body["levels"])
+        if not levels:
+            raise ValueError(
+                f"levels={shown(body['levels'])} holds no level, and a server reads no files; give the boards, such as "
+                "ragen_gym.core.levels.read_levels(path)."
+            )
+        texts = map(item_text, levels)
+        body["levels"] = [each.text if isinstance(each, Level) else each for each in texts]
+    return body
+
+
+def _of_numpy(value: Any) -> Any:
+    """NumPy's numbers and arrays as plain ones, such as seeds that a generator drew."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{value!r} cannot be sent to a server: it is not JSON.")
+
+
+def _json(answer: httpx.Response) -> Json:
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not found.keys() & {"session", "observation", "error"}:
+        raise ServerError("no_ragen_gym", f"{answer.url} answered {answer.status_code} and is no ragen-gym server.")
+    return found
+
+
+def _error(answer: httpx.Response) -> Exception:
+    """The Python exception for a server's refusal."""
+    problem = _json(answer)["error"]
+    code, message = problem["code"], problem["message"]
+    if code == "unknown_session":
+        return SessionLost(message)
+    if code == "no_episode":
+        return gymnasium.error.ResetNeeded(message)
+    return ValueError(message) if code in ("bad_value", "bad_request") else ServerError(code, message)

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
+from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from fastapi import FastAPI
 
 from ragen_gym.serve.app import create_app, is_loopback
-from ragen_gym.serve.limits import Limits
-from ragen_gym.serve.schemas import RequestError
 
 __all__ = ["LEAST_TOKEN", "bound_socket", "check_token", "run", "serving", "url_of"]
 
 #: Characters that a token must have at least.
 LEAST_TOKEN = 16
 
-#: Seconds in which a request's header must arrive.
-_HEADER_SECONDS = 10.0
 _BACKLOG = 4096
 _GRACE = 10.0  # seconds for the requests that are under way
 
 
-def check_token(host: str, token: str | None, variable: str) -> str | None:
+def check_token(host: str, token: str | None) -> str | None:
     """The token, if the server may be bound to that host with it.
 
     Raises:
@@ -38,11 +32,11 @@ def check_token(host: str, token: str | None, variable: str) -> str | None:
         if is_loopback(host):
             return None
         raise ValueError(
-            f"--host {host} lets other machines in, so clients must show a token: put one into the environment "
-            f"variable {variable}, for example with export {variable}=$(openssl rand -hex 32)."
+            f"--host {host} lets other machines in, so clients must show a token: "
+            "export RAGEN_GYM_TOKEN=$(openssl rand -hex 32)."
         )
     if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError(f"the token in {variable} must have {LEAST_TOKEN} or more printable characters, no spaces.")
+        raise ValueError(f"RAGEN_GYM_TOKEN must have {LEAST_TOKEN} or more printable characters, no spaces.")
     return token
 
 
@@ -52,31 +46,23 @@ def bound_socket(host: str, port: int) -> socket.socket:
     Raises:
         OSError: the address cannot be had.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        if sys.platform != "win32":
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(_BACKLOG)  # a client that comes before the first request can be answered waits
-    except OSError as error:
-        bound.close()
-        raise OSError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another port, 0 for any that is free."
-        ) from error
-    return bound
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
 
 
-def run(bound: socket.socket, limits: Limits, token: str | None) -> None:
+def run(bound: socket.socket, app: FastAPI) -> None:
     """Serve until Ctrl-C or a SIGTERM, then finish the requests that are under way."""
-    uvicorn.Server(_config(limits, token)).run(sockets=[bound])
+    uvicorn.Server(_config(app)).run(sockets=[bound])
 
 
 @contextmanager
-def serving(limits: Limits | None = None, token: str | None = None, port: int = 0) -> Iterator[str]:
-    """The server in a thread of this process, on the loopback address; gives its URL. For tests and notebooks."""
+def serving(token: str | None = None, port: int = 0, **limits: Any) -> Iterator[str]:
+    """The server in a thread of this process, on the loopback address; gives its URL. For tests and notebooks.
+
+    ``limits`` are those of ``create_app``.
+    """
+    server = uvicorn.Server(_config(create_app(token, **limits)))
     bound = bound_socket("127.0.0.1", port)
-    server = uvicorn.Server(_config(limits or Limits(), token))
     thread = Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     try:
@@ -99,45 +85,9 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # h11's or httptools', by what is installed
-    """A connection with a deadline for each request's header, for which uvicorn would wait for ever."""
-
-    deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
-        self.deadline = self.loop.call_later(_HEADER_SECONDS, self.give_up)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.stop_waiting()
-        elif self.deadline is None:
-            self.deadline = self.loop.call_later(_HEADER_SECONDS, self.give_up)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.stop_waiting()
-        super().connection_lost(exc)
-
-    def stop_waiting(self) -> None:
-        if self.deadline is not None:
-            self.deadline.cancel()
-            self.deadline = None
-
-    def give_up(self) -> None:
-        if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):
-            return
-        error = RequestError("timeout", f"the request's header did not arrive in {_HEADER_SECONDS:g} seconds.")
-        body = json.dumps(error.body()).encode()
-        head = f"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
-        self.transport.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
-        self.transport.close()
-
-
-def _config(limits: Limits, token: str | None) -> uvicorn.Config:
+def _config(app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
-        create_app(limits, token),
-        http=_Connection,
+        app,
         log_level="warning",
         access_log=False,
         backlog=_BACKLOG,

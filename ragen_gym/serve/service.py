@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
+from ragen_gym.core.validation import check_number
 from ragen_gym.games._jit import compiling
 from ragen_gym.games.registry import TABLE, GameSpec, build_game, find
-from ragen_gym.serve.limits import Limits
 from ragen_gym.serve.schemas import CreateRequest, RequestError, library_errors
 from ragen_gym.serve.served_envs import ServedEnv, ServedTurn, make_env
 
@@ -47,8 +47,10 @@ class Session:
 class Service:
     """The open sessions, and threads for the work on them."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, max_sessions: int, session_ttl: float) -> None:
+        check_number("the server", "max_sessions", max_sessions, 1, whole=True)
+        check_number("the server", "session_ttl", session_ttl, 1)
+        self.max_sessions, self.session_ttl = max_sessions, session_ttl
         self._sessions: dict[str, Session] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "games")
 
@@ -74,11 +76,11 @@ class Service:
         """
         for expired in list(filter(self._expired, self._sessions.values())):
             self._close(expired)
-        if len(self) >= self.limits.max_sessions:
+        if len(self) >= self.max_sessions:
             raise RequestError(
                 "full",
-                f"this server keeps {self.limits.max_sessions} sessions, and all are in use: close some, or wait; a "
-                f"session that is not used for {self.limits.session_ttl:g} seconds is closed.",
+                f"this server keeps {self.max_sessions} sessions, and all are in use: close some, or wait; a "
+                f"session that is not used for {self.session_ttl:g} seconds is closed.",
             )
         with library_errors(request.env_options):
             spec = find(request.env)
@@ -126,7 +128,7 @@ class Service:
             raise RequestError(
                 "unknown_session",
                 "there is no such session: it was closed, it was not used for "
-                f"{self.limits.session_ttl:g} seconds, or the server was restarted; create another one.",
+                f"{self.session_ttl:g} seconds, or the server was restarted; create another one.",
             )
         return session
 
@@ -135,7 +137,7 @@ class Service:
         session.env.close()
 
     def _expired(self, session: Session) -> bool:
-        return not session.lock.locked() and _now() - session.used > self.limits.session_ttl
+        return not session.lock.locked() and _now() - session.used > self.session_ttl
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -154,7 +156,7 @@ class Service:
             "session": session.id,
             "env": session.env_id,
             "grain": "turn" if isinstance(session.env, ServedTurn) else "step",
-            "expires_after": self.limits.session_ttl,
+            "expires_after": self.session_ttl,
         }
 
 

@@ -1,4 +1,4 @@
-"""One server for all tests that do not need limits of their own."""
+"""One server for all tests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from ragen_gym.serve import Limits, serving
+from ragen_gym.serve import serving
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     """The URL of a server in a thread of this process."""
-    with serving(Limits()) as url:
+    with serving() as url:
         yield url
 
 

@@ -77,11 +77,8 @@ def test_what_cannot_be_made(http: httpx.Client, body: Any, code: str, words: st
     [
         (b"{", 400),
         (b"\xff\xfe", 400),
-        (b"[" * 100_000, 400),
-        (b'{"env": ' + b"1" * 5000 + b"}", 400),
         (b"", 422),
         (b'{"env": "FrozenLake", "env_options": {"success_rate": NaN}}', 422),
-        (b'{"env": "FrozenLake", "env_options": {"size": ' + b"9" * 4000 + b"}}", 422),
         (b'{"env": "FrozenLake", "env_options": ' + b'{"a":' * 500 + b"1" + b"}" * 501, 422),
     ],
     ids=lambda value: str(value)[:40],
