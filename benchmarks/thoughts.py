@@ -145,7 +145,8 @@ def measured(config: Config, checkpoint: Path) -> dict[str, Any]:
     found, instances = evaluated_levels(config)
     env = check_thoughts(found, config)
     reader = TreeReader(policy.model, len(policy.tokenizer), config.evaluation.temperature)
-    records = measure(reader, policy, env, played_turns(policy, env, instances, 0)[0])
+    turns, _ = played_turns(policy, env, instances, 0)
+    records = [record for some in measure(reader, policy, env, turns) for record in some]
     gains = [np.mean(r["rows"]["true"]["success"]) - np.mean(r["rows"]["own"]["success"]) for r in records]
     gain = clustered_mean(gains, [each["level_id"] for each in records]).to_dict("mean")
     facts = {"parameters": policy.model.num_parameters(), "temperature": config.evaluation.temperature}

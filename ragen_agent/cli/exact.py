@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from ragen_agent.run.console import Display
     from ragen_gym.core.console import json_text, rich_console
-    from ragen_gym.core.storage import locked_folder
+    from ragen_gym.core.storage import locked_folder, write_atomic
 
     check_not_distributed(options)
     if not 0 < options.mass < 1:
@@ -80,8 +80,7 @@ def _run(options: argparse.Namespace) -> int:
     policy, weights = lone_policy(options, display)
 
     from ragen_agent.exact.level import ExactLevel, check_exact
-    from ragen_agent.exact.page import page
-    from ragen_agent.exact.results import ExactFolder, summary
+    from ragen_agent.exact.results import RecordFolder, page, summary
     from ragen_agent.run.evaluation import evaluated_levels
     from ragen_gym.envs.turn import TurnEnv
 
@@ -104,14 +103,15 @@ def _run(options: argparse.Namespace) -> int:
     name = f"exact-{options.model.resolve().name}-{config.game.rpartition(':')[2]}-{config.evaluation.split}"
     out = options.out or Path("runs") / name
     with locked_folder(out):
-        folder = ExactFolder(out, about)
+        folder = RecordFolder(out, "exact", "levels.jsonl", about)
         done = {record["seed"] for record in folder.records()}
         waiting = [ExactLevel(env, policy.chat, config.turns, each) for each in instances if each.seed not in done]
         _solve(policy, waiting, len(instances), options, folder, display)
         wanted = {each.seed for each in instances}
         records = [record for record in folder.records() if record["seed"] in wanted]
         found = summary(records)
-        folder.finish(found, page(about, found, records))
+        folder.finish(found)
+        write_atomic(out / "page.html", page(about, found, records))
     if options.json:
         print(json_text(found))
     else:
@@ -162,17 +162,14 @@ def _solve(
 def _print(game: str, about: dict[str, Any], found: dict[str, Any], display: Display, out: Path) -> None:
     from rich.table import Table
 
-    from ragen_agent.exact.page import shown_interval
-    from ragen_agent.exact.results import REFERENCES
+    from ragen_agent.exact.results import shown_interval, success_rows
 
     levels = f"{found['levels']} {about['split']} levels, temperature {about['temperature']:g}"
     table = Table(title=f"{game}: exact success on {levels}", title_justify="left")
     for column in ("policy", "success, %", "95 % over levels"):
         table.add_column(column, justify="left" if column == "policy" else "right")
-    table.add_row("model", shown_interval(found["success"]), shown_interval(found["levels_interval"], digits=1))
-    for name in REFERENCES:
-        if name in found:
-            table.add_row(name, f"{100 * found[name]:.2f}", "")
+    for row in success_rows("model", found):
+        table.add_row(*row)
     display.console.print(table)
     display.say(f"Malformed replies: {shown_interval(found['malformed_share'])} %.")
     moves, total = shown_interval(found["moves"], 1.0), shown_interval(found["return"], 1.0, 3)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragen_agent.cli.exact import lone_policy
-from ragen_agent.cli.settings import add_settings, check_not_distributed, free_folder
+from ragen_agent.cli.settings import add_settings, check_not_distributed
 from ragen_gym.core.levels import SPLITS
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ one of another level, and none; and as controls after the same facts in another 
 the same thought on the turned board. Prints how far the first move and the whole answer move from those after the
 model's own thought (TV, total variation), how often the first move goes where only the replaced thought says (and how
 often it did so before), how often where the true thought says, and how often the reply wins. Answers are not sampled.
+Results are kept as they come: the same command goes on where it was stopped.
 
 It needs thoughts that state facts by a template of the demonstrations, demonstrations.thought=direction or relative.
 
@@ -38,7 +40,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--levels", type=int, metavar="N", help="how many levels (default: the run's, or 256)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampled thoughts (default 0)")
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the folder of the results (default: a new runs/thoughts-NAME-GAME)"
+        "--out", type=Path, metavar="DIR", help="the folder of the results (default: runs/thoughts-NAME-GAME-SPLIT)"
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_settings(parser)
@@ -47,40 +49,53 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     from ragen_agent.run.console import Display
     from ragen_gym.core.console import ProgressBar, json_text, rich_console
+    from ragen_gym.core.storage import locked_folder
 
     check_not_distributed(options)
     if options.seed < 0:
         raise ValueError(f"--seed is {options.seed}; it must be 0 or more.")
-    if options.out is not None and options.out.exists():
-        raise ValueError(f"--out {options.out} exists already; choose another folder, or remove it.")
     display = Display(rich_console(stderr=True) if options.json else None)
     policy, weights = lone_policy(options, display)
 
+    from ragen_agent.exact.results import RecordFolder
     from ragen_agent.exact.thoughts import check_thoughts, measure, played_turns, summary
     from ragen_agent.exact.tree_reader import TreeReader
     from ragen_agent.run.evaluation import evaluated_levels
-    from ragen_gym.core.storage import append_json_lines, write_atomic
 
     config = policy.config
     found, instances = evaluated_levels(config)
     env = check_thoughts(found, config)
-    reader = TreeReader(policy.model, len(policy.tokenizer), config.evaluation.temperature)
-    with display.waiting("playing the levels"):
-        turns, without = played_turns(policy, env, instances, options.seed)
-    with ProgressBar("turns", len(turns), console=display.console, transient=True) as bar:
-        records = measure(reader, policy, env, turns, progress=bar.update)
     about: dict[str, Any] = {
         "model": str(options.model),
         "weights": weights,
         "game": config.game,
+        "env_options": config.env_options,
+        "turns": asdict(config.turns),
+        "template": config.demonstrations.thought,
         "split": config.evaluation.split,
+        "levels": config.evaluation.levels,
+        "temperature": config.evaluation.temperature,
+        "seed": options.seed,
     }
-    about |= {"template": config.demonstrations.thought, "temperature": config.evaluation.temperature}
-    result = about | {"seed": options.seed, "turns_without_thought": without, **summary(records)}
-    out = options.out or free_folder(f"thoughts-{options.model.resolve().name}-{config.game.rpartition(':')[2]}")
-    out.mkdir(parents=True)
-    append_json_lines(out / "turns.jsonl", records)
-    write_atomic(out / "summary.json", json_text(result) + "\n")
+    name = f"thoughts-{options.model.resolve().name}-{config.game.rpartition(':')[2]}-{config.evaluation.split}"
+    out = options.out or Path("runs") / name
+    with display.waiting("playing the levels"):
+        turns, without = played_turns(policy, env, instances, options.seed)
+    with locked_folder(out):
+        folder = RecordFolder(out, "thoughts", "turns.jsonl", about)
+        records = folder.records()
+        if [(each["level_id"], each["turn"]) for each in records] != [
+            (each.level_id, each.number) for each in turns[: len(records)]
+        ]:
+            raise ValueError(f"{out} holds other episodes, perhaps of another machine; choose another --out.")
+        reader = TreeReader(policy.model, len(policy.tokenizer), config.evaluation.temperature)
+        with ProgressBar("turns", len(turns), done=len(records), console=display.console, transient=True) as bar:
+            for some in measure(reader, policy, env, turns, start=len(records)):
+                folder.add(some)
+                records += some
+                bar.update(len(records))
+        result = about | {"turns_without_thought": without, **summary(records)}
+        folder.finish(result)
     if options.json:
         print(json_text(result))
     else:

@@ -1,4 +1,4 @@
-"""Results of an exact evaluation: a record of each level, their summary, and the folder that keeps them."""
+"""Results of an exact evaluation: a record of each level, their summary, and the page of both."""
 
 from __future__ import annotations
 
@@ -9,16 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ragen_agent.exact.level import QUANTITIES, ExactLevel
 from ragen_agent.exact.policy_value import LevelValue, StateValue
 from ragen_agent.exact.reply_tree import INNER
+from ragen_agent.run.evaluation import MOST_STATES, scripted_rate
+from ragen_agent.tokens.rollout import Instance
+from ragen_gym import __version__
+from ragen_gym.bench.report.html_page import plural, render_page
 from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import append_json_lines, read_json_lines, repair_json_lines, write_atomic
-from ragen_gym.envs.policies import blind_value, random_value
+from ragen_gym.envs.policies import blind_value, random_reply, random_value
 
-__all__ = ["REFERENCES", "SAMPLES", "ExactFolder", "level_record", "pass_at_k", "references", "summary"]
+__all__ = [
+    "REFERENCES",
+    "SAMPLES",
+    "RecordFolder",
+    "level_record",
+    "page",
+    "pass_at_k",
+    "references",
+    "shown_interval",
+    "success_rows",
+    "summary",
+]
 
 REFERENCES = ("random", "blind", "optimal")
 SAMPLES = tuple(2**power for power in range(11))
@@ -27,18 +41,27 @@ SAMPLES = tuple(2**power for power in range(11))
 _SHOWN_STATES, _SHOWN_OUTCOMES = 12, 8
 """States of a level, and outcomes of a state, that a record describes, the likeliest first."""
 
+_RANDOM_EPISODES = 64
+"""Episodes of random play on a level with too many states to compute it exactly."""
+
 
 def references(level: ExactLevel) -> dict[str, float]:
     """Exact success of random moves, of the blind script where there is one, and of optimal play.
 
-    Blind and optimal play look after every move, a policy only after every reply.
+    Blind and optimal play look after every move, a policy only after every reply. Where random play meets too many
+    states, it is the rate of ``random_episodes`` sampled ones.
     """
     env, start = level.env, level.start
     env.stand_at(start.board, start.integers, turn=0, played=0, earned=None, total=None)
-    found = {"random": random_value(env.env, env.action_budget)[0]}
+    found = {"optimal": float(env.solution().success(*env.env.state, env.actions_left))}
     if env.has_blind:
         found["blind"] = blind_value(env.env, env.action_budget)[0]
-    return found | {"optimal": float(env.solution().success(*env.env.state, env.actions_left))}
+    try:
+        return found | {"random": random_value(env.env, env.action_budget, MOST_STATES)[0]}
+    except OverflowError:
+        again = [Instance(level.instance.seed, number) for number in range(_RANDOM_EPISODES)]
+        sampled = {"random": scripted_rate(env, again, random_reply, 0).rate, "random_episodes": _RANDOM_EPISODES}
+        return found | sampled
 
 
 def level_record(found: LevelValue) -> dict[str, Any]:
@@ -101,8 +124,6 @@ def pass_at_k(records: Sequence[Mapping[str, Any]], k: int, turns: int | None = 
         k: episodes of a level, 1 or more.
         turns: successes within so many turns alone; None for whole episodes.
     """
-    if k < 1:
-        raise ValueError(f"k is {k}; pass@k needs one episode or more.")
     p = np.array([each["success"] if turns is None else each["success_by_turn"][turns - 1] for each in records])
     low, high = (1 - (1 - p.clip(0, 1)) ** k).mean(0).tolist()
     return low, high
@@ -129,27 +150,29 @@ def summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found["malformed_share"] = [malformed[0] / replies[1], min(1.0, malformed[1] / replies[0])]
     turns = len(records[0]["success_by_turn"])
     found["pass_at_k"] = {k: [pass_at_k(records, k, turn) for turn in range(1, turns + 1)] for k in SAMPLES}
-    widths: NDArray[np.float64] = np.array([each["success"] for each in records]) @ [-1.0, 1.0]
-    found["widest"] = float(widths.max())
+    found["random_sampled"] = any("random_episodes" in each for each in records)
+    found["widest"] = max(high - low for low, high in (each["success"] for each in records))
     found["tokens"] = int(sum(each["tokens"] for each in records))
     return found
 
 
-class ExactFolder:
-    """A folder of results: ``exact.json`` (what was asked), ``levels.jsonl``, ``summary.json`` and ``page.html``.
+class RecordFolder:
+    """A folder of records that are kept as they come: what was asked, the records, a summary, and further files.
 
     Args:
         path: the folder, new or begun.
-        asked: all that the values depend on, as JSON values.
+        kind: ``KIND.json`` holds what was asked.
+        records: the name of the file of records.
+        asked: all that the records depend on, as JSON values.
 
     Raises:
         ValueError: the folder holds results of something else.
     """
 
-    def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
-        self.path, self.levels = path, path / "levels.jsonl"
+    def __init__(self, path: Path, kind: str, records: str, asked: Mapping[str, Any]) -> None:
+        self.path, self._records = path, path / records
         path.mkdir(parents=True, exist_ok=True)
-        about = path / "exact.json"
+        about = path / f"{kind}.json"
         text = json.dumps(asked, indent=2, sort_keys=True) + "\n"
         if about.is_file() and about.read_text(encoding="utf-8") != text:
             before = json.loads(about.read_text(encoding="utf-8"))
@@ -158,17 +181,87 @@ class ExactFolder:
                 f"{path} holds the values of another evaluation (other: {', '.join(other)}); choose another --out."
             )
         write_atomic(about, text)
-        repair_json_lines(self.levels)
+        repair_json_lines(self._records)
 
     def records(self) -> list[dict[str, Any]]:
-        """The levels so far."""
-        return read_json_lines(self.levels)
+        """The records so far."""
+        return read_json_lines(self._records)
 
     def add(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append levels: all or none."""
-        append_json_lines(self.levels, records)
+        """Append records: all or none."""
+        append_json_lines(self._records, records)
 
-    def finish(self, found: Mapping[str, Any], page: str) -> None:
-        """Write the summary and the page."""
+    def finish(self, found: Mapping[str, Any]) -> None:
+        """Write the summary."""
         write_atomic(self.path / "summary.json", json.dumps(found, indent=2) + "\n")
-        write_atomic(self.path / "page.html", page)
+
+
+_TERMS = (
+    (
+        "success",
+        "Chance that an episode on the level succeeds, summed over all replies that the policy is likely to give.",
+    ),
+    ("interval", "Holds the true number with certainty; its width is what unlikely replies, left out, could change."),
+    ("levels' interval", "95 % confidence for the mean over all levels of the split, of which these are a sample."),
+    ("pass@k", "Mean over levels of 1 - (1 - p)^k: the chance that one of k episodes succeeds."),
+    ("reached", "Chance that an episode comes to this state."),
+    ("Q", "Expected success or return after a reply, if the policy goes on by itself."),
+    ("random, blind", "Exact success of uniformly drawn moves, and of a script that ignores obstacles."),
+    ("optimal", "Exact success of an oracle that looks after every move; a policy looks after every reply."),
+)
+
+
+def shown_interval(ends: Sequence[float], scale: float = 100.0, digits: int = 2) -> str:
+    """An interval as text: one number where both ends round to it."""
+    low, high = (f"{scale * end:.{digits}f}" for end in ends)
+    return low if low == high else f"{low} to {high}"
+
+
+def success_rows(player: str, found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Rows of a table: the player, its success in percent, and the 95 % interval over levels."""
+    names = {name: name for name in REFERENCES} | {"random": "random, sampled" if found["random_sampled"] else "random"}
+    own = (player, shown_interval(found["success"]), shown_interval(found["levels_interval"], digits=1))
+    return [own, *((names[name], f"{100 * found[name]:.2f}", "") for name in REFERENCES if name in found)]
+
+
+def page(about: Mapping[str, Any], found: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> str:
+    """The text of the page.
+
+    Args:
+        about: what was asked.
+        found: the summary.
+        records: of the levels.
+    """
+    turns = len(records[0]["success_by_turn"])
+    return render_page(
+        "exact.html",
+        None,
+        folder=Path(__file__).with_name("templates"),
+        kind="Exact evaluation",
+        title=f"{about['model']} on {about['game']}",
+        lede=f"Values of the policy at temperature {about['temperature']:g}, summed over its replies: no episode was "
+        "sampled.",
+        counts=[plural(found["levels"], "level"), plural(found["tokens"], "token")],
+        findings=_findings(found),
+        rows=success_rows("policy", found),
+        samples=SAMPLES,
+        turns=range(1, turns + 1),
+        passes={k: [shown_interval(ends) for ends in found["pass_at_k"][k]] for k in SAMPLES},
+        levels=sorted(records, key=lambda each: -sum(each["success"])),
+        references=[name for name in REFERENCES if name in found],
+        shown=shown_interval,
+        terms=_TERMS,
+        colophon=[f"ragen-gym {__version__}.", f"Mass left out of an episode's replies: at most {about['mass']:g}."],
+    )
+
+
+def _findings(found: Mapping[str, Any]) -> list[str]:
+    said = [
+        f"The policy solves {shown_interval(found['success'])} % of these levels; optimal play "
+        f"{100 * found['optimal']:.2f} %.",
+        f"Malformed: {shown_interval(found['malformed_share'])} % of its replies. Moves of an episode: "
+        f"{shown_interval(found['moves'], 1.0)}.",
+    ]
+    if "blind" in found and found["success"][1] <= found["blind"]:
+        said.append(f"That is at most what the blind script reaches, {100 * found['blind']:.2f} %.")
+    return said

@@ -53,6 +53,8 @@ MEASURES = {
 }
 _CONTRARY = ("false", "other", "turned")
 
+_TOGETHER = 32  # turns whose answers are computed together
+
 _THOUGHT = regex.compile(r"\s*<think>(.*?)</think>", regex.DOTALL)
 
 Interval = tuple[float, float]
@@ -170,9 +172,9 @@ def measure(
     *,
     mass: float = 1e-3,
     most_nodes: int = 2000,
-    progress: Callable[[int], None] = lambda turns: None,
-) -> list[dict[str, Any]]:
-    """A record of each turn: its thought, the truth of its statements, and the figures of each row.
+    start: int = 0,
+) -> Iterator[list[dict[str, Any]]]:
+    """Records of turns: the thought of each, the truth of its statements, and the figures of each row.
 
     Args:
         reader: the model at its sampling temperature.
@@ -182,46 +184,43 @@ def measure(
         mass: probability of the answers after a thought that may be left out, in (0, 1): the width of the interval
             of a share, and half of a distance's.
         most_nodes: tokens read of the answers after one thought, on average; beyond them intervals are wider.
-        progress: called with the number of turns that were measured.
+        start: the first turn to measure.
 
-    Returns:
-        JSON values; ``rows`` holds for each row the ``text`` of the thought and the intervals [low, high] of
-        ``MEASURES``, None where they have no meaning.
+    Yields:
+        the records of some turns at a time, as JSON values; ``rows`` holds for each row the ``text`` of the thought
+        and the intervals [low, high] of ``MEASURES``, None where they have no meaning.
     """
     template, names, begun = policy.config.demonstrations.thought, env.action_names, policy.chat.begun
     plain = env.config.prompt == "default" and all(a.text.endswith("</think>") for t in turns for a in t.asked)
     texts = ReplyTexts(policy.chat, think=False, known_form=plain, budget=env.config.budget)
-    records = list[dict[str, Any]]()
 
     def root(a: _Asked) -> Root:
         parse = lambda text: env.parse(a.text + text.removeprefix(begun))  # noqa: E731
         return Root(a.place.prompt + a.ids, _room(policy, a), a.place.most, mass, parse)
 
-    for first in range(0, len(turns), 32):
-        some = turns[first : first + 32]
+    for first in range(start, len(turns), _TOGETHER):
+        some, records = turns[first : first + _TOGETHER], list[dict[str, Any]]()
         roots = [root(asked) for turn in some for asked in turn.asked]
         trees = iter(walk(reader, texts, roots, most_nodes=most_nodes * len(roots)))
         for turn in some:
-            place, answers = turn.asked[0].place, [_Answers(next(trees), len(names)) for _ in turn.asked]
-            true = statements(template, place.true)
-            records.append(
-                {
-                    "level_id": turn.level_id,
-                    "turn": turn.number,
-                    "true_thought": place.true,
-                    "statements": {each: each in true for each in statements(template, turn.asked[0].thought)},
-                    "speaks": bool(spoken_for(template, turn.asked[0].thought, names)),
-                    "advised": len(place.advised) / len(names),
-                    "references": place.references,
-                    "rows": {
-                        asked.row: {"text": asked.thought}
-                        | _figures(asked, spoken_for(template, asked.thought, names), each, answers[0])
-                        for asked, each in zip(turn.asked, answers, strict=True)
-                    },
-                }
-            )
-        progress(len(records))
-    return records
+            own, answers = turn.asked[0], [_Answers(next(trees), len(names)) for _ in turn.asked]
+            true = statements(template, own.place.true)
+            record = {
+                "level_id": turn.level_id,
+                "turn": turn.number,
+                "true_thought": own.place.true,
+                "statements": {each: each in true for each in statements(template, own.thought)},
+                "speaks": bool(spoken_for(template, own.thought, names)),
+                "advised": len(own.place.advised) / len(names),
+                "references": own.place.references,
+                "rows": {
+                    asked.row: {"text": asked.thought}
+                    | _figures(asked, spoken_for(template, asked.thought, names), each, answers[0])
+                    for asked, each in zip(turn.asked, answers, strict=True)
+                },
+            }
+            records.append(record)
+        yield records
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

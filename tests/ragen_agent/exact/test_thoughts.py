@@ -59,7 +59,8 @@ def _measured(policy: Policy) -> list[dict[str, Any]]:
     found, instances = evaluated_levels(policy.config)
     env = check_thoughts(found, policy.config)
     turns, _ = played_turns(policy, env, instances, seed=0)
-    return measure(TreeReader(policy.model, len(policy.tokenizer), 1.0), policy, env, turns, mass=3e-2)
+    reader = TreeReader(policy.model, len(policy.tokenizer), 1.0)
+    return [record for some in measure(reader, policy, env, turns, mass=3e-2) for record in some]
 
 
 def test_a_budget_may_stand_between_the_thought_and_the_answer() -> None:
@@ -208,11 +209,17 @@ def test_the_command(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*words, "--out", str(tmp_path / "out"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said == json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert said["turns"] == len((tmp_path / "out" / "turns.jsonl").read_text().splitlines())
-    assert main([*words, "--out", str(tmp_path / "other")]) == 0
+    turns = tmp_path / "out" / "turns.jsonl"
+    lines = turns.read_text().splitlines()
+    assert said["turns"] == len(lines) > 1
+    turns.write_text(f"{lines[0]}\n{lines[1][:50]}")  # it was killed
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
     assert "statements are true" in capsys.readouterr().out
-    assert main([*words, "--out", str(tmp_path / "out")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert [json.loads(line)["rows"].keys() for line in turns.read_text().splitlines()] == [
+        json.loads(line)["rows"].keys() for line in lines
+    ]
+    assert main([*words, "--seed", "1", "--out", str(tmp_path / "out")]) == 2
+    assert "other: seed" in capsys.readouterr().err
     assert main([*words, "--seed", "-1"]) == 2
     assert "--seed is -1" in capsys.readouterr().err
 
@@ -220,5 +227,6 @@ def test_the_command(policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_model_without_readable_thoughts_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fresh = Policy.build(CONFIG)
     save_checkpoint(fresh.model, fresh.tokenizer, tmp_path / "model")
-    assert main(["thoughts", str(tmp_path / "model"), "--game", "FrozenLake", "--levels", "2"]) == 2
+    words = ["thoughts", str(tmp_path / "model"), "--game", "FrozenLake", "--levels", "2"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
     assert "free thoughts cannot be measured" in capsys.readouterr().err
