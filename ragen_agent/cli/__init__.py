@@ -41,14 +41,10 @@ def run_program(name: str, build: Callable[[], Parser], arguments: Sequence[str]
 
 
 def _run(name: str, build: Callable[[], Parser], words: list[str]) -> int:
-    end = words.index("--") if "--" in words else len(words)
     try:
         parser = build()
-        options, unknown = parser.parse_known_args(words[:end])
+        options, unknown = parser.parse_known_args(words)
         _check_known(parser, unknown)
-        if end < len(words) and getattr(options, "backend", None) != "openrlhf":
-            raise ValueError("flags after -- go to OpenRLHF: give --backend openrlhf, or leave them out.")
-        options.extra = words[end + 1 :]
         code: int = options.run(options)
         sys.stdout.flush()
         return code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -156,7 +156,6 @@ def check_consent(
     *settings: Any,
     asked: Settings | None = None,
     kinds: Collection[str] = (*OPENS,),
-    more: Sequence[str] = (),
 ) -> None:
     """Raises a ValueError if a file or folder would run code or send secrets, and the user has not consented.
 
@@ -166,11 +165,10 @@ def check_consent(
         settings: what it says: a ``Config``, and the settings of a trainer (see ``ragen_agent.config.consent``).
         asked: those of the settings that the user gave by flags: what they name needs no further consent.
         kinds: of ``OPENS``, those that the command does with the settings.
-        more: sentences on further effects.
     """
     if run_code:
         return
-    found = [*more]
+    found: list[str] = []
     for each in settings:
         table = "" if isinstance(each, Config) else OPENRLHF
         own = (asked or {}).get(table, {}) if table else asked

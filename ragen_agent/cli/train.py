@@ -70,8 +70,7 @@ def add(commands: Any) -> None:
     train.add_argument(
         "--backend",
         choices=("local", "openrlhf"),
-        help="the trainer: this process (local, default), or OpenRLHF on Ray, vLLM and DeepSpeed, whose own flags may "
-        "follow after --",
+        help="the trainer: this process (local, default), or OpenRLHF on Ray, vLLM and DeepSpeed",
     )
     train.add_argument("--recipe", metavar="NAME", help="a whole run by name, such as smollm2-135m-bandit")
     train.add_argument("--list-recipes", action="store_true", help="say which recipes there are, and stop")
@@ -126,10 +125,9 @@ def _train(options: argparse.Namespace) -> int:
     with display.waiting("loading torch, transformers and the model"):  # imported only now, for it takes seconds
         from ragen_agent.local.run import train
         from ragen_agent.openrlhf.launch import check_run, train_distributed
-        from ragen_agent.openrlhf.processes import kept_flags
 
         if settings is not None:
-            check_run(config, settings, options.extra)
+            check_run(config, settings)
         policy = _usable(config) if options.resume is None else None
     if options.resume is None:
         folder = RunFolder.create(folder.path, config)
@@ -139,11 +137,9 @@ def _train(options: argparse.Namespace) -> int:
                 train(config, folder, display, policy)
             else:
                 policy = None  # its processes load their own
-                train_distributed(config, settings, folder, display, options.extra)
+                train_distributed(config, settings, folder, display)
     except KeyboardInterrupt:
-        extra = [] if settings is None else options.extra or kept_flags(folder.path)
-        consent = run_code_flag(config, settings, extra)
-        again = f"ragen-agent train --resume {folder.path}{consent}"
+        again = f"ragen-agent train --resume {folder.path}{run_code_flag(config, settings)}"
         print(f"\nragen-agent: stopped; everything so far is kept. Go on with: {again}", file=sys.stderr)
         return 130
     return 0
@@ -152,7 +148,7 @@ def _train(options: argparse.Namespace) -> int:
 def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:
     from ragen_agent.run.run_folder import RunFolder
 
-    own = ("run", "run_code", "resume", "extra", "backend", "compare", "dry_run", "list_recipes")
+    own = ("run", "run_code", "resume", "backend", "compare", "dry_run", "list_recipes")
     others = {k: v for k, v in vars(options).items() if k not in own and v not in (None, [])}
     if others:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
@@ -181,7 +177,6 @@ def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder)
         return None
     from ragen_agent.config.io import read_openrlhf
     from ragen_agent.config.trainers import OpenRLHF
-    from ragen_agent.openrlhf.processes import kept_flags
 
     if options.resume is not None:
         settings = read_openrlhf(folder.path)
@@ -193,9 +188,7 @@ def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder)
             )
         if settings is not None:
             _check_read(options, config)
-            kept = kept_flags(folder.path) if not options.extra else []
-            more = [f"passes the flags {' '.join(kept)} to OpenRLHF (openrlhf.json)"] if kept else []
-            check_consent(options.resume, options.run_code, settings, more=more)
+            check_consent(options.resume, options.run_code, settings)
         return settings
     _check_read(options, config)
     settings = with_settings(OpenRLHF(), distributed(options), "openrlhf.")
@@ -231,7 +224,7 @@ def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> 
     name = options.recipe or (base_of(options.config) if options.config is not None else "")
     recipe = read_recipe(name) if name else None
     settings = _distributed(options, config, folder)
-    command, on_cpu = planned_command(config, settings, folder.path, options.extra) if settings else ([], False)
+    command, on_cpu = planned_command(config, settings, folder.path) if settings else ([], False)
     dry_run(config, settings, folder.path, rich_console(), recipe, command=command, on_cpu=on_cpu)
     return 0
 

@@ -42,6 +42,8 @@ def effects(settings: Any, asked: Mapping[str, Any] | None = None, table: str = 
             yield "address", said
         elif each.opens == "command":
             yield "command", f"starts the program {value!r} ({where})"
+        elif each.opens == "flags":
+            yield "flags", f"passes the flags {value!r} to another program ({where})"
         elif each.opens == "kernel" and "/" in value:
             yield "kernel", f"runs code of the Hub's repository {value!r} ({where})"
     for name in parts(type(settings)):

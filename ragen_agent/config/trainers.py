@@ -67,6 +67,13 @@ class OpenRLHF(Table):
         opens="kernel",
     )
     freeze_vision: bool = setting(False, "train the language model alone, not the vision encoder")
+    flags: str = setting(
+        "",
+        "further flags of OpenRLHF, for DeepSpeed (--ds.), vLLM (--vllm.) and Adam (--actor.adam., --critic.adam.), "
+        "such as --ds.overlap_comm; a flag that a setting decides is refused",
+        empty="none",
+        opens="flags",
+    )
     evaluate_every: int = setting(
         0, "iterations between evaluations; 0: before and after training only", low=0, unit="iterations"
     )

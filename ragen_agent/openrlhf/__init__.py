@@ -4,7 +4,7 @@ Nothing of OpenRLHF is copied. ``launch.train_distributed`` starts ``driver``, w
 (``cli_flags``) with a list of level seeds as prompts (``prompt_dataset``), an agent executor that plays our
 ``TokenMDP`` (``executor``, ``episode``), and subclasses of its trainer (``trainer``), its samples generator and
 experience maker (``experience``) and its actors (``ray_actors``, ``weight_broadcast``). ``processes`` holds what these
-processes share, ``cpu_patches`` what lets them run without CUDA, ``supported`` the settings that are refused.
+processes share, ``patches`` what lets them run without CUDA and flash-attn, ``supported`` what is refused.
 
-This module imports nothing: worker processes load ``cpu_patches`` before they know whether they need torch.
+This module imports nothing: worker processes load ``patches`` before they know whether they need torch.
 """

@@ -1,12 +1,9 @@
-"""OpenRLHF's command line for a run, and which further flags of OpenRLHF may follow it.
-
-Every setting of ours is one of its flags, and a flag that a setting decides is refused: a run does what its
-configuration says.
-"""
+"""OpenRLHF's command line for a run, whose flags are decided by the settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +13,7 @@ from ragen_agent.config import Config, Training
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.preflight.plan import most_pictures, packs_rows, rows_of_step
 
-__all__ = ["DECIDED", "MODULE", "check_extra_flags", "command_flags"]
+__all__ = ["DECIDED", "MODULE", "command_flags", "extra_flags"]
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 """What ``python -m`` runs with these flags."""
@@ -141,32 +138,23 @@ _FLAGS: dict[str, str | tuple[str, Callable[[_Start], Any]]] = {
 DECIDED = {name: row if isinstance(row, str) else row[0] for name, row in _FLAGS.items()}
 """What decides each flag that ``command_flags`` writes."""
 
-#: Flags that no setting decides may follow if they begin so: those of DeepSpeed, of vLLM and of the optimisers.
-#: Others would repeat or undo what our trainer does in another way, or it does not read them.
-_OPEN = ("ds.", "vllm.", "actor.adam.", "critic.adam.")
+#: Further flags begin so: others would repeat or undo what our trainer does in another way, or it does not read them.
+_OPEN = ("--ds.", "--vllm.", "--actor.adam.", "--critic.adam.")
 
 #: Decided flags that may be given nevertheless: a class of the same interface, and vLLM without CUDA graphs.
-_REPLACEABLE = ("train.agent_func_path", "vllm.enforce_eager")
+_REPLACEABLE = ("--train.agent_func_path", "--vllm.enforce_eager")
 
 
 def command_flags(
-    config: Config,
-    settings: OpenRLHF,
-    folder: Path,
-    model: Path,
-    *,
-    cpu: bool,
-    resume: bool = False,
-    extra: Sequence[str] = (),
+    config: Config, settings: OpenRLHF, folder: Path, model: Path, *, cpu: bool, resume: bool = False
 ) -> list[str]:
-    """The flags of ``python -m openrlhf.cli.train_ppo_ray``; ``extra`` come last.
+    """The flags of ``python -m openrlhf.cli.train_ppo_ray``; ``openrlhf.flags`` come last.
 
     ``folder`` (of the run) and ``model`` are absolute; ``resume`` goes on from the last saved iteration.
 
     Raises:
-        ValueError: a flag of ``extra`` that a setting decides; see ``check_extra_flags``.
+        ValueError: see ``extra_flags``.
     """
-    check_extra_flags(extra)
     start = _Start(config, settings, folder, model, cpu, resume)
     words: list[str] = []
     for name, row in _FLAGS.items():
@@ -174,29 +162,25 @@ def command_flags(
         if value is not None and value is not False:
             given = [] if value is True else value if isinstance(value, list) else [value]
             words += [f"--{name}", *map(str, given)]
-    return [*words, *extra]
+    return [*words, *extra_flags(settings)]
 
 
-def check_extra_flags(extra: Sequence[str]) -> None:
-    """Checks the flags that follow ours.
+def extra_flags(settings: OpenRLHF) -> list[str]:
+    """The words of ``openrlhf.flags``.
 
     Raises:
         ValueError: a flag that a setting decides, or one that is not among ``_OPEN``. Argparse reads ``--train.see`` as
             ``--train.seed``, so a prefix of such a flag is refused too.
     """
-    for word in extra:
-        if not word.startswith("--"):
-            continue
-        name = word[2:].split("=")[0]
-        if name in _REPLACEABLE:
+    words = shlex.split(settings.flags)
+    for word in words:
+        name = word.split("=")[0]
+        if not word.startswith("--") or name in _REPLACEABLE:
             continue
         for flag, setting in DECIDED.items():
-            if flag.startswith(name):
+            if f"--{flag}".startswith(name):
                 where = f"it is {setting[1:-1]}" if setting.startswith("(") else f"use the setting {setting}"
-                what = f"--{name}" if name == flag else f"--{name}, short for --{flag},"
-                raise ValueError(f"{what} is decided by the run's own settings: {where}.")
+                raise ValueError(f"openrlhf.flags: {name} (--{flag}) is decided by the run's own settings: {where}.")
         if not name.startswith(_OPEN):
-            raise ValueError(
-                f"--{name} does not fit this trainer, whose settings say what it does (ragen-agent settings). Flags of "
-                f"OpenRLHF that may follow begin with {', '.join(f'--{part}' for part in _OPEN)}; leave it out."
-            )
+            raise ValueError(f"openrlhf.flags: {name} does not fit this trainer; flags begin with {', '.join(_OPEN)}.")
+    return words

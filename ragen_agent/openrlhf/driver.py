@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import runpy
 import shutil
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config.consent import load_problem
-from ragen_agent.openrlhf import cpu_patches, flash_attention
+from ragen_agent.openrlhf import patches
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.processes import RunContext, stop_without_parent
 from ragen_agent.preflight.plan import check_devices
@@ -40,10 +39,7 @@ def main(path: Path) -> None:
     import ray
 
     try:
-        if start["cpu"]:
-            cpu_patches.check_flags(start["flags"])
-            cpu_patches.prepare()
-        flash_attention.stand_in()
+        (patches.prepare if start["cpu"] else patches.stand_in)()
         _start_ray(context.settings.ray_address, start)
         if context.settings.ray_address:
             there = ray.cluster_resources().get("GPU", 0.0)
@@ -61,33 +57,11 @@ def main(path: Path) -> None:
 
 def explanation(error: BaseException) -> str:
     """The first error, wherever in the cluster it was raised: Ray wraps it once for each process it passes through."""
-    from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
+    from ray.exceptions import RayTaskError
 
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
-    if isinstance(error, OutOfMemoryError):
-        return _memory_ran_out(str(error))
-    if isinstance(error, ActorUnavailableError) or (
-        isinstance(error, ActorDiedError) and "node has died" in str(error)
-    ):
-        where = re.search(r"ip: (\S+)", str(error))
-        return (
-            f"a process of the run is out of reach, most likely with its node{f' ({where[1]})' if where else ''}: ray "
-            "status shows which nodes are left; bring it back, or join another one."
-        )
     return f"{type(error).__name__}: {load_problem(error)}" if str(error) else type(error).__name__
-
-
-def _memory_ran_out(text: str) -> str:
-    """What to do, in place of Ray's page about it: who took the memory is at its end, a program between two commas."""
-    used = re.search(r"was ([\d.]+GB / [\d.]+GB)", text)
-    programs = re.findall(r", (\d+)\t([\d.]+)\t([^,]+)", text)[:3]
-    largest = ", ".join(f"process {pid} has {gib} GB ({name[:60].strip()})" for pid, gib, name in programs)
-    return (
-        f"the machine's memory ran out ({used[1] if used else 'nearly all'} in use), so Ray ended a process of the run"
-        f"{f'; {largest}' if largest else ''}: end other programs, lower openrlhf.micro_batch or "
-        "turns.max_tokens_per_episode, or use a smaller model; ragen-agent train --dry-run shows what a run needs."
-    )
 
 
 def _start_ray(address: str, start: dict[str, Any]) -> None:
@@ -100,7 +74,7 @@ def _start_ray(address: str, start: dict[str, Any]) -> None:
         def _runtime_env_has_working_dir(self) -> bool:
             return True
 
-    hook = cpu_patches.HOOK if start["cpu"] else flash_attention.HOOK
+    hook = f"{patches.__name__}.{'prepare' if start['cpu'] else 'stand_in'}"
     environment: dict[str, Any] = {"env_vars": start["environment"], "worker_process_setup_hook": hook}
     if start["modules"]:
         sys.path.append(os.getcwd())  # last, as where the game was first imported

@@ -19,9 +19,8 @@ from openrlhf.utils.agent import AgentExecutorBase
 
 from ragen_agent.inference import ImageSpan, Sampled
 from ragen_agent.models.small_model import check_known
-from ragen_agent.openrlhf.episode import ContractError, Generate, play_episode, response_of
+from ragen_agent.openrlhf.episode import ContractError, Generate, play_episode, play_program, response_of
 from ragen_agent.openrlhf.processes import RunContext
-from ragen_agent.openrlhf.program_episode import play_program
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, env_of, turns_of
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.tasks.tasks import records_states

@@ -12,18 +12,15 @@ stopped.json     why a run stopped, if it did not finish
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import gc
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,17 +29,16 @@ import tomli_w
 import torch
 
 from ragen_agent.config import Config
-from ragen_agent.config.io import read_openrlhf
+from ragen_agent.config.settings import pretrained
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.inference.vision import reserved_ids
 from ragen_agent.models.resources import cpu_threads
-from ragen_agent.openrlhf import cpu_patches
-from ragen_agent.openrlhf.cli_flags import MODULE, check_extra_flags, command_flags
-from ragen_agent.openrlhf.flash_attention import check_attention
-from ragen_agent.openrlhf.model import check_no_code, check_sees, starting_model, suppressed_ids
-from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, kept_flags, repair, stop_process
+from ragen_agent.openrlhf import patches
+from ragen_agent.openrlhf.cli_flags import MODULE, command_flags, extra_flags
+from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
-from ragen_agent.openrlhf.supported import check_supported
-from ragen_agent.preflight.memory import CPU_CACHE, check_biased, check_cpu_model
+from ragen_agent.openrlhf.supported import check_biased, check_no_code, check_sees, check_supported
+from ragen_agent.preflight.memory import CPU_CACHE, check_cpu_model
 from ragen_agent.preflight.plan import check_devices, devices_needed
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
@@ -59,13 +55,11 @@ from ragen_gym.core.storage import read_json_lines, write_atomic
 from ragen_gym.core.threads import WAITING, wait_passively
 from ragen_gym.games.registry import own_module
 
-__all__ = ["RunStoppedError", "check_run", "planned_command", "train_distributed"]
+__all__ = ["RunStoppedError", "check_run", "planned_command", "starting_model", "suppressed_ids", "train_distributed"]
 
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
 FULL = 1.0  # MiB; with less free space a disk counts as full
 DRIVER = child_python("-m", "ragen_agent.openrlhf.driver")
-STARTS = 3  # of the driver, where other programs take its ports
-PORT_TAKEN = re.compile(rb"EADDRINUSE|address already in use", re.IGNORECASE)
 PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 """Environment variables that begin so reach every process of a cluster as they are here."""
 CPU_ENVIRONMENT = {
@@ -80,63 +74,56 @@ class RunStoppedError(ValueError):
     """The run ended before its last iteration; the message says why and how to resume it."""
 
 
-def check_run(config: Config, settings: OpenRLHF, extra: Sequence[str] = ()) -> bool:
+def check_run(config: Config, settings: OpenRLHF) -> bool:
     """Checks a run before anything of it is made; returns whether it does without CUDA.
 
     Raises:
-        ValueError: settings or further flags for OpenRLHF that do not fit each other or this machine.
+        ValueError: settings that do not fit each other, the model or this machine.
     """
     _check_installed()
-    on_cpu = cpu_patches.needed(settings.accelerator)
-    _check_plan(config, settings, extra, on_cpu)
+    on_cpu = patches.needed(settings.accelerator)
+    _check_plan(config, settings, on_cpu)
     if on_cpu:
         return True
-    check_attention(settings.attention)
+    patches.check_attention(settings.attention)
+    if config.model and (Path(config.model) / "config.json").is_file():
+        check_biased(len(suppressed_ids(Path(config.model))[0]))
     if not settings.ray_address:  # or the cluster's GPUs are counted once it is joined
         check_devices(config, settings, torch.cuda.device_count())
     return False
 
 
-def planned_command(config: Config, settings: OpenRLHF, folder: Path, extra: Sequence[str]) -> tuple[list[str], bool]:
+def planned_command(config: Config, settings: OpenRLHF, folder: Path) -> tuple[list[str], bool]:
     """OpenRLHF's command for a run in ``folder``, and whether it does without CUDA, for which CUDA need not be here.
 
     Raises:
-        ValueError: settings or flags that a run would refuse.
+        ValueError: settings that a run would refuse.
     """
-    on_cpu = settings.accelerator != "cuda" and cpu_patches.needed(settings.accelerator)
-    _check_plan(config, settings, extra, on_cpu)
-    model = starting_model(config, folder)
-    flags = command_flags(config, settings, folder.resolve(), model, cpu=on_cpu, extra=extra)
+    on_cpu = settings.accelerator != "cuda" and patches.needed(settings.accelerator)
+    _check_plan(config, settings, on_cpu)
+    flags = command_flags(config, settings, folder.resolve(), starting_model(config, folder), cpu=on_cpu)
     return ["python", "-P", "-m", MODULE, *flags], on_cpu
 
 
-def _check_plan(config: Config, settings: OpenRLHF, extra: Sequence[str], on_cpu: bool) -> None:
-    check_extra_flags(extra)
+def _check_plan(config: Config, settings: OpenRLHF, on_cpu: bool) -> None:
+    extra_flags(settings)
     check_supported(config, settings)
     if on_cpu:
-        cpu_patches.check_flags(extra)
         check_cpu_model(config)
 
 
-def train_distributed(
-    config: Config, settings: OpenRLHF, folder: RunFolder, display: Display, extra: Sequence[str] = ()
-) -> dict[str, Any]:
+def train_distributed(config: Config, settings: OpenRLHF, folder: RunFolder, display: Display) -> dict[str, Any]:
     """Starts the run of a folder, or resumes it, and returns its summary.
-
-    ``extra`` are further flags for OpenRLHF; where there are none, a run that is resumed keeps those of its last start.
 
     Raises:
         ValueError: see ``check_run``; ``RunStoppedError`` if the run was interrupted.
     """
-    extra = extra or kept_flags(folder.path)
-    on_cpu = check_run(config, settings, extra)
+    on_cpu = check_run(config, settings)
     if on_cpu:
         os.environ.update(CPU_ENVIRONMENT)  # libraries of the stack are imported here too
         wait_passively()  # the processes work in turn: threads that wait must not hold the cores
     started = time.monotonic()
-    log = folder.path / "openrlhf.log"
-    atexit.register(_send_stderr_to, log)
-    with resumable(folder.path, f"ragen-agent train{run_code_flag(config, settings, extra)} --resume"):
+    with resumable(folder.path, f"ragen-agent train{run_code_flag(config, settings)} --resume"):
         write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
         folder.note_versions()
         state = repair(folder)
@@ -149,8 +136,6 @@ def train_distributed(
         folder.write_summary(summary)
         path = folder.path.resolve()
         context = RunContext(config, settings, str(path), *suppressed_ids(model), str(model))
-        if not on_cpu:
-            check_biased(len(context.suppressed_ids))
         check_sees(config, model, context)
         start = {
             "cpu": on_cpu,
@@ -158,15 +143,12 @@ def train_distributed(
             "environment": _environment(context, on_cpu),
             # packages or modules of games that are not of this suite, which the machines of a cluster may not have
             "modules": sorted({own_module(game.game).partition(".")[0] for game in all_settings(config)} - {""}),
-            "flags": command_flags(
-                config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration), extra=extra
-            ),
-            "extra": list(extra),
+            "flags": command_flags(config, settings, path, model, cpu=on_cpu, resume=bool(state.iteration)),
         }
         if "after" not in folder.read_summary():
             write_atomic(folder.path / START, json.dumps(start, indent=2) + "\n")
             with track(config, folder) as trackers:
-                _run(folder, log, config, state.iteration, display, trackers)
+                _run(folder, config, settings, state.iteration, display, trackers)
         new = folder.path / "checkpoint.new"
         if new.is_dir():  # the final model is complete
             shutil.rmtree(folder.checkpoint, ignore_errors=True)
@@ -192,6 +174,26 @@ def _check_installed() -> None:
             f"--backend openrlhf needs {', '.join(missing)}, which this Python does not have. From the repository, "
             "`make test-openrlhf` makes .venv-openrlhf with all of it for a CPU; on GPUs: pip install 'openrlhf[vllm]'."
         )
+
+
+def starting_model(config: Config, folder: Path) -> Path:
+    """The folder of the model that reinforcement starts from: the one given, or what its warm start leaves."""
+    if pretrained(config.model) and not config.warm_start.epochs:
+        return Path(config.model).resolve()
+    return folder.resolve() / "warm"
+
+
+def suppressed_ids(model: Path) -> tuple[tuple[int, ...], int]:
+    """Ids that must not be sampled (suppressed ones, pictures', padding), and the output layer's width."""
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    width = int(config.get_text_config().vocab_size)
+    known = len(AutoTokenizer.from_pretrained(model, trust_remote_code=False))
+    suppressed: Sequence[int] = ()
+    if (model / "generation_config.json").is_file():
+        suppressed = GenerationConfig.from_pretrained(model).suppress_tokens or ()
+    return tuple(sorted({*suppressed, *reserved_ids(config), *range(known, width)})), width
 
 
 def _model(config: Config, folder: RunFolder, display: Display) -> Path:
@@ -227,38 +229,30 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
 
 
 def _run(
-    folder: RunFolder, log: Path, config: Config, done: int, display: Display, trackers: Sequence[Tracker]
+    folder: RunFolder, config: Config, settings: OpenRLHF, done: int, display: Display, trackers: Sequence[Tracker]
 ) -> None:
-    """Starts the driver process of the run, shows its metrics until it ends, and gives them to the trackers.
-
-    OpenRLHF, vLLM and Ray choose free ports before they use them. If another program takes one in between, and no
-    iteration was done, the driver is started again.
-    """
-    history = History(read_json_lines(folder.metrics), config.stops)
-    command = [*DRIVER, str(folder.path / START)]
-    for start in range(1, STARTS + 1):
-        before = len(history.records)
-        (folder.path / "stopped.json").unlink(missing_ok=True)
-        display.say(f"starting OpenRLHF; its output goes to {log}")
-        with log.open("ab") as output:
-            printed = output.tell()
-            process = subprocess.Popen(
-                command, env=child_environment(), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-            try:
-                with display.progress("reinforcement", config.training.iterations, done):
-                    while process.poll() is None:
-                        time.sleep(POLL_INTERVAL)
-                        _show(folder, history, display, trackers)
+    """Starts the driver process of the run, shows its metrics until it ends, and gives them to the trackers."""
+    history, log = History(read_json_lines(folder.metrics), config.stops), folder.path / "openrlhf.log"
+    (folder.path / "stopped.json").unlink(missing_ok=True)
+    display.say(f"starting OpenRLHF; its output goes to {log}")
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*DRIVER, str(folder.path / START)],
+            env=child_environment(),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            with display.progress("reinforcement", config.training.iterations, done):
+                while process.poll() is None:
+                    time.sleep(POLL_INTERVAL)
                     _show(folder, history, display, trackers)
-            finally:
-                stop_process(process)
-        if not process.returncode:
-            return
-        if start == STARTS or len(history.records) > before or not PORT_TAKEN.search(log.read_bytes()[printed:]):
-            consent = run_code_flag(config, read_openrlhf(folder.path), kept_flags(folder.path))
-            raise RunStoppedError(_stop_reason(folder, log, process.returncode) + consent)
-        display.say("another program took a port that OpenRLHF had chosen; starting again")
+                _show(folder, history, display, trackers)
+        finally:
+            stop_process(process)
+    if process.returncode:
+        raise RunStoppedError(_stop_reason(folder, log, process.returncode) + run_code_flag(config, settings))
 
 
 def _show(folder: RunFolder, history: History, display: Display, trackers: Sequence[Tracker]) -> None:
@@ -288,10 +282,3 @@ def _stop_reason(folder: RunFolder, log: Path, code: int) -> str:
     if free < FULL:
         reason = f"the disk is full, {free:.1f} MiB are free in {folder.path}: make room there. ({reason})"
     return f"the run stopped: {reason} Go on with: ragen-agent train --resume {folder.path}"
-
-
-def _send_stderr_to(log: Path) -> None:
-    """Sends what libraries print when the interpreter ends, such as reports of leaked objects, to the run's log."""
-    with suppress(OSError), log.open("ab") as output:
-        sys.stderr.flush()
-        os.dup2(output.fileno(), 2)

@@ -31,7 +31,6 @@ __all__ = [
     "VARIABLE",
     "RunContext",
     "RunState",
-    "kept_flags",
     "kill_after_exit",
     "repair",
     "stop_process",
@@ -119,13 +118,6 @@ class RunState:
     def write(self, folder: Path) -> None:
         """Replaces the state; the iteration counts as saved from here on."""
         write_atomic(folder / "state.json", json.dumps(asdict(self)) + "\n")
-
-
-def kept_flags(folder: Path) -> list[str]:
-    """The flags of OpenRLHF with which a run was last started, beyond those of its settings."""
-    path = folder / START
-    start = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return [str(word) for word in start.get("extra", ())]
 
 
 def repair(folder: RunFolder) -> RunState:

@@ -300,7 +300,7 @@ class _CpuVllmActor(_VllmActor):
     """The same for an engine that receives its weights without CUDA."""
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
-        kwargs["worker_extension_cls"] = "ragen_agent.openrlhf.cpu_patches.CpuWorker"
+        kwargs["worker_extension_cls"] = "ragen_agent.openrlhf.patches.CpuWorker"
         # When vLLM has read only a part of a prompt it rewinds the request's generator, which fails on a CPU ("CPU
         # Generator does not use offset") and ends the engine. So prompts are read in one piece.
         kwargs |= {

@@ -1,16 +1,23 @@
-"""Refusals of the distributed trainer: settings that OpenRLHF cannot follow, or that its GPUs cannot share."""
+"""Refusals of the distributed trainer: settings that OpenRLHF cannot follow, and models that it or vLLM cannot run."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from ragen_agent.config import Config
 from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.preflight.plan import gpus_of_models, is_visual, rows_of_episode
 from ragen_agent.tasks.tasks import all_settings
+from ragen_agent.tokens.chat import ChatFormat
 
-__all__ = ["check_supported"]
+__all__ = ["check_biased", "check_no_code", "check_sees", "check_supported"]
+
+MOST_BIASED = 1024  # ids that vLLM's second model runner, used on GPUs, biases in a request
 
 
 def check_supported(config: Config, settings: OpenRLHF) -> None:
@@ -95,4 +102,37 @@ def _refusals(config: Config, settings: OpenRLHF) -> Iterator[tuple[object, str]
             settings.colocate and count != gpus["actor"],
             f"openrlhf.colocate puts every model on the same GPUs, so the actor's {gpus['actor']} and {whose} {count} "
             f"must be equal: actor_nodes * actor_gpus = {product}.",
+        )
+
+
+def check_no_code(model: Path) -> None:
+    """Raises a ValueError if a model's folder names code of its own: OpenRLHF and vLLM would run it."""
+    for path in model.glob("*config.json"):
+        keys: set[str] = set()
+        with suppress(ValueError):  # damaged: the loader says so
+            json.loads(path.read_text(encoding="utf-8"), object_hook=keys.update)
+        if "auto_map" in keys:
+            raise ValueError(
+                f"{path} names code of the model's own (auto_map), which OpenRLHF would run: use a model that "
+                "transformers knows, and remove auto_map from its files."
+            )
+
+
+def check_sees(config: Config, model: Path, context: RunContext) -> None:
+    """Raises a ValueError if there are pictures, and the model or its chat template takes none."""
+    if not any(each.turns.sees for each in all_settings(config)):
+        return
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    if refusal := ChatFormat.from_settings(tokenizer, config.turns, context.vision).image_refusal:
+        raise ValueError(refusal)
+
+
+def check_biased(count: int) -> None:
+    """Raises a ValueError if vLLM on a GPU cannot leave out so many ids."""
+    if count > MOST_BIASED:
+        raise ValueError(
+            f"{count:,} token ids of this model must not be sampled, and vLLM leaves out at most {MOST_BIASED:,} on a "
+            "GPU: fit the output layer to the tokenizer with model.resize_token_embeddings(len(tokenizer))."
         )

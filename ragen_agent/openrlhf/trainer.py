@@ -24,11 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ragen_agent.config import Config
-from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
+from ragen_agent.inference.vision import ImageTable, Vision
 from ragen_agent.openrlhf.episode import check_failures
 from ragen_agent.openrlhf.experience import (
     EpisodeGenerator,
@@ -38,7 +41,7 @@ from ragen_agent.openrlhf.experience import (
     advantage_inputs,
     pad_rows,
 )
-from ragen_agent.openrlhf.pictures import tokenizer_of
+from ragen_agent.openrlhf.pictures import packed, tokenizer_of
 from ragen_agent.openrlhf.processes import RunContext, RunState
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
 from ragen_agent.preflight.plan import rows_of_step
@@ -71,6 +74,53 @@ LINES = (
 MODELS_WORK = ("entropy", "gradients", "information", "validation")  # diagnostics that are not this project's code
 
 
+Arguments = tuple[Tensor, Tensor, Tensor, Sequence[Mapping[str, Tensor] | None]]
+"""A batch: ids, mask of actions, mask of ids, and the pictures of each row."""
+
+
+class ActorDiagnostics:
+    """See ``ragen_agent.run.information.MeasuredPolicy``."""
+
+    def __init__(self, maker: StarPOExperience, vision: Vision | None) -> None:
+        self.maker, self.vision = maker, vision
+
+    def log_probs(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None = None) -> Tensor:
+        """As the protocol says."""
+        scores = torch.zeros(len(rows), dtype=torch.float64)
+        wanted = torch.tensor([index for index, (_, said) in enumerate(rows) if said])
+        parts = wanted.split(self.maker.args.rollout.micro_batch_size)
+        batches = [self._batch([rows[index] for index in part.tolist()], images) for part in parts]
+        for part, log_probs in zip(parts, self._forward(batches), strict=True):
+            scores[part] = log_probs.sum(dim=1, dtype=torch.float64)
+        return scores
+
+    def _batch(self, rows: Sequence[tuple[list[int], list[int]]], images: ImageTable | None) -> Arguments:
+        """The second part of each row is its actions; padded on the right."""
+        ids = pad_sequence([torch.tensor([*before, *said]) for before, said in rows], batch_first=True)
+        first = torch.tensor([len(before) for before, _ in rows])[:, None]
+        end = first + torch.tensor([len(said) for _, said in rows])[:, None]
+        places = torch.arange(ids.shape[1])
+        pictures: list[Mapping[str, Tensor] | None] = [None] * len(rows)
+        if images is not None:
+            vision = self.vision
+            assert vision is not None, "a model that reads pictures"
+            pictures = [packed(images.pictures_of(row), vision.processor) for row in ids.tolist()]
+            ids = torch.where(ids < 0, vision.image_id, ids)
+        return ids, ((places >= first) & (places < end)).long()[:, 1:], (places < end).long(), pictures
+
+    def _forward(self, batches: Sequence[Arguments]) -> list[Tensor]:
+        """The log-probs of each batch. Each process computes as many, since those of a divided model work together."""
+        arguments = self.maker.args
+        copies = arguments.ds.ring_attn_size * arguments.ds.tensor_parallel_size
+        processes = arguments.actor.num_nodes * arguments.actor.num_gpus_per_node // copies
+        filled = [*batches, *[batches[-1]] * (-len(batches) % processes)]
+        names = ("sequences", "action_mask", "attention_mask", "mm_train_inputs_list")
+        columns = dict(zip(names, map(list, zip(*filled, strict=True)), strict=True))
+        refs = self.maker.actor_model_group.async_run_method_batch(method_name="forward", **columns)
+        results: list[Tensor] = self.maker._flatten_results(refs, copies)
+        return results[: len(batches)]
+
+
 @ray.remote
 class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
     """See the module; the constructor's arguments are OpenRLHF's."""
@@ -93,7 +143,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         dataset = self.prompts_dataloader.dataset
         self.rows = [PromptRow.from_label(label) for label in dataset.labels]
         self.piece = piece_decoder(tokenizer)
-        self.policy = ActorDiagnostics(self.experience_maker, self.rollouts)
+        self.policy = ActorDiagnostics(self.experience_maker, self.run.vision)
         say, staleness = partial(print, flush=True), self.run.settings.staleness
         self.loop = Loop(self.run.config, self.folder, self, self.piece, say, self._validate, staleness)
 

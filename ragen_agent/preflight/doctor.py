@@ -186,11 +186,12 @@ def _cuda(look: Look) -> str:
         raise Trouble(f"{said}; no NCCL", "install the CUDA build of torch, which brings NCCL")
     allocator = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     if look.distributed and "expandable_segments:True" in allocator:
-        advice = "unset PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF"
-        why = "weights reach vLLM by CUDA IPC, which expandable segments break in some sandboxes"
+        advice = "unset PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF, or give models GPUs of their own"
+        why = "on GPUs that models share, weights reach vLLM by CUDA IPC, which expandable segments may break"
         raise doubt(f"{said}; {why}", advice)
     if old:
-        advice = "add -- --ds.param_dtype fp16 to the command" if look.distributed else "nothing: float32 is used there"
+        fp16 = 'set openrlhf.flags="--ds.param_dtype fp16"'
+        advice = fp16 if look.distributed else "nothing: float32 is used there"
         raise doubt(f"{said}; without units for bfloat16", advice)
     return said
 

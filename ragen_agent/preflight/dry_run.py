@@ -12,7 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tomli_w
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.text import Text
 
@@ -27,23 +29,26 @@ from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.preflight.hours import hours_in_words
 from ragen_agent.preflight.memory import estimate, model_shape
 from ragen_agent.preflight.plan import describe, is_visual
-from ragen_agent.preflight.returns import random_returns, returns_in_words
 from ragen_agent.run.policy import device_and_dtype
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.tasks.tasks import games_at, make_env
 from ragen_agent.tokens.chat import ChatFormat
-from ragen_agent.tokens.rollout import Instance
+from ragen_agent.tokens.rollout import Instance, group
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
+from ragen_gym.envs.policies import random_reply
+from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.turn import TurnEnv
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["dry_run", "marked", "scripted_episode", "tokenizer_of"]
+__all__ = ["dry_run", "marked", "random_returns", "returns_in_words", "scripted_episode", "tokenizer_of"]
 
 GPU_GIB = 80.0  # of a GPU where no recipe says it
 OPEN, CLOSE = "⟦", "⟧"
+LEVELS = 8  # that random play is shown on
+LISTED = 6  # returns at most, the commonest ones
 
 
 def dry_run(
@@ -227,3 +232,35 @@ def marked(t: Trajectory, chat: ChatFormat) -> Text:
             part = f"[picture of {height}x{width} pixels: {b - a} times {part[: len(part) // (b - a)]}]"
         text.append(*((f"{OPEN}{part}{CLOSE}", "bold green") if t.sampled[a] else (part, "dim")))
     return text
+
+
+def random_returns(env: ReplyEnv, group_size: int, levels: int = LEVELS) -> NDArray[np.float64]:
+    """The returns of well-formed replies drawn at random: float64 (levels, group_size), a row for each seed from 0 on.
+
+    Raises:
+        ValueError: a text task that draws no replies.
+    """
+    returns = []
+    for instance in group(range(levels), group_size):
+        random = np.random.default_rng([instance.seed, instance.noise_seed])
+        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        earned, done = 0.0, False
+        while not done:
+            _, reward, terminated, truncated, _ = env.step(random_reply(env, random))
+            earned, done = earned + float(reward), terminated or truncated
+        returns.append(round(earned, 6))  # rewards summed in another order
+    return np.array(returns).reshape(levels, group_size)
+
+
+def returns_in_words(returns: NDArray[np.float64]) -> str:
+    """One sentence on the groups whose returns differ, and one on the returns."""
+    differ = int((returns.max(axis=1) > returns.min(axis=1)).sum())
+    values, counts = np.unique(returns, return_counts=True)
+    commonest = sorted(zip(-counts, values, strict=True))[:LISTED]
+    listed = ", ".join(f"{value:g} ({-count})" for count, value in sorted(commonest, key=lambda each: each[1]))
+    levels, size = returns.shape
+    return (
+        f"Random play: the returns differ on {differ} of {levels} levels, with {size} episodes on each. A level whose "
+        f"returns are equal teaches nothing. Returns and their episodes: {listed}"
+        + (f", and {len(values) - LISTED} others." if len(values) > LISTED else ".")
+    )

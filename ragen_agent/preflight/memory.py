@@ -22,7 +22,7 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.preflight.plan import gpus_of_models, packs_rows
 from ragen_agent.update.scoring import tokens_per_pass
 
-__all__ = ["CPU_CACHE", "Estimate", "ModelShape", "Part", "check_biased", "check_cpu_model", "estimate", "model_shape"]
+__all__ = ["CPU_CACHE", "Estimate", "ModelShape", "Part", "check_cpu_model", "estimate", "model_shape"]
 
 #: Head sizes that vLLM's attention has on a CPU.
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -30,7 +30,6 @@ CPU_CACHE = 1  # GiB of vLLM's cache on a CPU
 SAMPLED_LOGITS = 2 + 2  # bytes for each sampled token and id: the logits, and their gradient
 LOGITS = 2 + 4 + 4 + 4  # the same in OpenRLHF's own pass: in bfloat16, in float32, once more masked, their gradient
 GPU_PROCESS = 0.5  # GiB that CUDA takes on a GPU for each process
-MOST_BIASED = 1024  # ids that vLLM's second model runner, used on GPUs, biases in a request
 GIB = 2**30
 
 
@@ -152,15 +151,6 @@ def check_cpu_model(config: Config) -> None:
         raise ValueError(
             f"turns.max_tokens_per_episode is {tokens}; vLLM's cache on a CPU has {CPU_CACHE} GiB, which hold {most} "
             f"tokens of this model ({token:,} bytes each): lower it, or use the local trainer or a GPU."
-        )
-
-
-def check_biased(count: int) -> None:
-    """Raises a ValueError if vLLM on a GPU cannot leave out so many ids."""
-    if count > MOST_BIASED:
-        raise ValueError(
-            f"{count:,} token ids of this model must not be sampled, and vLLM leaves out at most {MOST_BIASED:,} on a "
-            "GPU: fit the output layer to the tokenizer with model.resize_token_embeddings(len(tokenizer))."
         )
 
 

@@ -162,17 +162,14 @@ def _row_name(row: str) -> str:
     return {"random": "random replies", "blind": "blind script"}.get(row, row.replace("_", " "))
 
 
-def run_code_flag(config: Config, trainer: OpenRLHF | None = None, extra: Sequence[str] = ()) -> str:
+def run_code_flag(config: Config, trainer: OpenRLHF | None = None) -> str:
     """The consent flag, after a space, that a command needs for this run; empty if none.
 
-    Args:
-        config: the run's settings.
-        trainer: the settings of the distributed trainer, if it trains the run.
-        extra: further flags for OpenRLHF.
+    ``trainer`` are the settings of the distributed trainer, if it trains the run.
     """
     games = any(own_module(each.game) for each in all_settings(config))
     distributed = () if trainer is None else effects(trainer, table="openrlhf")
-    return " --run-code" if games or extra or any(effects(config)) or any(distributed) else ""
+    return " --run-code" if games or any(effects(config)) or any(distributed) else ""
 
 
 def measured_on(split: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +95,7 @@ def test_what_the_table_of_an_experiment_names(folder: Path, arm: str, capsys: p
 DISTRIBUTED = {
     'ray_address = "ray://elsewhere:10001"': "connects to ray://elsewhere:10001 (openrlhf.ray_address)",
     'attention = "somebody/attention"': "runs code of the Hub's repository 'somebody/attention' (openrlhf.attention)",
+    'flags = "--ds.overlap_comm"': "passes the flags '--ds.overlap_comm' to another program (openrlhf.flags)",
 }
 
 
@@ -109,6 +110,8 @@ def test_the_address_and_the_code_of_a_distributed_run(
     error = capsys.readouterr().err
     assert f"run {DISTRIBUTED[line]}" in error
     assert "--run-code" in error
+    settings = with_settings(OpenRLHF(), tomllib.loads(line))
+    assert (run_code_flag(Config(), settings), run_code_flag(Config(), OpenRLHF())) == (" --run-code", "")
     assert not (folder / "run" / "openrlhf.json").exists()
 
 
@@ -124,25 +127,3 @@ def test_the_address_and_the_code_of_a_file_of_settings(
     assert main([*words, "--set", f"openrlhf.{name}={value}"]) == 0, "the user named it"
     assert main([*words, "--run-code"]) == 0
     assert main(["train", "--config", "file.toml", "--dry-run"]) == 0, "the local trainer reads none of it"
-
-
-def test_the_flags_of_a_distributed_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Among those of OpenRLHF are files of code, and checkpoints that are unpickled."""
-    run = folder / "run"
-    config = with_settings(Config(), {"warm_start": {"epochs": 1}})
-    RunFolder.create(run, config)
-    (run / "openrlhf.toml").write_text("", encoding="utf-8")
-    for extra in (["--train.agent_func_path", "theirs.py"], ["--actor.adam.eps", "1e-8"]):
-        (run / "openrlhf.json").write_text(json.dumps({"extra": extra}), encoding="utf-8")
-        for words in (["train", "--resume", "run"], ["train", "--resume", "run", "--dry-run"]):
-            assert main(words) == 2
-            error = capsys.readouterr().err
-            assert f"run passes the flags {' '.join(extra)} to OpenRLHF" in error
-            assert "--run-code" in error
-        assert run_code_flag(config, OpenRLHF(), extra) == " --run-code"
-        own = ["train", "--backend", "openrlhf", "--resume", "run", "--dry-run"]
-        assert main([*own, "--run-code"]) == 0
-        assert main([*own, "--", "--ds.overlap_comm"]) == 0, "the user's flags take the place of the folder's"
-    (run / "openrlhf.json").write_text("{}", encoding="utf-8")
-    assert main(["train", "--resume", "run", "--dry-run"]) == 0, "which states no further flags"
-    assert not run_code_flag(config, OpenRLHF())

@@ -14,7 +14,7 @@ from ragen_agent.config.table import parts
 from ragen_agent.config.trainers import FineTuning, OpenRLHF
 from ragen_gym.core.settings import OPENS, Setting, declared
 
-NEED_CONSENT = ("module", "command", "address", "kernel")
+NEED_CONSENT = ("module", "command", "address", "kernel", "flags")
 
 #: A value that needs consent, for each setting whose kind does.
 VALUES: dict[str, Any] = {
@@ -23,6 +23,7 @@ VALUES: dict[str, Any] = {
     "program.command": "touch started",
     "openrlhf.ray_address": "ray://elsewhere:10001",
     "openrlhf.attention": "somebody/attention",
+    "openrlhf.flags": "--train.agent_func_path theirs.py",
 }
 
 

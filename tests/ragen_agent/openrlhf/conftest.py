@@ -31,10 +31,10 @@ if find_spec("openrlhf") is None:
         "test_visual_training.py",
     ]
 else:
-    from ragen_agent.openrlhf import cpu_patches
+    from ragen_agent.openrlhf import patches
 
-    if cpu_patches.needed("auto"):
-        cpu_patches.prepare()
+    if patches.needed("auto"):
+        patches.prepare()
 
 from tests.ragen_agent.conftest import make_tokenizer
 

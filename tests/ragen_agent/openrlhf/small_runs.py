@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,10 @@ def configure(warm: Path, *settings: Mapping[str, Any]) -> Config:
     return with_settings(Config(), chosen)
 
 
-def begin(
-    path: Path, config: Config, settings: Mapping[str, Any], extra: Sequence[str] = ()
-) -> tuple[RunFolder, dict[str, Any]]:
+def begin(path: Path, config: Config, settings: Mapping[str, Any]) -> tuple[RunFolder, dict[str, Any]]:
     """Trains in a new folder; returns it and the summary."""
     folder = RunFolder.create(path, config)
-    return folder, train_distributed(config, with_settings(OpenRLHF(), settings), folder, quiet(), extra)
+    return folder, train_distributed(config, with_settings(OpenRLHF(), settings), folder, quiet())
 
 
 def lines(run: Path) -> list[dict[str, Any]]:

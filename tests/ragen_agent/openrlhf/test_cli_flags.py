@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.cli_flags import DECIDED, check_extra_flags, command_flags
-
-RECIPE = ["train", "--recipe", "qwen2.5-0.5b-sokoban"]
+from ragen_agent.openrlhf.cli_flags import DECIDED, command_flags, extra_flags
 
 
 def values(
@@ -68,32 +65,23 @@ def test_playing_ahead_is_openrlhfs_asynchronous_trainer() -> None:
     assert ahead["train.async_queue_size"] == ["2"]
     assert not {"train.async_enable", "train.async_queue_size"} & set(values({}))
     with pytest.raises(ValueError, match=r"use the setting openrlhf.staleness"):
-        check_extra_flags(["--train.async_enable"])
-
-
-def test_flags_of_openrlhf_need_its_backend(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--", "--vllm.enforce_eager"]) == 2
-    assert "give --backend openrlhf" in capsys.readouterr().err
+        extra_flags(OpenRLHF(flags="--train.async_enable"))
 
 
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--train.seed", "3"], r"--train.seed is decided by .* use the setting seed"),
-        (["--actor.adam.lr=1e-5"], r"use the setting training.learning_rate"),
-        (["--actor.eps_clip_low_high", "0.1", "0.3"], r"begin with --ds., --vllm., --actor.adam., "),
-        (["--train.batch", "64"], r"short for --train.batch_size"),
-        (["--ckpt.path", "/x"], r"it is the run's folder"),
-        (["--train.partial_rollout_enable"], r"does not fit this trainer"),
+        ("--train.seed 3", r"--train.seed \(--train.seed\) is decided by .* use the setting seed"),
+        ("--actor.adam.lr=1e-5", r"use the setting training.learning_rate"),
+        ("--actor.eps_clip_low_high 0.1 0.3", r"begin with --ds., --vllm., --actor.adam., "),
+        ("--train.batch 64", r"--train.batch \(--train.batch_size\)"),
+        ("--ckpt.path /x", r"it is the run's folder"),
+        ("--train.partial_rollout_enable", r"does not fit this trainer"),
     ],
 )
-def test_flags_that_the_settings_decide_are_refused(
-    flags: list[str], reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_that_the_settings_decide_are_refused(flags: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        check_extra_flags(flags)
-    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run", "--", *flags]) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("ragen-agent: --")
+        extra_flags(OpenRLHF(flags=flags))
 
 
 def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
@@ -104,17 +92,9 @@ def test_every_flag_that_is_written_is_one_that_is_refused() -> None:
     written |= set(values({"turns": {"observation": "image"}}, {"freeze_vision": True}, cpu=False))
     written |= set(values({}, {"staleness": 1}))
     assert written == set(DECIDED)
-    check_extra_flags(
-        [
-            "--train.agent_func_path",
-            "/own/executor.py",
-            "--vllm.enforce_eager",
-            "--ds.zpg",
-            "2",
-            "--actor.adam.eps",
-            "1e-6",
-        ]
-    )
+    more = "--train.agent_func_path '/own executor.py' --vllm.enforce_eager --ds.zpg 2 --actor.adam.eps 1e-6"
+    words = ["--train.agent_func_path", "/own executor.py", "--vllm.enforce_eager", "--ds.zpg", "2"]
+    assert extra_flags(OpenRLHF(flags=more)) == [*words, "--actor.adam.eps", "1e-6"]
 
 
 def test_adapter_settings_become_flags() -> None:

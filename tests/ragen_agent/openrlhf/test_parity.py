@@ -35,12 +35,10 @@ from ragen_agent.local.policy_update import Critic, Learner, update
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.openrlhf import ray_actors
 from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
-from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.experience import EpisodeGenerator, StarPOExperience
-from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT
-from ragen_agent.openrlhf.model import suppressed_ids
+from ragen_agent.openrlhf.launch import CPU_ENVIRONMENT, suppressed_ids
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
-from ragen_agent.openrlhf.trainer import StarPO
+from ragen_agent.openrlhf.trainer import ActorDiagnostics, StarPO
 from ragen_agent.run.information import information_figures
 from ragen_agent.run.loop import Loop
 from ragen_agent.run.policy import Policy
@@ -347,7 +345,7 @@ def test_the_diagnostics_are_the_same(training: dict[str, Any], tmp_path: Path) 
     with both({"training": training}, tmp_path) as trainers:
         trainer, settings = trainers.trainer, trainers.config.training
         before = {n: p.clone() for n, p in trainer.actor_model_group.actor.actor.model.module.named_parameters()}
-        measured = ActorDiagnostics(trainer.experience_maker, trainer.rollouts)
+        measured = ActorDiagnostics(trainer.experience_maker, None)
         local = LearnerDiagnostics(trainers.learner, settings)
         played = trainers.played
         rows = [(t.ids[:20].tolist(), t.ids[20 : 20 + n].tolist()) for n, t in enumerate(played)]

@@ -24,15 +24,16 @@ from ragen_agent.inference import ImageSpan
 from ragen_agent.inference.vision import ImageProcessor, ImageTable, Vision, vision_of
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.models.small_model import build_model, build_tokenizer
-from ragen_agent.openrlhf.diagnostics import ActorDiagnostics
 from ragen_agent.openrlhf.episode import ContractError
 from ragen_agent.openrlhf.executor import AgentExecutor
 from ragen_agent.openrlhf.experience import EpisodeGenerator, pad_rows
-from ragen_agent.openrlhf.model import check_sees, suppressed_ids
+from ragen_agent.openrlhf.launch import suppressed_ids
 from ragen_agent.openrlhf.pictures import GRIDS, PIXELS, copy_processor, packed, unpacked, visual_rows
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import train_rows
 from ragen_agent.openrlhf.ray_actors import SampledActor
+from ragen_agent.openrlhf.supported import check_sees
+from ragen_agent.openrlhf.trainer import ActorDiagnostics
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.trajectory import Trajectory
@@ -266,8 +267,7 @@ def test_a_vllm_that_cuts_pictures_in_another_way_ends_the_run(run: RunContext, 
 def test_diagnostics_send_the_pictures_along(played: list[Trajectory], vision: Vision) -> None:
     table = ImageTable()
     rows = [(table.keys(t.ids, t.images).tolist(), [5, 6]) for t in played]
-    rollouts = SimpleNamespace(vision=vision)
-    diagnostics = ActorDiagnostics(SimpleNamespace(), rollouts)  # type: ignore[arg-type]
+    diagnostics = ActorDiagnostics(SimpleNamespace(), vision)  # type: ignore[arg-type]
     ids, actions, attention, inputs = diagnostics._batch(rows, table)
     assert [row[: len(t.ids)].tolist() for row, t in zip(ids, played, strict=True)] == [t.ids.tolist() for t in played]
     assert actions.sum(1).tolist() == [2] * len(played)

@@ -12,8 +12,7 @@ import pytest
 
 from ragen_agent.config import Config, Program, with_settings
 from ragen_agent.inference import ImageSpan, Sampled
-from ragen_agent.openrlhf.episode import ContractError, response_of
-from ragen_agent.openrlhf.program_episode import play_program
+from ragen_agent.openrlhf.episode import ContractError, play_program, response_of
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import Instance

@@ -18,8 +18,7 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, presets, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import MODULE
-from ragen_agent.openrlhf.launch import planned_command
-from ragen_agent.openrlhf.model import starting_model
+from ragen_agent.openrlhf.launch import planned_command, starting_model
 from ragen_agent.openrlhf.supported import check_supported
 from ragen_agent.preflight.hours import FAST, SLOW, estimate_hours
 from ragen_agent.preflight.memory import estimate
@@ -149,7 +148,7 @@ def test_a_recipe_with_pictures_fits_its_gpus(name: str, tmp_path: Path) -> None
     whole = estimate(config, replace(settings, freeze_vision=False), recipe.gpu_gib)
     assert whole is not None
     assert sum(p.gib for p in whole.parts) > sum(p.gib for p in found.parts), "its own encoder is trained too"
-    words, _ = planned_command(config, settings, tmp_path / "run", [])
+    words, _ = planned_command(config, settings, tmp_path / "run")
     assert words[words.index("--data.max_images_per_prompt") + 1] == str(config.turns.max_turns)
     assert "--actor.freeze_visual_encoder" in words
     assert "--ds.packing_samples" not in words
@@ -209,6 +208,7 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
         raise Parsed
 
     _, config, settings = resolve(name)
+    settings = replace(settings, flags="--ds.overlap_comm")
     seen: list[argparse.Namespace] = []
     parse = argparse.ArgumentParser.parse_args
 
@@ -218,7 +218,7 @@ def test_openrlhf_reads_the_flags_of_a_recipe(name: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", note)
     monkeypatch.setattr(ray, "is_initialized", begin)
-    monkeypatch.setattr(sys, "argv", planned_command(config, settings, tmp_path / "run", ["--ds.overlap_comm"])[0][3:])
+    monkeypatch.setattr(sys, "argv", planned_command(config, settings, tmp_path / "run")[0][3:])
     with pytest.raises(Parsed):
         runpy.run_module(MODULE, run_name="__main__")
     parsed = vars(seen[-1])

@@ -23,8 +23,10 @@ from tests.ragen_agent.openrlhf.small_runs import SHORT, Family, begin, configur
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
 
-LOST = str(Path(__file__).with_name("lost_weights.py"))
-BROKEN = str(Path(__file__).with_name("broken_executor.py"))
+LOST, BROKEN = (
+    {"flags": f"--train.agent_func_path {Path(__file__).with_name(name)}"}
+    for name in ("lost_weights.py", "broken_executor.py")
+)
 
 # Python ignores Ctrl-C in what a script started with &, as these tests may have been.
 ATTENTIVE = """
@@ -53,7 +55,7 @@ def test_weights_that_do_not_arrive_stop_the_run(warm: Path, tmp_path: Path, mon
         Family() as family,
         pytest.raises(RunStoppedError, match=r"WeightsLostError: vllm_kl is .*did not arrive.*--resume"),
     ):
-        begin(tmp_path / "run", configure(warm, SHORT), {"max_vllm_kl": 0.01}, ["--train.agent_func_path", LOST])
+        begin(tmp_path / "run", configure(warm, SHORT), {"max_vllm_kl": 0.01, **LOST})
     assert 1 <= len(lines(tmp_path / "run")) < 4, "the first synchronisation was the first to be lost"
     assert abs(lines(tmp_path / "run")[0]["vllm_kl"]) < 1e-3, "vLLM read the weights of the start from the disk"
     assert not (tmp_path / "run" / "checkpoint").exists()
@@ -64,7 +66,7 @@ def test_the_last_synchronisation_is_checked_too(warm: Path, tmp_path: Path, mon
     monkeypatch.setenv("LOST_WEIGHTS", "stale")
     config = configure(warm, SHORT, {"training": {"iterations": 1}})
     with pytest.raises(RunStoppedError, match="WeightsLostError"):
-        begin(tmp_path / "run", config, {"max_vllm_kl": 0.01}, ["--train.agent_func_path", LOST])
+        begin(tmp_path / "run", config, {"max_vllm_kl": 0.01, **LOST})
     assert len(lines(tmp_path / "run")) == 1
 
 
@@ -87,7 +89,7 @@ def test_too_many_failures_stop_the_run(warm: Path, tmp_path: Path) -> None:
     """Half of the second iteration's environments raise."""
     message = r"TooManyFailuresError: \d+ of 32 episodes failed, more than .*=0.2 allows: environment_error: Runt"
     with Family() as family, pytest.raises(RunStoppedError, match=message):
-        begin(tmp_path / "run", configure(warm, SHORT), {}, ["--train.agent_func_path", BROKEN])
+        begin(tmp_path / "run", configure(warm, SHORT), BROKEN)
     assert len(lines(tmp_path / "run")) == 1
     assert not family.left()
 

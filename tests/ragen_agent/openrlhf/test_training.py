@@ -58,11 +58,9 @@ def check_learning(records: list[dict[str, Any]]) -> None:
 @pytest.fixture(scope="module")
 def grpo(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, dict[str, Any]]:
     """GRPO and StarPO-S, while one group's environment raises and another's hangs."""
-    settings = {"environment_timeout": 5.0, "evaluate_every": 10}
+    settings = {"environment_timeout": 5.0, "evaluate_every": 10, "flags": f"--train.agent_func_path {FAULTY}"}
     run = tmp_path_factory.mktemp("grpo") / "run"
-    return begin(
-        run, configure(warm, {"diagnostics": {"tensorboard": True}}), settings, ["--train.agent_func_path", FAULTY]
-    )
+    return begin(run, configure(warm, {"diagnostics": {"tensorboard": True}}), settings)
 
 
 def test_grpo_with_starpo_s(grpo: tuple[RunFolder, dict[str, Any]], warm: Path) -> None:

@@ -7,13 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.models.checkpoint import save_checkpoint
-from ragen_agent.preflight.dry_run import marked, scripted_episode
+from ragen_agent.preflight.dry_run import marked, random_returns, returns_in_words, scripted_episode
 from ragen_agent.run.policy import Policy
+from ragen_gym import make_turn
 
 RECIPE = ["train", "--recipe", "qwen2.5-0.5b-sokoban"]
 GPUS = ["--backend", "openrlhf", "--set", "openrlhf.accelerator=cuda"]
@@ -137,7 +139,12 @@ def test_a_dry_run_shows_everything_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run", "--seed", "7", "--", "--ds.overlap_comm"]) == 0
+    assert (
+        main(
+            [*RECIPE, "--backend", "openrlhf", "--dry-run", "--seed", "7", "--set", "openrlhf.flags=--ds.overlap_comm"]
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     for part in (
         "seed = 7",
@@ -254,3 +261,30 @@ def test_a_picture_marks_exactly_the_sampled_tokens() -> None:
     sampled = "".join(re.findall("⟦(.*?)⟧", text.plain, re.DOTALL))
     assert sampled == agent.tokenizer.decode(episode.ids[episode.sampled].tolist())
     assert [str(span.style) for span in text.spans].count("bold green") == len(episode.turn_ends)
+
+
+def test_one_move_on_a_lake_reaches_nothing_and_no_level_teaches() -> None:
+    """The goal of these levels is further away than one move, so every episode earns 0."""
+    env = make_turn("FrozenLake", size=6, max_turns=1, max_actions=1, max_actions_per_turn=1)
+    for seed in range(8):
+        env.reset(seed=seed)
+        board = env.state_text.write(env.env.state[0]).split("\n")
+        player, goal = (next((y, row.find(c)) for y, row in enumerate(board) if c in row) for c in "PG")
+        assert abs(player[0] - goal[0]) + abs(player[1] - goal[1]) > 1
+    returns = random_returns(env, 4)
+    assert returns.shape == (8, 4)
+    assert not returns.any()
+    assert "differ on 0 of 8 levels, with 4 episodes on each" in returns_in_words(returns)
+    assert "Returns and their episodes: 0 (32)." in returns_in_words(returns)
+
+
+def test_both_arms_of_a_bandit_are_drawn_and_the_draw_repeats() -> None:
+    returns = random_returns(make_turn("Bandit"), 16)
+    assert (returns.max(1) > returns.min(1)).all()
+    assert np.array_equal(returns, random_returns(make_turn("Bandit"), 16))
+
+
+def test_many_returns_are_cut_to_the_commonest() -> None:
+    text = returns_in_words(np.array([[1.0, 1.0], [0.5, 2.0], [3.0, 4.0], [5.0, -0.1], [7.0, 7.0]]))
+    assert "differ on 3 of 5 levels" in text
+    assert text.endswith("-0.1 (1), 0.5 (1), 1 (2), 2 (1), 3 (1), 7 (2), and 2 others.")

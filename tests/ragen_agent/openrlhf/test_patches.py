@@ -1,17 +1,21 @@
-"""OpenRLHF is imported without flash-attn, and what flash-attn alone can do is refused."""
+"""OpenRLHF without flash-attn and without CUDA, and what only they can do is refused."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
+from queue import Queue
 
 import pytest
+import torch
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import read_recipe, recipe_names
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf import flash_attention, launch
+from ragen_agent.openrlhf import launch, patches
 
 IMPORTS = """
 import sys
@@ -21,7 +25,7 @@ try:
     import openrlhf.models
 except ModuleNotFoundError:
     del sys.modules["flash_attn"]
-from ragen_agent.openrlhf.flash_attention import stand_in
+from ragen_agent.openrlhf.patches import stand_in
 stand_in()
 import openrlhf.models
 from openrlhf.models.ring_attn_utils import unpad_input
@@ -44,7 +48,7 @@ def test_openrlhf_is_imported_without_flash_attn_and_nobody_else_sees_the_stand_
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with one GPU, the distributed stack, and no flash-attn."""
     monkeypatch.setattr(launch, "_check_installed", lambda: None)
-    monkeypatch.setattr(flash_attention, "installed", lambda: False)
+    monkeypatch.setattr(patches, "installed", lambda: False)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
 
@@ -70,3 +74,40 @@ def test_a_recipe_for_one_gpu_or_none_starts_on_one(name: str) -> None:
     settings = dict(read_recipe(name).settings)
     distributed = with_settings(OpenRLHF(), settings.pop("openrlhf", {}))
     assert not launch.check_run(with_settings(Config(), settings), distributed)
+
+
+def test_cuda_that_is_not_there_is_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert patches.needed("auto")
+    assert patches.needed("cpu")
+    with pytest.raises(ValueError, match=r"torch sees no CUDA device here; install the CUDA build"):
+        patches.needed("cuda")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert not patches.needed("auto")
+
+
+@pytest.mark.filterwarnings("default")
+def test_weights_arrive_bit_for_bit_and_are_not_kept_once_they_were_read() -> None:
+    pytest.importorskip("vllm")
+    torch.manual_seed(0)
+    sent = [torch.randn(300, 7).to(torch.bfloat16), torch.randn(5), torch.randn(2, 3).to(torch.bfloat16)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    read: Queue[torch.Tensor] = Queue()
+
+    def engine() -> None:
+        group = patches.stateless_init_process_group("127.0.0.1", port, 1, 2, "cpu")
+        for tensor in sent:
+            into = torch.empty_like(tensor)
+            group.broadcast(into, src=0)
+            read.put(into)
+
+    thread = threading.Thread(target=engine, daemon=True)
+    thread.start()
+    group = patches.stateless_init_process_group("127.0.0.1", port, 0, 2, "cpu")
+    for tensor in sent:
+        group.broadcast(tensor, src=0)
+        assert torch.equal(read.get(timeout=60), tensor)
+        assert len(group.group.entries) == 1, "the last one alone"
+    thread.join(60)

@@ -1,43 +1,95 @@
-"""Patches that let OpenRLHF run on a machine without CUDA; with CUDA nothing is patched.
+"""Patches that let OpenRLHF run without flash-attn and, on a machine without CUDA, without CUDA.
 
-OpenRLHF 0.11 needs CUDA in five places. They are patched from outside:
+``openrlhf.models`` imports flash-attn's helpers for packed rows whether or not rows are packed, and flash-attn has no
+wheel for most machines. ``stand_in`` is seen by that import alone: transformers and vLLM, which ask whether flash-attn
+is installed, still find that it is not. Its functions raise; ``sdpa`` without packing calls none of them.
 
-1. It imports flash-attn unconditionally: see ``ragen_agent.openrlhf.flash_attention``.
-2. It calls torch.cuda for the current device, streams and synchronisation: functions without effect replace them.
-3. It broadcasts weights from the trainer to vLLM over NCCL, and without NCCL vLLM's communicator disables itself
+OpenRLHF 0.11 needs CUDA in four further places, which ``prepare`` patches:
+
+1. It calls torch.cuda for the current device, streams and synchronisation: functions without effect replace them.
+2. It broadcasts weights from the trainer to vLLM over NCCL, and without NCCL vLLM's communicator disables itself
    silently: the run would go on sampling from the old weights. ``stateless_init_process_group`` broadcasts them over a
    TCPStore instead, which is fast enough for small models.
-4. vLLM's worker receives weights on "cuda": ``CpuWorker`` receives them on the CPU.
-5. vLLM packs linear weights for the CPU and drops the originals, after which no weight can be loaded: ``CpuWorker``
+3. vLLM's worker receives weights on "cuda": ``CpuWorker`` receives them on the CPU.
+4. vLLM packs linear weights for the CPU and drops the originals, after which no weight can be loaded: ``CpuWorker``
    makes it keep them.
 
-``prepare`` is installed as Ray's setup hook in every worker process. It patches modules only when they are imported, so
-a process that needs no torch does not import it.
+Either is installed as Ray's setup hook in every worker process. Modules are patched only when they are imported, so a
+process that needs no torch does not import it.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from ragen_agent.inference.torchvision_ops import PatchAfterImport
-from ragen_agent.openrlhf.flash_attention import stand_in
 
-__all__ = ["HOOK", "UNSUPPORTED", "VALUES", "CpuWorker", "check_flags", "needed", "prepare"]
-
-HOOK = "ragen_agent.openrlhf.cpu_patches.prepare"
-"""The name by which Ray finds ``prepare``."""
-
-UNSUPPORTED = ("--ds.load_in_4bit", "--ds.use_liger_kernel")
-"""Flags of OpenRLHF that cannot work without CUDA, but for those that a setting decides or that are refused anyway."""
-
-VALUES = {"--ds.ring_attn_size": ("1",)}
-"""Flags for which only these values work without CUDA."""
+__all__ = ["CpuWorker", "check_attention", "needed", "prepare", "stand_in"]
 
 NEVER = 10**9  # seconds: no tensor is deleted before a slow engine has read it
+IMPORTER = "openrlhf.models.ring_attn_utils"
+MODULES = {
+    "flash_attn": (),
+    "flash_attn.bert_padding": ("index_first_axis", "pad_input", "rearrange", "unpad_input"),
+    "flash_attn.utils": (),
+    "flash_attn.utils.distributed": ("all_gather",),
+}
+CURE = "use --set openrlhf.attention=sdpa, which pads rows, or pip install flash-attn --no-build-isolation"
+
+
+def installed() -> bool:
+    """True if flash-attn itself is installed."""
+    return find_spec("flash_attn") is not None
+
+
+def check_attention(attention: str) -> None:
+    """Raises a ValueError for flash attention without flash-attn, whose helpers pack its rows."""
+    if "flash" in attention and not installed():
+        raise ValueError(f"openrlhf.attention is {attention!r}, but flash-attn is not installed here: {CURE}.")
+
+
+def stand_in() -> None:
+    """Lets this process import OpenRLHF without flash-attn; without effect where flash-attn is installed."""
+    if not installed() and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """An entry of ``sys.meta_path`` that puts the stand-in in place while one module is executed."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != IMPORTER or (spec := PathFinder.find_spec(fullname, path)) is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            sys.modules.update({name: _module(name, functions) for name, functions in MODULES.items()})
+            try:
+                execute(module)
+            finally:
+                for name in MODULES:
+                    del sys.modules[name]
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _module(name: str, functions: Sequence[str]) -> ModuleType:
+    def missing(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"this needs flash-attn, which is not installed: {CURE}")
+
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    module.__path__ = []  # a package, so that its submodules are looked up in sys.modules
+    module.__dict__.update(dict.fromkeys(functions, missing))
+    return module
 
 
 def needed(accelerator: str) -> bool:
@@ -55,17 +107,6 @@ def needed(accelerator: str) -> bool:
             "its driver, or use --set openrlhf.accelerator=cpu for a small model."
         )
     return accelerator == "cpu" or not available
-
-
-def check_flags(flags: Sequence[str]) -> None:
-    """Raises a ValueError for flags of OpenRLHF that cannot work on a CPU."""
-    words = [word for flag in flags for word in (flag.split("=", 1) if flag.startswith("--") else [flag])]
-    for name, value in pairwise([*words, ""]):
-        if name in UNSUPPORTED:
-            raise ValueError(f"{name} needs CUDA, and this run is on a CPU; leave it out or run it on a GPU.")
-        if value not in VALUES.get(name, (value,)):
-            allowed = " or ".join(VALUES[name])
-            raise ValueError(f"{name} {value} needs CUDA, and this run is on a CPU; use {allowed}, or run it on a GPU.")
 
 
 def prepare() -> None:
