@@ -88,25 +88,12 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _json(content: Any) -> str:
-    """Content as JSON, which has no not-a-number and no infinity: null instead of these."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(each) for key, each in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(each) for each in value]
-        return None if isinstance(value, float) and not isfinite(value) else value
-
-    return json_text(plain(content))
-
-
 def _watch(options: argparse.Namespace) -> int:
     import time
 
     from rich.live import Live
 
-    from ragen_agent.report.watch import FINISHED, RunTail, dashboard
+    from ragen_agent.report.watch import FINISHED, dashboard, read_status
     from ragen_gym.core.console import rich_console
 
     if not 0 < options.every < inf:
@@ -115,12 +102,12 @@ def _watch(options: argparse.Namespace) -> int:
         return _serve(options)
     if options.port:
         raise ValueError("--port is for the page: add --web, or leave it out.")
-    console, tail = rich_console(), RunTail(options.run_folder)
+    console = rich_console()
     if (options.once or options.json) and not options.run_folder.is_dir():
         raise ValueError(f"there is no folder {options.run_folder}.")
-    status = tail.read()
+    status = read_status(options.run_folder)
     if options.json:
-        print(_json(_status_json(status)))
+        print(json_text(_finite(_figures(status))))
         return 0
     if not options.once and console.is_terminal and status.phase != FINISHED:
         try:
@@ -128,7 +115,7 @@ def _watch(options: argparse.Namespace) -> int:
                 while status.phase != FINISHED:
                     live.update(dashboard(status, console.width), refresh=True)
                     time.sleep(options.every)
-                    status = tail.read()
+                    status = read_status(options.run_folder)
         except KeyboardInterrupt:
             pass
     console.print(dashboard(status, console.width))
@@ -136,7 +123,7 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from ragen_agent.report.run_page import RunPage
+    from ragen_agent.report.watch import RunPage
     from ragen_gym.bench.report.live import LivePage, make_server
 
     def check(config: Config) -> None:
@@ -150,7 +137,7 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _status_json(status: RunStatus) -> dict[str, Any]:
+def _figures(status: RunStatus) -> dict[str, Any]:
     return {
         "phase": status.phase,
         "iterations": len(status.metrics),
@@ -162,3 +149,12 @@ def _status_json(status: RunStatus) -> dict[str, Any]:
         "last": status.metrics[-1] if status.metrics else None,
         "alarms": [vars(sign) for sign in status.signs],
     }
+
+
+def _finite(value: Any) -> Any:
+    """The value with None in place of not-a-number and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

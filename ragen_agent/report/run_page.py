@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen_agent.config import Config
 from ragen_agent.report.charts import panels
 from ragen_agent.report.episodes import FILTERS, EpisodeViews, sort_headings
 from ragen_agent.report.rates import lanes, rates_table, sentences
@@ -20,18 +19,15 @@ from ragen_agent.report.runs import (
     changed_settings,
     differing_settings,
     group_by_settings,
-    load_run,
 )
-from ragen_agent.report.watch import RunTail, pace, phase_line
 from ragen_agent.run.alarm import FOLLOWS, sign_label
 from ragen_agent.update.metrics import SMOOTHING, cost_line
 from ragen_gym import __version__
 from ragen_gym.bench.report.html_page import Archive, Entry, EpisodeViewer, pack, plural, render_page
-from ragen_gym.bench.report.live import RECENT, waiting_page
 from ragen_gym.bench.report.plots import COLOURS
 from ragen_gym.bench.report.tables import number
 
-__all__ = ["RunPage", "page"]
+__all__ = ["page"]
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -107,29 +103,6 @@ def page(
             *(f"{run.name}: {' '.join(plural(len(run.metrics), 'iteration'))}." for run in runs),
         ],
     )
-
-
-class RunPage:
-    """The page of a training run while it goes on.
-
-    Args:
-        path: folder of the run, which may not be there yet.
-        check: raises a ``ValueError`` where the settings of the run name code that the user has not allowed.
-    """
-
-    def __init__(self, path: Path, check: Callable[[Config], None]) -> None:
-        self._tail, self._check = RunTail(path), check
-        names = ("config.toml", "summary.json", "metrics.jsonl", "episodes.jsonl")
-        self.files = [path / name for name in names]
-
-    def render(self) -> str:
-        """The page as it stands."""
-        status = self._tail.read()
-        if status.config is None:
-            return waiting_page("Training report", status.path)
-        self._check(status.config)
-        run = load_run(status.path, status.path.resolve().name)
-        return page([run], recent=RECENT, live=" · ".join([phase_line(status), *pace(status)]))
 
 
 def _viewer(

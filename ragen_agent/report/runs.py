@@ -22,8 +22,6 @@ __all__ = [
     "SeedGroup",
     "changed_settings",
     "differing_settings",
-    "episode_of",
-    "first_signs",
     "flatten",
     "format_setting",
     "group_by_settings",
@@ -70,8 +68,9 @@ class RecordedRun:
 
     @cached_property
     def signs(self) -> list[Sign]:
-        """Signs of the Echo Trap, each where it was first seen, by today's factors of the alarm."""
-        return first_signs(self.metrics)
+        """Signs of the Echo Trap, each where the run first raised it."""
+        raised = [(end, record["alarm"]) for end, record in enumerate(self.metrics, 1) if record.get("alarm")]
+        return [sign for end, names in raised for sign in signs_at(self.metrics[:end]) if sign.name in names]
 
 
 @dataclass(frozen=True)
@@ -113,30 +112,10 @@ def load_runs(paths: Sequence[Path]) -> list[RecordedRun]:
 def read_episode(line: bytes) -> tuple[dict[str, Any], Trajectory]:
     """A line of ``episodes.jsonl`` and its episode; raises a ValueError where it holds something else."""
     record: dict[str, Any] = json.loads(line)
-    return record, episode_of(record)
-
-
-def episode_of(record: Mapping[str, Any]) -> Trajectory:
-    """The episode of a record of ``episodes.jsonl``; raises a ValueError where it holds something else."""
     try:
-        return Trajectory.from_dict(record)
+        return record, Trajectory.from_dict(record)
     except (KeyError, TypeError, AttributeError, IndexError, AssertionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def first_signs(metrics: Sequence[Mapping[str, Any]], known: Sequence[Sign] = (), done: int = 0) -> list[Sign]:
-    """Each sign of the Echo Trap where it was first seen, in the order of their iterations.
-
-    Args:
-        metrics: ``metrics.jsonl``.
-        known: what was found in its first ``done`` records, which are not read again.
-        done: see ``known``.
-    """
-    seen = {sign.name: sign for sign in known}
-    for end in range(done + 1, len(metrics) + 1):
-        for sign in signs_at(metrics[:end]):
-            seen.setdefault(sign.name, sign)
-    return list(seen.values())
 
 
 def flatten(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:

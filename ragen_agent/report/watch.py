@@ -1,10 +1,9 @@
-"""A run while it goes on: its folder read again and again, and its state drawn in the terminal."""
+"""A run while it goes on: its state, drawn in the terminal or as a live page."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,40 +18,29 @@ from rich.text import Text
 
 from ragen_agent.config import Config
 from ragen_agent.report.charts import MAIN, SAME, is_number
-from ragen_agent.report.runs import episode_of, first_signs
+from ragen_agent.report.run_page import page
+from ragen_agent.report.runs import RecordedRun, load_run, read_episode
 from ragen_agent.run.alarm import FOLLOWS, Sign, sign_label
-from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
+from ragen_gym.bench.report.live import RECENT, waiting_page
 from ragen_gym.core.console import span
-from ragen_gym.core.storage import read_json_lines
 from ragen_gym.envs.messages import plain_text
 
-__all__ = [
-    "FINISHED",
-    "WAITING",
-    "RunStatus",
-    "RunTail",
-    "bar",
-    "dashboard",
-    "last_record",
-    "pace",
-    "phase_line",
-    "sparkline",
-]
+__all__ = ["FILES", "FINISHED", "WAITING", "RunPage", "RunStatus", "bar", "dashboard", "read_status", "sparkline"]
 
 WAITING, FINISHED = "waiting for the run", "finished"
+FILES = ("config.toml", "summary.json", "metrics.jsonl", "episodes.jsonl")
 
-RECENT = 10  # iterations whose mean says how long the next ones take
-TAIL = 1 << 16  # bytes from the end of a file that are looked at for its last line, at first
-
+TAIL = 1 << 20  # bytes from the end of a file in which its last line is looked for
+LAST = 10  # iterations whose mean says how long the next ones take
+TIMEOUTS = {"reinforcement": 120.0}  # seconds without a write after which a run may have been stopped
+TIMEOUT = 900.0  # the same for the other phases, which write nothing before their end
 
 FIGURES = (*MAIN, "tokens_per_s")
 RATES = ("random", "blind", "before", "after", "more_imitation", "optimal")
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDE = 110  # columns from which the episode is shown next to the figures
-TIMEOUTS = {"reinforcement": 120.0}  # seconds without a write after which a run may have been stopped
-TIMEOUT = 900.0  # the same for the other phases, which write nothing before their end
 WINDOW = 5  # iterations whose mean success is called that of now
 
 
@@ -72,14 +60,8 @@ class RunStatus:
     @property
     def seconds(self) -> float | None:
         """Seconds of an iteration, by the last ones."""
-        known = [float(record["seconds"]) for record in self.metrics[-RECENT:] if "seconds" in record]
+        known = [float(record["seconds"]) for record in self.metrics[-LAST:] if "seconds" in record]
         return fmean(known) if known else None
-
-    @property
-    def silent(self) -> bool:
-        """True if it has not written for so long that it may have been stopped."""
-        longest = max(TIMEOUTS.get(self.phase, TIMEOUT), 10 * (self.seconds or 0.0))
-        return self.phase != FINISHED and self.quiet > longest
 
     @property
     def left(self) -> float | None:
@@ -88,73 +70,84 @@ class RunStatus:
             return None
         return self.seconds * max(0, self.config.training.iterations - len(self.metrics))
 
+    @property
+    def silent(self) -> bool:
+        """True if it has not written for so long that it may have been stopped."""
+        longest = max(TIMEOUTS.get(self.phase, TIMEOUT), 10 * (self.seconds or 0.0))
+        return self.phase != FINISHED and self.quiet > longest
 
-class RunTail:
-    """Follows one run; ``read`` may be called at any moment of its life."""
-
-    def __init__(self, path: Path) -> None:
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"{path} is a file; give the folder of a run.")
-        self.folder = RunFolder(path)
-        self._config: Config | None = None
-        self._signs: tuple[int, list[Sign]] = (0, [])
-
-    def read(self) -> RunStatus:
-        """Present state; raises a ValueError where a file is damaged."""
-        path = self.folder.path
-        if self._config is None and (path / "config.toml").is_file():
-            self._config = RunFolder.reopen(path)[1]
-        metrics = read_json_lines(self.folder.metrics)
-        done, known = self._signs if self._signs[0] <= len(metrics) else (0, [])
-        self._signs = len(metrics), first_signs(metrics, known=known, done=done)
-        summary = self.folder.read_summary()
-        distributed = (path / "openrlhf.toml").is_file()
-        phase = _phase(self._config, summary, len(metrics), self.folder.warm.is_dir(), distributed)
-        names = ("config.toml", "summary.json", "metrics.jsonl", "episodes.jsonl")
-        written = [(path / name).stat().st_mtime for name in names if (path / name).exists()]
-        quiet = max(0.0, time.time() - max(written)) if written else 0.0
-        try:
-            episode = last_record(self.folder.episodes)
-            if episode is not None:
-                episode_of(episode)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{self.folder.episodes}, its last line, is not an episode: {error}; remove it."
-            ) from error
-        return RunStatus(path, self._config, summary, metrics, self._signs[1], episode, phase, quiet)
+    @property
+    def words(self) -> list[str]:
+        """The phase; and of a run that has begun the iterations so far, and the time left or taken."""
+        silent = f"; no write for {span(self.quiet)}: it may have been stopped" if self.silent else ""
+        words = [f"{self.phase}{silent}"]
+        if self.config is not None:
+            words.append(f"{len(self.metrics)}/{self.config.training.iterations} iterations")
+        if self.left:
+            words += [f"{self.seconds:.1f} s each", f"{span(self.left)} left"]
+        if self.phase == FINISHED and "wall_s" in self.summary:
+            words.append(f"took {span(self.summary['wall_s'])}")
+        return words
 
 
-def last_record(path: Path) -> dict[str, Any] | None:
-    """The last whole record of a file of JSON lines, from its end; None where there is none."""
+def read_status(path: Path) -> RunStatus:
+    """The state of the run in a folder, which may not be there yet; raises a ValueError where a file is damaged."""
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; give the folder of a run.")
+    if not (path / "config.toml").is_file():
+        return RunStatus(path, None, {}, [], [], None, WAITING, 0.0)
+    run = load_run(path)
+    written = max((path / name).stat().st_mtime for name in FILES if (path / name).exists())
+    quiet = max(0.0, time.time() - written)
+    episode = _last_episode(run.folder.episodes)
+    return RunStatus(path, run.config, run.summary, run.metrics, run.signs, episode, _phase(run), quiet)
+
+
+def _last_episode(path: Path) -> dict[str, Any] | None:
+    """The last whole record, read from the end of the file; None where there is none."""
     if not path.is_file():
         return None
     with path.open("rb") as file:
-        size = file.seek(0, 2)
-        reach = TAIL
-        while True:
-            start = max(0, size - reach)
-            file.seek(start)
-            lines = file.read(size - start).split(b"\n")[:-1]  # what follows the last line end is not whole
-            found = [line for line in (lines if start == 0 else lines[1:]) if line.strip()]
-            if found:
-                record: dict[str, Any] = json.loads(found[-1])
-                return record
-            if start == 0:
-                return None
-            reach *= 4
+        start = max(0, file.seek(0, 2) - TAIL)
+        file.seek(start)
+        lines = file.read().split(b"\n")[bool(start) : -1]  # what follows the last line end is not whole
+    try:
+        return read_episode(lines[-1])[0] if lines else None
+    except ValueError as error:
+        raise ValueError(f"{path}, its last line, is not an episode: {error}; remove it.") from error
 
 
-def _phase(config: Config | None, summary: Mapping[str, Any], done: int, warm: bool, distributed: bool) -> str:
-    if config is None:
-        return WAITING
-    if "after" in summary:
-        compares = not distributed and config.evaluation.imitation and config.warm_start.epochs
-        return FINISHED if not compares or "clean_warm_start" in summary else "imitation, for comparison"
+def _phase(run: RecordedRun) -> str:
+    config, done = run.config, len(run.metrics)
+    if run.finished:
+        compares = config.evaluation.imitation and config.warm_start.epochs and run.settings["backend"] == "local"
+        return "imitation, for comparison" if compares and "clean_warm_start" not in run.summary else FINISHED
     if done >= config.training.iterations:
         return "measuring"
-    if done or "optimal" in summary:
+    if done or "optimal" in run.summary:
         return "reinforcement"
-    return "measuring the start" if warm else "warm start"
+    return "measuring the start" if run.folder.warm.is_dir() else "warm start"
+
+
+class RunPage:
+    """The page of a training run while it goes on.
+
+    Args:
+        path: folder of the run, which may not be there yet.
+        check: raises a ``ValueError`` where the settings of the run name code that the user has not allowed.
+    """
+
+    def __init__(self, path: Path, check: Callable[[Config], None]) -> None:
+        self._path, self._check = path, check
+        self.files = [path / name for name in FILES]
+
+    def render(self) -> str:
+        """The page as it stands."""
+        status = read_status(self._path)
+        if status.config is None:
+            return waiting_page("Training report", self._path)
+        self._check(status.config)
+        return page([load_run(self._path, self._path.resolve().name)], recent=RECENT, live=" · ".join(status.words))
 
 
 def dashboard(status: RunStatus, width: int = 100) -> RenderableType:
@@ -216,36 +209,16 @@ def _head(status: RunStatus, width: int) -> RenderableType:
         (status.path.name, "bold"), f"  {config.game}, {preset} ({training.algo.upper()}), seed {config.seed}"
     )
     over = status.phase == FINISHED
-    state = Text(phase_line(status), "yellow" if status.silent else "green" if over else "cyan")
+    phase, *pace = status.words
+    state = Text(phase, "yellow" if status.silent else "green" if over else "cyan")
     if "stopped" in status.summary:
         state.append(f"\n{status.summary['stopped']}", "yellow")
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(ratio=1)
     line.add_column(justify="right")
     line.add_row(title, state)
-    line.add_row(ProgressBar(training.iterations, done, width=max(10, width - 56)), Text(" · ".join(pace(status))))
+    line.add_row(ProgressBar(training.iterations, done, width=max(10, width - 56)), Text(" · ".join(pace)))
     return Panel(line)
-
-
-def phase_line(status: RunStatus) -> str:
-    """The phase, and that nothing was written for longer than it should take."""
-    silent = f"; no write for {span(status.quiet)}: it may have been stopped" if status.silent else ""
-    return f"{status.phase}{silent}"
-
-
-def pace(status: RunStatus) -> list[str]:
-    """Iterations so far, seconds of each, and the time left or taken; nothing of a run that has not begun."""
-    if status.config is None:
-        return []
-    over = status.phase == FINISHED
-    parts = [f"{len(status.metrics)}/{status.config.training.iterations} iterations"]
-    if status.seconds is not None and not over:
-        parts.append(f"{status.seconds:.1f} s each")
-    if status.left:
-        parts.append(f"{span(status.left)} left")
-    if over and "wall_s" in status.summary:
-        parts.append(f"took {span(status.summary['wall_s'])}")
-    return parts
 
 
 def _rates(status: RunStatus, width: int) -> RenderableType:

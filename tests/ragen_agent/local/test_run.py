@@ -21,7 +21,7 @@ from rich.console import Console
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import GAME_DEFAULTS
 from ragen_agent.local import run as training
-from ragen_agent.report.watch import FINISHED, RunTail
+from ragen_agent.report.watch import FINISHED, read_status
 from ragen_agent.run.alarm import STAGNANT_ITERATIONS
 from ragen_agent.run.console import ROWS, Display, measured_on, rates_table
 from ragen_agent.run.evaluation import (
@@ -145,7 +145,7 @@ def test_a_run_without_the_comparisons_ends_after_its_measurement(tmp_path: Path
     assert not {"more_imitation", "clean_warm_start"} & set(summary)
     assert 0 < summary["trained_s"] <= summary["wall_s"]
     assert training.train(config, RunFolder(tmp_path / "run"), quiet())["trained_s"] == summary["trained_s"]
-    assert RunTail(tmp_path / "run").read().phase == FINISHED
+    assert read_status(tmp_path / "run").phase == FINISHED
 
 
 @pytest.mark.slow

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragen_agent.config import Config, with_settings
+from ragen_agent.config import Config, Stops, with_settings
 from ragen_agent.report.charts import POINTS, axis, panels, seed_curves, tick_labels
 from ragen_agent.report.rates import lanes, rates_table, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, group_by_settings
+from ragen_agent.run.alarm import History
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.update.metrics import format_metric, smooth
 from ragen_gym.bench.report.plots import COLOURS
@@ -147,22 +148,14 @@ def test_a_chart_has_at_most_six_lines_each_with_its_name() -> None:
     assert alone["labels"] == []
 
 
-def collapsing() -> list[dict[str, Any]]:
-    return [
-        {
-            "iteration": k,
-            "success": 0.8 if k < 20 else 0.1,
-            "return_std": 0.4 if k < 15 else 0.02,
-            "entropy": 0.5,
-            "grad_norm": 9.0 if k == 17 else 0.5,
-            "invalid_rate": 0.0 if k < 22 else 0.9,
-        }
-        for k in range(30)
-    ]
-
-
-def test_alarms_are_marked_where_they_were_first_seen() -> None:
-    run = made("dying", collapsing())
+def test_alarms_are_marked_where_they_were_raised() -> None:
+    history = History([], Stops())
+    for k in range(30):
+        record: dict[str, Any] = {"iteration": k, "success": 0.8 if k < 20 else 0.1, "entropy": 0.5}
+        record |= {"return_std": 0.4 if k < 15 else 0.02, "grad_norm": 9.0 if k == 17 else 0.5}
+        record |= {"invalid_rate": 0.0 if k < 22 else 0.9}
+        history.add(record | {"alarm": [sign.name for sign in history.new_signs(record)]}, False)
+    run = made("dying", history.records)
     assert [sign.name for sign in run.signs] == ["return_std_fall", "gradient_spike", "invalid_rise"]
     assert {sign.name: sign.iteration for sign in run.signs} == {
         "return_std_fall": 16,

@@ -1,4 +1,4 @@
-"""The dashboard: of runs in every state, of files that grow and are torn, on a real terminal."""
+"""The state of a run and its dashboard: in every phase, of files that grow and are torn, on a real terminal."""
 
 from __future__ import annotations
 
@@ -18,80 +18,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rich.console import Console
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
-from ragen_agent.report.watch import (
-    FINISHED,
-    WAITING,
-    RunTail,
-    bar,
-    dashboard,
-    last_record,
-    sparkline,
-)
+from ragen_agent.report.watch import FILES, FINISHED, WAITING, bar, dashboard, read_status, sparkline
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
-RECORDS = st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), max_size=8)
+RATE = {"rate": 0.5, "low": 0.4, "high": 0.6, "n": 10}
 
 
 def picture(path: Path, width: int = 120) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(dashboard(RunTail(path).read(), width))
+    console.print(dashboard(read_status(path), width))
     return str(console.file.getvalue())  # type: ignore[attr-defined]
-
-
-@settings(max_examples=15)  # each writes to the disk several times
-@given(RECORDS, st.data())
-def test_the_last_record_of_a_growing_file(
-    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]], data: st.DataObject
-) -> None:
-    path = tmp_path_factory.mktemp("lines") / "episodes.jsonl"
-    whole = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
-    assert last_record(path) is None
-    at = 0
-    while at < len(whole):
-        end = data.draw(st.integers(at + 1, len(whole)))
-        with path.open("ab") as file:
-            file.write(whole[at:end])
-        at = end
-        seen = records[: whole[:end].count(b"\n")]
-        assert last_record(path) == (seen[-1] if seen else None)
-
-
-def test_a_file_that_is_written_anew_is_read_anew(runs: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(runs["seed0"], tmp_path / "run")
-    tail, folder = RunTail(tmp_path / "run"), RunFolder(tmp_path / "run")
-    records = read_json_lines(folder.metrics)
-    assert tail.read().metrics == records
-    folder.keep(folder.metrics, lambda record: record["iteration"] < 2)  # as a run that goes on does
-    assert tail.read().metrics == records[:2]
-    append_json_lines(folder.metrics, [{"iteration": 2}])
-    assert tail.read().metrics == [*records[:2], {"iteration": 2}]
-    folder.metrics.write_text('{"iteration"\n')
-    with pytest.raises(ValueError, match="not JSON"):
-        tail.read()
-
-
-def test_json_holds_no_figure_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = RunFolder.create(tmp_path / "run", Config())
-    folder.write_summary({"after": {"rate": float("nan"), "low": 0.0, "high": 1.0, "n": 8}})
-    records = [{"iteration": number, "success": 0.5, "grad_norm": 1.0, "entropy": 1.0} for number in range(5)]
-    records.append({"iteration": 5, "success": 0.5, "entropy": float("nan"), "grad_norm": float("inf")})
-    append_json_lines(folder.metrics, records)
-
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
-
-    assert main(["watch", str(folder.path), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out, parse_constant=refuse)
-    assert shown["rates"]["after"] == {"rate": None, "low": 0.0, "high": 1.0, "n": 8}
-    assert (shown["last"]["entropy"], shown["last"]["grad_norm"]) == (None, None)
 
 
 def test_sparklines_and_bars() -> None:
@@ -116,47 +58,49 @@ def test_a_finished_run(runs: dict[str, Path], width: int) -> None:
     assert "alarms" in shown
 
 
-def test_an_interrupted_run(runs: dict[str, Path]) -> None:
-    status = RunTail(runs["broken"]).read()
+def test_an_interrupted_run(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(runs["broken"], tmp_path / "run")
+    status = read_status(run)
     assert (status.phase, len(status.metrics)) == ("reinforcement", 2)
     assert status.seconds is not None
     assert status.left == pytest.approx(2 * status.seconds)
-    os.utime(runs["broken"] / "episodes.jsonl", (1, 1))
-    for name in ("metrics.jsonl", "summary.json", "config.toml"):
-        os.utime(runs["broken"] / name, (1, 1))
-    assert "it may have been stopped" in picture(runs["broken"], 160)
+    with (run / "episodes.jsonl").open("a") as file:
+        file.write('{"torn')
+    for name in FILES:
+        os.utime(run / name, (1, 1))
+    shown = picture(run, 160)
+    assert "it may have been stopped" in shown
     last = read_json_lines(runs["broken"] / "episodes.jsonl")[-1]
     asked = [m["content"] for m in last["messages"] if m["role"] == "user"][len(last["turn_ends"]) - 1]
-    assert asked.splitlines()[0] in picture(runs["broken"], 160)
+    assert asked.splitlines()[0] in shown
 
 
 def test_every_state_of_a_young_run(runs: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "run"
-    tail = RunTail(path)
-    assert tail.read().phase == WAITING
+    assert read_status(path).phase == WAITING
     path.mkdir()
-    assert tail.read().phase == WAITING
-    assert "There is no run" in picture(path)
     assert main(["watch", str(path), "--once"]) == 0
+    assert "There is no run" in picture(path)
     RunFolder.create(path, RunFolder.reopen(runs["seed0"])[1])
-    assert tail.read().phase == "warm start"
-    assert "not measured yet" in picture(path)
+    assert read_status(path).phase == "warm start"
     shutil.copytree(runs["seed0"] / "warm", path / "warm")
-    assert tail.read().phase == "measuring the start"
+    assert read_status(path).phase == "measuring the start"
     with (path / "metrics.jsonl").open("w") as file:
         file.write('{"iteration": 0, "success": 0.5, "return_std": 0.1, "seconds": 3.0}\n{"iter')
-    status = tail.read()
+    status = read_status(path)
     assert (status.phase, len(status.metrics), status.left) == ("reinforcement", 1, 9.0)
-    assert "9 s left" in picture(path)
+    assert status.words == ["reinforcement", "1/4 iterations", "3.0 s each", "9 s left"]
+    (path / "metrics.jsonl").write_text('{"iteration"\n')
+    with pytest.raises(ValueError, match="not JSON"):
+        read_status(path)
 
 
 def test_a_run_goes_on_after_its_result_if_it_is_to_be_compared(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", with_settings(Config(), {"evaluation": {"imitation": True}}))
-    rate = {"rate": 0.5, "low": 0.4, "high": 0.6, "n": 10}
-    folder.write_summary({"after": rate, "more_imitation": rate})
-    assert RunTail(folder.path).read().phase == "imitation, for comparison"
-    folder.write_summary({"after": rate, "more_imitation": rate, "clean_warm_start": rate})
-    assert RunTail(folder.path).read().phase == FINISHED
+    folder.write_summary({"after": RATE, "more_imitation": RATE})
+    assert read_status(folder.path).phase == "imitation, for comparison"
+    folder.write_summary({"after": RATE, "more_imitation": RATE, "clean_warm_start": RATE})
+    assert read_status(folder.path).phase == FINISHED
 
 
 def test_as_json(runs: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -168,8 +112,19 @@ def test_as_json(runs: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_
     assert told["rates"] == json.loads((runs["seed0"] / "summary.json").read_text())
     file = tmp_path / "file"
     file.write_text("")
-    assert main(["watch", str(file)]) == 2
-    assert "is a file" in capsys.readouterr().err
+    assert main(["watch", str(file), "--json"]) == 2
+
+
+def test_json_holds_no_figure_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = RunFolder.create(tmp_path / "run", Config())
+    append_json_lines(folder.metrics, [{"iteration": 0, "entropy": float("nan"), "grad_norm": float("inf")}])
+
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    assert main(["watch", str(folder.path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert (shown["last"]["entropy"], shown["last"]["grad_norm"]) == (None, None)
 
 
 @contextmanager
