@@ -1,26 +1,24 @@
 """A run's figures for other dashboards: TensorBoard's event files, and Weights & Biases.
 
-Both are made from ``metrics.jsonl``, so a resumed run has every iteration once. The id of the run on Weights & Biases
-is kept in ``wandb.json``, and a resumed run continues under it. With ``WANDB_MODE=offline`` each start leaves a folder
-in ``wandb/`` with all iterations so far, which ``wandb sync`` sends later.
+The id of the run on Weights & Biases is kept in ``wandb.json``, and a resumed run continues under it. With
+``WANDB_MODE=offline`` each start leaves a folder in ``wandb/`` with all iterations so far, which ``wandb sync`` sends
+later.
 """
 
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from math import isfinite
-from pathlib import Path
 from typing import Any, Protocol
 
 from ragen_agent.config import Config, Diagnostics
 from ragen_agent.run.run_folder import RunFolder
-from ragen_gym.core.storage import atomic_folder, name_full_disk, read_json_lines, write_atomic
+from ragen_gym.core.storage import read_json_lines, write_atomic
 
 __all__ = ["Tracker", "check_installed", "track"]
 
@@ -32,7 +30,7 @@ class Tracker(Protocol):
         """Record an iteration, visible at once."""
         ...
 
-    def close(self, failed: bool = False) -> None:
+    def close(self, failed: bool) -> None:
         """End the record; ``failed`` if the run broke or was stopped."""
         ...
 
@@ -40,22 +38,23 @@ class Tracker(Protocol):
 def check_installed(diagnostics: Diagnostics) -> None:
     """Raises a ValueError, before a run begins, if a library required by its settings is missing."""
     for name, asked in (("tensorboard", diagnostics.tensorboard), ("wandb", diagnostics.wandb)):
-        if asked:
-            _check_library(name)
+        if asked and find_spec(name) is None:
+            raise ValueError(f"diagnostics.{name} needs {name}: run pip install 'ragen-gym[tracking]'.")
 
 
 @contextmanager
 def track(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
-    """The trackers of the settings, with all iterations so far; closed at the end of the block, as failed on an error.
+    """The trackers of the settings; closed at the end of the block, as failed on an error.
 
     Raises:
         ValueError: a library is missing, or Weights & Biases cannot start.
     """
+    check_installed(config.diagnostics)
     trackers: list[Tracker] = []
     failed = True
     try:
         if config.diagnostics.tensorboard:
-            trackers.append(TensorBoard(_write_events(folder)))
+            trackers.append(TensorBoard(folder))
         if config.diagnostics.wandb:
             trackers.append(WeightsAndBiases(config, folder))
         yield trackers
@@ -65,53 +64,31 @@ def track(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
             tracker.close(failed)
 
 
-def _write_events(folder: RunFolder) -> Path:
-    out = folder.path / "tensorboard"
-    with atomic_folder(out) as temporary:
-        events = TensorBoard(temporary)
-        for record in read_json_lines(folder.metrics):
-            events.add(record)
-        events.close()
-    return out
-
-
 class TensorBoard:
-    """An event file in a folder, written synchronously: torch's writer would raise its errors in its own thread."""
+    """Event files in ``tensorboard/``; the first iteration is step 1."""
 
-    def __init__(self, path: Path) -> None:
-        _check_library("tensorboard")
-        from tensorboard.summary.writer.record_writer import RecordWriter
+    def __init__(self, folder: RunFolder) -> None:
+        from torch.utils.tensorboard import SummaryWriter
 
-        path.mkdir(exist_ok=True)
-        self._path, self._file = path, (path / f"events.out.tfevents.{time.time_ns()}").open("wb")
-        self._records = RecordWriter(self._file)
-        self._write(file_version="brain.Event:2")
+        # What an interrupted iteration left is hidden, since it is played again.
+        done = len(read_json_lines(folder.metrics))
+        self._writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=done + 1)  # type: ignore[no-untyped-call]
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """See ``Tracker``; the first iteration is step 1."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in _scalars(record).items()]
-        self._write(step=record["iteration"] + 1, summary=Summary(value=values))
-
-    def _write(self, **event: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-
-        with name_full_disk(self._path):
-            self._records.write(Event(wall_time=time.time(), **event).SerializeToString())
-            self._file.flush()
-
-    def close(self, failed: bool = False) -> None:
         """See ``Tracker``."""
-        with suppress(OSError):  # a full disk, already reported
-            self._file.close()
+        for name, value in _scalars(record).items():
+            self._writer.add_scalar(name, value, record["iteration"] + 1)  # type: ignore[no-untyped-call]
+        self._writer.flush()  # type: ignore[no-untyped-call]
+
+    def close(self, failed: bool) -> None:
+        """See ``Tracker``."""
+        self._writer.close()  # type: ignore[no-untyped-call]
 
 
 class WeightsAndBiases:
     """A run on a Weights & Biases server, or in ``wandb/`` for later."""
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
-        _check_library("wandb")
         import wandb
 
         noted = folder.path / "wandb.json"
@@ -139,14 +116,9 @@ class WeightsAndBiases:
         """See ``Tracker``."""
         self._run.log(_scalars(record), step=record["iteration"] + 1)
 
-    def close(self, failed: bool = False) -> None:
+    def close(self, failed: bool) -> None:
         """See ``Tracker``."""
         self._run.finish(exit_code=int(failed))
-
-
-def _check_library(name: str) -> None:
-    if find_spec(name) is None:
-        raise ValueError(f"diagnostics.{name} needs {name}: run pip install 'ragen-gym[tracking]'.")
 
 
 def _scalars(record: Mapping[str, Any]) -> dict[str, float]:

@@ -1,7 +1,4 @@
-"""Weights & Biases: a run is there with every iteration once, a resumed one goes on, a missing library is named.
-
-TensorBoard's event files are held to the same in ``tests/ragen_agent/report/test_tensorboard.py``.
-"""
+"""Dashboards of others: a run is there with every iteration once, a resumed one goes on, a missing library is named."""
 
 from __future__ import annotations
 
@@ -21,10 +18,9 @@ from ragen_agent.config import merged
 from ragen_agent.local import run as training
 from ragen_agent.run import tracking
 from ragen_agent.run.run_folder import RunFolder
-from ragen_gym.core.storage import DiskFullError, append_json_lines, read_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 from tests.ragen_agent.displays import Interrupting, quiet
 from tests.ragen_agent.local.test_run import TINY, configure
-from tests.ragen_gym.core.test_storage import limited_files
 
 needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra tracking")
 BLOCK = 32768
@@ -102,12 +98,20 @@ def test_without_a_login_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
         training.train(config, RunFolder.create(tmp_path / "run", config), quiet())
 
 
-def test_event_files_on_a_full_disk_are_named(tmp_path: Path) -> None:
-    events = tracking.TensorBoard(tmp_path / "tensorboard")
-    figures = {"iteration": 0, **{f"figure{number}": float(number) for number in range(100)}}
-    with limited_files(400), pytest.raises(DiskFullError, match="tensorboard cannot be written: file too large"):
-        events.add(figures)
-    events.close()
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_event_files_hold_each_iteration_once_also_of_a_resumed_run(tmp_path: Path) -> None:
+    config = configure(merged(TINY, {"diagnostics": {"tensorboard": True}}))
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(config, folder, Interrupting(1))
+    training.TrainingRun(config, folder, quiet()).reinforce()
+    events = import_module("tensorboard.backend.event_processing.event_accumulator")
+    found = events.EventAccumulator(str(folder.path / "tensorboard"))
+    found.Reload()
+    metrics = read_json_lines(folder.metrics)
+    for name in ("success", "return_std", "return"):
+        written = [(event.step, event.value) for event in found.Scalars(name)]
+        assert written == [(r["iteration"] + 1, pytest.approx(r[name], rel=1e-5)) for r in metrics]
 
 
 @pytest.mark.parametrize(("name", "value"), [("wandb", "games"), ("tensorboard", "true")])
