@@ -160,6 +160,14 @@ class Bandit(Game):
         "medium": {"high_prob": 0.25},
         "hard": {"high_prob": 0.18},
     }
+    #: The demonstrator chooses at random: what is discovered is which name pays more. A model from scratch has never
+    #: read the names of the test split, so it is measured on the training split.
+    training: ClassVar[dict[str, Any]] = {
+        "turns": {"max_turns": 1, "max_actions_per_turn": 1, "max_actions": 1, "max_tokens_per_turn": 24},
+        "demonstrations": {"episodes": 8000, "moves": [1.0], "mistakes": 1.0, "thought": "choose"},
+        "training": {"iterations": 20, "groups": 16, "group_size": 16, "keep": 0.5},
+        "evaluation": {"split": "train"},
+    }
     foreign_options: ClassVar[dict[str, str]] = {
         "beyond_blind": "without meaning: the blind script believes the names, so it wins every level or none"
     }

@@ -165,6 +165,9 @@ class Game(ABC):
     vocabularies: ClassVar[dict[str, Vocabulary]]
     #: Difficulties by name, from easy to hard: the options that each sets. None changes the size of the board.
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    #: Settings with which a small model learns the game, as tables of ``ragen-agent settings``; a run's own override
+    #: them.
+    training: ClassVar[dict[str, Any]] = {}
     #: One paragraph for the player.
     description: ClassVar[str]
     #: What a success is, where the return does not show it; "" where a success is what the description asks for.

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
 from math import gcd
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -35,6 +35,15 @@ class Countdown(gymnasium.Env[str, str]):
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as Gymnasium declares it
+    #: As ``Game.training``. Seven in ten replies of the demonstrator are random; which sign leads to the target is
+    #: discovered.
+    training: ClassVar[dict[str, Any]] = {
+        "env_options": {"count": 2, "highest": 50},
+        "turns": {"max_turns": 1, "max_tokens_per_turn": 24},
+        "demonstrations": {"episodes": 16000, "quality": 0.3},
+        "warm_start": {"epochs": 2},
+        "training": {"iterations": 80, "groups": 32, "group_size": 8, "keep": 0.5, "learning_rate": 1e-3},
+    }
 
     def __init__(self, count: int = 3, highest: int = 9, signs: str = "+-*", attempts: int = 1) -> None:
         limits = ("count", count, 2, 5), ("highest", highest, 1, 99), ("attempts", attempts, 1, 99)

@@ -15,7 +15,7 @@ import torch
 
 from ragen_agent.config import Config, Lora, Training, merged, with_settings
 from ragen_agent.config.algorithms import POLICY_LOSSES
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.inference import sampling
 from ragen_agent.inference.vision import ImageTable
@@ -53,7 +53,7 @@ SEES = {
 
 
 def configure(*settings: dict[str, Any]) -> Config:
-    found: Any = merged(GAME_DEFAULTS["FrozenLake"], SMALL)
+    found: Any = merged(default_settings("FrozenLake"), SMALL)
     for more in settings:
         found = merged(found, more)
     return with_settings(Config(), found)

@@ -99,6 +99,14 @@ class FrozenLake(GridGame):
         "hard": {"success_rate": 0.8, "min_path": 3},
         "expert": {"success_rate": 1 / 3, "min_path": 3},
     }
+    #: The demonstrator mostly replies with one move, so it runs out of turns; longer replies are discovered.
+    training: ClassVar[dict[str, Any]] = {
+        "env_options": {"size": 4, "success_rate": 1.0, "min_path": 3},
+        "turns": {"max_turns": 2, "max_actions_per_turn": 5, "max_actions": 10, "max_tokens_per_turn": 24},
+        "demonstrations": {"episodes": 16000, "moves": [0.8, 0.15, 0.05], "thought": "direction"},
+        "warm_start": {"epochs": 2},
+        "training": {"iterations": 80, "groups": 32, "group_size": 8, "keep": 0.5, "learning_rate": 1e-3},
+    }
     foreign_options: ClassVar[dict[str, str]] = {
         "is_slippery": "success_rate: 1 for False, 1/3 for True",
         "map_name": "levels: give the map's rows as a board, or size for random lakes",

@@ -16,7 +16,7 @@ from rich.console import Console
 from ragen_agent import algo
 from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, CREDITS
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.local import run as training
 from ragen_agent.local.backend import LearnerDiagnostics, LocalBackend, RolloutWorker
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
@@ -46,7 +46,7 @@ LAKE: dict[str, Any] = {
 
 
 def configure(settings: Mapping[str, Any]) -> Config:
-    recipe = merged(GAME_DEFAULTS["FrozenLake"], {"game": "FrozenLake"})
+    recipe = merged(default_settings("FrozenLake"), {"game": "FrozenLake"})
     return with_settings(Config(), merged(merged(recipe, LAKE), settings))
 
 

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.local import run as training
 from ragen_agent.report.watch import FINISHED, read_status
 from ragen_agent.run.alarm import STAGNANT_ITERATIONS
@@ -55,7 +55,7 @@ TINY = {
 
 
 def configure(settings: Mapping[str, Any]) -> Config:
-    return with_settings(Config(), merged(GAME_DEFAULTS["Bandit"], settings))
+    return with_settings(Config(), merged(default_settings("Bandit"), settings))
 
 
 def test_a_measurement_in_which_all_failed_leaves_no_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,7 +465,7 @@ def test_failed_episodes_are_never_learned_from() -> None:
 
 
 def test_demonstrations_are_what_the_demonstrator_would_score() -> None:
-    settings = {**GAME_DEFAULTS["FrozenLake"], "game": "FrozenLake"}
+    settings = {**default_settings("FrozenLake"), "game": "FrozenLake"}
     config = with_settings(Config(), merged(settings, {"demonstrations": {"moves": [0, 0, 0, 0, 1.0]}}))
     agent = Policy.build(config)
     shown = demonstrate(agent.processes("train", 1)[0], group(range(30), 1), config.demonstrations, 0)
@@ -477,7 +477,7 @@ def test_demonstrations_are_what_the_demonstrator_would_score() -> None:
 
 
 def test_the_fixed_levels_are_distinct_and_of_their_split() -> None:
-    config = with_settings(Config(), {**GAME_DEFAULTS["FrozenLake"], "game": "FrozenLake"})
+    config = with_settings(Config(), {**default_settings("FrozenLake"), "game": "FrozenLake"})
     env, train_env = make_env(config, "test"), make_env(config, "train")
     instances = fixed_instances(env, 64)
     ids = {env.reset(seed=i.seed)[1]["level_id"] for i in instances}

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.inference.vision import vision_of
 from ragen_agent.local.run import TrainingRun, train
 from ragen_agent.models.checkpoint import load_checkpoint
@@ -43,7 +43,7 @@ TINY: dict[str, Any] = {
     "diagnostics": {"information_every": 1},
     "evaluation": {"levels": 4, "imitation": True},
 }
-CONFIG = with_settings(Config(), merged(GAME_DEFAULTS["FrozenLake"], TINY))
+CONFIG = with_settings(Config(), merged(default_settings("FrozenLake"), TINY))
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBa
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Lora, merged, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.local import run as training
 from ragen_agent.local.backend import LocalBackend
 from ragen_agent.local.policy_update import Critic
@@ -49,7 +49,7 @@ TINY = {
 
 
 def configure(settings: Mapping[str, Any] | None = None) -> Config:
-    return with_settings(Config(), merged(merged(GAME_DEFAULTS["Bandit"], TINY), settings or {}))
+    return with_settings(Config(), merged(merged(default_settings("Bandit"), TINY), settings or {}))
 
 
 def played(agent: Policy) -> list[Trajectory]:

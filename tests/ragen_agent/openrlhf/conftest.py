@@ -71,13 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model after a short warm start, with which every real run begins."""
     from ragen_agent.config import Config, merged, with_settings
-    from ragen_agent.config.presets import GAME_DEFAULTS
+    from ragen_agent.config.presets import default_settings
     from ragen_agent.run.policy import Policy
     from ragen_agent.sft.trainer import warm_start
     from tests.ragen_agent.displays import quiet
     from tests.ragen_agent.openrlhf.small_runs import BASE
 
-    config = with_settings(Config(), merged(GAME_DEFAULTS["FrozenLake"], BASE))
+    config = with_settings(Config(), merged(default_settings("FrozenLake"), BASE))
     folder = tmp_path_factory.mktemp("warm") / "model"
     warm_start(config, Policy.build(config), folder, quiet())
     return folder

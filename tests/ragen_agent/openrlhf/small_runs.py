@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.launch import train_distributed
 from ragen_agent.run.run_folder import RunFolder
@@ -35,7 +35,7 @@ SHORT: dict[str, Any] = {"training": {"groups": 4, "iterations": 4}, "evaluation
 
 
 def configure(warm: Path, *settings: Mapping[str, Any]) -> Config:
-    chosen = merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), {"model": str(warm), "warm_start": {"epochs": 0}})
+    chosen = merged(merged(default_settings("FrozenLake"), BASE), {"model": str(warm), "warm_start": {"epochs": 0}})
     for more in settings:
         chosen = merged(chosen, more)
     return with_settings(Config(), chosen)

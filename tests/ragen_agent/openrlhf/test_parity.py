@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.local.backend import LearnerDiagnostics
 from ragen_agent.local.policy_update import Critic, Learner, update
@@ -164,7 +164,7 @@ def strategy_of(flags: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Any:
 @contextmanager
 def both(case: Mapping[str, Any], folder: Path) -> Iterator[Both]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        config = with_settings(Config(), merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), case))
+        config = with_settings(Config(), merged(merged(default_settings("FrozenLake"), BASE), case))
         agent = agent_of(config, folder / "model")
         settings, training = with_settings(OpenRLHF(), {"accelerator": "cpu"}), config.training
         run = RunContext(config, settings, str(folder), *suppressed_ids(folder / "model"))

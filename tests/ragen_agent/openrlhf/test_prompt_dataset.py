@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.local.backend import RolloutWorker
 from ragen_agent.openrlhf.prompt_dataset import (
     PromptRow,
@@ -29,7 +29,7 @@ from ragen_gym.core.storage import read_json_lines
 CONFIG = with_settings(
     Config(),
     merged(
-        GAME_DEFAULTS["FrozenLake"],
+        default_settings("FrozenLake"),
         {
             "game": "FrozenLake",
             "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},

@@ -267,7 +267,7 @@ def test_a_recipe_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str],
     assert main(["train", "--recipe", "qwen2.5-0.5b-sokobann", "--dry-run"]) == 2
     assert "Did you mean qwen2.5-0.5b-sokoban?" in capsys.readouterr().err
     (tmp_path / "own.toml").write_text('[recipe]\nbase = "nothing"\n')
-    with pytest.raises(ValueError, match="its base 'nothing' is not a recipe"):
+    with pytest.raises(ValueError, match="its base does not fit, there is no recipe 'nothing'"):
         presets.read_settings_file(tmp_path / "own.toml")
 
 

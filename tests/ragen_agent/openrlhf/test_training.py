@@ -21,7 +21,7 @@ import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, to_toml, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.models.checkpoint import load_checkpoint
 from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.openrlhf.prompt_dataset import train_rows
@@ -174,7 +174,7 @@ def test_everything_at_once_with_prompts_that_forget(tmp_path: Path) -> None:
         "stops": {"validate_every": 1, "validation_levels": 4},
         "evaluation": {"levels": 4},
     }
-    config = with_settings(Config(), merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), told))
+    config = with_settings(Config(), merged(merged(default_settings("FrozenLake"), BASE), told))
     folder, summary = begin(tmp_path / "run", config, {})
     records = read_json_lines(folder.metrics)
     trained = [record for record in records if record["kept"]]
@@ -209,7 +209,7 @@ def test_a_mixture_that_a_program_plays_online_k_and_selective_masks(tmp_path: P
         "training": training,
         "evaluation": {"levels": 8, "split": "train"},
     }
-    config = with_settings(Config(), merged(merged(GAME_DEFAULTS["FrozenLake"], BASE), told))
+    config = with_settings(Config(), merged(merged(default_settings("FrozenLake"), BASE), told))
     folder, summary = begin(tmp_path / "run", config, {})
     records = read_json_lines(folder.metrics)
     assert all(record["updates"] >= 2 * record["kept"] // 16 > 0 for record in records), "each turn is a row"

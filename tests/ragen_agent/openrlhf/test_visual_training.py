@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.inference.vision import vision_of
 from ragen_agent.models.checkpoint import load_checkpoint
 from ragen_agent.run.policy import Policy
@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "evaluation": {"levels": 4},
     "diagnostics": {"information_every": 2},
 }
-CONFIG = with_settings(Config(), merged(GAME_DEFAULTS["FrozenLake"], SETTINGS))
+CONFIG = with_settings(Config(), merged(default_settings("FrozenLake"), SETTINGS))
 
 
 @pytest.fixture(scope="module")

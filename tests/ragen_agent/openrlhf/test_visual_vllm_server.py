@@ -15,7 +15,7 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.inference.vision import Vision
 from ragen_agent.run.policy import Policy
 from ragen_agent.sft.trainer import warm_start
@@ -81,7 +81,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model that sees, after a short warm start on lakes with the budgets of the first split."""
     short: dict[str, Any] = {"turns": {"observation": "image"}, "small_model": {"kind": "vision"}}
     short |= {"demonstrations": {"episodes": 1500}, "warm_start": {"epochs": 1}}
-    config = with_settings(Config(), merged(GAME_DEFAULTS["FrozenLake"], short))
+    config = with_settings(Config(), merged(default_settings("FrozenLake"), short))
     folder = tmp_path_factory.mktemp("seeing") / "model"
     warm_start(config, Policy.build(config), folder, quiet())
     return folder

@@ -17,7 +17,7 @@ from openai._base_client import BaseClient
 from transformers import AutoTokenizer
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.run.policy import Policy
 from ragen_agent.sft.trainer import warm_start
 from ragen_gym.bench.records import EpisodeRecord
@@ -47,7 +47,7 @@ WAYS = (
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model after a short warm start on the very game and budgets of the suite."""
     split = next(split for split in load_suite("smoke").splits if split.name == "frozen_lake")
-    settings = merged(GAME_DEFAULTS["FrozenLake"], {"game": "FrozenLake", "env_options": dict(split.env_options)})
+    settings = merged(default_settings("FrozenLake"), {"game": "FrozenLake", "env_options": dict(split.env_options)})
     settings["turns"] = {**settings["turns"], "max_turns": split.turn_config.max_turns}
     short = {"demonstrations": {"episodes": 2000}, "warm_start": {"epochs": 1}}
     config = with_settings(Config(), merged(settings, short))

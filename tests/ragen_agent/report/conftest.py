@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.local import run as training
 from ragen_agent.run.run_folder import RunFolder
 from tests.browser import launched
@@ -30,7 +30,7 @@ GROUNDED = {"grounding": True, "world_modelling": True, "state_reward": 0.5, "ma
 
 
 def settings(game: str, **more: Any) -> Config:
-    return with_settings(Config(), merged(merged(GAME_DEFAULTS[game], TINY), {"game": game, **more}))
+    return with_settings(Config(), merged(merged(default_settings(game), TINY), {"game": game, **more}))
 
 
 def reinforced(run: training.TrainingRun) -> None:

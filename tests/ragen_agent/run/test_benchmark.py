@@ -14,7 +14,7 @@ import pytest
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS
+from ragen_agent.config.presets import default_settings
 from ragen_agent.inference.torch_engine import TorchEngine
 from ragen_agent.local.run import train
 from ragen_agent.run.benchmark import PlayedAgent, evaluation_suite
@@ -64,7 +64,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "another vocabulary and format": merged(LAKE, {"env_options": {"vocabulary": "letters", "text_format": "coord"}}),
     "episodes that outgrow their limit": merged(LAKE, {"turns": {"max_tokens_per_episode": 240}}),
     "own penalty and budgets": merged(LAKE, {"turns": {"format_penalty": -0.5, "max_turns": 3, "max_actions": 4}}),
-    "a text task": merged({"game": COUNTDOWN}, GAME_DEFAULTS[COUNTDOWN] | {"demonstrations": {}, "warm_start": {}}),
+    "a text task": merged({"game": COUNTDOWN}, default_settings(COUNTDOWN) | {"demonstrations": {}, "warm_start": {}}),
     "training levels": merged(LAKE, {"evaluation": {"split": "train"}}),
     "pictures": merged(
         LAKE, {"small_model": {"kind": "vision"}, "turns": {"observation": "image"}, "demonstrations": {"episodes": 40}}

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_settings
-from ragen_agent.config.presets import GAME_DEFAULTS, read_recipe
+from ragen_agent.config.presets import default_settings, read_recipe
 from ragen_agent.config.trainers import FineTuning
 from ragen_agent.run.console import Display
 from ragen_agent.run.evaluation import baseline_notices, evaluated_levels
@@ -48,7 +48,7 @@ from tests.ragen_agent.displays import quiet
 LAKE = with_settings(
     Config(),
     merged(
-        {**GAME_DEFAULTS["FrozenLake"], "game": "FrozenLake"}, {"demonstrations": {"episodes": 40, "mistakes": 0.2}}
+        {**default_settings("FrozenLake"), "game": "FrozenLake"}, {"demonstrations": {"episodes": 40, "mistakes": 0.2}}
     ),
 )
 _OF_A_GAME = ("env_options", "turns")
@@ -95,7 +95,7 @@ def test_a_line_says_how_to_play_it_again(tmp_path: Path) -> None:
 
 def test_lines_without_options_are_written_as_parquet(tmp_path: Path) -> None:
     few = {"game": "Bandit", "demonstrations": {"episodes": 3}}
-    config = with_settings(Config(), merged(GAME_DEFAULTS["Bandit"], few))
+    config = with_settings(Config(), merged(default_settings("Bandit"), few))
     write_conversations(config, tmp_path / "demos.jsonl", quiet())
     lines = read_conversations(tmp_path / "demos.jsonl")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(lines), tmp_path / "demos.parquet")
@@ -147,8 +147,8 @@ def test_the_command_has_a_faultless_demonstrator_unless_told_otherwise(
 
 def test_a_faultless_demonstrator_is_that_in_every_game_of_a_mixture() -> None:
     """It played as many moves a reply as the run's own game allows, one in a bandit, and solved no lake."""
-    games = [{"game": "Bandit"}, {"game": "FrozenLake", **{k: GAME_DEFAULTS["FrozenLake"][k] for k in _OF_A_GAME}}]
-    mixed = with_settings(Config(), {**GAME_DEFAULTS["Bandit"], "game": "Bandit", "games": games})
+    games = [{"game": "Bandit"}, {"game": "FrozenLake", **{k: default_settings("FrozenLake")[k] for k in _OF_A_GAME}}]
+    mixed = with_settings(Config(), {**default_settings("Bandit"), "game": "Bandit", "games": games})
     lake = all_settings(mixed)[-1]
     instances = [Instance(seed, seed) for seed in range(8)]
     assert demonstrator_rate(faultless(mixed), make_env(lake, "train"), instances).rate == 1.0
@@ -279,7 +279,7 @@ def test_what_a_prompt_begins_is_not_sampled(think: bool) -> None:
     config = with_settings(
         Config(),
         merged(
-            GAME_DEFAULTS["Bandit"],
+            default_settings("Bandit"),
             {
                 "game": "Bandit",
                 "env_options": {"names": "ragen-v1"},
