@@ -1,41 +1,31 @@
-"""The recipes that need no GPU, trained over several seeds: ``python -m benchmarks.recipes``.
+"""The recipes that need no GPU, trained over several seeds: ``python -m benchmarks.recipes NAME ...``.
 
-Each run is ``ragen-agent train --recipe NAME --seed N --compare`` (without a recipe for ``default``), in a folder of
-its own: one that is whole is read, one that was interrupted goes on. Written are ``recipes.json`` and ``recipes.md``,
-after each run and of all that is there; a run that ``recipes.json`` has and this machine does not is not trained again,
-unless its entry is removed there. Stopped (Ctrl-C) after the reinforcement was measured, a run is written with what
-there is, and the same command goes on.
+Each run is ``ragen-agent train --recipe NAME --seed N --compare`` (without a recipe for ``default``) in a folder of its
+own. A run that ``recipes.json`` has is trained again only once its entry is removed there. Stopped (Ctrl-C), the same
+command goes on. ``recipes.json`` and ``recipes.md`` are written after each run; without a NAME only the page is.
 """
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from functools import cache
+from collections.abc import Callable, Sequence
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, numbered, page_parser, write_results
+from benchmarks import machine, markdown_table, numbered, page_parser, read_results, write_results
 from benchmarks.shortcuts import applies, shortcuts
+from ragen_agent.cli import main as ragen_agent
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.io import OPENRLHF
 from ragen_agent.config.presets import default_settings, read_recipe, recipe_names
 from ragen_agent.models.small_model import build_model, build_tokenizer, game_texts
-from ragen_agent.run.evaluation import blind_rate, evaluated_levels, random_rate
 from ragen_agent.tasks.tasks import make_env
-from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.stats import mean_interval
-from ragen_gym.envs.turn import TurnEnv
 
-__all__ = ["main", "run", "train"]
+__all__ = ["main", "train"]
 
 DEFAULT = "default"
-INTERRUPTED = 130  # the exit code after Ctrl-C
 TITLES = {DEFAULT: "A small model from scratch on FrozenLake without slip; one CPU core; what `make train` trains"}
 ROWS = {
     "random": "random replies",
@@ -52,8 +42,13 @@ ROWS = {
     "optimal": "optimal play",
 }
 SHORTCUTS = ("walker", "forward_walker", "nearest", "one_cell")  # measured here, on lakes that the blind script loses
-OF_RUN = tuple(row for row in ROWS if row not in SHORTCUTS)
+COMPARED = ("after", "more_imitation", "clean_warm_start")  # the last rows that a run measures
 TOOK = ("parameters", "demonstrations")
+FACTS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("minutes until reinforcement was measured", "trained_s", lambda seconds: f"{seconds / 60:.1f}"),
+    ("minutes in all", "wall_s", lambda seconds: f"{seconds / 60:.1f}"),
+    *((name, name, lambda count: f"{count:,}") for name in TOOK),
+)
 GAIN = "**reinforcement above more imitation, points**"
 SHORT = {  # the columns of the overview
     "random": "random",
@@ -104,80 +99,47 @@ Machines: {machines}.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trains what is missing, writes; returns the exit code."""
+    """Train what is missing of some recipes, and write the page."""
     known = [DEFAULT, *filter(_imitates, recipe_names())]
     parser = page_parser("recipes", __doc__)
-    parser.add_argument(
-        "--recipes", nargs="+", choices=known, default=known, metavar="NAME", help="which (default all)"
-    )
+    parser.add_argument("recipes", nargs="*", choices=[[], *known], metavar="NAME", help=f"of {', '.join(known)}")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
     parser.add_argument("--runs", type=Path, default=Path("runs/recipes"), metavar="DIR", help="folder of the runs")
-    arguments = parser.parse_args(argv)
-    file = arguments.out / "recipes.json"
-    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    for name in arguments.recipes:
-        for seed in arguments.seeds:
-            folder, recorded = arguments.runs / f"{name}-seed{seed}", results.setdefault(name, {})
-            try:
-                if folder.exists() or str(seed) not in recorded:
-                    train(folder, *(() if name == DEFAULT else ("--recipe", name)), "--seed", str(seed))
-            except KeyboardInterrupt:
-                print("stopped: the same command goes on", file=sys.stderr)
-                return INTERRUPTED
-            finally:
-                summary = _summary(folder)
-                known = recorded.get(str(seed), {})
-                if "after" in summary and known | summary != known:  # else trained before
-                    recorded[str(seed)] = summary | {"machine": machine("torch")}
-                if str(seed) in recorded:  # scripts' rates follow from the levels alone, whenever a run was trained
-                    recorded[str(seed)] |= _scripts(name)
-                if not set(TOOK) <= set(recorded.get(str(seed), TOOK)) and applies(config := _config(name, seed)):
-                    recorded[str(seed)] |= _without_planning(config)
-                write_results(arguments.out, "recipes", results, _page(results))
+    options = parser.parse_args(argv)
+    results = read_results(options.out, "recipes")
+    for name, seed in [(name, seed) for name in options.recipes for seed in options.seeds]:
+        folder, recorded = options.runs / f"{name}-seed{seed}", results.setdefault(name, {})
+        try:
+            if folder.exists() or str(seed) not in recorded:
+                train(folder, *(() if name == DEFAULT else ("--recipe", name)), "--seed", str(seed))
+        finally:
+            summary, run = _summary(folder), recorded.get(str(seed), {})
+            if "after" in summary and run | summary != run:  # else trained before
+                run = recorded[str(seed)] = summary | {"machine": machine("torch")}
+            if run and not set(TOOK) <= set(run) and applies(config := _config(name, seed)):
+                run |= _without_planning(config)
+            write_results(options.out, "recipes", results, _page(results))
+    write_results(options.out, "recipes", results, _page(results))
     return 0
 
 
-def train(folder: Path, *arguments: str, rows: Iterable[str] = OF_RUN) -> dict[str, Any]:
-    """The summary of a run of ``ragen-agent train``, trained as far as it lacks one of these rows."""
-    if set(rows) - set(_summary(folder)):
-        resume = (folder / "config.toml").exists()
-        how = ["--resume", str(folder)] if resume else [*arguments, "--out", str(folder)]
-        run(child_python("-m", "ragen_agent.cli", "train", *how, "--compare"))
-    return _summary(folder)
-
-
-def run(command: Sequence[str]) -> None:
-    """Runs a command that saves its work on Ctrl-C and SIGTERM: it is waited for until it has.
-
-    Ctrl-C reaches it too, as a terminal sends it to all; SIGTERM is passed on. In the main thread only.
+def train(folder: Path, *arguments: str) -> dict[str, Any]:
+    """The summary of a run of ``ragen-agent train --compare``, trained as far as it is not.
 
     Raises:
-        KeyboardInterrupt: it was interrupted.
-        CalledProcessError: it failed.
+        SystemExit: it was stopped, or failed.
     """
-    with subprocess.Popen(command, env=child_environment()) as process:
-        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-        while process.returncode is None:
-            with suppress(KeyboardInterrupt):
-                process.wait()
-        signal.signal(signal.SIGTERM, before)
-    if process.returncode == INTERRUPTED:
-        raise KeyboardInterrupt
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
+    if not set(COMPARED) <= set(_summary(folder)):
+        resume = (folder / "config.toml").exists()
+        how = ["--resume", str(folder)] if resume else [*arguments, "--out", str(folder)]
+        if code := ragen_agent(["train", *how, "--compare"]):
+            raise SystemExit(code)
+    return _summary(folder)
 
 
 def _summary(folder: Path) -> dict[str, Any]:
     file = folder / "summary.json"
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
-
-
-@cache
-def _scripts(name: str) -> dict[str, dict[str, Any]]:
-    """The rates of random replies and of the game's blind script on the levels that the recipe is measured on."""
-    env, instances = evaluated_levels(_config(name, 0))
-    assert isinstance(env, TurnEnv)
-    return {"random": random_rate(env, instances).to_dict(), "blind": blind_rate(env, instances).to_dict()}
 
 
 def _without_planning(config: Config) -> dict[str, Any]:
@@ -206,13 +168,15 @@ def _settings(name: str) -> Settings:
 
 
 def _page(results: dict[str, Any]) -> str:
-    """The page of these results."""
     names = sorted(name for name in results if results[name])
     known = list(dict.fromkeys(run["machine"] for name in names for run in results[name].values()))
-    overview = [f"| mean over seeds, % | seeds | {' | '.join(SHORT.values())} |", "|---" * (len(SHORT) + 2) + "|"]
-    overview += [_overview(name, results[name]) for name in names]
-    sections = "\n".join(_section(name, results[name], known) for name in names)
-    return PAGE.format(overview="\n".join(overview), sections=sections, machines=numbered(known))
+    return PAGE.format(
+        overview=markdown_table(
+            ["mean over seeds, %", "seeds", *SHORT.values()], [_overview(name, results[name]) for name in names]
+        ),
+        sections="\n".join(_section(name, results[name], known) for name in names),
+        machines=numbered(known),
+    )
 
 
 def _rates(runs: dict[str, Any]) -> dict[str, list[float]]:
@@ -222,38 +186,32 @@ def _rates(runs: dict[str, Any]) -> dict[str, list[float]]:
     return rates | {GAIN: [one - other for one, other in zip(rates["after"], rates["more_imitation"], strict=True)]}
 
 
-def _overview(name: str, runs: dict[str, Any]) -> str:
+def _overview(name: str, runs: dict[str, Any]) -> list[str]:
     """The line of a recipe in the first table: means over the seeds that there are."""
-    cells = []
+    cells = ["`make train`" if name == DEFAULT else f"`{name}`", str(len(runs))]
     for row, values in _rates(runs).items():
         there = [value for value in values if not isnan(value)]
         if row in SHORT:
             of = f" ({len(there)} of {len(values)} seeds)" if len(there) < len(values) else ""
             cells.append(_mean(there, row, interval=row in ("after", GAIN)) + of if there else "not yet")
-    return f"| {'`make train`' if name == DEFAULT else f'`{name}`'} | {len(runs)} | {' | '.join(cells)} |"
+    return cells
 
 
 def _section(name: str, runs: dict[str, Any], machines: Sequence[str]) -> str:
     """The table of a recipe; a run's machine is given by its number in ``machines``, from 1 on."""
-    seeds = sorted(runs, key=int)
-    count = runs[seeds[0]]["after"]["n"]
+    by_seed = {seed: runs[seed] for seed in sorted(runs, key=int)}
     split = with_settings(Config(), {"evaluation": _settings(name).get("evaluation", {})}).evaluation.split
-    lines = [f"## `{name}`", "", (TITLES.get(name) or read_recipe(name).title) + ".", ""]
-    lines += [f"| on {count} levels of the split {split} | {' | '.join(f'seed {seed}' for seed in seeds)} | mean |"]
-    lines += ["|---" * (len(seeds) + 2) + "|"]
+    count = next(iter(by_seed.values()))["after"]["n"]
+    rows = []
     for row, values in _rates(runs).items():
-        cells = ["not yet" if isnan(value) else f"{value:.1f}" for value in values]
-        mean = "" if "not yet" in cells else f" {_mean(values, row)}"
-        lines.append(f"| {ROWS.get(row, row)} | {' | '.join(cells)} |{mean} |")
-    lines.append(f"| machine | {' | '.join(str(1 + machines.index(runs[seed]['machine'])) for seed in seeds)} | |")
-    for title, key in {"minutes until reinforcement was measured": "trained_s", "minutes in all": "wall_s"}.items():
+        mean = "" if any(map(isnan, values)) else _mean(values, row)
+        rows.append([ROWS.get(row, row), *("not yet" if isnan(value) else f"{value:.1f}" for value in values), mean])
+    rows.append(["machine", *(str(1 + machines.index(run["machine"])) for run in by_seed.values()), ""])
+    for title, key, form in FACTS:
         if all(key in run for run in runs.values()):
-            minutes = [f"{runs[seed][key] / 60:.1f}" for seed in seeds]
-            lines.append(f"| {title} | {' | '.join(minutes)} | |")
-    for title in TOOK:
-        if all(title in run for run in runs.values()):
-            lines.append(f"| {title} | {' | '.join(f'{runs[seed][title]:,}' for seed in seeds)} | |")
-    return "\n".join(lines) + "\n"
+            rows.append([title, *(form(run[key]) for run in by_seed.values()), ""])
+    head = [f"on {count} levels of the split {split}", *(f"seed {seed}" for seed in by_seed), "mean"]
+    return f"## `{name}`\n\n{TITLES.get(name) or read_recipe(name).title}.\n\n{markdown_table(head, rows)}\n"
 
 
 def _mean(values: Sequence[float], row: str, *, interval: bool = True) -> str:

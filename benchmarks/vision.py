@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
 
-from benchmarks import machine, page_parser, write_results
+from benchmarks import machine, markdown_table, page_parser, read_results, write_results
 from benchmarks.recipes import train
-from ragen_agent.config import Config
-from ragen_agent.run.evaluation import baselines, fixed_instances, play_fixed, rate_of_played
+from ragen_agent.config import with_settings
+from ragen_agent.run.evaluation import baselines, evaluated_levels, fixed_instances, play_fixed, rate_of_played
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
-from ragen_agent.tasks.tasks import make_env, make_game_env
+from ragen_agent.tasks.tasks import make_game_env
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory
@@ -51,29 +50,24 @@ Every reply writes the board in rows of symbols before it answers. On {levels} l
 seeds {seeds}, with Student's 95 % interval where seeds differ. *Boards*, *cells*, *things*: the shares of what replies
 write down that is right; things are all tiles but ground. *Planner*: in every turn the best moves on the board that the
 agent says it sees are played instead of its own. What the planner lacks to optimal play ({optimal}) is **lost to
-seeing**, and what the agent lacks to the planner is **lost to planning**; random replies reach {random}. *More
-imitation*: success after further imitation at the cost of the reinforcement. Core-minutes are of a whole run.
+seeing**, and what the agent lacks to the planner is **lost to planning**. Random replies reach {random} and the blind
+script {blind}, both computed. *More imitation*: success after further imitation at the cost of the reinforcement.
+Core-minutes are of a whole run.
 
-| shown | after | success | boards | cells | things | planner | **lost to seeing** | **lost to planning** | more \
-imitation | core-minutes |
-|---|---|---|---|---|---|---|---|---|---|---|
-{rows}
+{table}
 
 Machine: {machine}.
 """
-
-#: With ``--quick``: only to see whether it works.
-QUICK = (
-    *("--set", "training.iterations=1", "--set", "demonstrations.episodes=64", "--set", "evaluation.levels=8"),
-    *("--set", "training.groups=4", "--set", "training.minibatch=16", "--set", "warm_start.epochs=1"),
-    *("--set", "small_model.hidden=32", "--set", "small_model.layers=1"),
+COLUMNS = (
+    *("shown", "after", "success", "boards", "cells", "things", "planner", "**lost to seeing**"),
+    *("**lost to planning**", "more imitation", "core-minutes"),
 )
-QUICK_LEVELS = 8
-STAGES = ("imitation", "reinforcement")
+
+STAGES = {"imitation": "warm", "reinforcement": "checkpoint"}
+"""The folder of a run's weights by stage."""
 
 
-@dataclass(frozen=True)
-class Agent:
+class Agent(NamedTuple):
     """View of an agent."""
 
     title: str
@@ -86,7 +80,6 @@ class Agent:
         return ["--recipe", RECIPE, *(word for setting in chosen for word in ("--set", setting))]
 
 
-#: By name.
 AGENTS = {
     "text": Agent(
         "rows of symbols, and below them coordinates",
@@ -153,65 +146,53 @@ def said_cells(said: str, truth: str, ground: frozenset[str]) -> Cells:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trains and measures what is missing, writes; returns the exit code."""
+    """Train and measure what is missing, and write the page."""
     parser = page_parser("vision", __doc__)
     every = list(AGENTS)
     parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="AGENT", help=", ".join(every))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="default 0 1 2")
     parser.add_argument("--levels", type=int, default=256, metavar="N", help="held-out levels (default 256)")
     parser.add_argument("--runs", type=Path, default=Path("runs/vision"), metavar="DIR", help="folder of the runs")
-    parser.add_argument("--quick", action="store_true", help="tiny runs, to see whether it works; give another --out")
-    arguments = parser.parse_args(argv)
-    if arguments.quick and arguments.out == Path(__file__).parent:
-        parser.error("--quick measures nothing worth keeping: give --out another folder than that of the page.")
-    levels = QUICK_LEVELS if arguments.quick else arguments.levels
-    file = arguments.out / "vision.json"
-    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"agents": {}}
-    if results.setdefault("levels", levels) != levels:
-        parser.error(f"{file} holds rates on {results['levels']} levels: give --levels {results['levels']}.")
-    for seed in arguments.seeds:
-        for name in (name for name in AGENTS if name in arguments.only):
-            _train_and_measure(name, seed, results, arguments)
+    options = parser.parse_args(argv)
+    results = {"agents": {}, "levels": options.levels, **read_results(options.out, "vision")}
+    if results["levels"] != options.levels:
+        parser.error(f"the record in {options.out} is of {results['levels']} levels: give --levels of that number.")
+    for seed in options.seeds:
+        for name in (name for name in AGENTS if name in options.only):
+            _train_and_measure(name, seed, results, options)
             results["machine"] = machine("torch", "transformers")
-            write_results(arguments.out, "vision", results, _page(results))
+            write_results(options.out, "vision", results, _page(results))
     return 0
 
 
-def _train_and_measure(name: str, seed: int, results: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Adds to the results what an agent's run cost and what its models see and plan, before and after reinforcement."""
-    mine = results.setdefault("agents", {}).setdefault(name, {}).setdefault(str(seed), {"core_s": 0.0})
-    run = arguments.runs / f"{name}-seed{seed}"
-    before = _core_seconds()
+def _train_and_measure(name: str, seed: int, results: dict[str, Any], options: argparse.Namespace) -> None:
+    """Add what an agent's run cost and what its models see and plan, before and after reinforcement."""
+    mine = results["agents"].setdefault(name, {}).setdefault(str(seed), {"core_s": 0.0})
+    run, begun = options.runs / f"{name}-seed{seed}", time.process_time()
     try:
-        summary = train(run, *AGENTS[name].arguments, "--seed", str(seed), *(QUICK if arguments.quick else ()))
+        mine["more_imitation"] = train(run, *AGENTS[name].arguments, "--seed", str(seed))["more_imitation"]
     finally:  # what an interrupted run spent is spent
-        mine["core_s"] += _core_seconds() - before
-        write_atomic(arguments.out / "vision.json", json.dumps(results, indent=1) + "\n")
-    mine["more_imitation"] = summary["more_imitation"]
-    _, config = RunFolder.reopen(run)
-    results["bounds"] = results.get("bounds") or bounds(config, results["levels"])
+        mine["core_s"] += time.process_time() - begun
+        write_atomic(options.out / "vision.json", json.dumps(results, indent=1) + "\n")
+    if "bounds" not in results:
+        config = with_settings(RunFolder.reopen(run)[1], {"evaluation": {"levels": options.levels}})
+        results["bounds"] = {line: rate.to_dict() for line, rate in baselines(*evaluated_levels(config)).items()}
     for stage in STAGES:
         if stage not in mine:
-            mine[stage] = measure(run, stage, results["levels"])
+            mine[stage] = measure(run, stage, options.levels)
             rates = {what: f"{100 * mine[stage][what]['rate']:.1f} %" for what in ("success", "planned")}
             print(f"{name}, seed {seed}, {stage}: success {rates['success']}, planner on what it says it sees "
                   f"{rates['planned']}; {mine['core_s'] / 60:.1f} core-minutes of training", flush=True)  # fmt: skip
 
 
-def bounds(config: Config, levels: int) -> dict[str, dict[str, Any]]:
-    """The rates of random replies and of optimal play on the levels."""
-    env = make_env(config, config.evaluation.split)
-    return {name: rate.to_dict() for name, rate in baselines(env, fixed_instances(env, levels)).items()}
-
-
 def measure(run: Path, stage: str, levels: int) -> dict[str, Any]:
-    """Seeing and planning of a run's agent, ``stage`` being "imitation" or "reinforcement".
+    """Seeing and planning of a run's agent after one of ``STAGES``.
 
     ``boards``, ``cells`` and ``things`` are shares of what its well-formed replies write down that is right.
     """
     folder, trained = RunFolder.reopen(run)
-    config = replace(trained, evaluation=replace(trained.evaluation, levels=levels))
-    policy = Policy.build(config, {"imitation": folder.warm, "reinforcement": folder.checkpoint}[stage])
+    config = with_settings(trained, {"evaluation": {"levels": levels}})
+    policy = Policy.build(config, folder.path / STAGES[stage])
     env = make_game_env(config, config.evaluation.split)
     instances = fixed_instances(env, levels)
     played = play_fixed(policy, instances)
@@ -259,50 +240,45 @@ def _said(played: Sequence[Trajectory], instances: Sequence[Instance], env: Turn
     }
 
 
-def _core_seconds() -> float:
-    """Processor time of the programs that were started here and have ended."""
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return spent.ru_utime + spent.ru_stime
-
-
 def _page(results: Mapping[str, Any]) -> str:
-    """The page of these results."""
-    measured = {name: [run for run in runs.values() if STAGES[-1] in run] for name, runs in results["agents"].items()}
-    seeds = sorted({seed for runs in results["agents"].values() for seed in runs}, key=int)
-    rows = [_row_of(name, stage, measured[name], results) for name in AGENTS if measured.get(name) for stage in STAGES]
+    agents = results["agents"]
+    measured = {name: [run for run in runs.values() if "reinforcement" in run] for name, runs in agents.items()}
+    seeds = sorted({seed for runs in agents.values() for seed in runs}, key=int)
+    optimal = results["bounds"]["optimal"]["rate"]
+    rows = [_row_of(name, stage, measured[name], optimal) for name in AGENTS if measured.get(name) for stage in STAGES]
     return PAGE.format(
         recipe=RECIPE,
         shown="\n".join(f"- **{name}**: {agent.title}" for name, agent in AGENTS.items()),
         levels=results["levels"],
         seeds=", ".join(seeds),
-        rows="\n".join(rows),
+        table=markdown_table(COLUMNS, rows),
         machine=results["machine"],
-        **{name: f"{100 * results['bounds'][name]['rate']:.1f}" for name in ("random", "optimal")},
+        **{name: f"{100 * rate['rate']:.1f}" for name, rate in results["bounds"].items()},
     )
 
 
-def _row_of(name: str, stage: str, runs: Sequence[dict[str, Any]], results: Mapping[str, Any]) -> str:
+def _row_of(name: str, stage: str, runs: Sequence[dict[str, Any]], optimal: float) -> list[str]:
     """The row of an agent after one of its stages, over its seeds."""
-    optimal = results["bounds"]["optimal"]["rate"]
     each = [run[stage] for run in runs]
     own, planned = ([found[what]["rate"] for found in each] for what in ("success", "planned"))
-    cells = [
+    last = stage == "reinforcement"
+    return [
+        name,
+        stage,
         _mean(own),
         *(_mean([found[what] for found in each]) for what in ("boards", "cells", "things")),
         _mean(planned),
         _mean([optimal - rate for rate in planned], least=-100),
         _mean([with_planner - alone for with_planner, alone in zip(planned, own, strict=True)], least=-100),
+        _mean([run["more_imitation"]["rate"] for run in runs]) if last else "",
+        f"{sum(run['core_s'] for run in runs) / len(runs) / 60:.0f}" if last else "",
     ]
-    last = stage == STAGES[-1]
-    minutes = f"{sum(run['core_s'] for run in runs) / len(runs) / 60:.0f}" if last else ""
-    more = _mean([run["more_imitation"]["rate"] for run in runs]) if last else ""
-    return f"| {name} | {stage} | {' | '.join(cells)} | {more} | {minutes} |"
 
 
 def _mean(values: Sequence[float | None], least: int = 0) -> str:
     """A mean over seeds in %, with Student's 95 % interval where seeds differ; a dash where there is none.
 
-    The interval is clipped to ``least``, 0 for shares, and 100.
+    The interval is clipped to ``least`` and 100.
     """
     known = [100 * value for value in values if value is not None]
     if not known:

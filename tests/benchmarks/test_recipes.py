@@ -3,88 +3,53 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import recipes
 
 HERE = Path(recipes.__file__).parent
+NAME = recipes.DEFAULT
 
 
-def test_recorded_runs_are_not_trained_again(tmp_path: Path) -> None:
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The summary of a recorded run, whose folder is on disk."""
     shutil.copy(HERE / "recipes.json", tmp_path)
-    recorded = json.loads((tmp_path / "recipes.json").read_text(encoding="utf-8"))
-    for name, seeds in recorded.items():
-        command = ["--recipes", name, "--seeds", *seeds, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
-        assert recipes.main(command) == 0
-    assert not (tmp_path / "runs").exists()
+    summary = json.loads((HERE / "recipes.json").read_text(encoding="utf-8"))[NAME]["0"]
+    write(tmp_path, {key: value for key, value in summary.items() if key != "machine"})
+    monkeypatch.setattr(recipes, "machine", lambda *packages: "another machine")
+    return dict(summary)
+
+
+def write(folder: Path, summary: dict[str, Any]) -> None:
+    run = folder / "runs" / f"{NAME}-seed0"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+
+
+@pytest.mark.parametrize("names", [[], [NAME]])
+def test_a_recorded_run_keeps_its_machine_and_is_not_trained_again(
+    names: list[str], recorded: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "ragen_agent", lambda arguments: pytest.fail("trained again"))
+    assert recipes.main([*names, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path), "--seeds", "0", "1"]) == 0
     for file in ("recipes.json", "recipes.md"):
         assert (tmp_path / file).read_text(encoding="utf-8") == (HERE / file).read_text(encoding="utf-8")
 
 
-def test_a_whole_run_keeps_the_machine_that_trained_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(HERE / "recipes.json", tmp_path)
-    recorded = json.loads((tmp_path / "recipes.json").read_text(encoding="utf-8"))
-    name = recipes.DEFAULT
-    folder = tmp_path / "runs" / f"{name}-seed0"
-    folder.mkdir(parents=True)
-    summary = {key: value for key, value in recorded[name]["0"].items() if key != "machine"}
-    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    monkeypatch.setattr(recipes, "machine", lambda *packages: "another machine")
-    arguments = ["--recipes", name, "--seeds", "0", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
-    assert recipes.main(arguments) == 0
-    assert json.loads((tmp_path / "recipes.json").read_text(encoding="utf-8")) == recorded
-
-
-def test_a_stopped_run_is_written_with_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, recorded = next(iter(json.loads((HERE / "recipes.json").read_text(encoding="utf-8")).items()))
-    whole = recorded["0"]
-    folder = tmp_path / "runs" / f"{name}-seed0"
-    folder.mkdir(parents=True)
-    partial = {row: value for row, value in whole.items() if row not in ("more_imitation", "clean_warm_start")}
-    (folder / "summary.json").write_text(json.dumps(partial), encoding="utf-8")
-
-    def stopped(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(recipes, "train", stopped)
-    arguments = ["--recipes", name, "--seeds", "0", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
-    assert recipes.main(arguments) == 130
+def test_a_stopped_run_is_written_with_what_there_is(
+    recorded: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "recipes.json").unlink()
+    compared = ("more_imitation", "clean_warm_start")
+    write(tmp_path, {row: value for row, value in recorded.items() if row not in compared})
+    monkeypatch.setattr(recipes, "ragen_agent", lambda arguments: 130)
+    with pytest.raises(SystemExit, match="130"):
+        recipes.main([NAME, "--seeds", "0", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)])
     text = (tmp_path / "recipes.md").read_text(encoding="utf-8")
-    assert f"| then reinforcement | {100 * whole['after']['rate']:.1f} |" in text
-    assert text.count("| not yet | |") == 3
-
-
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_a_command_that_saves_when_it_is_stopped_is_waited_for(stop: signal.Signals, tmp_path: Path) -> None:
-    saving = """
-import pathlib, signal, sys, time
-def save(number, frame):
-    time.sleep(1)  # longer than subprocess.run leaves a child after Ctrl-C
-    pathlib.Path(sys.argv[2]).touch()
-    sys.exit(130)
-signal.signal(signal.SIGINT, save)
-signal.signal(signal.SIGTERM, save)
-pathlib.Path(sys.argv[1]).touch()
-time.sleep(60)
-"""
-    ready, saved = tmp_path / "ready", tmp_path / "saved"
-    child = [sys.executable, "-c", saving, str(ready), str(saved)]
-    parent = [sys.executable, "-c", f"from benchmarks.recipes import run; run({child!r})"]
-    with subprocess.Popen(parent, start_new_session=True, stderr=subprocess.PIPE, text=True) as process:
-        while not ready.exists():
-            assert process.poll() is None
-            time.sleep(0.05)
-        if stop == signal.SIGINT:
-            os.killpg(process.pid, stop)  # as a terminal sends it, to both
-        else:
-            process.send_signal(stop)  # as a scheduler sends it, to the parent
-        assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
-    assert saved.exists()
+    assert f"| then reinforcement | {100 * recorded['after']['rate']:.1f} |" in text
+    assert text.count("| not yet |  |") == 3
