@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import benchmarks
 from benchmarks.credit import ESTIMATORS, MOMENTS, ROWS, Bench, config_of, main
-from benchmarks.credit_page import TREE, TRUE, cosines, expected, write_page
+from benchmarks.credit_page import TREE, TRUE, cosines, expected
 from benchmarks.experiments.risk import bandit, drift
 from ragen_agent import algo
 from ragen_agent.exact.advantages import return_variance
@@ -209,9 +208,3 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--levels", "0"])
     assert "--levels is 0 and --steps 0; give at least 1 level" in capsys.readouterr().err
-
-
-def test_the_page_is_made_of_its_records(tmp_path: Path) -> None:
-    here = Path(benchmarks.__file__).parent
-    write_page(tmp_path, read_json_lines(here / "credit.jsonl"))
-    assert (tmp_path / "credit.md").read_text(encoding="utf-8") == (here / "credit.md").read_text(encoding="utf-8")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-import benchmarks
-from benchmarks.ice import figures, write_page
-from ragen_gym.core.storage import read_json_lines
+from benchmarks.ice import figures
 
 
 def test_shares_by_hand() -> None:
@@ -19,9 +15,3 @@ def test_shares_by_hand() -> None:
     assert found["filter"] == pytest.approx(100 * 6 / 9)
     assert found["best"] == pytest.approx(100 * 7 / 9)
     assert figures({"policy": [1.0, 2.0], "ice": [3.0, 6.0]})["half"] == pytest.approx(0.0)
-
-
-def test_the_page_is_made_of_its_records(tmp_path: Path) -> None:
-    here = Path(benchmarks.__file__).parent
-    write_page(tmp_path, read_json_lines(here / "ice.jsonl"))
-    assert (tmp_path / "ice.md").read_text(encoding="utf-8") == (here / "ice.md").read_text(encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from benchmarks import paper_model
@@ -12,13 +11,6 @@ from ragen_agent.run.run_folder import RunFolder
 
 HERE = Path(paper_model.__file__).parent
 HALF = {"rate": 0.5, "low": 0.25, "high": 0.75, "n": 16}
-
-
-def test_the_page_is_made_of_the_record(tmp_path: Path) -> None:
-    shutil.copy(HERE / "paper_model.json", tmp_path)
-    assert paper_model.main(["--out", str(tmp_path)]) == 0
-    for file in ("paper_model.json", "paper_model.md"):
-        assert (tmp_path / file).read_text(encoding="utf-8") == (HERE / file).read_text(encoding="utf-8")
 
 
 def test_a_run_that_was_stopped_is_said_to_be_so(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +76,3 @@ def test_a_recorded_trial_is_played_again() -> None:
     assert curve.rewards.tolist() == rewards
     with pytest.raises(RuntimeError, match="seed 4 was not played to its end"):
         replayed(env, Trajectory(**{**vars(record), "messages": tuple(messages[:-1])}), 2)
-
-
-def test_the_page_is_that_of_its_results() -> None:
-    results = json.loads((BENCHMARKS / "trials.json").read_text(encoding="utf-8"))
-    assert trials._page(results) == (BENCHMARKS / "trials.md").read_text(encoding="utf-8")

@@ -27,7 +27,6 @@ from benchmarks.widening import (
     levels_of,
     main,
     solved,
-    write_page,
 )
 from ragen_agent.exact.results import pass_at_k
 from ragen_agent.models.checkpoint import save_checkpoint
@@ -138,8 +137,3 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     with pytest.raises(SystemExit):
         main(["--seeds", "1", "--out", str(tmp_path)])
     assert "--levels is 64 and --seeds 1; give at least 2 levels and seeds from 0 on" in capsys.readouterr().err
-
-
-def test_the_page_is_made_of_its_records(tmp_path: Path) -> None:
-    write_page(tmp_path, read_json_lines(HERE / "widening.jsonl"))
-    assert (tmp_path / "widening.md").read_text(encoding="utf-8") == (HERE / "widening.md").read_text(encoding="utf-8")
