@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ragen_agent.report.runs import RecordedRun, SeedGroup
 from ragen_agent.run.alarm import sign_label
 from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
-from ragen_gym.bench.report.plots import COLOURS, end_labels, multiples
+from ragen_gym.bench.report.plots import COLOURS, end_labels
 
 __all__ = ["MAIN", "SAME", "SIGNS", "Scale", "SeedCurve", "axis", "is_number", "panels", "seed_curves", "tick_labels"]
 
@@ -138,8 +138,6 @@ def seed_curves(groups: Sequence[SeedGroup], name: str, weight: float) -> dict[i
 def panels(groups: Sequence[SeedGroup], weight: float) -> list[dict[str, Any]]:
     """All panels in the order of ``MAIN``, then the other figures by name, each as the page's template draws it.
 
-    Where there are more groups than colours, a figure has several panels, with the same axes.
-
     Args:
         groups: of a report.
         weight: with which each value enters the moving average, above 0 to 1.
@@ -148,13 +146,8 @@ def panels(groups: Sequence[SeedGroup], weight: float) -> list[dict[str, Any]]:
     made = []
     for name in _names(groups):
         found = seed_curves(groups, name, weight)
-        if not found:
-            continue
-        scale = axis(name, [values for curve in found.values() for _, values in curve.raw])
-        for place, drawn in enumerate(multiples(groups)):
-            here = {group.colour: found[group.colour] for group in drawn if group.colour in found}
-            if here:
-                made.append(_panel(drawn, name, here, last, scale, place, len(groups) > 1))
+        if found:
+            made.append(_panel(groups, name, found, last))
     return made
 
 
@@ -191,57 +184,39 @@ def _seed_curve(runs: Iterable[RecordedRun], name: str, weight: float) -> SeedCu
     return SeedCurve(at, np.nanmean(table, axis=0), np.nanmin(table, axis=0), np.nanmax(table, axis=0), raw)
 
 
-def _panel(
-    groups: Sequence[SeedGroup],
-    name: str,
-    found: Mapping[int, SeedCurve],
-    last: int,
-    axes: tuple[Scale, list[float]],
-    place: int,
-    labelled: bool,
-) -> dict[str, Any]:
-    """The panel of these groups, the ``place``-th of the figure, with a label at the end of each line if wanted."""
-    scale, ticks = axes
-    large = name == "success"
+def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve], last: int) -> dict[str, Any]:
+    scale, ticks = axis(name, [values for curve in found.values() for _, values in curve.raw])
+    large, title = name == "success", metric_label(name)
+    drawn = [(group, found[group.colour], group.colour % COLOURS) for group in groups if group.colour in found]
 
     def places(iterations: Floats) -> Floats:
         return 1000 * (iterations - 1) / max(1, last - 1)
 
-    lines = []
-    for colour, curve in found.items():
-        x = places(curve.at)
-        several = len(curve.raw) > 1
-        lines.append(
-            {
-                "colour": colour % COLOURS,
-                "raw": [_path(places(at), scale.height(values)) for at, values in curve.raw],
-                "mean": _path(x, scale.height(curve.mean)),
-                "band": _ring(x, scale.height(curve.low), scale.height(curve.high)) if several else "",
-            }
-        )
-    ends = ", ".join(
-        f"{group.name} from {format_metric(name, found[group.colour].mean[0])} "
-        f"to {format_metric(name, found[group.colour].mean[-1])}"
-        for group in groups
-        if group.colour in found
-    )
-    title = metric_label(name)
-    lines_end = [
-        (group.colour % COLOURS, group.name, float(scale.height(found[group.colour].mean[-1])))
-        for group in groups
-        if group.colour in found
+    def text(value: float) -> str:
+        return format_metric(name, value)
+
+    lines = [
+        {
+            "colour": colour,
+            "raw": [_path(places(at), scale.height(values)) for at, values in curve.raw],
+            "mean": _path(places(curve.at), scale.height(curve.mean)),
+            "band": _ring(places(curve.at), scale.height(curve.low), scale.height(curve.high))
+            if len(curve.raw) > 1
+            else "",
+        }
+        for _, curve, colour in drawn
     ]
+    ends = ", ".join(f"{group.name} from {text(curve.mean[0])} to {text(curve.mean[-1])}" for group, curve, _ in drawn)
+    lines_end = [(colour, group.name, float(scale.height(curve.mean[-1]))) for group, curve, colour in drawn]
+    labels = zip(ticks, tick_labels(name, ticks), strict=True)
     return {
-        "name": f"{name}-{place + 1}" if place else name,
+        "name": name,
         "title": title,
         "large": large,
-        "labels": end_labels(lines_end, 58 if large else 95, 0, 1000) if labelled else [],
+        "labels": end_labels(lines_end, 58 if large else 95, 0, 1000) if len(groups) > 1 else [],
         "main": name in MAIN,
         "lines": lines,
-        "ticks": [
-            (round(float(scale.height(tick)), 1), label)
-            for tick, label in zip(ticks, tick_labels(name, ticks), strict=True)
-        ],
+        "ticks": [(round(float(scale.height(tick)), 1), label) for tick, label in labels],
         "ends": (1, last),
         "logarithmic": scale.logarithmic,
         "bounds": _bounds(groups, scale) if name in ("success", "validation") else [],
@@ -250,10 +225,8 @@ def _panel(
         "readout": {
             "last": last,
             "places": {
-                str(colour % COLOURS): [
-                    [int(i), format_metric(name, value)] for i, value in zip(curve.at, curve.mean, strict=True)
-                ]
-                for colour, curve in found.items()
+                str(colour): [[int(i), text(value)] for i, value in zip(curve.at, curve.mean, strict=True)]
+                for _, curve, colour in drawn
             },
         },
     }

@@ -1,4 +1,4 @@
-"""Measured rates: sentences, lanes between random and optimal play, and the table of all numbers."""
+"""Measured rates: sentences, and the table of all numbers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 
 from ragen_agent.report.runs import SeedGroup
 from ragen_agent.run.console import ROWS, episode_counts
-from ragen_gym.bench.report.plots import COLOURS, bound_marks, lane
+from ragen_gym.bench.report.plots import COLOURS
 from ragen_gym.core.stats import Estimate, mean_interval, percent
 
-__all__ = ["lanes", "points", "rates_table", "sentences"]
+__all__ = ["points", "rates_table", "sentences"]
 
-#: Rows of a summary that are plotted between random and optimal play.
-SHOWN = ("before", "after", "more_imitation", "clean_warm_start", "demonstrator")
 BOUNDS = ("random", "optimal")
 
 
@@ -46,29 +44,6 @@ def sentences(groups: Sequence[SeedGroup]) -> list[str]:
         said += _of_group(group, "" if len(groups) == 1 else f"{group.name}: ")
     said += [sentence for other in groups[1:] for sentence in _against(groups[0], other)]
     return said
-
-
-def lanes(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
-    """Blocks of lanes as ``plots.html`` of the benchmark's report draws them.
-
-    Of one group a block of its rows, for each game of a mixture; of several a block for each row, where the groups
-    stand side by side.
-    """
-    parts = [part for group in groups for part in _games(group)]
-    if len(groups) == 1:
-        found = {
-            part.name: [
-                _lane(part, row, row.replace("_", " "), part.colour % COLOURS if row == "after" else "x")
-                for row in SHOWN
-            ]
-            for part in parts
-        }
-    else:
-        found = {
-            row.replace("_", " "): [_lane(part, row, part.name, part.colour % COLOURS) for part in parts]
-            for row in SHOWN
-        }
-    return [_block(name, [each for each in of_block if each]) for name, of_block in found.items() if any(of_block)]
 
 
 def rates_table(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
@@ -190,29 +165,6 @@ def _gain(over: Mapping[int, Mapping[str, Any]], under: Mapping[int, Mapping[str
         f"{what[0].upper()}{what[1:]} is {points(one.value - two.value)} points, and the intervals"
         f"{' over levels' * alone} {verdict}; {limit}."
     )
-
-
-def _block(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
-    """``bounds`` names random and optimal play where they are the same in all lanes."""
-    marks = [each["marks"] for each in found]
-    alike = marks and all(mark is not None and mark == marks[0] for mark in marks)
-    bounds = f"random {marks[0]['random']:.1f} %, optimal {marks[0]['optimal']:.1f} %" if alike else ""
-    return {"name": name, "bounds": bounds, "lanes": found}
-
-
-def _lane(group: SeedGroup, row: str, name: str, colour: int | str) -> dict[str, Any] | None:
-    rates = group.rates(row)
-    found = group_rate(rates)
-    if found is None:
-        return None
-    bounds = [group_rate(group.rates(bound)) for bound in BOUNDS]
-    marks = None
-    if bounds[0] and bounds[1]:
-        marks = bound_marks(bounds[0].value, bounds[1].value)
-    ticks = [(rate["rate"], f"seed {seed}: {percent(rate['rate'])}") for seed, rate in rates.items() if found.n > 1]
-    ends = f"{100 * found.low:.1f} to {100 * found.high:.1f} %"
-    label = f"{group.name}, {row.replace('_', ' ')}: {percent(found.value)}, {ends}"
-    return {**lane(name, colour, found.to_dict("rate"), label, ticks), "marks": marks}
 
 
 def _begin(whose: str, words: str) -> str:

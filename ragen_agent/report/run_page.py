@@ -1,7 +1,6 @@
 """One HTML page of one or more runs: success rates, curves, alarms, settings and episodes.
 
-The page around the sections, the plots between random and optimal play and the viewer are those of the benchmark's
-report; see ``ragen_gym.bench.report.html_page``.
+The frame and the viewer are those of the benchmark's report; see ``ragen_gym.bench.report.html_page``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 from ragen_agent.report.charts import panels
 from ragen_agent.report.episodes import FILTERS, EpisodeViews, sort_headings
-from ragen_agent.report.rates import lanes, rates_table, sentences
+from ragen_agent.report.rates import rates_table, sentences
 from ragen_agent.report.runs import (
     RecordedRun,
     SeedGroup,
@@ -87,7 +86,6 @@ def page(
         counts=_counts(groups, runs, total),
         groups=[{"name": group.name, "colour": group.colour % COLOURS, "seeds": len(group.runs)} for group in groups],
         findings=sentences(groups),
-        lanes=lanes(groups),
         numbers=rates_table(groups),
         panels=drawn,
         signs=_signs(groups),
@@ -210,17 +208,10 @@ def _device(run: RecordedRun) -> str:
 
 
 def _start(noted: dict[str, Any]) -> dict[str, str]:
-    git = noted.get("git")
-    code = "not from a checkout"
-    if git:
-        changed = git["changed"]
-        code = f"{git['commit'][:12]}{' on ' + git['branch'] if git['branch'] else ''}"
-        if changed:
-            code += f", with changes in {len(changed)} file{'s' * (len(changed) != 1)} (diff {git['diff_sha256']})"
     packages = ", ".join(f"{name} {version}" for name, version in noted["packages"].items())
     return {
         "started": noted["started"].replace("T", " ").replace("+00:00", " UTC"),
-        "code": code,
+        "code": noted.get("git") or "not from a checkout",
         "packages": f"Python {noted['python']}, {packages}, {noted['platform']}",
     }
 

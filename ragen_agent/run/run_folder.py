@@ -17,7 +17,6 @@ seen.npy         the families of all levels that the run and its starting model 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import pickle
 import platform
@@ -253,36 +252,20 @@ def versions() -> dict[str, Any]:
     }
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
-    """The state of the checkout that ``folder`` is part of.
+def git_state(folder: Path) -> str | None:
+    """Commit of the checkout that ``folder`` is part of, with ``-dirty`` if tracked files differ from it.
 
-    Returns:
-        ``commit``, ``branch``, ``changed`` (files that differ from the commit) and, if there are any, ``diff_sha256``,
-        which identifies the changes. None if the folder is not under version control, as in an installed package, or
-        git is missing.
+    None if the folder is not under version control, as in an installed package, or git is missing.
     """
     if not _git(folder, "ls-files", "."):  # a folder may be untracked in its repository
         return None
-    commit = _git(folder, "rev-parse", "HEAD")
-    if not commit:
-        return None
-    top = Path(_git(folder, "rev-parse", "--show-toplevel"))
-    changed = _git(top, "diff", "--name-only", "HEAD").splitlines()
-    state: dict[str, Any] = {"commit": commit, "branch": _git(folder, "branch", "--show-current"), "changed": changed}
-    if changed:
-        state["diff_sha256"] = hashlib.sha256(_git(top, "diff", "HEAD").encode()).hexdigest()[:16]
-    return state
+    return _git(folder, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or None
 
 
 def _git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), *words]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *words],
-            capture_output=True,
-            timeout=_GIT_TIMEOUT,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, timeout=_GIT_TIMEOUT, check=True, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
+    return done.stdout.decode(errors="replace").strip()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from math import ceil
-from typing import Any, TypeVar
+from typing import Any
 
 from ragen_gym.bench.report.tables import success
 from ragen_gym.core.stats import percent
@@ -17,23 +16,15 @@ __all__ = [
     "bounding_split",
     "end_labels",
     "lane",
-    "multiples",
     "strips",
 ]
 
-#: Colours of the page's style for agents and runs; a chart draws at most this many lines.
+#: Colours of the page's style for agents and runs.
 COLOURS = 6
 #: Characters of a label at the end of a line.
 LABEL = 14
 
 Summary = Mapping[str, Any]
-Item = TypeVar("Item")
-
-
-def multiples(items: Sequence[Item]) -> list[Sequence[Item]]:
-    """The items in as few charts as hold at most ``COLOURS`` each, about as many in one as in another."""
-    size = ceil(len(items) / max(1, ceil(len(items) / COLOURS)))
-    return [items[first : first + size] for first in range(0, len(items), size)]
 
 
 def end_labels(lines: Sequence[tuple[int, str, float]], gap: float, top: float, bottom: float) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ragen_agent.config import Config, merged, to_toml, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.report.rates import lanes, rates_table, sentences
+from ragen_agent.report.rates import rates_table, sentences
 from ragen_agent.report.runs import RecordedRun, SeedGroup, changed_settings, group_by_settings, load_runs
 from ragen_agent.run.run_folder import RunFolder
 
@@ -43,11 +43,9 @@ def test_every_game_of_a_mixture_has_its_rates() -> None:
         ("FrozenLake", [("before", "50.0 %"), ("after", "60.0 %")]),
         ("Sokoban", [("before", "30.0 %"), ("after", "40.0 %"), *bounds]),
     ]
-    assert [(block["name"], len(block["lanes"])) for block in lanes(alone)] == [("FrozenLake", 2), ("Sokoban", 2)]
     two = [SeedGroup(name, place, [run(name)]) for place, name in enumerate(("one", "two"))]
     names = ["one, FrozenLake", "one, Sokoban", "two, FrozenLake", "two, Sokoban"]
     assert [table["name"] for table in rates_table(two)] == names
-    assert [[lane["name"] for lane in block["lanes"]] for block in lanes(two)] == [names, names]
 
 
 def test_configurations_are_compared_by_the_seeds_that_both_have() -> None:

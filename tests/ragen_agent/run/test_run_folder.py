@@ -88,40 +88,20 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A repository with a package in it, committed."""
-    package = tmp_path / "code" / "package"
-    package.mkdir(parents=True)
-    (package / "module.py").write_text("one = 1\n")
-    git(tmp_path / "code", "init", "-q", "-b", "trunk")
-    git(tmp_path / "code", "add", ".")
+def test_the_state_of_a_checkout(tmp_path: Path) -> None:
+    package, installed = tmp_path / "code" / "package", tmp_path / "code" / ".venv" / "package"
+    for folder in (package, installed):
+        folder.mkdir(parents=True)
+        (folder / "module.py").write_text("one = 1\n")
+    git(tmp_path / "code", "init", "-q")
+    git(tmp_path / "code", "add", "package")
     git(tmp_path / "code", "commit", "-q", "-m", "first")
-    return package
-
-
-def test_the_state_of_a_checkout(checkout: Path) -> None:
-    clean = run_folder.git_state(checkout)
-    assert clean == {"commit": git(checkout, "rev-parse", "HEAD"), "branch": "trunk", "changed": []}
-    (checkout / "module.py").write_text("one = 2\n")
-    changed = run_folder.git_state(checkout)
-    assert changed is not None
-    assert changed["changed"] == ["package/module.py"]
-    (checkout / "module.py").write_text("one = 3\n")
-    other = run_folder.git_state(checkout)
-    assert other is not None
-    assert (other["changed"], other["commit"]) == (changed["changed"], changed["commit"])
-    assert other["diff_sha256"] != changed["diff_sha256"]
-
-
-def test_what_no_repository_knows_has_no_state(checkout: Path, tmp_path: Path) -> None:
-    installed = checkout.parent / ".venv" / "package"
-    installed.mkdir(parents=True)
-    (installed / "module.py").write_text("")
-    assert run_folder.git_state(installed) is None
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    assert run_folder.git_state(outside) is None
+    commit = git(package, "rev-parse", "HEAD")
+    assert run_folder.git_state(package) == commit
+    (package / "module.py").write_text("one = 2\n")
+    assert run_folder.git_state(package) == f"{commit}-dirty"
+    assert run_folder.git_state(installed) is None, "it is not tracked"
+    assert run_folder.git_state(tmp_path) is None
 
 
 def test_a_run_notes_what_it_went_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
