@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from functools import partial
 
 import pytest
 import torch
@@ -15,21 +14,6 @@ from ragen_agent import algo
 from ragen_agent.algo.advantages import Comparison
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from tests.ragen_agent.algo.tensors import GROUPS, ONE, RETURNS, ROWS, YES, close, masks, tensors
-
-
-def test_group_normalised_by_hand() -> None:
-    """Mean 0.25; squared deviations 0.75 in all, over G - 1 = 3, so the std is 0.5."""
-    returns = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.3, 0.3, 0.3, 0.3]], dtype=torch.float64)
-    close(algo.group_normalised(returns, eps=0.0), [[1.5, -0.5, -0.5, -0.5], [0.0] * 4])
-    close(algo.group_normalised(returns)[0, 0], 0.75 / (0.5 + 1e-6))
-    close(algo.group_normalised(returns, algo.less_mean), [[0.75, -0.25, -0.25, -0.25], [0.0] * 4])
-
-
-def test_group_normalised_leaves_failed_episodes_out() -> None:
-    returns = torch.tensor([[1.0, 0.0, float("nan")]], dtype=torch.float64)
-    counted = torch.tensor([[True, True, False]])
-    close(algo.group_normalised(returns, algo.less_mean, counted=counted), [[0.5, -0.5, 0.0]])
-    close(algo.group_normalised(returns, eps=0.0, counted=counted), [[math.sqrt(0.5), -math.sqrt(0.5), 0.0]])
 
 
 def test_equal_returns_give_no_advantage_whatever_the_rounding() -> None:
@@ -118,13 +102,6 @@ def test_rules_reference(data: st.DataObject, shape: tuple[int, int], rule: str)
             assert float(advantages[group, member]) == pytest.approx(expected, abs=1e-9)
 
 
-@given(data=st.data(), shape=GROUPS, shift=st.sampled_from([-2.0, 0.5, 8.0]))
-def test_a_baseline_removes_what_all_have_in_common(data: st.DataObject, shape: tuple[int, int], shift: float) -> None:
-    returns = data.draw(tensors(shape, st.integers(-4, 4).map(float)))
-    for rule in set(ADVANTAGE_RULES) - {"arpo", "ppo"}:
-        close(algo.normalised(returns + shift, rule), algo.normalised(returns, rule))
-
-
 @pytest.mark.parametrize("rule", sorted(set(ADVANTAGE_RULES) - {"ppo"}))
 def test_integers_are_numbers(rule: str) -> None:
     returns = torch.tensor([[0, 1, 3], [2, 2, 2]])
@@ -181,15 +158,12 @@ def test_turns_are_whitened_as_one_number_each() -> None:
 
 
 def test_bad_input_is_told() -> None:
-    with pytest.raises(ValueError, match="rule is 'gpro'; it must be one of grpo"):
-        algo.normalised(ONE, "gpro")
-    with pytest.raises(ValueError, match="rule is 'ppo'; it must be one of grpo"):
-        algo.normalised(ONE, "ppo")
-    for compare in (algo.group_normalised, algo.normalised, partial(algo.normalised, rule="brpo")):
+    for rule in ("gpro", "ppo"):
+        with pytest.raises(ValueError, match=f"rule is '{rule}'; it must be one of grpo"):
+            algo.normalised(ONE, rule)
+    for shape in ((3,), (2, 0)):
         with pytest.raises(ValueError, match="as \\(groups, group size\\)"):
-            compare(torch.ones(3))
-        with pytest.raises(ValueError, match="values has shape \\(2, 0\\)"):
-            compare(torch.ones(2, 0))
+            algo.normalised(torch.ones(shape))
     with pytest.raises(ValueError, match="do not fit"):
         algo.broadcast_to_tokens(torch.ones(2), YES)
 
@@ -233,23 +207,6 @@ def test_context_advantages_by_hand() -> None:
     assert algo.context_advantages([], [], 2).shape == (0,)
     with pytest.raises(ValueError, match="before is -1; it is a number of earlier states, 0 or more"):
         algo.context_advantages(histories, earned, -1)
-
-
-def test_a_deeper_context_removes_the_bias_of_a_state_that_does_not_tell_the_past() -> None:
-    """What a key opens: after a turn in ``key`` good play earns 4, after one in ``dark`` 0; the door looks the same.
-
-    All eight episodes are as likely, so the group's means are the true values. In the door a good move is worth 4 and a
-    bad one 0 after the key, so Q - V = 2 and -2; after the dark both are worth 0. The state alone gives 3, -1 and -1.
-    """
-    histories = [past + "d" for past in ("k", "x") for _ in range(4)]
-    earned = [4.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    true = [2.0, 2.0, -2.0, -2.0, 0.0, 0.0, 0.0, 0.0]
-    deepest = algo.context_advantages(histories, earned, 1, algo.less_mean, alpha=40.0)
-    assert deepest.tolist() == pytest.approx(true, abs=1e-5)
-    flat = algo.step_advantages([each[-1] for each in histories], earned, algo.less_mean)
-    assert flat.tolist() == pytest.approx([3.0, 3.0, *[-1.0] * 6])
-    mixed = algo.context_advantages(histories, earned, 1, algo.less_mean)
-    assert mixed.tolist() == pytest.approx([(f + 2 * t) / 3 for f, t in zip(flat.tolist(), true, strict=True)])
 
 
 def test_discounted_returns_by_hand() -> None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent import algo
-from ragen_agent.config.algorithms import CREDITS
 from tests.ragen_agent.algo.tensors import ONE, ROWS, YES, close, masks, tensors, turns
 
 
@@ -162,17 +161,6 @@ def test_narrowed_turns_fit_every_estimator(data: st.DataObject, shape: tuple[in
     assert not algo.gae(rewards, values, mask)[0][~mask].any()
 
 
-@pytest.mark.parametrize("credit", CREDITS)
-def test_integers_are_numbers(credit: str) -> None:
-    """Discounts make fractions of them."""
-    values, cost, mask = torch.tensor([[3, 1, 2]]), torch.zeros(1, 3), torch.ones(1, 3, dtype=torch.bool)
-    discounts = {"gamma": 0.5, "gamma_turn": 0.5, "lam": 0.5}
-    found = algo.critic_advantages([[0, 2]], [[0.5, 1]], values, cost, mask, credit, **discounts)
-    right = algo.critic_advantages([[0, 2]], [[0.5, 1]], values.float(), cost, mask, credit, **discounts)
-    for one, other in zip(found, right, strict=True):
-        assert torch.equal(one, other)
-
-
 def test_part_mask() -> None:
     sampled = torch.tensor([[False, True, True, True], [True, True, False, True]])
     mask = algo.part_mask([[(0, 2)], [(1, 3), (3, 4)]], sampled)
@@ -182,23 +170,14 @@ def test_part_mask() -> None:
 def test_bad_input_is_told() -> None:
     with pytest.raises(ValueError, match="share one shape"):
         algo.gae(ONE, torch.ones(1, 2), YES)
-    with pytest.raises(ValueError, match="share one shape"):
-        algo.gae(ONE[0], ONE[0], YES[0])
-    two_ones, first = ONE.expand(1, 2), torch.tensor([[True, False]])
+    two_ones, first, two = ONE.expand(1, 2), torch.tensor([[True, False]]), YES.expand(1, 2)
     with pytest.raises(ValueError, match="last sampled token"):
         algo.gae(two_ones, two_ones, first)
-    for estimate in (algo.bi_level_gae, algo.turn_wise_gae):
-        with pytest.raises(ValueError, match="last sampled token"):
-            estimate(two_ones, two_ones, first, [[0]])
-    two = torch.ones(1, 2, dtype=torch.bool)
     values = torch.zeros(1, 2)
     for ends, message in (
         ([[0], [1]], "2 rows of turn ends"),
         ([[1, 0]], "must ascend"),
-        ([[1, 1]], "must ascend"),
-        ([[0, 2]], "must ascend"),
         ([[0]], "after its last turn end"),
-        ([[]], "after its last turn end"),
     ):
         with pytest.raises(ValueError, match=message):
             algo.bi_level_gae(values, values, two, ends)
@@ -206,8 +185,6 @@ def test_bad_input_is_told() -> None:
         algo.turn_wise_gae(values, values, first, [[1]])
     with pytest.raises(ValueError, match=r"span \(1, 3\) of row 0"):
         algo.part_mask([[(1, 3)]], two)
-    with pytest.raises(ValueError, match="2 rows of spans"):
-        algo.part_mask([[], []], two)
     with pytest.raises(ValueError, match="credit is 'token'; it must be one of trajectory"):
         algo.critic_advantages([[0]], [[1.0]], ONE, ONE, YES, "token")
     with pytest.raises(ValueError, match="row 0 has 1 turns and 2 rewards"):

@@ -17,26 +17,6 @@ from ragen_agent import algo
 from ragen_agent.config.algorithms import AGGREGATIONS, POLICY_LOSSES
 from tests.ragen_agent.algo.tensors import ONE, ROWS, YES, close, masks, tensors
 
-
-def test_policy_loss_by_hand() -> None:
-    """Ratios 2, 2, 1/2, 1/2 and 1; both signs of the advantage; the last token is not in the loss.
-
-    min(2, 1.28) = 1.28; min(-2, -1.28) = -2; min(0.5, 0.8) = 0.5; min(-0.5, -0.8) = -0.8: their mean is
-    -0.255.
-    """
-    log_probs = torch.tensor([[2.0, 2.0, 0.5, 0.5, 9.0]], dtype=torch.float64).log().requires_grad_()
-    old = torch.zeros(1, 5, dtype=torch.float64)
-    advantages = torch.tensor([[1.0, -1.0, 1.0, -1.0, 7.0]], dtype=torch.float64)
-    mask = torch.tensor([[True, True, True, True, False]])
-    loss, stats = algo.policy_loss(log_probs, old, advantages, mask)
-    close(loss, 0.255)
-    loss.backward()
-    assert log_probs.grad is not None
-    close(log_probs.grad, [[0.0, 2 / 4, -0.5 / 4, 0.0, 0.0]])  # clipped tokens and the unmasked one learn nothing
-    close(stats.clip_fraction, 0.5)
-    close(stats.approx_kl, (2 * (2 - 1 - math.log(2)) + 2 * (0.5 - 1 + math.log(2))) / 4)
-
-
 #: Log-probs of tokens, the broken ones included: gaps of up to 10,000 nats, and of probabilities that are 0.
 LOG_PROBS = st.floats(-1e4, 0, width=32) | st.just(-math.inf)
 
@@ -129,18 +109,9 @@ def test_bad_input_is_told() -> None:
         with pytest.raises(ValueError, match="skip the update"):
             algo.policy_loss(ONE, ONE, ONE, ~YES, how=how, length=1)
     with pytest.raises(ValueError, match="one shape"):
-        algo.policy_loss(ONE, ONE, ONE, torch.ones(1, 2, dtype=torch.bool))
-    two = ONE.expand(1, 2)
-    with pytest.raises(ValueError, match="one shape"):
-        algo.policy_loss(two, two, two, YES.expand(1, 2), weights=ONE)
-    with pytest.raises(ValueError, match="one shape"):
-        algo.mismatch_weights(two, ONE, YES.expand(1, 2))
-    with pytest.raises(ValueError, match="one shape"):
-        algo.value_loss(two, ONE, two, YES.expand(1, 2))
-    for name, bound in (("clip_low", 1.0), ("clip_low", -0.1), ("clip_high", -0.1)):
-        options: dict[str, Any] = {name: bound}
-        with pytest.raises(ValueError, match=f"{name}={bound}"):
-            algo.policy_loss(ONE, ONE, ONE, YES, **options)
+        algo.policy_loss(ONE, ONE, ONE, YES.expand(1, 2))
+    with pytest.raises(ValueError, match=r"clip_low=1.0"):
+        algo.policy_loss(ONE, ONE, ONE, YES, clip_low=1.0)
     with pytest.raises(ValueError, match="mode is 'drop'; it must be clip or mask"):
         algo.mismatch_weights(ONE, ONE, YES, mode="drop")
     with pytest.raises(ValueError, match="clip is 0"):
@@ -219,16 +190,6 @@ def test_clip_cov_by_hand() -> None:
     close(stats.clip_fraction, 0.25)
     (gradient,) = torch.autograd.grad(loss, new)
     close(gradient, [[0.0, -0.25, -0.5, 1.25, 0.0]])
-
-
-def test_clip_cov_without_a_token_in_the_band_is_ppo() -> None:
-    new, old, advantages, mask = example()
-    bounds: dict[str, Any] = {"clip_low": 0.05, "clip_high": 0.04}
-    for either in (advantages.abs(), -advantages.abs()):  # one bound at a time
-        plain = algo.policy_loss(new, old, either, mask, **bounds)
-        left = algo.policy_loss(new, old, either, mask, "clip_cov", band=(98.0, 99.0), **bounds)
-        assert 0 < float(plain[1].clip_fraction) < 1
-        assert left == plain
 
 
 def test_clip_cov_draws_as_many_as_its_share() -> None:
