@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from itertools import pairwise
 
 import gymnasium
 
@@ -69,13 +68,11 @@ def _check_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> Non
     """Ends the program where flags are unknown, with the nearest setting where one looks like a setting's."""
     from ragen_agent.config.io import catalog, check_name
 
-    for before, word in pairwise(("", *unknown)):
+    for word in unknown:
         name = word.removeprefix("--").partition("=")[0]
         if word.startswith("--") and ("." in name or name in catalog()):
             check_name(name)
             raise ValueError(f"{word} is not a flag: give --set {name}=VALUE.")
-        if "=" in word and not word.startswith("-") and not before.startswith("-"):
-            raise ValueError(f"{word} has no flag before it: repeat the flag, as in --set NAME=VALUE --set NAME=VALUE.")
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
 

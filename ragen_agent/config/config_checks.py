@@ -29,12 +29,6 @@ def check_config(config: Config) -> None:
     _check_curriculum(config)
     _check_overlong(config)
     _check_program(config)
-    for name in ("loss_tokens", "advantage_tokens"):
-        if getattr(config.training, name) == "reasoning" and not config.turns.think:
-            raise ValueError(
-                f"training.{name} is 'reasoning', but with turns.think=false replies hold none; use all or answer, "
-                "or turns.think=true."
-            )
 
 
 def _check_games(config: Config) -> None:
@@ -108,11 +102,6 @@ def check_training(training: Training) -> None:
     _check_policy_loss(training)
     _check_correction(training)
     _check_unread(training)
-    if training.entropy_smoothing and not training.entropy_bonus:
-        raise ValueError(
-            f"training.entropy_smoothing is {training.entropy_smoothing:g}, a part of the entropy bonus, whose weight "
-            "training.entropy_bonus is 0; raise it, for example to 0.001, or use training.entropy_smoothing=0."
-        )
     if training.kl_estimate == "k1" and training.kl_place == "loss":
         raise ValueError(
             "training.kl_kind is k1, whose gradient in the loss is zero in expectation, so nothing would hold "
@@ -194,16 +183,10 @@ def _check_tokens(training: Training) -> None:
             f"training.credit is {training.credit!r}, which needs a critic's values; use training.algo=ppo, or "
             "training.credit=trajectory."
         )
-    loss, estimated = training.loss_tokens, training.advantage_tokens
-    if estimated != "all" and not training.critic:
+    if training.advantage_tokens != "all" and not training.critic:
         raise ValueError(
-            f"training.advantage_tokens is {estimated!r}, which needs a critic's values; use training.algo=ppo, or "
-            "training.advantage_tokens=all (training.loss_tokens restricts the loss without a critic too)."
-        )
-    if "all" not in (loss, estimated) and loss != estimated:
-        raise ValueError(
-            f"training.loss_tokens is {loss!r} and training.advantage_tokens is {estimated!r}, which have no token "
-            "in common: no token in the loss would have an advantage. Make them equal, or one of them all."
+            f"training.advantage_tokens is {training.advantage_tokens!r}, which needs a critic's values; use "
+            "training.algo=ppo, or training.loss_tokens, which restricts the loss without a critic too."
         )
 
 

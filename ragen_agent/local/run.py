@@ -199,20 +199,22 @@ class TrainingRun:
             self.display.say(f"Compare it with imitation at the same cost: {command}")
             return
         if "more_imitation" not in self.summary:
-            policy, spent = Policy.build(self.config, self.folder.warm), int(self.summary["spent_tokens"])
             rows = self.demonstrations or self._demonstrate(self.config.demonstrations)
-            imitate(self.config, policy, rows, "more imitation", self.display, tokens=spent, stream=1, run=self.folder)
-            self.measure("more_imitation", policy)
-            self.folder.drop_state(IMITATION)
+            spent = int(self.summary["spent_tokens"])
+            self._imitate("more_imitation", Policy.build(self.config, self.folder.warm), rows, tokens=spent, stream=1)
         if "clean_warm_start" not in self.summary:
-            policy = Policy.build(self.config)
             rows = self._demonstrate(faultless(self.config))
-            imitate(self.config, policy, rows, "clean warm start", self.display, epochs=warm.epochs, run=self.folder)
-            self.measure("clean_warm_start", policy)
-            self.folder.drop_state(IMITATION)
+            self._imitate("clean_warm_start", Policy.build(self.config), rows, epochs=warm.epochs)
         self.write_summary()
         write_model_card(self.config, self.summary, self.folder)
         self.display.rates(self.config, self.summary)
+
+    def _imitate(self, name: str, policy: Policy, rows: list[Trajectory], **how: Any) -> None:
+        """Trains a model to compare with, saves it in the folder of this name, and measures it."""
+        imitate(self.config, policy, rows, name.replace("_", " "), self.display, run=self.folder, **how)
+        save_checkpoint(policy.model, policy.tokenizer, self.folder.path / name)
+        self.measure(name, policy)
+        self.folder.drop_state(IMITATION)
 
     def keep(self) -> None:
         """After an interruption: the checkpoint of the last saved iteration, if reinforcement had begun."""

@@ -34,11 +34,10 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference.vision import reserved_ids
 from ragen_agent.models.resources import cpu_threads
 from ragen_agent.openrlhf import patches
-from ragen_agent.openrlhf.cli_flags import MODULE, command_flags, extra_flags
+from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
 from ragen_agent.openrlhf.supported import check_biased, check_no_code, check_sees, check_supported
-from ragen_agent.preflight.memory import CPU_CACHE, check_cpu_model
 from ragen_agent.preflight.plan import check_devices, devices_needed
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
@@ -58,13 +57,12 @@ from ragen_gym.games.registry import own_module
 __all__ = ["RunStoppedError", "check_run", "planned_command", "starting_model", "suppressed_ids", "train_distributed"]
 
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
-FULL = 1.0  # MiB; with less free space a disk counts as full
 DRIVER = child_python("-m", "ragen_agent.openrlhf.driver")
 PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
 """Environment variables that begin so reach every process of a cluster as they are here."""
 CPU_ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": str(CPU_CACHE),
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "DS_ACCELERATOR": "cpu",  # or DeepSpeed warns on the terminal that it found no GPU
 }
@@ -81,9 +79,8 @@ def check_run(config: Config, settings: OpenRLHF) -> bool:
         ValueError: settings that do not fit each other, the model or this machine.
     """
     _check_installed()
-    on_cpu = patches.needed(settings.accelerator)
-    _check_plan(config, settings, on_cpu)
-    if on_cpu:
+    check_supported(config, settings)
+    if patches.needed(settings.accelerator):
         return True
     patches.check_attention(settings.attention)
     if config.model and (Path(config.model) / "config.json").is_file():
@@ -99,17 +96,10 @@ def planned_command(config: Config, settings: OpenRLHF, folder: Path) -> tuple[l
     Raises:
         ValueError: settings that a run would refuse.
     """
+    check_supported(config, settings)
     on_cpu = settings.accelerator != "cuda" and patches.needed(settings.accelerator)
-    _check_plan(config, settings, on_cpu)
     flags = command_flags(config, settings, folder.resolve(), starting_model(config, folder), cpu=on_cpu)
     return ["python", "-P", "-m", MODULE, *flags], on_cpu
-
-
-def _check_plan(config: Config, settings: OpenRLHF, on_cpu: bool) -> None:
-    extra_flags(settings)
-    check_supported(config, settings)
-    if on_cpu:
-        check_cpu_model(config)
 
 
 def train_distributed(config: Config, settings: OpenRLHF, folder: RunFolder, display: Display) -> dict[str, Any]:
@@ -278,7 +268,4 @@ def _stop_reason(folder: RunFolder, log: Path, code: int) -> str:
     else:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         reason = f"its process ended with code {code}; its last line was: {lines[-1] if lines else ''}"
-    free = shutil.disk_usage(folder.path).free / 2**20
-    if free < FULL:
-        reason = f"the disk is full, {free:.1f} MiB are free in {folder.path}: make room there. ({reason})"
     return f"the run stopped: {reason} Go on with: ragen-agent train --resume {folder.path}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from ragen_agent.config import Config
 from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.openrlhf.cli_flags import extra_flags
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.preflight.plan import gpus_of_models, is_visual, rows_of_episode
 from ragen_agent.tasks.tasks import all_settings
@@ -21,7 +22,8 @@ MOST_BIASED = 1024  # ids that vLLM's second model runner, used on GPUs, biases 
 
 
 def check_supported(config: Config, settings: OpenRLHF) -> None:
-    """Raises a ValueError for the first refusal that applies."""
+    """Raises a ValueError for the first refusal that applies, of a setting or of ``openrlhf.flags``."""
+    extra_flags(settings)
     for applies, reason in _refusals(config, settings):
         if applies:
             raise ValueError(reason)

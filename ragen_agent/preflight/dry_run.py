@@ -24,14 +24,12 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.inference.vision import Vision
 from ragen_agent.models.checkpoint import check_context, load_shape
 from ragen_agent.models.named_models import cached_folder
-from ragen_agent.models.resources import cpu_threads
 from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
 from ragen_agent.preflight.hours import hours_in_words
 from ragen_agent.preflight.memory import estimate, model_shape
 from ragen_agent.preflight.plan import describe, is_visual
-from ragen_agent.run.policy import device_and_dtype
 from ragen_agent.sft.demonstrations import demonstrate
-from ragen_agent.tasks.tasks import games_at, make_env
+from ragen_agent.tasks.tasks import check_demonstrations, games_at, make_env
 from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.rollout import Instance, group
 from ragen_agent.tokens.token_mdp import TokenMDP
@@ -80,7 +78,8 @@ def dry_run(
     tokenizer, note = tokenizer_of(config)
     chat = ChatFormat.from_settings(tokenizer, config.turns, _vision(config, tokenizer))
     first = games_at(config, 0)[0].config
-    played = scripted_episode(first, chat)
+    env = make_env(first, "train")
+    check_demonstrations(config)
 
     def say(text: str, *, title: str = "", whole: bool = False) -> None:
         """Prints sentences, wrapped in a terminal; ``whole`` lines are to be copied."""
@@ -91,16 +90,14 @@ def dry_run(
     own = "\n" + tomli_w.dumps({"openrlhf": asdict(settings)}) if settings else ""
     say(to_toml(config) + own, title="Configuration", whole=True)
     plan, gpu_gib = describe(config, settings), (recipe.gpu_gib if recipe else 0.0) or GPU_GIB
-    if settings is None:
-        plan.append(_place(config))
-    else:
+    if settings is not None:
         say(_wrapped(command), title="Command", whole=True)
         stands = "There is no CUDA here: each of these GPUs stands for a share of the CPU."
         plan += [stands] if on_cpu else hours_in_words(config, settings, gpu_gib)
     say("\n".join(f"- {sentence}" for sentence in plan), title="Arithmetic")
     if settings and not on_cpu:
         say(_memory(config, settings, gpu_gib), title=f"Memory of a GPU of {gpu_gib:g} GiB, estimated")
-    for doubt in _overlong(config, chat):
+    for doubt in _overlong(config, chat) if env.has_oracle else ():
         say(doubt, title="Warning")
     if recipe:
         named = recipe.settings.get("model", "")
@@ -108,27 +105,18 @@ def dry_run(
         about = [recipe.title, expected, recipe.cluster]
         said = "\n".join(" ".join(text.split()) for text in about if text)
         say(said, title=f"Recipe {recipe.name}: {recipe.seen}")
-    say("", title="One scripted episode")
-    console.print(marked(played, chat), soft_wrap=True)
-    rewards = ", ".join(f"{reward:g}" for reward in played.turn_rewards)
-    say(
-        f"Sampled tokens are green and stand in {OPEN}{CLOSE}: the loss is on them alone. {len(played.ids)} tokens, "
-        f"{int(played.sampled.sum())} of them sampled; reward of each turn: {rewards}.{note}"
-    )
-    env = make_env(first, "train")
+    if env.has_oracle:
+        played = scripted_episode(first, chat)
+        say("", title="One scripted episode")
+        console.print(marked(played, chat), soft_wrap=True)
+        rewards = ", ".join(f"{reward:g}" for reward in played.turn_rewards)
+        say(
+            f"Sampled tokens are green and stand in {OPEN}{CLOSE}: the loss is on them alone. {len(played.ids)} "
+            f"tokens, {int(played.sampled.sum())} of them sampled; reward of each turn: {rewards}.{note}"
+        )
     if isinstance(env, TurnEnv):
         say(returns_in_words(random_returns(env, first.training.group_size)))
     say(f"Nothing was run. The run would be in {folder}.")
-
-
-def _place(config: Config) -> str:
-    """Where the local trainer would run, in which dtype it would play, and with how many threads."""
-    try:
-        device, dtype = device_and_dtype(config)
-    except ValueError as error:  # the run may be meant for another machine
-        return f"On this machine it would not start: {error}"
-    threads = "" if device.startswith("cuda") else f"; threads: {cpu_threads(config)}"
-    return f"On this machine it would run on {device} and play in {str(dtype).removeprefix('torch.')}{threads}."
 
 
 def _overlong(config: Config, chat: ChatFormat) -> list[str]:
@@ -136,32 +124,25 @@ def _overlong(config: Config, chat: ChatFormat) -> list[str]:
     found = []
     games = [game.config for game in games_at(config, 0)]
     for game in games:
-        shown, turns = game, game.turns
+        turns, shown = game.turns, game
         if len(games) > 1 and not config.warm_start.epochs:  # nothing imitates, so a thought need not fit them all
             shown = replace(shown, demonstrations=replace(shown.demonstrations, thought="none"))
-        prompt, between = _unsampled(scripted_episode(shown, chat))
+        episode = scripted_episode(shown, chat)
+        prompt, ends = int(episode.sampled.argmax()), episode.turn_ends
+        glue = ends[-1] + 1 - prompt - int(episode.sampled.sum())
+        between = glue // (len(ends) - 1) if len(ends) > 1 and not episode.contexts else 0
         replies = turns.max_turns if turns.history < 0 else min(turns.max_turns, turns.history + 1)
         if config.program.command or not turns.keep_thinking:  # what a prompt keeps of earlier replies is not known
             replies = 1
-        most, limit = turns.max_tokens_per_episode, turns.max_tokens_per_turn
         others = prompt + (replies - 1) * between
-        needed, fits = others + replies * limit, max(0, most - others) // replies
+        needed, most = others + replies * turns.max_tokens_per_turn, turns.max_tokens_per_episode
         if needed > most:
-            lower = f", or lower turns.max_tokens_per_turn to {fits}" if fits else ""
-            of = f" of {game.game}" if len(games) > 1 else ""
             found.append(
-                f"Replies{of} may not fit: {replies} of at most {limit:,} tokens and {others:,} of prompt and messages "
-                f"are {needed:,}, but turns.max_tokens_per_episode={most}, so an episode of long replies is cut. Raise "
-                f"it to {needed}{lower}."
+                f"Replies of {game.game} may not fit: {replies} of at most {turns.max_tokens_per_turn:,} tokens and "
+                f"{others:,} of prompt and messages are {needed:,}, but turns.max_tokens_per_episode={most}, so an "
+                f"episode of long replies is cut. Raise it to {needed}, or lower turns.max_tokens_per_turn."
             )
     return found
-
-
-def _unsampled(episode: Trajectory) -> tuple[int, int]:
-    """Tokens before an episode's first reply, and between two of them, 0 where it has one."""
-    first, turns = int(episode.sampled.argmax()), len(episode.turn_ends)
-    others = episode.turn_ends[-1] + 1 - first - int(episode.sampled.sum())
-    return first, others // (turns - 1) if turns > 1 and not episode.contexts else 0
 
 
 def _wrapped(command: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Memory of a distributed run's GPUs, estimated part by part, and refusals of models that vLLM cannot play.
+"""Memory of a distributed run's GPUs, estimated part by part.
 
 A trained model of N parameters, T of which are trained, on n GPUs holds, in bytes on each (ZeRO, arXiv 1910.02054,
 section 3, with bfloat16 weights and gradients): weights 2 N, gradients 2 T / n, and float32 weights with Adam's two
@@ -22,11 +22,8 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.preflight.plan import gpus_of_models, packs_rows
 from ragen_agent.update.scoring import tokens_per_pass
 
-__all__ = ["CPU_CACHE", "Estimate", "ModelShape", "Part", "check_cpu_model", "estimate", "model_shape"]
+__all__ = ["Estimate", "ModelShape", "Part", "estimate", "model_shape"]
 
-#: Head sizes that vLLM's attention has on a CPU.
-CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-CPU_CACHE = 1  # GiB of vLLM's cache on a CPU
 SAMPLED_LOGITS = 2 + 2  # bytes for each sampled token and id: the logits, and their gradient
 LOGITS = 2 + 4 + 4 + 4  # the same in OpenRLHF's own pass: in bfloat16, in float32, once more masked, their gradient
 GPU_PROCESS = 0.5  # GiB that CUDA takes on a GPU for each process
@@ -43,7 +40,6 @@ class ModelShape:
     hidden: int
     feed_forward: int
     key_value: int  # elements of a token's keys in a layer
-    head_size: int
     vocabulary: int
     adapted: int  # inputs and outputs of the layers that LoRA adapts
 
@@ -125,33 +121,9 @@ def _shape(whole: Any) -> ModelShape:
         hidden=text.hidden_size,
         feed_forward=text.intermediate_size,
         key_value=heads * head,
-        head_size=head,
         vocabulary=text.vocab_size,
         adapted=adapted,
     )
-
-
-def check_cpu_model(config: Config) -> None:
-    """Checks that vLLM can play the run's model on a CPU, as far as the model's folder or name tells.
-
-    Raises:
-        ValueError: a head size that it does not have there, or conversations that its cache cannot hold.
-    """
-    shape = model_shape(config)
-    if shape is None:
-        return
-    if shape.head_size not in CPU_HEADS:
-        raise ValueError(
-            f"{config.model or 'the small model'} has attention heads of size {shape.head_size}; vLLM on a CPU "
-            f"supports {', '.join(map(str, CPU_HEADS))}: use another model, the local trainer, or a GPU."
-        )
-    token = 2 * 2 * shape.layers * shape.key_value  # bytes: a key and a value, in bfloat16
-    tokens, most = config.turns.max_tokens_per_episode, int(CPU_CACHE * GIB / token)
-    if tokens > most:
-        raise ValueError(
-            f"turns.max_tokens_per_episode is {tokens}; vLLM's cache on a CPU has {CPU_CACHE} GiB, which hold {most} "
-            f"tokens of this model ({token:,} bytes each): lower it, or use the local trainer or a GPU."
-        )
 
 
 @dataclass(frozen=True)

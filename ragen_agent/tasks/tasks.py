@@ -135,8 +135,9 @@ def check_demonstrations(config: Config) -> None:
         if env.has_oracle or not config.warm_start.epochs:
             continue
         raise ValueError(
-            f"{game.game} has no optimal_reply(), so there are no demonstrations to imitate: give the task one, or "
-            "start from a model that writes replies already (--model NAME, or --set warm_start.epochs=0)."
+            f"{game.game} has no optimal_reply(), so there are no demonstrations to imitate: give the task one (a "
+            "trial has one with oracle=true and turns.max_actions_per_turn=1), or start from a model that writes "
+            "replies already (--model NAME, or --set warm_start.epochs=0)."
         )
 
 
@@ -153,7 +154,11 @@ def risk_notice(config: Config) -> str:
     if not ADVANTAGE_RULES[algo].divides_by_group_std:
         return ""
     envs = [(each.game, make_env(each, None)) for each in all_settings(config)]
-    risky = dict.fromkeys(name for name, env in envs if isinstance(env, TurnEnv) and env.game.risky_returns)
+    risky = dict.fromkeys(
+        name
+        for name, env in envs
+        if (env.game if isinstance(env, TurnEnv) else env).risky_returns  # type: ignore[attr-defined]
+    )
     if not risky:
         return ""
     others = ", ".join(name for name, rule in ADVANTAGE_RULES.items() if not rule.divides)

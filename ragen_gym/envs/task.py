@@ -22,6 +22,7 @@ What it may have:
 - ``optimal_reply() -> str``: a best reply here. With it there are an optimal rate and demonstrations.
 - ``random_reply(rng) -> str``: a reply of the right form drawn at random, by a ``numpy.random.Generator``. With it
   there is a random rate.
+- ``risky_returns`` (bool): see ``ragen_gym.games.game.Game.risky_returns``.
 
 A score says which of the two rates it lacks.
 """
@@ -116,6 +117,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         self._random_reply: Callable[[np.random.Generator], str] | None = self._optional("random_reply")
         self._optimal_reply: Callable[[], str] | None = self._optional("optimal_reply")
         self.has_random_replies, self.has_oracle = self._random_reply is not None, self._optimal_reply is not None
+        self.risky_returns: bool = bool(self._optional("risky_returns"))
 
     @property
     def name(self) -> str:

@@ -125,6 +125,7 @@ class TrialEnv(gymnasium.Env[str, str]):
         self._check_worlds(unknown)
         first = self._envs[0]
         self.oracle = oracle and first.max_actions_per_turn == 1
+        self.risky_returns = any(env.game.risky_returns for env in self._envs)
         actions = len(first.game.Action)
         if shuffled and actions > _MOST_SHUFFLED:
             raise ValueError(f"TrialEnv: shuffled takes games of up to {_MOST_SHUFFLED} actions; {game} has {actions}.")

@@ -69,7 +69,6 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ({"training": {"algo": "trpo"}}, r"training\.algo is 'trpo'; choose one of grpo, ppo, dr_grpo"),
         ({"training": {"filter": "best"}}, r"training\.filter is 'best'; choose one of none, top, top_k, top_p"),
         ({"training": {"policy_loss": "gspo"}}, r"aggregation=sequence_mean \(got token_mean\)"),
-        ({"training": {"entropy_smoothing": 1.0, "entropy_bonus": 0.0}}, r"training\.entropy_bonus is 0; raise it"),
         ({"training": {"correction_bounds": [2.0]}}, r"correction_bounds is \[2\.0\]; give a bound from 0 to 1 and"),
         (
             {"training": {"correction_bounds": ["a", "b"]}},
@@ -116,14 +115,6 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
         ),
         ({"training": {"credit": "turn"}}, r"training\.credit is 'turn', which needs a critic"),
         ({"training": {"advantage_tokens": "answer"}}, r"training\.advantage_tokens is 'answer', which needs a critic"),
-        (
-            {"training": {"algo": "ppo", "advantage_tokens": "answer", "loss_tokens": "reasoning"}},
-            r"no token in the loss would have an advantage\. Make them equal, or one of them all",
-        ),
-        (
-            {"training": {"loss_tokens": "reasoning"}, "turns": {"think": False}},
-            r"training\.loss_tokens is 'reasoning', but with turns\.think=false",
-        ),
         (
             {"games": [{"game": "Bandit", "turns": {"keep_thinking": False}}]},
             r"games gives Bandit turns whose keep_thinking is False, and the run's is True",

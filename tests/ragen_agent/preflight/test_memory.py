@@ -1,16 +1,14 @@
-"""What a run needs of memory, and the models that vLLM cannot play on a CPU."""
+"""The memory that a run needs."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.preflight.memory import check_cpu_model, estimate, model_shape
+from ragen_agent.preflight.memory import estimate, model_shape
 
 
 def test_shared_gpus_hold_what_does_not_sleep_and_sdpa_scores_sampled_tokens_alone() -> None:
@@ -39,30 +37,6 @@ def test_shared_gpus_hold_what_does_not_sleep_and_sdpa_scores_sampled_tokens_alo
     assert found(sleep="vllm")[1] >= peak
     assert found(sleep="none")[1] == pytest.approx(found(sleep="vllm", vllm_memory=0.01)[1] + 0.6 * 80)
     assert found(sleep="vllm", vllm_memory=0.9)[1] == pytest.approx(found(vllm_memory=0.9)[1] + 2 * state, abs=0.01)
-
-
-def test_a_model_that_vllm_cannot_play_on_a_cpu_is_refused(tmp_path: Path) -> None:
-    sizes = {
-        "model_type": "qwen2",
-        "hidden_size": 96,
-        "num_hidden_layers": 2,
-        "intermediate_size": 96,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-    }
-
-    def check(tokens: int = 1024, **more: int) -> None:
-        (tmp_path / "config.json").write_text(json.dumps({**sizes, "vocab_size": 9, **more}))
-        run = {"model": str(tmp_path), "turns": {"max_tokens_per_episode": tokens}}
-        check_cpu_model(with_settings(Config(), run))
-
-    with pytest.raises(ValueError, match=r"attention heads of size 48; vLLM on a CPU supports 32, 64"):
-        check()
-    check(head_dim=64)
-    with pytest.raises(ValueError, match=r"max_tokens_per_episode is 2000000; .* 1 GiB, which hold 1048576 tokens"):
-        check(tokens=2_000_000, head_dim=64)
-    check_cpu_model(Config())
-    check_cpu_model(with_settings(Config(), {"model": "nobody/knows"}))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from ragen_agent.tasks.tasks import (
     risk_notice,
 )
 
+TRIAL = "ragen_gym.tasks:TrialEnv"
+
 
 @pytest.mark.parametrize(
     ("game", "options", "message"),
@@ -65,6 +67,8 @@ def test_the_levels_that_are_played_first_are_drawn_as_ever(seed: int) -> None:
         ({"game": "FrozenLake", "env_options": {"success_rate": 0.5}}, ""),  # returns of 0 and 1 alone
         ({"game": "Sokoban"}, ""),
         ({"game": "ragen_gym.tasks:Countdown"}, ""),
+        ({"game": TRIAL, "env_options": {"game": "Bandit"}}, "Warning: ragen_gym.tasks:TrialEnv pays by chance"),
+        ({"game": TRIAL, "env_options": {"game": "Sokoban", "oracle": False}}, ""),
         ({"games": [{"game": "Sokoban"}, {"game": "Bandit"}]}, "Warning: Bandit pays by chance"),
     ],
 )
