@@ -11,10 +11,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
@@ -28,24 +24,9 @@ from ragen_agent.models.small_model import build_tokenizer
 from ragen_gym import make_turn
 from ragen_gym.envs.reply import parse_reply
 from tests.ragen_agent.exact.conftest import Tiny
+from tests.ragen_agent.update.test_prefix_tree import gpt2, llama
 
 Make = Callable[..., Tiny]
-
-
-SIZES: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-
-
-def llama() -> PreTrainedModel:
-    """Grouped queries and rotary positions."""
-    model: PreTrainedModel = LlamaForCausalLM(LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **SIZES))
-    return model
-
-
-def gpt2() -> PreTrainedModel:
-    """Learned positions."""
-    config = GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=4, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
-    model: PreTrainedModel = GPT2LMHeadModel(config)
-    return model
 
 
 @pytest.mark.parametrize("build", [llama, gpt2])
@@ -98,18 +79,6 @@ def test_the_mass_of_a_tree_adds_up(tiny: Make) -> None:
             for parent in np.flatnonzero(tree.kind == INNER):
                 below = tree.reach[tree.parent == parent].sum() + tree.closed[parent]
                 assert below == pytest.approx(tree.reach[parent])
-
-
-def test_every_spelling_is_a_path(tiny: Make) -> None:
-    """Right and Right are two tokens with one meaning; both are in the tree, and their mass is one outcome's."""
-    policy = tiny(room=4)
-    (level,) = policy.levels(1)
-    texts = ReplyTexts(policy.chat, think=False, known_form=True)
-    (tree,) = walk(policy.reader(), texts, [Root(level.prompt(level.start), 4, 2, 1e-7, level.env.parse)])
-    spelled = {policy.chat.decode_reply(tree.path(node)) for node in np.flatnonzero(tree.kind == ENDED).tolist()}
-    assert {"<answer>Right</answer>", "<answer> Right</answer>"} <= spelled
-    right = [each for each in tree.outcomes if each.actions == (2,) and not each.malformed]
-    assert len(right) == 1
 
 
 TOKENIZER = build_tokenizer()
@@ -166,7 +135,8 @@ def test_other_forms_are_never_hopeless() -> None:
 
 
 def test_models_that_cannot_be_read_along_a_tree_are_refused() -> None:
-    config = MistralConfig(num_attention_heads=4, num_key_value_heads=2, sliding_window=8, **SIZES)
+    sizes: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    config = MistralConfig(num_attention_heads=4, num_key_value_heads=2, sliding_window=8, **sizes)
     model = MistralForCausalLM(config)
     with pytest.raises(ValueError, match="mistral cannot be read along a tree"):
         TreeReader(model, 40, 1.0)

@@ -163,24 +163,6 @@ def test_steps_show_the_boards(chromium: Any, lake: Path, runs: dict[str, Path])
     sheet.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_on_a_phone_nothing_hangs_over(chromium: Any, report: Path, scheme: str) -> None:
-    phone = open_page(chromium, report.as_uri(), viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    phone.page.locator("details.more summary").first.click()
-    assert phone.overflow() <= 0
-    tables = phone.page.locator("section:has(#settings) .sheet")
-    for cell in phone.page.locator(".stacked td:visible").all():
-        box = cell.bounding_box()
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= 390
-    labels = phone.page.locator(".stacked tr:has-text('before') td[data-label]").evaluate_all(
-        "nodes => nodes.slice(0, 3).map(node => getComputedStyle(node, '::before').content)"
-    )
-    assert labels == ['"success "', '"95 % interval "', '"episodes "']
-    assert tables.evaluate_all("nodes => nodes.map(node => node.scrollWidth - node.clientWidth)") == [0, 0]
-    phone.close()
-
-
 def test_without_scripts_the_curves_and_numbers_are_there(chromium: Any, report: Path) -> None:
     plain = open_page(chromium, report.as_uri(), java_script_enabled=False)
     assert plain.page.locator(".chart .mean").count() > 10

@@ -156,18 +156,6 @@ def test_a_program_that_gives_up_fails_its_episodes_and_ends_nothing(helpers: Pa
     assert outcome.infrastructure == {"agent_error": 10}
 
 
-def test_an_engine_that_breaks_fails_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = trained(LAKE)
-
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("OutOfMemoryError: CUDA")
-
-    monkeypatch.setattr(policy.engine, "start", broken)
-    outcome = evaluate(policy, tmp_path)
-    assert outcome.infrastructure == {"engine_error": 10}
-    assert "OutOfMemoryError" in load_results(tmp_path).records[0].detail
-
-
 RUN = merged(SMALL, {"game": "FrozenLake", "env_options": {"size": 3}, "turns": {"max_turns": 2}})
 RUN = merged(RUN, {"training": {"iterations": 1, "groups": 2, "group_size": 2}})
 
@@ -245,20 +233,6 @@ def test_an_interrupted_evaluation_keeps_what_was_played_and_goes_on(
         [turn.reply for turn in whole[i].turns] for i in range(10)
     ]
     assert verify(load_results(Path(out))).verdict == "verified"
-
-
-def test_eval_of_a_model_that_has_never_met_the_format_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from ragen_agent.models.checkpoint import save_checkpoint
-
-    monkeypatch.chdir(tmp_path)
-    policy = Policy.build(with_settings(Config(), {"game": "Bandit", "small_model": {"hidden": 32, "layers": 1}}))
-    save_checkpoint(policy.model, policy.tokenizer, tmp_path / "model")
-    assert main(["eval", "model", "--game", "Bandit", "--levels", "6"]) == 0
-    said = capsys.readouterr().out
-    assert "Malformed replies: 6 of 6 (100.0 %)." in said
-    assert "The commonest problem, in 6 replies: not of the form that was asked for." in said
 
 
 def test_an_evaluation_that_measured_nothing_is_an_error(

@@ -1,10 +1,9 @@
-"""What both trainers share of an iteration, on episodes made by hand; and a filter rule that is added by one row."""
+"""What both trainers share of an iteration, on episodes made by hand."""
 
 from __future__ import annotations
 
 import io
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +11,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from ragen_agent.config import Config, Training, with_settings
-from ragen_agent.config.algorithms import FILTER_RULES, FilterRule
-from ragen_agent.local.run import TrainingRun
-from ragen_agent.preflight.plan import BatchPlan, describe
+from ragen_agent.config import Training
 from ragen_agent.run.console import Display
-from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.iteration import Iteration, score, teaches_nothing, undecided
-from ragen_gym.core.storage import read_json_lines
-from tests.ragen_agent.displays import quiet
 
 
 def episode(reward: float, failure: str | None = None) -> Trajectory:
@@ -183,49 +176,3 @@ def test_the_first_episodes_are_written_down_and_the_ends_of_the_group_that_teac
     assert list(made.episode_records([0] * 6)) == [0, 1, 4, 3], "a failed episode is no difference"
     nothing = iteration([0.5] * 8, Training(group_size=2, filter="top"), games=("A",) * 4)
     assert list(nothing.episode_records([0] * 8)) == [0, 1]
-
-
-# --- a rule that is added --------------------------------------------------------------------------------------------
-
-
-def keep_last(return_std: torch.Tensor, share: float) -> torch.Tensor:
-    """The last groups, whatever their returns."""
-    kept = torch.zeros_like(return_std, dtype=torch.bool)
-    kept[len(return_std) - max(1, int(share * len(return_std))) :] = True
-    return kept
-
-
-def test_a_filter_rule_is_one_row_and_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its row a rule is a choice of the setting, is planned for both trainers, and trains."""
-    with pytest.raises(ValueError, match=r"training\.filter"):
-        with_settings(Config(), {"training": {"filter": "last"}})
-    row = FilterRule("the last groups", f"{__name__}:keep_last", fixed_share=True, ranks_groups=False)
-    monkeypatch.setitem(FILTER_RULES, "last", row)
-    settings: dict[str, Any] = {
-        "game": "Bandit",
-        "small_model": {"hidden": 32, "layers": 1, "feed_forward": 32},
-        "demonstrations": {"episodes": 96},
-        "training": {
-            "algo": "arpo",
-            "filter": "last",
-            "keep": 0.5,
-            "iterations": 2,
-            "groups": 4,
-            "group_size": 4,
-            "minibatch": 4,
-        },
-        "evaluation": {"levels": 4},
-    }
-    config = with_settings(Config(), settings)
-    for distributed in (False, True):
-        plan = BatchPlan.of(config, distributed=distributed)
-        assert (plan.kept_groups, plan.kept_episodes, plan.updates) == (2, 8, 2)
-    assert any("keeps 2 of 4 groups" in line for line in describe(config, None))
-
-    run = TrainingRun(config, RunFolder.create(tmp_path / "run", config), quiet())
-    run.warm_start()
-    run.reinforce()
-    records = read_json_lines(run.folder.metrics)
-    assert [(record["kept"], record["kept_share"]) for record in records] == [(8, 0.5)] * 2
-    assert all(record["updates"] == (0 if "empty_updates" in record else 2) for record in records)
-    assert any("empty_updates" not in record for record in records)

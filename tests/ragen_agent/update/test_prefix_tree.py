@@ -189,20 +189,6 @@ def test_contexts_that_begin_anew_share_prefixes_too(monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(gradients, expected, atol=2e-4, rtol=1e-3)
 
 
-def test_what_a_tree_holds() -> None:
-    batch = batch_of(rows())
-    tree = PrefixTree.of(batch.ids, batch.attention)
-    own = batch.attention.bool()
-    prefixes = {
-        tuple(row[:end].tolist())
-        for row, length in zip(batch.ids, batch.attention.sum(1).tolist(), strict=True)
-        for end in range(1, length + 1)
-    }
-    assert len(tree.ids) == len(prefixes) == batch.tokens < int(own.sum()) / 2
-    assert torch.equal(tree.ids[tree.node][own], batch.ids[own])
-    assert torch.equal(tree.positions[tree.node][own], torch.arange(own.shape[1]).expand(own.shape)[own])
-
-
 def test_what_is_counted_and_planned_is_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows read in two contexts: tokens and passes are counted in the distinct prefixes of these."""
     found = [[(n, n > 2) for n in (1, 2, 3, 4)] + [(1, False), (2, False), (5 + row, True)] for row in range(4)]

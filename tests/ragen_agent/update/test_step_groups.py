@@ -71,15 +71,6 @@ def test_turns_compared_by_their_history_too() -> None:
     assert found[2] == pytest.approx((-5 / 16,))
 
 
-def test_a_detour_is_worse_although_all_episodes_succeed() -> None:
-    episodes = [DIRECT, DETOUR, DIRECT]
-    made = scored(episodes)
-    assert not made.stagnant
-    assert made.learned[1].turn_infos[0].advantage < 0 < made.learned[0].turn_infos[0].advantage  # type: ignore[operator]
-    assert scored(episodes, replace(BY_HAND, groups_by="level", gamma_turn=0.95)).stagnant
-    assert scored([DIRECT] * 3).stagnant
-
-
 def test_failed_episodes_are_compared_with_nothing() -> None:
     broken = episode("a", (7,), failure="engine_error: x")
     made = scored([DIRECT, broken, LOST])
