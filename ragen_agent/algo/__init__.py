@@ -5,7 +5,7 @@ compared within groups (``advantages``), token advantages with a critic and toke
 choice of groups to learn from (``filters``), the losses (``losses``), their regularisers (``regularisers``), and
 loss aggregation (``aggregation``). A *row* is one episode's token sequence, ``sampled`` marks the tokens that the
 policy sampled, and a *group* is the set of episodes that share one level. Everything runs on the device of its
-arguments.
+arguments. Shapes that do not fit, unknown names and numbers out of range are a ``ValueError``.
 
 | method | advantages | loss |
 |---|---|---|

@@ -93,10 +93,6 @@ def normalised(
 
     Returns:
         float (groups, group size).
-
-    Raises:
-        ValueError: an unknown rule, returns of another shape, games that do not fit them, or a return that counts and
-            is not finite.
     """
     rules = {name: row for name, row in ADVANTAGE_RULES.items() if not row.critic}
     if rule not in rules:
@@ -126,9 +122,6 @@ def group_normalised(
 
     Returns:
         float (groups, group size); 0 where a row's counted returns are all equal.
-
-    Raises:
-        ValueError: returns of another shape, or a return that counts and is not finite.
     """
     returns, keep = finite_groups(returns, counted)
     deviation = group_std(returns, keep)[:, None]
@@ -162,9 +155,6 @@ def step_advantages(
 
     Returns:
         float32 (turns,); 0 where no other turn begins in the state, or all earn the same.
-
-    Raises:
-        ValueError: returns that do not fit the states.
     """
     if len(states) != len(returns):
         raise ValueError(f"{len(returns)} returns do not fit {len(states)} states; give one of each for every turn")
@@ -212,9 +202,6 @@ def context_advantages(
 
     Returns:
         float32 (turns,); 0 where no other turn begins in the state, or all earn the same.
-
-    Raises:
-        ValueError: returns that do not fit the histories, or a negative ``before``.
     """
     if before < 0:
         raise ValueError(f"before is {before}; it is a number of earlier states, 0 or more")
@@ -241,9 +228,6 @@ def turns_to_tokens(
 
     Returns:
         float32 (rows, T).
-
-    Raises:
-        ValueError: rows or turns that do not fit each other.
     """
     if not len(advantages) == len(turn_ends) == len(sampled) or list(map(len, advantages)) != list(map(len, turn_ends)):
         raise ValueError(
@@ -315,9 +299,6 @@ def length_weights(lengths: Tensor) -> Tensor:
 
     Returns:
         float32 (rows,), above 0; 1 for an episode of mean length.
-
-    Raises:
-        ValueError: a length below 1.
     """
     if bool((lengths < 1).any()):
         raise ValueError(f"lengths are {lengths.tolist()}; an episode in the loss has at least 1 sampled token")
@@ -337,9 +318,6 @@ def length_penalty(lengths: Tensor, limit: int, buffer: int) -> Tensor:
 
     Returns:
         float32, the shape of ``lengths``, in [-1, 0].
-
-    Raises:
-        ValueError: a buffer below 1 or above the limit.
     """
     if not 1 <= buffer <= limit:
         raise ValueError(f"buffer is {buffer}; it must be from 1 to limit, {limit}")

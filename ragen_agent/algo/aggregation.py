@@ -38,9 +38,6 @@ def aggregate(
 
     Returns:
         float scalar.
-
-    Raises:
-        ValueError: an unknown way, "constant" without a length, shapes that differ, or a mask without a token.
     """
     if how not in AGGREGATIONS:
         raise ValueError(f"how is {how!r}; it must be one of {', '.join(AGGREGATIONS)}")
@@ -90,9 +87,6 @@ def masked_mean(x: Tensor, mask: Tensor, count: float | None = None) -> Tensor:
 
     Returns:
         float scalar.
-
-    Raises:
-        ValueError: shapes that differ, or no entry to average over.
     """
     check_shapes(x, mask)
     number = int(mask.sum()) if count is None else count

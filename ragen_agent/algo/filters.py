@@ -54,9 +54,6 @@ def group_std(values: Tensor, counted: Tensor | None = None) -> Tensor:
     Returns:
         float (groups,), at least 0; exactly 0 if the counted values are equal (see ``MIN_UNCERTAINTY``) or fewer
         than two count.
-
-    Raises:
-        ValueError: see ``finite_groups``.
     """
     return group_variance(values, counted).sqrt()
 
@@ -83,9 +80,6 @@ def group_mean_order(values: Tensor, counted: Tensor | None = None) -> Tensor:
 
     Returns:
         float (groups,), whole numbers from 1 on, equal for equal means; 0 for groups without different values.
-
-    Raises:
-        ValueError: see ``finite_groups``.
     """
     differ = group_std(values, counted) > 0
     values, keep = finite_groups(values, counted)
@@ -101,10 +95,6 @@ def finite_groups(values: Tensor, counted: Tensor | None = None) -> tuple[Tensor
     Args:
         values: (groups, group size).
         counted: bool (groups, group size), or None for all.
-
-    Raises:
-        ValueError: values of another shape, or a counted number that is not finite: it would turn every advantage of
-            its group into NaN or 0.
     """
     if values.ndim != 2 or values.shape[1] == 0:
         raise ValueError(f"values has shape {tuple(values.shape)}; give it as (groups, group size)")
@@ -129,9 +119,6 @@ def keep_groups(uncertainty: Tensor, rule: str, amount: float, generator: torch.
 
     Returns:
         bool (groups,), on the device of ``uncertainty``. If no group is kept, the caller skips the update.
-
-    Raises:
-        ValueError: an unknown rule, an amount out of range, a random rule without a generator.
     """
     if rule not in FILTER_RULES:
         raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(FILTER_RULES)}")
@@ -160,9 +147,6 @@ def keep_top(uncertainty: Tensor, share: float = 0.25) -> Tensor:
 
     Returns:
         bool (groups,), True if the group is kept.
-
-    Raises:
-        ValueError: the share is outside (0, 1], or an uncertainty is negative or not finite.
     """
     number = _number_kept(len(uncertainty), share)
     return _mask(uncertainty, _ranked(uncertainty)[:number]) & (uncertainty > 0)

@@ -48,9 +48,6 @@ def part_mask(spans: Sequence[Sequence[tuple[int, int]]], sampled: Tensor) -> Te
 
     Returns:
         bool (rows, T).
-
-    Raises:
-        ValueError: another number of rows, or a span outside the row.
     """
     if len(spans) != len(sampled):
         raise ValueError(f"{len(spans)} rows of spans do not fit {len(sampled)} rows of tokens")
@@ -107,12 +104,7 @@ def rewards_at(turn_ends: TurnEnds, turn_rewards: Sequence[Sequence[float]], lik
 
 
 def turn_end_mask(turn_ends: TurnEnds, mask: Tensor) -> Tensor:
-    """The turns' ends on ``mask``, bool (rows, T), as a mask of its shape.
-
-    Raises:
-        ValueError: another number of rows, ends that do not ascend or are outside the mask, or masked tokens after the
-            last end, which would belong to no turn.
-    """
+    """The turns' ends on ``mask``, bool (rows, T), as a mask of its shape."""
     if len(turn_ends) != len(mask):
         raise ValueError(f"{len(turn_ends)} rows of turn ends do not fit {len(mask)} rows of tokens")
     marks = torch.zeros_like(mask)
@@ -148,9 +140,6 @@ def gae(
 
     Returns:
         advantages and returns (advantages + values), both float (rows, T) and 0 where not sampled.
-
-    Raises:
-        ValueError: shapes that differ, or a reward at an unsampled token, which would be lost.
     """
     rewards, values = _checked(rewards, values, sampled)
     return _backwards(rewards, values, sampled, gamma, lam)
@@ -184,10 +173,6 @@ def turn_wise_gae(
         advantages, A_i at every sampled token of turn i, and returns, A_i + V(b_i) there: the critic learns one value
         per turn. Both float (rows, T) and 0 where not sampled. VAGEN whitens them by the mean and variance over the
         turns' ends, so that turns count equally: ``whiten(..., over=...)``.
-
-    Raises:
-        ValueError: shapes that differ, a reward at an unsampled token, or turns that do not fit the mask (see
-            ``turn_end_mask``).
     """
     rewards, values = _checked(rewards, values, sampled)
     ends = turn_end_mask(turn_ends, sampled)
@@ -256,9 +241,6 @@ def critic_advantages(
 
     Returns:
         advantages and returns, both float (rows, T) and 0 outside the mask.
-
-    Raises:
-        ValueError: an unknown credit; also the recursion's errors.
     """
     values = as_float(values)
     rewards = rewards_at(turn_ends, turn_rewards, values) - torch.where(mask, cost, 0.0)
@@ -284,9 +266,6 @@ def shaped_rewards(rewards: Sequence[float], potentials: Sequence[float], gamma:
         rewards: reward of each turn.
         potentials: phi of the state before each turn.
         gamma: discount between turns.
-
-    Raises:
-        ValueError: different numbers of potentials and rewards.
     """
     if len(rewards) != len(potentials):
         raise ValueError(f"{len(potentials)} potentials do not fit {len(rewards)} turns; give one for each")

@@ -79,9 +79,6 @@ def ppo(
         mask: bool (rows, T), the tokens in the loss: sampled ones only.
         clip_low: the lower bound of the ratio is 1 - clip_low, in [0, 1).
         clip_high: the upper bound of the ratio is 1 + clip_high, at least 0.
-
-    Raises:
-        ValueError: bounds out of range.
     """
     ratio = log_ratio(log_probs, old_log_probs, mask).exp()
     return _clipped(ratio, advantages, clip_low, clip_high)
@@ -210,11 +207,7 @@ class PolicyStats(NamedTuple):
 def token_terms(
     rule: str, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor, **options: Any
 ) -> TokenTerms:
-    """The terms of a rule of ``ragen_agent.config.algorithms.POLICY_LOSSES``; ``options`` go to its function.
-
-    Raises:
-        ValueError: an unknown rule, shapes that differ, bounds out of range.
-    """
+    """The terms of a rule of ``ragen_agent.config.algorithms.POLICY_LOSSES``; ``options`` go to its function."""
     if rule not in POLICY_LOSSES:
         raise ValueError(f"rule is {rule!r}; it must be one of {', '.join(POLICY_LOSSES)}")
     check_shapes(log_probs, old_log_probs, advantages, mask)
@@ -247,9 +240,6 @@ def policy_loss(
 
     Returns:
         the loss (scalar, with gradient) and ``PolicyStats``.
-
-    Raises:
-        ValueError: see ``token_terms`` and ``aggregate``.
     """
     surrogate, restrained = token_terms(rule, log_probs, old_log_probs, advantages, mask, **options)
     if weights is not None:
@@ -289,9 +279,6 @@ def mismatch_weights(
     Returns:
         the weights, float (rows, T), without gradient, 0 outside the mask; and bool (rows, T), the masked tokens
         outside ``bounds``.
-
-    Raises:
-        ValueError: shapes that differ, or an unknown mode.
     """
     check_shapes(log_probs, rollout_log_probs, mask)
     if mode not in ("clip", "mask"):
@@ -332,9 +319,6 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor
 
     Returns:
         scalar, with gradient.
-
-    Raises:
-        ValueError: a clip that is not above 0, shapes that differ, an empty mask.
     """
     if clip <= 0:
         raise ValueError(f"clip is {clip}; it must be above 0 (float('inf') turns clipping off)")

@@ -59,9 +59,6 @@ def kl_penalty(log_probs: Tensor, ref_log_probs: Tensor, kind: str = "k1") -> Te
 
     Returns:
         float, the same shape.
-
-    Raises:
-        ValueError: an unknown kind.
     """
     d = log_prob_gap(log_probs, ref_log_probs)
     if kind == "k1":
@@ -92,9 +89,6 @@ def kl_loss(
 
     Returns:
         scalar, with gradient.
-
-    Raises:
-        ValueError: see ``kl_penalty`` and ``aggregate``.
     """
     zero = torch.zeros_like(log_probs)
     # Masked before the exponential: entries outside the mask may be anything, and their gradient must be 0.

@@ -31,6 +31,7 @@ STD_EPS, EMA_WEIGHT = 1e-3, 0.1  # of the z-score, as in RAGEN's code
 
 Ids = list[int]
 Sample = tuple[Ids, Ids]  # the opening of the reasoning, such as <think>, and the reasoning
+Samples = dict[tuple[int, ...], list[Sample]]  # by prompt
 
 
 class MeasuredPolicy(Protocol):
@@ -80,10 +81,10 @@ def information_figures(
     whole = [t for t in played if t.failure is None]
     figures: dict[str, float] = {}
     for prefix, found in (("", _first_turns(whole, piece, images)), ("turns_", _turns(whole, piece, images, seed))):
-        lengths = torch.tensor([[len(said) for _, said in samples] for _, samples in found])
+        lengths = torch.tensor([[len(said) for _, said in samples] for samples in found.values()])
         if len(found) < 2 or not bool((lengths > 0).any()):
             continue
-        rows = [(prompt + opening, said) for _, own in found for opening, said in own for prompt, _ in found]
+        rows = [([*p, *opening], said) for own in found.values() for opening, said in own for p in found]
         measured = information(policy.log_probs(rows, images).view(*lengths.shape, len(found)), lengths)
         stds = [record[f"{prefix}marginal_std"] for record in past if f"{prefix}marginal_std" in record]
         smoothed = smooth([*stds, measured.marginal_std], EMA_WEIGHT)[-1]
@@ -95,71 +96,54 @@ def information_figures(
     return figures
 
 
-def _first_turns(
-    played: Sequence[Trajectory], piece: Callable[[int], str], images: ImageTable | None
-) -> list[tuple[Ids, list[Sample]]]:
+def _first_turns(played: Sequence[Trajectory], piece: Callable[[int], str], images: ImageTable | None) -> Samples:
     """Up to ``PROMPTS`` distinct prompts, with ``SAMPLES`` reasonings each, or as many as a level has."""
-    found: dict[tuple[int, ...], list[Sample]] = {}
+    found: Samples = {}
     for trajectory in played:
         prompt, sample = next(_reasonings(trajectory, piece, images))
-        found.setdefault(tuple(prompt), []).append(sample)
+        found.setdefault(prompt, []).append(sample)
     count = min(SAMPLES, max(map(len, found.values()), default=0))
-    enough = [(list(prompt), samples[:count]) for prompt, samples in found.items() if len(samples) >= count]
-    return enough[:PROMPTS]
+    enough = [(prompt, samples[:count]) for prompt, samples in found.items() if len(samples) >= count]
+    return dict(enough[:PROMPTS])
 
 
-def _turns(
-    played: Sequence[Trajectory], piece: Callable[[int], str], images: ImageTable | None, seed: int
-) -> list[tuple[Ids, list[Sample]]]:
+def _turns(played: Sequence[Trajectory], piece: Callable[[int], str], images: ImageTable | None, seed: int) -> Samples:
     """One turn with reasoning of each of up to ``TURNS`` episodes, both drawn at random, with distinct prompts."""
     random = np.random.default_rng(seed)
-    found: dict[tuple[int, ...], list[Sample]] = {}
+    found: Samples = {}
     for place in random.permutation(len(played)):
         parts = played[place].split_contexts()
         turns = [turn for part in parts for turn in _reasonings(part, piece, images) if turn[1][1]]
         if turns:
             prompt, sample = turns[random.integers(len(turns))]
-            found.setdefault(tuple(prompt), [sample])
+            found.setdefault(prompt, [sample])
         if len(found) == TURNS:
             break
-    return [(list(prompt), samples) for prompt, samples in found.items()]
+    return found
 
 
 def _reasonings(
     trajectory: Trajectory, piece: Callable[[int], str], images: ImageTable | None
-) -> Iterator[tuple[Ids, Sample]]:
+) -> Iterator[tuple[tuple[int, ...], Sample]]:
     """Of each turn the ids before it, and its reasoning."""
     ids = (trajectory.ids if images is None else images.keys(trajectory.ids, trajectory.images)).tolist()
     for (first, _), (start, end) in zip(turn_spans(trajectory), reasoning_spans(trajectory, piece), strict=True):
-        yield ids[:first], (ids[first:start], ids[start:end])
+        yield tuple(ids[:first]), (ids[first:start], ids[start:end])
 
 
 def information(log_probs: Tensor, lengths: Tensor) -> Information:
     """The estimates (RAGEN-2).
 
     With L_ikj = log p(Z_ik | X_j): matched = L_iki / |Z_ik|, marginal = (1 / |Z_ik|) log((1 / P) sum_j exp L_ikj),
-    I(X; Z) = mean(matched - marginal), H(Z | X) = -mean(matched), and the accuracy is mean[i = argmax_j L_ikj].
+    I(X; Z) = mean(matched - marginal), H(Z | X) = -mean(matched), and the accuracy is mean[i = argmax_j L_ikj]. If
+    several prompts tie, the sample counts as the chance that its own is among the best when ties are broken at random,
+    so a policy that ignores its prompt scores at chance.
 
     Args:
-        log_probs: float (P, K, P), L_ikj: the sum over the tokens of sample k of prompt i under prompt j.
-        lengths: integers (P, K), |Z_ik|. Samples without reasoning (0) are left out.
-
-    If several prompts tie, the sample counts as the chance that its own is among the best when ties are broken at
-    random, so a policy that ignores its prompt scores at chance.
-
-    Raises:
-        ValueError: other shapes, fewer than two prompts, or no sample with reasoning.
+        log_probs: float (P, K, P), L_ikj: the sum over the tokens of sample k of prompt i under prompt j; P >= 2.
+        lengths: integers (P, K), |Z_ik|. Samples without reasoning (0) are left out; at least one has some.
     """
-    prompts = log_probs.shape[-1]
-    if log_probs.ndim != 3 or log_probs.shape[0] != prompts or lengths.shape != log_probs.shape[:2] or prompts < 2:
-        raise ValueError(
-            f"log_probs {tuple(log_probs.shape)} and lengths {tuple(lengths.shape)} do not fit; give (P, K, P) and "
-            "(P, K) with at least two prompts"
-        )
-    said = lengths > 0
-    if not bool(said.any()):
-        raise ValueError("no sample has any reasoning, so there is nothing to measure; does the policy think at all?")
-    scores = log_probs.double()
+    prompts, said, scores = log_probs.shape[-1], lengths > 0, log_probs.double()
     own = torch.diagonal(scores, dim1=0, dim2=2).T  # (P, K)
     size = lengths.clamp(min=1).double()
     matched = own / size

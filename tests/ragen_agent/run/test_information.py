@@ -124,15 +124,3 @@ def test_information_by_hand() -> None:
     assert measured.retrieval_accuracy == 0.75, "the first is found, the second is a tie of two"
     assert measured.retrieval_chance == 0.5
     assert measured.retrieval_at_2 == measured.retrieval_at_4 == 1.0, "there are only two"
-
-
-def test_a_template_says_nothing_about_its_prompt() -> None:
-    """Every reasoning equally likely under every prompt: varied, and yet no information, and retrieval by chance."""
-    scores = torch.full((4, 3, 4), -6.0)
-    measured = information(scores, torch.full((4, 3), 2))
-    assert measured.mutual_information == pytest.approx(0.0, abs=1e-9)
-    assert measured.conditional_entropy == 3.0
-    assert measured.retrieval_accuracy == measured.retrieval_chance == 0.25
-    for shape in ((4, 3), (1, 3, 1), (4, 3, 5)):
-        with pytest.raises(ValueError, match="do not fit"):
-            information(torch.zeros(shape), torch.ones(4, 3))
