@@ -23,7 +23,6 @@ from ragen_agent.config import Stops
 __all__ = [
     "FOLLOWS",
     "STAGNANT_ITERATIONS",
-    "AlarmThresholds",
     "History",
     "Sign",
     "sign_label",
@@ -43,16 +42,10 @@ FOLLOWS = {
 Record = Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class AlarmThresholds:
-    """The thresholds."""
-
-    first: int = 10  # iterations that say what the start was, or as many as there are before the last ones
-    window: int = 3  # the last iterations, whose mean is compared with the start's
-    fall: float = 0.4  # the ratio of the two means below which a figure has fallen
-    jump: float = 2.0  # the ratio above which it has jumped
-    spike: float = 5.0  # the ratio of a gradient norm to the median of those before it, above which it is a spike
-    invalid: float = 0.5  # the share of malformed turns above which there are too many, where the start had less
+START, WINDOW = 10, 3  # iterations: the first ones or as many as there are, and the last, whose means are compared
+FALL, JUMP = 0.4, 2.0  # ratios of the two means below and above which a figure has fallen or jumped
+SPIKE = 5.0  # ratio of a gradient norm to the median of those before it
+INVALID = 0.5  # share of malformed turns that is too many, where the start had less
 
 
 @dataclass(frozen=True)
@@ -76,18 +69,13 @@ def sign_label(name: str) -> str:
     return name.replace("_", " ")
 
 
-def signs_at(history: Sequence[Record], alarm: AlarmThresholds | None = None) -> list[Sign]:
-    """The signs that the last iteration of the history shows.
+def signs_at(history: Sequence[Record]) -> list[Sign]:
+    """The signs that the last iteration of the history shows, in the order of ``FOLLOWS``.
 
     Args:
         history: the records of ``metrics.jsonl`` so far, in order. Read are ``return_std``, ``entropy``, ``grad_norm``
             and ``invalid_rate``; an iteration without an update lacks some of them, and those signs pass over it.
-        alarm: the factors; None for the defaults.
-
-    Returns:
-        in the order of ``FOLLOWS``; empty for a healthy run, and for an empty history.
     """
-    alarm = alarm or AlarmThresholds()
     if not history:
         return []
     iteration = int(history[-1].get("iteration", len(history) - 1))
@@ -97,43 +85,41 @@ def signs_at(history: Sequence[Record], alarm: AlarmThresholds | None = None) ->
         for name in ("return_std", "entropy", "grad_norm", "invalid_rate")
     )
     found = {
-        "return_std_fall": _ends(std, alarm, lambda last, first: last < alarm.fall * first),
-        "return_std_end": _end(std, alarm),
-        "entropy_fall": _ends(entropy, alarm, lambda last, first: last < alarm.fall * first),
-        "entropy_jump": _ends(entropy, alarm, lambda last, first: last > alarm.jump * first > 0),
-        "gradient_spike": _spike(grad_norm, alarm),
-        "invalid_rise": _ends(invalid, alarm, lambda last, first: last > alarm.invalid > first),
+        "return_std_fall": _ends(std, lambda last, first: last < FALL * first),
+        "return_std_end": _end(std),
+        "entropy_fall": _ends(entropy, lambda last, first: last < FALL * first),
+        "entropy_jump": _ends(entropy, lambda last, first: last > JUMP * first > 0),
+        "gradient_spike": _spike(grad_norm),
+        "invalid_rise": _ends(invalid, lambda last, first: last > INVALID > first),
     }
     return [Sign(name, iteration, *figures) for name, figures in found.items() if figures is not None]
 
 
-def _ends(
-    series: Sequence[float], alarm: AlarmThresholds, shows: Callable[[float, float], bool]
-) -> tuple[float, float] | None:
+def _ends(series: Sequence[float], shows: Callable[[float, float], bool]) -> tuple[float, float] | None:
     """The means of the last and of the first iterations, which do not overlap, where these show the sign.
 
     A rate that is far too high ends a run within five iterations, so a young run is held against its first one.
     """
-    count = min(alarm.first, len(series) - alarm.window)
+    count = min(START, len(series) - WINDOW)
     if count <= 0:
         return None
-    last, first = fmean(series[-alarm.window :]), fmean(series[:count])
+    last, first = fmean(series[-WINDOW:]), fmean(series[:count])
     return (last, first) if shows(last, first) else None
 
 
-def _end(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
-    last = series[-alarm.window :]
-    return (0.0, max(series)) if len(last) == alarm.window and not any(last) and any(series) else None
+def _end(series: Sequence[float]) -> tuple[float, float] | None:
+    last = series[-WINDOW:]
+    return (0.0, max(series)) if len(last) == WINDOW and not any(last) and any(series) else None
 
 
-def _spike(series: Sequence[float], alarm: AlarmThresholds) -> tuple[float, float] | None:
-    if len(series) <= alarm.first:
+def _spike(series: Sequence[float]) -> tuple[float, float] | None:
+    if len(series) <= START:
         return None
     usual = median(series[:-1])
-    return (series[-1], usual) if series[-1] > alarm.spike * usual > 0 else None
+    return (series[-1], usual) if series[-1] > SPIKE * usual > 0 else None
 
 
-FIRST, LOW = 10, 0.1  # iterations of the initial return std, and the share of it that is low
+LOW = 0.1  # share of the initial return std that is low
 STAGNANT_ITERATIONS = 3  # this many in a row without anything to learn from end a run
 NO_FORMAT = (
     "The model does not know the reply format: no reply since the first iteration was well-formed, so no reward can "
@@ -176,10 +162,10 @@ class History:
             return _stagnant_reason(self.records)
         stops, stopped = self.stops, f"Stopped after iteration {len(self.records)}"
         stds, patience = [record["return_std"] for record in self.records], stops.return_std_patience
-        if patience and len(stds) >= FIRST + patience and max(stds[-patience:]) < LOW * fmean(stds[:FIRST]):
+        if patience and len(stds) >= START + patience and max(stds[-patience:]) < LOW * fmean(stds[:START]):
             return (
                 f"{stopped}: for {patience} iterations the return std within groups was below {100 * LOW:g} % of what "
-                f"it was in the first {FIRST}."
+                f"it was in the first {START}."
             )
         sampled = sum(record.get("sampled_tokens", 0) for record in self.records)
         if 0 < stops.sampled_tokens <= sampled:

@@ -114,33 +114,16 @@ def optimal_rate(env: ReplyEnv, instances: list[Instance]) -> Rate:
 
     Where the dynamics are random this is a bound: the oracle looks after every action, a player only after every
     answer. In a text task it is the rate of the task's ``optimal_reply``.
-
-    Raises:
-        ValueError: a text task without an oracle.
     """
     if isinstance(env, TaskEnv):
         return scripted_rate(env, instances, lambda task, rng: task.optimal_reply(), 0)
     assert isinstance(env, TurnEnv)
-    chances = []
-    for instance in instances:
-        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-        chances.append(env.solution().success(*env.env.state, env.actions_left))
-    return wilson(float(sum(chances)), len(chances))
+    return _exact_rate(env, instances, lambda: env.solution().success(*env.env.state, env.actions_left))
 
 
 def blind_rate(env: TurnEnv, instances: list[Instance]) -> Rate:
-    """The exact chance of success of the game's blind script within the budget of actions, averaged over the levels.
-
-    Like the oracle it looks after every action.
-
-    Raises:
-        ValueError: the game has no blind script.
-    """
-    chances = []
-    for instance in instances:
-        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-        chances.append(blind_value(env.env, env.actions_left)[0])
-    return wilson(float(sum(chances)), len(chances))
+    """The exact chance of success of the game's blind script, which like the oracle looks after every action."""
+    return _exact_rate(env, instances, lambda: blind_value(env.env, env.actions_left)[0])
 
 
 def random_rate(env: ReplyEnv, instances: list[Instance]) -> Rate:
@@ -148,18 +131,19 @@ def random_rate(env: ReplyEnv, instances: list[Instance]) -> Rate:
 
     Of another game, of a text task, and where a level has too many states for that, the rate of one episode a level. A
     reply has as many moves as a turn allows.
-
-    Raises:
-        ValueError: a text task that draws no replies.
     """
     if isinstance(env, TurnEnv) and env.game.has_values:
         with suppress(OverflowError):
-            chances = []
-            for instance in instances:
-                env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-                chances.append(random_value(env.env, env.actions_left, MOST_STATES)[0])
-            return wilson(float(sum(chances)), len(chances))
+            return _exact_rate(env, instances, lambda: random_value(env.env, env.actions_left, MOST_STATES)[0])
     return scripted_rate(env, instances, random_reply, derive_seed(0, SeedStream.BASELINES))
+
+
+def _exact_rate(env: TurnEnv, instances: list[Instance], chance: Callable[[], float]) -> Rate:
+    chances = []
+    for instance in instances:
+        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+        chances.append(chance())
+    return wilson(float(sum(chances)), len(chances))
 
 
 def baselines(env: ReplyEnv, instances: list[Instance]) -> dict[str, Rate]:
