@@ -13,7 +13,6 @@ from gymnasium.vector.utils import batch_space
 from ragen_gym.core.text import EDGE, TextFormat, Vocabulary
 from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_episodes import kept_of
-from ragen_gym.envs.regret import REGRET_KEYS, LazyRegret
 from ragen_gym.games._jit import compiled_params, compiling
 from ragen_gym.games.game import Boards, Game
 
@@ -92,16 +91,6 @@ class Snapshot(NamedTuple):
         which = np.arange(len(taken)) if self.which is None else self.which
         return which, taken.take(which), states.take(which, 0), boards.take(which, 0)
 
-    def states(self) -> list[tuple[bytes, tuple[int, ...]]]:
-        """The board and the integers of the state of each of the environments."""
-        _, _, states, boards = self._parts()
-        return [(board.tobytes(), tuple(state)) for board, state in zip(boards, states.tolist(), strict=True)]
-
-    def level_boards(self) -> list[bytes]:
-        """The first board of each of the episodes in play."""
-        which, taken, _, _ = self._parts()
-        return [board.tobytes() for board in self.ring[which, (taken - 1) % self.ring.shape[1]]]
-
     def mask(self) -> npt.NDArray[np.bool_]:
         """The environments that the infos speak of, bool (num_envs,)."""
         mask = np.full(self.sizes[0], self.which is None)
@@ -141,15 +130,12 @@ _READERS: dict[str, Callable[[Snapshot], Any]] = {
     "level_id": Snapshot.level_id,
     "action_mask": Snapshot.action_mask,
     "final_obs": Snapshot.final_obs,
-    **dict.fromkeys(
-        ("_level_id", "_action_mask", "_success", "_final_obs", "_final_info", *(f"_{key}" for key in REGRET_KEYS)),
-        Snapshot.mask,
-    ),
+    **dict.fromkeys(("_level_id", "_action_mask", "_success", "_final_obs", "_final_info"), Snapshot.mask),
 }
 
 
 class Infos(dict[str, Any]):
-    """A dictionary in which a ``Snapshot`` or ``LazyRegret`` stands for a value until somebody reads it.
+    """A dictionary in which a ``Snapshot`` stands for a value until somebody reads it.
 
     A thousand level ids as strings cost several times the step that they belong to, and most are never read. Whoever
     reads one, in whatever way a dictionary can be read, gets what an ordinary dictionary would hold.
@@ -159,9 +145,6 @@ class Infos(dict[str, Any]):
         value = super().__getitem__(key)
         if value.__class__ is Snapshot:
             value = _READERS[key](value)
-            super().__setitem__(key, value)
-        elif value.__class__ is LazyRegret:
-            value = value.of(key)
             super().__setitem__(key, value)
         return value
 

@@ -20,13 +20,11 @@ from ragen_gym.envs import ragen_v1
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.envs.messages import IMAGE, parts_of
 from ragen_gym.envs.prompts import example, instructions, last_message, message
-from ragen_gym.envs.regret import TurnRegret
 from ragen_gym.envs.reply import Problem, Reply, parse
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.state import StateScore, StateText
 from ragen_gym.envs.step import InnerGenerator, StepEnv
 from ragen_gym.games.game import Game, Solution
-from ragen_gym.games.values import Replies, Value
 
 if TYPE_CHECKING:
     from ragen_gym.render.images import BoardImages, Pixels
@@ -99,8 +97,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     of the game's own rewards, penalties and state rewards left out, and ``turn_value``, a
     ``ragen_gym.games.values.TurnValue`` with all else; NaN where unknown. The moves that are left are those that the
     budgets allow, also where ``regret`` is a number. On slippery ice part of a turn's regret cannot be avoided by any
-    reply, which fixes its moves before it has seen what they do: ``attainable_value`` is the optimum of whole replies,
-    and ``avoidable_regret`` what a reply gives away of it.
+    reply, which fixes its moves before it has seen what they do.
 
     With pictures the ``content`` of every message is a list of parts, ``{"type": "text", "text": …}`` or ``{"type":
     "image"}``, the shape that the chat templates of Hugging Face and the API of OpenAI share.
@@ -328,35 +325,6 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     def oracle_action(self) -> int:
         """A best action here, with the actions that are left."""
         return self.env.oracle_action(self.actions_left)
-
-    def attainable_value(self) -> Value:
-        """The optimum of whole replies from here on: (return, success); see ``LevelValues.attainable``.
-
-        Raises:
-            ValueError: the environment was made without ``regret``.
-        """
-        return self._valued().attainable(self.env.state, self.actions_left, *self._replies())
-
-    def avoidable_regret(self, actions: Sequence[int]) -> Value:
-        """Regret of a reply that plays these actions, against ``attainable_value``; at least 0 up to rounding.
-
-        The mean over fresh transition noise: ``attainable_value`` - E[sum of rewards + ``attainable_value`` after it].
-
-        Raises:
-            ValueError: the environment was made without ``regret``.
-        """
-        planned = actions[: min(self.max_actions_per_turn, self.max_actions - self._played)]
-        turns, replies = self._replies()
-        left = min(self.max_actions - self._played - len(planned), (turns - 1) * self.max_actions_per_turn)
-        return self._valued().avoidable(self.env.state, planned, self.actions_left, left, turns, replies)
-
-    def _replies(self) -> tuple[int, Replies]:
-        return self.max_turns - self._turn, Replies(self.max_turns, self.max_actions_per_turn)
-
-    def _valued(self) -> TurnRegret:
-        if self._regret is None:
-            raise ValueError("the values of whole replies need an environment that was made with regret=True.")
-        return self._regret
 
     def _write_states(self) -> None:
         env, config = self.env, self.config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from ragen_gym.envs import kernel
 from ragen_gym.envs.batch_episodes import LevelPrefetch
 from ragen_gym.envs.batch_outputs import Infos, Snapshot, batched, grid_maker, picture_maker, text_writer
 from ragen_gym.envs.episode_stream import stacked
-from ragen_gym.envs.regret import REGRET_KEYS, BatchRegret, LazyRegret, moves_valued
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import Boards
@@ -37,9 +35,6 @@ BATCH_OPTIONS = ("reset_mask", "level", "noise_seed")
 _NEVER = 2**62
 #: What ``BatchEnv._compile`` makes, which a pickle cannot hold.
 _MADE_AGAIN = ("_texts", "_pictures", "_observe", "_advance", "_params")
-
-#: What is kept of the state before a step: its snapshot, moves of each episode, whether a move is played in it.
-_BeforeMoves = tuple[Snapshot, npt.NDArray[np.int64], npt.NDArray[np.bool_]]
 
 Results = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
 
@@ -62,8 +57,7 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
 
     ## Information
     That of the single environment, each an array over environments next to its mask ``_key``. ``level_id``,
-    ``action_mask``, in mode ``"SameStep"`` ``final_obs``, and with ``regret`` its entries are computed when they are
-    read.
+    ``action_mask``, and in mode ``"SameStep"`` ``final_obs`` are computed when they are read.
 
     ## Arguments
     name: name or id of an environment of ``ragen_gym.games.registry.TABLE``.
@@ -71,7 +65,7 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
     max_episode_steps: steps after which an episode is truncated; None or -1 for no limit. ``make_vec`` gives the id's.
     autoreset_mode: a ``gymnasium.vector.AutoresetMode`` or its value: ``"NextStep"``, ``"SameStep"`` or ``"Disabled"``.
     render_mode: ``"ansi"``, ``"rgb_array"`` or None.
-    arguments: all others of ``ragen_gym.StepEnv``; ``regret=True`` counts the moves left from ``max_episode_steps``.
+    arguments: all others of ``ragen_gym.StepEnv`` but ``regret``.
 
     Raises:
         ValueError: an unknown name, option or value; the message says what is allowed.
@@ -99,6 +93,8 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
         self.autoreset_mode = _check_mode(autoreset_mode)
         if render_mode not in (*RENDER_MODES, None):
             raise ValueError(f"render_mode={render_mode!r} is not a batch's: choose 'ansi', 'rgb_array' or None.")
+        if arguments.get("regret"):
+            raise ValueError("regret is of single environments: use vectorization_mode='sync', or leave it out.")
         single = StepEnv(name, **arguments)
         single.check_one_size("a native batch")
         self.game_spec, self.game, self.render_mode = single.game_spec, single.game, render_mode
@@ -115,8 +111,6 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
         mode = _KERNEL_MODES[self.autoreset_mode]
         self._settings = np.array([len(self.game.Action), limit, mode, self.game.stochastic])
         self._started = self._dry = False
-        moves = moves_valued(single.regret, self.game_spec, self.game, None if limit == _NEVER else limit)
-        self._regret = BatchRegret(self.game, moves, n) if moves else None
         self._compile()
 
     def _compile(self) -> None:
@@ -169,9 +163,7 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
             self._prefetch.buffers.noise[which] = noise
         self._started = True
         snapshot = self._snapshot(None if mask.all() else which)
-        none = LazyRegret(lambda: np.zeros((len(REGRET_KEYS), self.num_envs)), mask) if self._regret else None
-        infos = _infos(snapshot, np.zeros(self.num_envs, np.bool_), none)
-        return self._observe(self._prefetch.buffers.boards), infos
+        return self._observe(self._prefetch.buffers.boards), _infos(snapshot, np.zeros(self.num_envs, np.bool_))
 
     def step(self, actions: Any) -> Results:
         """Play one move in every environment; what is over is handled as ``autoreset_mode`` says.
@@ -198,17 +190,15 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
         truncated, success = np.empty(n, np.bool_), np.empty(n, np.bool_)
         moves = given.astype(np.int64, copy=False)
         results = rewards, terminated, truncated, success
-        before = self._before_moves() if self._regret else None
         count, dry = self._advance(
             moves, self._settings, self._params, prefetch.block, prefetch.boards, prefetch.states, *results
         )
         self._dry = dry or prefetch.short
         if count < 0:
             raise ValueError(self._bad_actions(given))
-        regret, last = self._regret_of(before, moves, results) if before else (None, None)
         resets = count and self._resets_at_once
-        final = self._finish(prefetch.buffers.ended[:count].copy(), success, last) if resets else {}
-        infos = _infos(self._snapshot(None), success, regret)
+        final = self._finish(prefetch.buffers.ended[:count].copy(), success) if resets else {}
+        infos = _infos(self._snapshot(None), success)
         infos.update(final)
         return self._observe(prefetch.buffers.boards), rewards, terminated, truncated, infos
 
@@ -252,9 +242,7 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
         dry = kernel.begin(which, self._prefetch.block, self._prefetch.boards, self._prefetch.states)
         return dry or self._prefetch.short
 
-    def _finish(
-        self, which: npt.NDArray[np.int64], success: npt.NDArray[np.bool_], regret: LazyRegret | None
-    ) -> dict[str, Any]:
+    def _finish(self, which: npt.NDArray[np.int64], success: npt.NDArray[np.bool_]) -> dict[str, Any]:
         """Begin the next episodes of ``which``; the infos of how the last ones ended. For SAME_STEP."""
         last_success = np.zeros_like(success)
         last_success[which], success[which] = success[which], False
@@ -262,29 +250,8 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
         if self._prefetch.short:
             self._prefetch.refill(which)
         self._dry = self._begin(which)
-        final = _infos(snapshot, last_success, regret)
+        final = _infos(snapshot, last_success)
         return {"final_obs": snapshot, "_final_obs": snapshot, "final_info": final, "_final_info": snapshot}
-
-    def _before_moves(self) -> _BeforeMoves:
-        buffers = self._prefetch.buffers
-        return self._snapshot(None), buffers.elapsed.copy(), ~buffers.done
-
-    def _regret_of(
-        self, before: _BeforeMoves, actions: npt.NDArray[np.int64], results: Sequence[npt.NDArray[Any]]
-    ) -> tuple[LazyRegret, LazyRegret]:
-        """The regret of a step: of the episodes in play, and of those that end and are begun anew at once."""
-        assert self._regret
-        of_moves, (first, elapsed, moved), after = self._regret.of_moves, before, self._snapshot(None)
-        rewards, terminated, truncated, success = (result.copy() for result in results)
-        played = actions.copy()
-
-        @cache
-        def compute() -> npt.NDArray[np.float64]:
-            states = first.level_boards(), first.states(), after.states()
-            return of_moves(*states, elapsed, moved, played, (rewards, terminated, success))
-
-        anew = (terminated | truncated) & self._resets_at_once
-        return LazyRegret(compute, ~anew), LazyRegret(compute, anew)
 
     def _snapshot(self, which: npt.NDArray[np.int64] | None) -> Snapshot:
         prefetch = self._prefetch
@@ -301,20 +268,9 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
         return f"{wanted}; environment {i} got {actions[i]}."
 
 
-def _infos(snapshot: Snapshot, success: npt.NDArray[np.bool_], regret: LazyRegret | None) -> Infos:
-    infos = Infos(
-        {
-            "level_id": snapshot,
-            "action_mask": snapshot,
-            "success": success,
-            "_level_id": snapshot,
-            "_action_mask": snapshot,
-            "_success": snapshot,
-        }
-    )
-    if regret:
-        infos.update({name: value for key in REGRET_KEYS for name, value in ((key, regret), (f"_{key}", snapshot))})
-    return infos
+def _infos(snapshot: Snapshot, success: npt.NDArray[np.bool_]) -> Infos:
+    lazy = dict.fromkeys(("level_id", "action_mask", "_level_id", "_action_mask", "_success"), snapshot)
+    return Infos({"success": success, **lazy})
 
 
 def _check_mode(value: AutoresetMode | str) -> AutoresetMode:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ragen_gym.games._jit import Kernel, kernel
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Rule
 
-__all__ = ["Reached", "backward", "best_plans", "explorer"]
+__all__ = ["Reached", "backward", "explorer"]
 
 _PRIME, _BASIS = np.uint64(1099511628211), np.uint64(14695981039346656037)
 _1, _32 = np.uint64(1), np.uint64(32)
@@ -233,45 +233,3 @@ def _backward_plain(
 
 
 backward = Kernel(_backward, _backward_plain)
-
-
-def best_plans(reached: Reached, chances: _Floats, actions: int, moves: int, turns: int, most: int) -> _Floats:
-    """The optimum of whole replies, float64 (turns + 1, moves + 1, 2, states), by the turns and the moves left.
-
-    A reply is a plan of up to ``most`` moves that are played whatever they do, until the game is over; what they did is
-    seen before the next reply. W(t, n) is the highest E[rewards of the plan + W(t - 1, n - its moves)] over all plans.
-
-    Args:
-        reached: the states of the episode.
-        chances: of each draw.
-        actions: how many there are.
-        moves: of the episode.
-        turns: of the episode.
-        most: moves of a reply, at most.
-    """
-    states = len(reached.after)
-    shape = states, actions, len(chances)
-    after, rewards, outcomes = (part.reshape(shape) for part in (reached.after, reached.rewards, reached.outcomes))
-    earned = np.stack([(rewards * chances).sum(2), ((outcomes == SUCCESS) * chances).sum(2)])[..., None, None]
-    goes_on = ((outcomes == PLAYING) * chances)[..., None, None]
-    alike = np.array_equal(earned[0], earned[1])  # a lake pays 1 for a success and nothing else
-    best = np.zeros((turns + 1, moves + 1, 2, states))
-    for left in range(1, turns + 1):
-        best[left] = best[left - 1]
-        for what in range(1 if alike else 2):
-            # Of the moves that are left after this turn, no more are of use to the turns after it.
-            plans = best[left - 1, : (left - 1) * most + 1, what].T[..., None]  # (states, moves left then, plans)
-            for played in range(1, min(most, moves) + 1):  # each time one move before all others
-                plans, longer = plans[:, : moves + 1 - played], []
-                for action in range(actions):
-                    value = earned[what, :, action]
-                    for kind in range(len(chances)):
-                        value = value + goes_on[:, action, kind] * plans[after[:, action, kind]]
-                    longer.append(value)
-                plans = np.concatenate(longer, axis=2)
-                found = best[left, played : played + plans.shape[1], what]
-                np.maximum(found, plans.max(2).T, out=found)
-        if alike:
-            best[left, :, 1] = best[left, :, 0]
-        np.maximum.accumulate(best[left], axis=0, out=best[left])  # no reply must be as long as it may
-    return best

@@ -19,27 +19,24 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 from math import nan
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ragen_gym.games._jit import compiled_params
 from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game
-from ragen_gym.games.value_tables import Reached, backward, best_plans, explorer
+from ragen_gym.games.value_tables import Reached, backward, explorer
 
 __all__ = [
-    "MAX_PLANNED",
     "MAX_STATES",
     "NOTHING",
     "TOLERANCE",
     "UNKNOWN",
     "LevelValues",
     "MoveValue",
-    "Replies",
     "TurnValue",
     "Value",
     "level_values",
@@ -51,9 +48,6 @@ MAX_STATES = 50_000
 #: Values that the tables of an episode hold, at most: states x actions x moves. Two boxes in an open room of 8x8
 #: cells have 8.6 million in 100 moves.
 _MAX_ENTRIES = 9_000_000
-#: Values of plans that are looked at to find the best replies of an episode, at most: some five seconds. Plans of 5
-#: moves on a lake of 8x8 cells, in 10 turns, are 29 million; the 4**10 plans of 10 moves are too many.
-MAX_PLANNED = 500_000_000
 #: Bytes of a state as a key, and of a level without states, about.
 _OF_A_STATE = 300
 #: Bytes of tables that are kept, about: the rollouts of a group play the same level.
@@ -62,7 +56,6 @@ _KEPT_BYTES = 2**28
 TOLERANCE = 1e-9
 
 _Step = tuple[int, float, int]  # (next state, reward, outcome)
-_Table = npt.NDArray[np.float64]
 
 
 class Value(NamedTuple):
@@ -89,13 +82,6 @@ class MoveValue(NamedTuple):
 
     regret: Value
     chance: Value
-
-
-class Replies(NamedTuple):
-    """The budget of an episode of whole replies."""
-
-    turns: int
-    moves: int  # of a reply, at most
 
 
 class TurnValue(NamedTuple):
@@ -150,18 +136,13 @@ class LevelValues:
         #: The rows of the states in the tables; none where they would be too many.
         self._rows = {key: row for row, key in enumerate(keys)}
         self._steps: dict[tuple[int, int], list[_Step]] = {}  # of a state and an action, once they are asked for
-        self._plans: dict[Replies, _Table | None] = {}  # the same
         arrays = self._best, self._of_actions, *reached
-        self._nbytes = _OF_A_STATE * (1 + len(self._rows)) + sum(array.nbytes for array in arrays)
+        #: Bytes of the tables, about.
+        self.nbytes = _OF_A_STATE * (1 + len(self._rows)) + sum(array.nbytes for array in arrays)
 
     def __reduce__(self) -> Any:
         made = partial(LevelValues, may_stop=self.may_stop)  # soon made again
         return made, (self.game, self.start, self.moves)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tables, about; they grow with the first plans of replies that are asked for."""
-        return self._nbytes + sum(plans.nbytes for plans in tuple(self._plans.values()) if plans is not None)
 
     @property
     def reward_range(self) -> tuple[float, float]:
@@ -219,65 +200,8 @@ class LevelValues:
         regret = Value(best_total - total, best_success - won)
         return MoveValue(regret, Value(reward + later.total - total, later.success - won))
 
-    def attainable(
-        self, board: Board, state: Sequence[int], moves_left: int, turns_left: int, replies: Replies
-    ) -> Value:
-        """The optimum of whole replies, each of which fixes its moves before the first of them is played.
-
-        V* chooses each move after it has seen what the last one did: V* less this is what no policy of whole replies
-        can avoid. Equal to V* where chance does not decide where a game goes on, and at least 0, since a reply may play
-        nothing. Unknown where there are too many plans; see ``MAX_PLANNED``.
-
-        Args:
-            board: of a state in which the game goes on.
-            state: its integers.
-            moves_left: in all.
-            turns_left: for them.
-            replies: of the episode.
-        """
-        moves_left = min(moves_left, turns_left * replies.moves)
-        if moves_left <= 0:
-            return NOTHING
-        node, best = self._node(board, state, moves_left), self._of_replies(turns_left, replies)
-        return UNKNOWN if node is None or best is None else Value(*best[moves_left, :, node].tolist())
-
-    def _of_replies(self, turns_left: int, replies: Replies) -> _Table | None:
-        """``attainable`` by the moves left, float64 (moves + 1, 2, states); None where there are too many plans."""
-        if self.may_stop and (replies.moves == 1 or not self._branches):
-            return self._best
-        if replies not in self._plans:
-            self._plans[replies] = self._compared_plans(replies)
-        plans = self._plans[replies]
-        return None if plans is None else plans[turns_left]
-
-    def _compared_plans(self, replies: Replies) -> _Table | None:
-        """See ``best_plans``; None where there are too many plans."""
-        actions, states = len(self.game.Action), len(self._reached.reach)
-        plans = actions ** min(replies.moves, self.moves)
-        tables = [min(self.moves, turn * replies.moves) + 1 for turn in range(replies.turns)]
-        entries = max(plans * states * max(tables), replies.turns * self._best.size)
-        if entries > _MAX_ENTRIES or plans * states * len(self._chances) * sum(tables) > MAX_PLANNED:
-            return None
-        return best_plans(self._reached, self._chances, actions, self.moves, *replies)
-
-    @cached_property
-    def _branches(self) -> bool:
-        """True if chance decides in which state a game goes on: else a plan is as good as replanning."""
-        shape = len(self._reached.after), len(self.game.Action), len(self._chances)
-        after, playing = self._reached.after.reshape(shape), self._reached.outcomes.reshape(shape) == PLAYING
-        lowest = np.where(playing, after, len(after)).min(2)
-        highest = np.where(playing, after, -1).max(2)
-        return bool((lowest < highest).any())
-
     def expected(
-        self,
-        board: Board,
-        state: Sequence[int],
-        actions: Sequence[int],
-        moves_left: int,
-        then_left: int,
-        turns_left: int = 0,
-        replies: Replies | None = None,
+        self, board: Board, state: Sequence[int], actions: Sequence[int], moves_left: int, then_left: int
     ) -> Value:
         """E[rewards of these actions, in this order whatever happens, + V* after them], over the transition noise.
 
@@ -287,8 +211,6 @@ class LevelValues:
             actions: what is played, until the game is over.
             moves_left: before them.
             then_left: after them, where the game goes on.
-            turns_left: after them; not read without ``replies``.
-            replies: of the episode; with it ``attainable`` takes the place of V*.
         """
         node = self._node(board, state, max(moves_left, then_left))
         if node is None:
@@ -304,13 +226,8 @@ class LevelValues:
                     if outcome == PLAYING:
                         there[after] = there.get(after, 0.0) + weight * chance
             here = there
-        best: _Table | None = self._best
-        if replies is not None:
-            then_left, best = min(then_left, turns_left * replies.moves), self._of_replies(turns_left, replies)
-        if best is None:
-            return UNKNOWN
         if then_left > 0:
-            totals, successes = best[then_left].tolist()
+            totals, successes = self._best[then_left].tolist()
             total += sum(weight * totals[node] for node, weight in here.items())
             success += sum(weight * successes[node] for node, weight in here.items())
         return Value(total, success)
@@ -330,64 +247,33 @@ class LevelValues:
         return None if row is None or self._reached.reach[row] < moves_left else row
 
 
-_Level = tuple[Game, bytes, int, bool]
-
-
-class _Cache:
-    """The values of the levels that were asked for last, ``_KEPT_BYTES`` of them."""
-
-    def __init__(self) -> None:
-        self._levels: OrderedDict[_Level, LevelValues] = OrderedDict()
-        self._counted: dict[_Level, int] = {}  # bytes of each level when it was last asked for
-        self._nbytes, self._lock = 0, Lock()
-
-    def get(self, level: _Level) -> LevelValues | None:
-        with self._lock:
-            values = self._levels.get(level)
-            if values is not None:
-                self._levels.move_to_end(level)
-                self._count(level, values)
-            return values
-
-    def put(self, level: _Level, values: LevelValues) -> None:
-        with self._lock:
-            self._levels.setdefault(level, values)  # another thread may have been faster
-            self._count(level, self._levels[level])
-
-    def _count(self, level: _Level, values: LevelValues) -> None:
-        nbytes = values.nbytes
-        self._nbytes += nbytes - self._counted.get(level, 0)
-        self._counted[level] = nbytes
-        while self._nbytes > _KEPT_BYTES:
-            oldest, _ = self._levels.popitem(last=False)
-            self._nbytes -= self._counted.pop(oldest)
-
-
-_kept = _Cache()
+_kept: OrderedDict[tuple[Game, bytes, int, bool], LevelValues] = OrderedDict()
+_lock = Lock()
 
 
 def level_values(game: Game, board: Board, moves: int, *, may_stop: bool = False) -> LevelValues:
     """The values of an episode of so many moves on the level that starts with this board; see ``LevelValues``.
 
-    Those of the last levels are kept, 256 MiB of them.
+    Those of the levels that were asked for last are kept, 256 MiB of them.
 
     Raises:
         ValueError: see ``LevelValues``.
     """
     level = game, bytes(board), moves, may_stop
+    state = game.starts(np.frombuffer(level[1], np.uint8)[None])[0].tolist()
     try:
-        values = _kept.get(level)
+        hash(game)
     except TypeError:  # an option that cannot be hashed, such as a list
-        return _of_level(*level)
+        return LevelValues(game, (board, state), moves, may_stop=may_stop)
+    with _lock:
+        values = _kept.pop(level, None)
     if values is None:
-        values = _of_level(*level)
-        _kept.put(level, values)
+        values = LevelValues(game, (level[1], state), moves, may_stop=may_stop)
+    with _lock:
+        _kept[level] = values
+        while sum(each.nbytes for each in _kept.values()) > _KEPT_BYTES:
+            _kept.popitem(last=False)
     return values
-
-
-def _of_level(game: Game, board: bytes, moves: int, may_stop: bool) -> LevelValues:
-    state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    return LevelValues(game, (board, state), moves, may_stop=may_stop)
 
 
 def pivot(moves: Sequence[tuple[float, float]]) -> int | None:

@@ -1,4 +1,4 @@
-"""``info["regret"]`` of moves, turns and batches, on request."""
+"""``info["regret"]`` of moves and turns, on request."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from math import isnan
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +17,7 @@ from ragen_gym.envs.regret import REGRET_KEYS
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv, make_turn
 from ragen_gym.games.registry import TABLE, GameSpec
-from ragen_gym.games.values import NOTHING, Value
-from tests.ragen_gym.envs.test_vector import pair, play_both
+from ragen_gym.games.values import NOTHING
 from tests.ragen_gym.games.test_values import Opaque
 
 HOLE = "PG__\nO___\n____\n____"
@@ -59,35 +56,11 @@ def test_an_environment_without_it_says_nothing() -> None:
     assert not set(info) & set(REGRET_KEYS)
     _, info = make_turn("FrozenLake").reset(seed=0)
     assert not set(info) & {"regret", "turn_value"}
-    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 2)
-    assert not set(batch.reset(seed=0)[1]) & set(REGRET_KEYS)
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize("name", ["ragen/FrozenLake-v0", "ragen/Sokoban-v0", "ragen/BanditRev-v0"])
-@pytest.mark.parametrize("regret", [True, 4])
-def test_the_batchs_is_that_of_single_environments(name: str, mode: AutoresetMode, regret: bool | int) -> None:
-    batch, loop = pair(name, 3, mode, regret=regret)
-    play_both(batch, loop, seed=3, steps=25, actions_seed=1)
-
-
-def test_an_environment_cut_by_a_wrapper_is_given_the_number() -> None:
-    """``gymnasium.make`` keeps its ``max_episode_steps`` to itself, and a batch has it as its own limit."""
-    made: dict[str, Any] = {"max_episode_steps": 5, "success_rate": 1.0}
-    single = gymnasium.make("ragen/FrozenLake-v0", regret=5, **made)
-    batch: Any = gymnasium.make_vec("ragen/FrozenLake-v0", 1, regret=True, **made)
-    for env in (single, batch):
-        env.reset(seed=0, options={"level": "P___\n____\n____\n__G_"})
-    found: list[list[list[float]]] = [[], []]
-    truncated = False
-    for action in (0, 0, 2, 2, 2):
-        _, _, _, truncated, info = single.step(action)
-        found[0].append([info[key] for key in REGRET_KEYS])
-        infos = batch.step(np.array([action]))[4]
-        found[1].append([infos[key][0] for key in REGRET_KEYS])
-    assert truncated
-    assert found[0] == found[1]
-    assert [regret for regret, *_ in found[0]] == [1, 0, 0, 0, 0], "five moves away, with five left"
+def test_a_batch_refuses_it() -> None:
+    with pytest.raises(ValueError, match="vectorization_mode='sync'"):
+        gymnasium.make_vec("ragen/FrozenLake-v0", 1, regret=True)
 
 
 @given(seed=st.integers(0, 2**20), name=st.sampled_from(["Sokoban", "FrozenLake", "Bandit"]), data=st.data())
@@ -97,10 +70,8 @@ def test_turns_add_up_to_the_optimum_less_the_return(seed: int, name: str, data:
     env = make_turn(name, regret=True, max_turns=3, max_actions_per_turn=3, max_actions=8, **options)
     _, info = env.reset(seed=seed)
     first, total, regret, chance, values = info["turn_value"].before, 0.0, 0.0, 0.0, []
-    attainable: list[tuple[Value, Value]] = []
     while not env.over:
         moves = data.draw(st.lists(st.integers(0, len(env.action_names) - 1), max_size=4))
-        attainable.append((env.attainable_value(), env.avoidable_regret(moves)))
         _, _, _, _, info = env.step(reply_for(env, moves) if moves else "?")
         value = info["turn_value"]
         assert value.regret.total >= 0
@@ -112,8 +83,6 @@ def test_turns_add_up_to_the_optimum_less_the_return(seed: int, name: str, data:
     if not env.game.stochastic:
         assert chance == pytest.approx(0, abs=1e-9)
         assert [-value.advantage.total for value in values] == pytest.approx([value.regret.total for value in values])
-        assert [value for value, _ in attainable] == [value.before for value in values]
-        assert [lost.total for _, lost in attainable] == pytest.approx([value.regret.total for value in values])
     assert total == pytest.approx(first.total - regret + chance, abs=1e-9)
     assert values[0].before == first
     for one, other in pairwise(values):
@@ -130,38 +99,6 @@ def test_a_malformed_turn_costs_the_moves_that_it_forfeits() -> None:
     assert value.forfeited.success == value.regret.success == info["regret"] == 1
     assert value.moves == ()
     assert (value.before.success, value.after) == (1, NOTHING)
-
-
-def test_on_slippery_ice_the_attainable_optimum_stands_beside_the_regret() -> None:
-    """Every reply of one or two moves gives away 1/16 of V* at least, and the best one nothing of what is attainable.
-
-    The numbers are those of ``test_what_replies_cannot_avoid_by_hand``.
-    """
-    options: dict[str, Any] = {"max_turns": 1, "max_actions_per_turn": 2, "size": 2, "success_rate": 0.5}
-    env, found = make_turn("FrozenLake", regret=True, **options), []
-    for moves in [[], *([a] for a in range(4)), *([a, b] for a in range(4) for b in range(4))]:
-        _, info = env.reset(options={"level": "P_\n_G", "noise_seed": 1})
-        start = info["turn_value"]
-        assert (start.before.success, env.attainable_value().success) == pytest.approx((3 / 8, 5 / 16))
-        avoidable = env.avoidable_regret(moves)
-        value = env.step(reply_for(env, moves) if moves else "?")[4]["turn_value"]
-        found.append((avoidable.success, -value.advantage.success))
-    assert min(avoidable for avoidable, _ in found) == pytest.approx(0, abs=1e-12)
-    assert all(given_away - avoidable == pytest.approx(1 / 16) for avoidable, given_away in found)
-
-
-@given(seed=st.integers(0, 2**20), data=st.data())
-@settings(max_examples=15)
-def test_no_reply_beats_the_attainable_optimum(seed: int, data: st.DataObject) -> None:
-    """In every turn of an episode it is at most V*, and no reply gives away less than none of it."""
-    env = make_turn("FrozenLake", regret=True, max_turns=3, max_actions_per_turn=2, max_actions=5)
-    env.reset(seed=seed)
-    while not env.over:
-        moves = data.draw(st.lists(st.integers(0, 3), max_size=3))
-        attainable, avoidable = env.attainable_value(), env.avoidable_regret(moves)
-        value = env.step(reply_for(env, moves) if moves else "?")[4]["turn_value"]
-        assert attainable.success <= value.before.success + 1e-12
-        assert -1e-12 <= avoidable.success <= attainable.success + 1e-12
 
 
 def test_the_oracles_turns_on_firm_ice_have_no_regret() -> None:
@@ -195,7 +132,3 @@ def test_bad_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"Endless has no horizon: give regret=100"):
         StepEnv("Endless", regret=True)
     assert isinstance(TurnEnv(StepEnv("Endless", regret=9)), TurnEnv)
-    turns = make_turn("FrozenLake")
-    turns.reset(seed=0)
-    with pytest.raises(ValueError, match="made with regret=True"):
-        turns.attainable_value()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
-from functools import cache
-from itertools import chain, product
 from math import isnan
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ from ragen_gym.games.bandit import Bandit, BanditRev
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import PLAYING, SUCCESS, Game
 from ragen_gym.games.sokoban import Sokoban
-from ragen_gym.games.values import NOTHING, LevelValues, MoveValue, Replies, Value, level_values, pivot
+from ragen_gym.games.values import NOTHING, LevelValues, MoveValue, Value, level_values, pivot
 from ragen_gym.testing import action_sequences, games, states
 from tests.ragen_gym.testing.tightrope import Tightrope
 
@@ -98,84 +97,6 @@ def test_an_episodes_return_is_the_optimum_less_regret_plus_chance(data: st.Data
     assert success == pytest.approx(moves[0][0].success - regret + chance, abs=1e-9)
 
 
-def best_reply(game: Game, start: tuple[bytes, Any], left: int, turns: int, most: int, what: int) -> float:
-    """The optimum of whole replies by trying out every plan on the rule itself; ``what``: 0 return, 1 success."""
-
-    @cache
-    def optimum(board: bytes, state: tuple[int, ...], left: int, turns: int) -> float:
-        plans = chain.from_iterable(product(range(len(game.Action)), repeat=n) for n in range(min(most, left) + 1))
-        return max(played(board, state, plan, left - len(plan), turns - 1) for plan in plans) if turns else 0.0
-
-    def played(board: bytes, state: tuple[int, ...], plan: tuple[int, ...], left: int, turns: int) -> float:
-        if not plan:
-            return optimum(board, state, left, turns)
-        total = 0.0
-        for chance, u in game.noise_intervals():
-            cells, numbers = bytearray(board), list(state)
-            reward, outcome = game.rule(cells, numbers, plan[0], u, game.params)
-            total += chance * (reward, outcome == SUCCESS)[what]
-            if outcome == PLAYING:
-                total += chance * played(bytes(cells), tuple(numbers), plan[1:], left, turns)
-        return total
-
-    return optimum(bytes(start[0]), tuple(start[1]), left, turns)
-
-
-TINY = ["P_\n_G", "P_O\n_OG\n___", "_O_\nP__\nO_G", "P__\n_O_\nG_O"]
-
-
-@pytest.mark.parametrize("board", TINY)
-@pytest.mark.parametrize(("left", "turns", "most"), [(4, 2, 2), (5, 2, 3), (3, 3, 2), (4, 1, 4), (4, 3, 1), (2, 4, 2)])
-def test_the_optimum_of_whole_replies_is_that_of_every_plan_tried_out(
-    board: str, left: int, turns: int, most: int
-) -> None:
-    lake = FrozenLake(size=board.count("\n") + 1, success_rate=0.7)
-    start, replies = lake.parse(board), Replies(turns, most)
-    values = LevelValues(lake, (start, [0]), left, may_stop=True)
-    found = values.attainable(start, [0], left, turns, replies)
-    assert found == pytest.approx([best_reply(lake, (start, [0]), left, turns, most, what) for what in (0, 1)])
-    assert found.success <= values.value(start, [0], min(left, turns * most)).success + 1e-12
-    later = values.attainable(start, [0], left, turns - 1, replies)
-    assert later == pytest.approx([best_reply(lake, (start, [0]), left, turns - 1, most, what) for what in (0, 1)])
-
-
-@given(drawn_states(Bandit, BanditRev, Sokoban), st.integers(0, 4), st.integers(1, 3), st.integers(1, 2))
-@settings(max_examples=30)
-def test_where_chance_moves_nothing_a_plan_is_as_good_as_replanning(
-    drawn: Drawn, left: int, turns: int, most: int
-) -> None:
-    game, (board, state) = drawn
-    values = LevelValues(game, (board, state), left, may_stop=True)
-    found = values.attainable(board, state, left, turns, Replies(turns, most))
-    assert found == values.value(board, state, min(left, turns * most))
-    assert found == pytest.approx([best_reply(game, (board, state), left, turns, most, what) for what in (0, 1)])
-
-
-def test_what_replies_cannot_avoid_by_hand() -> None:
-    """A move goes as meant with chance 1/2, else to either side; the goal is across, two moves away.
-
-    Down, then whatever is right: below (1/2) Right, beside (1/4) Down, each with 1/2: 3/8. In one reply Down, Right:
-    beside, Right slips down with 1/4: 1/4 + 1/16 = 5/16, and no other plan does better.
-    """
-    lake = FrozenLake(size=2, success_rate=0.5)
-    board = lake.parse("P_\n_G")
-    values = LevelValues(lake, (board, [0]), 2, may_stop=True)
-    assert values.value(board, [0], 2).success == pytest.approx(3 / 8)
-    assert values.attainable(board, [0], 2, 1, Replies(1, 2)).success == pytest.approx(5 / 16)
-    assert values.attainable(board, [0], 2, 2, Replies(2, 2)).success == pytest.approx(3 / 8)
-
-
-def test_too_many_plans_are_unknown_and_not_wrong() -> None:
-    lake = FrozenLake(size=8)
-    board = bytes(lake.generate(episode_keys(5, 0, 1), None)[0])
-    values = LevelValues(lake, (board, [0]), 20, may_stop=True)
-    for asked in (Replies(2, 10), Replies(20, 1), Replies(2, 10)):  # what was asked before changes nothing
-        unknown = isnan(values.attainable(board, [0], 20, asked.turns, asked).total)
-        assert unknown is (asked.moves == 10)
-    assert isnan(values.expected(board, [0], [0], 20, 10, 1, Replies(2, 10)).total)
-    assert not isnan(values.value(board, [0], 20).total)
-
-
 @pytest.mark.parametrize("size", [6, 7, 8])
 def test_two_boxes_are_exact_up_to_8x8(size: int) -> None:
     game = Sokoban(size=size, boxes=2, search_depth=10)
@@ -240,7 +161,7 @@ def test_who_may_stop_loses_nothing_by_it() -> None:
 
 
 def test_tables_are_kept_up_to_a_size_those_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_kept", module._Cache())
+    monkeypatch.setattr(module, "_kept", OrderedDict())
     lake = FrozenLake(size=5)
     boards = list(map(bytes, lake.generate(episode_keys(3, 0, 3), None)))
     first, second = (level_values(lake, board, 6) for board in boards[:2])
