@@ -3,8 +3,8 @@
 To compile a game's generator takes seconds and to import numba takes half of one. So a function under ``kernel`` runs
 as Python first, as often as that is quicker than to wait for the compiler:
 
-- Its calls run as Python until they have taken ``PLAIN_SECONDS`` in all. Then a thread compiles what they call, and
-  each function goes over to its compiled form as soon as that is ready.
+- All calls run as Python until they have taken ``PLAIN_SECONDS`` together. From then on each function is compiled when
+  it is called next.
 - Within ``compiling`` (a batch, many levels at once) a function is compiled before it runs.
 - A level that takes longer than ``LEVEL_SECONDS`` as Python is begun anew in compiled form; see ``level_by_level``.
 
@@ -14,15 +14,12 @@ user's cache folder where those cannot be written.
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
 import threading
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache, cached_property, update_wrapper, wraps
 from math import inf
 from types import FunctionType
@@ -48,13 +45,10 @@ F = TypeVar("F", bound=Callable[..., object])
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Seconds that all calls may take as Python before a thread compiles what they call.
+#: Seconds that all calls may take as Python together before what they call is compiled.
 PLAIN_SECONDS = 1.0
 #: Seconds that one level may take as Python.
 LEVEL_SECONDS = 1.0
-#: Seconds after which a busy thread lets the compiling one go on. Importing numba reads thousands of files, and waits
-#: for its turn after each: with the interpreter's own 5 ms, for some eight seconds in all.
-SWITCH_SECONDS = 1e-4
 #: Seconds of waiting for the compiler after which standard error says so.
 NOTICE_SECONDS = 2.0
 
@@ -74,11 +68,8 @@ class _TooLongError(Exception):
     """A call has met its deadline."""
 
 
-class _CancelledError(BaseException):
-    """The program ends, or forks, while the thread compiles. Numba catches every ``Exception``."""
-
-
 _mode = _Mode()
+_plain_seconds = 0.0  # that calls have taken as Python
 
 
 class Kernel(Generic[P, R]):
@@ -98,17 +89,16 @@ class Kernel(Generic[P, R]):
         self._ready: set[tuple[Any, ...]] = set()
 
     def __call__(self, *args: P.args, **_: P.kwargs) -> R:
+        global _plain_seconds  # noqa: PLW0603  # of all kernels
         signature = _signature(args)
+        if signature not in self._ready and (_mode.compiling or _plain_seconds >= PLAIN_SECONDS):
+            self.compile(signature, args)
         if signature in self._ready:
-            return cast(R, self.native(*args))
-        if _mode.compiling:
-            with _notice:
-                self.compile(signature, args)
             return cast(R, self.native(*args))
         began = time.perf_counter()
         with np.errstate(over="ignore"):  # as compiled code does: words of 64 bits wrap around
             result = cast(R, cast(Any, self.plain)(*args))
-        _compiler.count(time.perf_counter() - began, self, signature, args)
+        _plain_seconds += time.perf_counter() - began
         return result
 
     @property
@@ -216,178 +206,45 @@ def level_by_level(main: Callable[[Any], Kernel[Any, Any]]) -> Callable[[F], F]:
     return decorate
 
 
-class _Compiler:
-    """The thread that compiles kernels while they run as Python."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._lock = threading.Lock()
-        self._asked: set[tuple[Any, ...]] = set()
-        self._queue: deque[tuple[Kernel[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = deque()
-        self._thread: threading.Thread | None = None
-        self._stopped = self._is_registered = False
-
-    def count(self, seconds: float, asks: Kernel[Any, Any], signature: tuple[Any, ...], args: tuple[Any, ...]) -> None:
-        """Note a call that ran as Python; one too many, and its kernel will be compiled."""
-        self._seconds += seconds
-        if self._seconds < PLAIN_SECONDS:
-            return
-        with self._lock:
-            if self._stopped or (asks, signature) in self._asked:
-                return
-            self._asked.add((asks, signature))
-            self._queue.append((asks, signature, args))
-            if self._thread is None:
-                self._start()
-
-    @property
-    def is_current(self) -> bool:
-        """True if this is the thread."""
-        return threading.current_thread() is self._thread
-
-    @property
-    def is_cancelled(self) -> bool:
-        """True if this is the thread, and is to stop."""
-        return self._stopped and self.is_current
-
-    def _start(self) -> None:
-        if not self._is_registered:
-            self._stop_at_exit_and_fork()
-        thread = threading.Thread(target=self._work, daemon=True, name="ragen-gym compiler")
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads can be had, or the program ends
-            self._stopped = True
-            return
-        self._thread = thread
-
-    def _stop_at_exit_and_fork(self) -> None:
-        import logging  # noqa: F401  # numba imports it, and its own handlers must not be added in the middle of a fork
-
-        self._is_registered = True
-        atexit.register(self.stop)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=self.stop, after_in_parent=self.resume, after_in_child=self.resume)
-
-    def _work(self) -> None:
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(min(before, SWITCH_SECONDS))
-        try:
-            self._compile_queue()
-        finally:
-            sys.setswitchinterval(before)
-
-    def _compile_queue(self) -> None:
-        while True:
-            with self._lock:
-                if self._stopped or not self._queue:
-                    self._thread = None
-                    return
-                wanted, signature, args = self._queue.popleft()
-            try:
-                wanted.compile(signature, args)
-            except _CancelledError:
-                continue
-            except Exception:  # it goes on as Python; who needs the compiled form meets the error
-                continue
-
-    def stop(self) -> None:
-        """End the thread: no other one may hold numba's locks when the program forks, or run in LLVM when it ends."""
-        with self._lock:
-            self._stopped, thread = True, self._thread
-            self._queue.clear()
-            self._asked.clear()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-
-    def resume(self) -> None:
-        """Allow a new thread, after a fork."""
-        self._stopped = False
-
-
-_compiler = _Compiler()
-
-
-class _Notice:
-    """Says once on standard error what a call waits for, if it waits for long; a context around each wait."""
-
-    def __init__(self) -> None:
-        self._waited, self._depth, self._said = 0.0, 0, False
-        self._began = 0.0
-        self._timer: threading.Timer | None = None
-
-    def __enter__(self) -> None:
-        self._depth += 1
-        if self._depth == 1 and not self._said:
-            self._began = time.monotonic()
-            self._timer = threading.Timer(max(0.0, NOTICE_SECONDS - self._waited), self._say)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._depth -= 1
-        if self._depth == 0 and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._waited += time.monotonic() - self._began
-
-    def _say(self) -> None:
-        if not self._said:
-            self._said = True
-            print(
-                "ragen-gym: numba compiles the game for this machine, once; up to a minute, kept on disk.",
-                file=sys.stderr,
-                flush=True,
-            )
-
-
-_notice = _Notice()
-
-
 @cache
 def _numba() -> Any:
-    """Numba, which is imported when something is compiled.
+    """Numba, which is imported when something is compiled."""
+    import numba
+    from numba.core import config, event
 
-    Where there is a colorama (Ray brings one), numba replaces ``sys.stdout`` and ``sys.stderr`` and puts them back
-    thousands of times as it is imported and compiles, though it prints nothing then. In the compiling thread that would
-    undo what the program does to them meanwhile, such as ``redirect_stdout``; so it is kept from it.
-    """
-    plain = "NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"
-    was_set = plain in os.environ
-    os.environ.setdefault(plain, "1")
-    try:
-        import numba
-        from numba.core import config, errors, event
-    finally:
-        if not was_set:
-            del os.environ[plain]
     # Numba would read a file of the current folder at each compilation: it can move the cache, which holds pickles.
     config._config_fname = ""
     config.reload_config()
-    if hasattr(errors, "ColorShell"):  # who imported it before us did so with colorama
-        errors.ColorShell = nullcontext
 
-    class Watcher(event.Listener):
-        """Stops the thread between two passes of the compiler, and notes how long others wait for it."""
+    class Notice(event.Listener):
+        """Says once on standard error what is waited for, where compiling one of our functions takes long."""
+
+        timer: threading.Timer | None = None
+        depth = 0
 
         def on_start(self, event: Any) -> None:
-            if _compiler.is_cancelled:
-                raise _CancelledError
-            if self._is_waited_for(event):
-                _notice.__enter__()
+            self.depth += self.is_ours(event)
+            if self.depth and self.timer is None:
+                self.timer = threading.Timer(NOTICE_SECONDS, _say_what_is_waited_for)
+                self.timer.daemon = True
+                self.timer.start()
 
         def on_end(self, event: Any) -> None:
-            if self._is_waited_for(event):
-                _notice.__exit__()
+            self.depth -= self.is_ours(event)
+            if not self.depth and self.timer is not None and self.timer.is_alive():
+                self.timer.cancel()
+                self.timer = None
 
-        def _is_waited_for(self, event: Any) -> bool:
-            if event.kind != "numba:compile" or _compiler.is_current:
-                return False
+        def is_ours(self, event: Any) -> bool:
             return str(event.data["dispatcher"].py_func.__module__).startswith("ragen_gym.")
 
-    for kind in ("numba:compile", "numba:run_pass"):
-        event.register(kind, Watcher())
+    event.register("numba:compile", Notice())
     return numba
+
+
+def _say_what_is_waited_for() -> None:
+    text = "ragen-gym: numba compiles the game for this machine, once; up to a minute, kept on disk."
+    print(text, file=sys.stderr, flush=True)
 
 
 def compiled(function: F) -> F:

@@ -15,7 +15,6 @@ from ragen_gym import cli as gym_cli
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.core.seen import read_seen
 from ragen_gym.games import registry
-from ragen_gym.games._jit import _compiler
 from ragen_gym.serve import RemoteTurnEnv
 from tests.pages import script_of
 from tests.ragen_agent.cli.test_own_task import FEW, check_run_code, settings
@@ -37,9 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    """As in a new process: the game is neither imported nor registered, nor compiled, which imports it again."""
-    _compiler.stop()
-    _compiler.resume()
+    """As in a new process: the game is neither imported nor registered."""
     sys.modules.pop("lights_out", None)
     registry.TABLE.pop("LightsOut", None)
     gymnasium.registry.pop("ragen/LightsOut-v0", None)
