@@ -20,7 +20,8 @@ from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.games.game import PLAYING, SUCCESS, Game, listed
+from ragen_gym.games.game import PLAYING, Game
+from ragen_gym.games.values import Script, draws_of, exact_play, script_of
 
 __all__ = [
     "POLICIES",
@@ -52,7 +53,6 @@ Draw = Callable[[int, int], int]
 """draw(choices, actions left) -> an integer from 0 to ``choices - 1``, all equally likely."""
 
 _UNBOUNDED = 1000  # actions of an episode that neither the id nor the rules bound
-_POINTS = 60  # numbers in [0, 1) at which a rule is asked whose thresholds are not known
 
 
 def generator_draw(rng: np.random.Generator) -> Draw:
@@ -96,7 +96,7 @@ def blind_value(env: StepEnv, actions: int) -> tuple[float, float]:
     Raises:
         ValueError: the game has no blind script.
     """
-    won, total = _scripted_successes(env, actions, _SCRIPTS["blind"](env))
+    won, total = exact_play(env.game, env.state, actions, _SCRIPTS["blind"](env))
     return sum(won), total
 
 
@@ -108,7 +108,7 @@ def random_value(env: StepEnv, actions: int, most: float = inf) -> tuple[float, 
     Raises:
         OverflowError: its moves begin in more than ``most`` states, each counted once for every number of moves left.
     """
-    won, total = _scripted_successes(env, actions, _SCRIPTS["random"](env), most)
+    won, total = exact_play(env.game, env.state, actions, _SCRIPTS["random"](env), most)
     return sum(won), total
 
 
@@ -127,60 +127,25 @@ def moves_to_go(env: StepEnv, actions: int, policy: str = "oracle") -> npt.NDArr
         ValueError: the blind script of a game that has none.
     """
     lost = policy == "oracle" and not env.solution().success(*env.state, actions)
-    won = [0.0] * actions if lost else _scripted_successes(env, actions, _SCRIPTS[policy](env))[0]
+    won = [0.0] * actions if lost else exact_play(env.game, env.state, actions, _SCRIPTS[policy](env))[0]
     return np.array([0.0, *won, max(0.0, 1 - sum(won))])
 
 
-_Script = Callable[[bytes, tuple[int, ...], int], list[tuple[float, int]]]
-"""script(board, state, actions left) -> the probability of each action that it may choose, and the action."""
-
-
-def _blind_moves(env: StepEnv) -> _Script:
+def _blind_moves(env: StepEnv) -> Script:
     game, script = env.game, _blind_script(env.game)
     return lambda board, state, left: [(1.0, script(board, state, game.params))]
 
 
-def _random_moves(env: StepEnv) -> _Script:
+def _random_moves(env: StepEnv) -> Script:
     each = [(1 / len(env.game.Action), int(action)) for action in env.game.Action]
     return lambda board, state, left: each
 
 
-def _oracle_moves(env: StepEnv) -> _Script:
-    solution = env.solution()
-    return lambda board, state, left: [(1.0, solution.action(board, state, left))]
-
-
-_SCRIPTS: dict[str, Callable[[StepEnv], _Script]] = {
+_SCRIPTS: dict[str, Callable[[StepEnv], Script]] = {
     "random": _random_moves,
     "blind": _blind_moves,
-    "oracle": _oracle_moves,
+    "oracle": lambda env: script_of(env.solution()),
 }
-
-
-def _scripted_successes(env: StepEnv, actions: int, script: _Script, most: float = inf) -> tuple[list[float], float]:
-    """(Probability of a success with each move, expected return) of a script; see ``random_value``."""
-    game = env.game
-    draws, params = _draws(game), listed(game.params)
-    here, won, total, met = {env.state: 1.0}, list[float](), 0.0, 0
-    for left in range(actions, 0, -1):
-        met += len(here)
-        if met > most:
-            raise OverflowError(f"this play meets more than {most} states from here in {actions} moves.")
-        there: dict[tuple[bytes, tuple[int, ...]], float] = {}
-        success = 0.0
-        for (board, state), weight in here.items():
-            for share, action in script(board, state, left):
-                for chance, u in draws:
-                    cells, integers = bytearray(board), list(state)
-                    reward, outcome = game.rule(cells, integers, action, u, params)
-                    total += weight * share * chance * reward
-                    success += weight * share * chance * (outcome == SUCCESS)
-                    if outcome == PLAYING:
-                        after = bytes(cells), tuple(integers)
-                        there[after] = there.get(after, 0.0) + weight * share * chance
-        here = there
-        won.append(success)
-    return won, total
 
 
 def oracle_policy(env: StepEnv, actions_left: int) -> int:
@@ -218,14 +183,9 @@ def expected_rewards(env: StepEnv) -> list[float]:
     game = env.game
     board, state = env.state
     return [
-        sum(p * game.rule(bytearray(board), list(state), int(action), u, game.params)[0] for p, u in _draws(game))
+        sum(p * game.rule(bytearray(board), list(state), int(action), u, game.params)[0] for p, u in draws_of(game))
         for action in game.Action
     ]
-
-
-def _draws(game: Game) -> list[tuple[float, float]]:
-    """(Probability, a draw) of all that the rule may do; of a game without exact values, a grid of draws."""
-    return game.noise_intervals() if game.has_values else [(1 / _POINTS, (i + 0.5) / _POINTS) for i in range(_POINTS)]
 
 
 @dataclass(frozen=True)

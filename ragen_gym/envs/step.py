@@ -295,12 +295,6 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         if self._renderer:
             self._renderer.close()
 
-    def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
-        """The keys of each action, for ``gymnasium.utils.play.play``."""
-        from ragen_gym.render.renderer import keys_to_action
-
-        return keys_to_action(self.game)
-
     @property
     def text(self) -> str:
         """The board as it stands, as text."""

@@ -76,26 +76,15 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         make = load_task(name)
         if make is None:
             raise ValueError(f"{name!r} is not a text task: name a class as module:Name (see ragen_gym.envs.task).")
-        if isinstance(make, type) and not issubclass(make, gymnasium.Env):  # which is not even made
-            raise ValueError(f"{name!r} is no gymnasium.Env: a text task is one, with instructions.")
         self._name, self._make, self._split = name, make, check_split(split)
         self.config = config or TurnConfig()
         known, takes_any = _parameters(make)
         reads_turns = "turn_config" in known
-        unread = dict.fromkeys(("grounding", "world_modelling", "budget"), False) | {
-            "prompt": "default",
-            "observation": "text",
-        }
-        for option, value in unread.items():
-            if not reads_turns and getattr(self.config, option) != value:
-                raise ValueError(f"{option}={getattr(self.config, option)!r} is for games: {name} is a text task.")
+        for option in () if reads_turns else ("grounding", "world_modelling", "budget", "prompt", "observation"):
+            if (value := getattr(self.config, option)) != getattr(TurnConfig, option):
+                raise ValueError(f"{option}={value!r} is for games: {name} is a text task.")
         for option in options:
             if option not in known and not takes_any:
-                if option == "regret":
-                    raise ValueError(
-                        f"{name} is a text task, and regret needs the exact values of a game's states, which no text "
-                        "task has: leave regret out."
-                    )
                 others = ", ".join(known) or "none"
                 raise ValueError(f"{name} has no option {option!r}: it has {others}.{did_you_mean(option, known)}")
         self._makes_splits = "split" in known
@@ -212,21 +201,12 @@ class TaskEnv(InnerGenerator, ReplyEnv):
                 f"{self._name} makes {shown(env)}, which is no gymnasium.Env: a text task is one, with instructions; a "
                 "game is registered by ragen_gym.register in its module."
             )
-        try:
-            instructions = env.get_wrapper_attr("instructions")
-        except AttributeError:
-            instructions = None
+        instructions = env.get_wrapper_attr("instructions") if env.has_wrapper_attr("instructions") else None
         if not isinstance(instructions, str):
             raise ValueError(
                 f"{self._name} has no instructions (found {shown(instructions)}): give the class or the environment a "
                 'text `instructions`, the system message that says what is asked and how to reply; "" for none.'
             )
-        for space in ("observation_space", "action_space"):
-            if not hasattr(env, space):
-                raise ValueError(
-                    f"{self._name} has no {space}: give the class one, such as gymnasium.spaces.Text(1000, "
-                    "min_length=0, charset=string.printable)."
-                )
         return env
 
     def _optional(self, method: str) -> Any:
@@ -249,7 +229,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
             message, info = env.reset(seed=first, options=options)
             self._checked(message)
             family = text_hash(self.name, str(info.get("level_id", message)))
-            if self._split is None or self._makes_splits or self._owns(family):
+            if self._split is None or self._makes_splits or split_of_hash(family) == self._split:
                 return message, dict(info), family
             found.add(family)
         raise ValueError(
@@ -257,9 +237,6 @@ class TaskEnv(InnerGenerator, ReplyEnv):
             "problems, and none is in it. Say in info['level_id'] which problem a seed gives, give the task a "
             "parameter split, or ask for another split (evaluation.split)."
         )
-
-    def _owns(self, family: int) -> bool:
-        return split_of_hash(family) == self._split
 
     def _checked(self, message: Any, reward: SupportsFloat = 0.0) -> float:
         if not isinstance(message, str):

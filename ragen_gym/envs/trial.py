@@ -14,7 +14,7 @@ from gymnasium import spaces
 from ragen_gym.core.seeding import Stream, episode_key, stream_key
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import check_number, checked_options, items_of, shown
-from ragen_gym.envs.policies import reply_for
+from ragen_gym.envs.policies import random_reply, reply_for
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.beliefs import Belief, State, TrialValues, World
@@ -108,8 +108,6 @@ class TrialEnv(gymnasium.Env[str, str]):
         for name, value in {"shuffled": shuffled, "reflect": reflect, "oracle": oracle}.items():
             if not isinstance(value, bool):
                 raise ValueError(f"TrialEnv: {name}={shown(value)} must be True or False.")
-        if not isinstance(turn_config, TurnConfig | None):
-            raise ValueError(f"TrialEnv: turn_config={shown(turn_config)} is not a TurnConfig: give TurnConfig(...).")
         config = turn_config or TurnConfig()
         if config.sees:
             raise ValueError(f"TrialEnv: observation={config.observation!r} has pictures: a trial is text alone.")
@@ -138,11 +136,19 @@ class TrialEnv(gymnasium.Env[str, str]):
         length = 2 * first.observation_space.max_length + len(_REFLECT) + 100  # type: ignore[attr-defined]
         self.observation_space = spaces.Text(length, charset=characters)
         self.action_space = first.action_space
-        self._over = True
+        self._over, self._reflecting = True, False
+        self._env: _Attempts | None = None
+        self._values: TrialValues | None = None
 
     @property
     def env(self) -> _Attempts:
-        """The attempt in play; ``meanings`` are the ids of the actions that the names stand for."""
+        """The attempt in play; ``meanings`` are the ids of the actions that the names stand for.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no trial was started.
+        """
+        if self._env is None:
+            raise gymnasium.error.ResetNeeded("no trial was started: call reset() first.")
         return self._env
 
     @property
@@ -170,12 +176,11 @@ class TrialEnv(gymnasium.Env[str, str]):
         first.env.reset(seed=seed)
         self._level = first.env.level
         self._level_id = f"{self._level.id} {world}"
-        self._env, meanings = self._worlds[world]
-        self._env.meanings = meanings
+        self._env, self._env.meanings = self._worlds[world]
         self._noise = stream_key(seed if noise is None else noise, Stream.DYNAMICS, "noise_seed")
         self._successes: list[bool] = []
         self._over = self._reflecting = False
-        self._values: TrialValues | None = None
+        self._values = None
         self._moves: list[tuple[int, float, bool, State, bool]] = []
         return self._begin(), self._report()
 
@@ -191,14 +196,14 @@ class TrialEnv(gymnasium.Env[str, str]):
         if self._reflecting:
             self._reflecting = False
             return self._begin(), 0.0, False, False, self._report()
-        message, reward, terminated, truncated, info = self._env.step(action)
+        message, reward, terminated, truncated, info = self.env.step(action)
         reward *= self.discount ** len(self._successes)
         ends = terminated or truncated
         if self.oracle and info["actions"]:
-            name = self._env.meanings.index(info["actions"][0])
-            self._moves.append((name, info["rewards"][0], terminated, self._env.env.state, ends))
+            name = self.env.meanings.index(info["actions"][0])
+            self._moves.append((name, info["rewards"][0], terminated, self.env.env.state, ends))
         elif self.oracle and ends:
-            self._moves.append((-1, 0.0, False, self._env.env.state, True))  # a malformed reply in the last turn
+            self._moves.append((-1, 0.0, False, self.env.env.state, True))  # a malformed reply in the last turn
         if ends:
             self._successes.append(bool(info["success"]))
             self._over = len(self._successes) == self.attempts
@@ -211,8 +216,7 @@ class TrialEnv(gymnasium.Env[str, str]):
         """A reply with as many moves as a turn allows, drawn uniformly; as a reflection, one that says nothing."""
         if self._reflecting:
             return "-"
-        env = self._env
-        return reply_for(env, rng.integers(len(env.action_names), size=env.max_actions_per_turn).tolist())
+        return random_reply(self.env, rng)
 
     def values(self) -> TrialValues:
         """Exact values of this trial's level before anything is seen.
@@ -222,8 +226,8 @@ class TrialEnv(gymnasium.Env[str, str]):
         """
         if self._values is None:
             worlds = [World(env.game, order) for env, order in self._worlds]
-            start = self._env.env.game.board(self._level)
-            numbers = self._env.game.starts(np.frombuffer(start, np.uint8)[None])[0].tolist()
+            start = self.env.env.game.board(self._level)
+            numbers = self.env.game.starts(np.frombuffer(start, np.uint8)[None])[0].tolist()
             moves = self._envs[0].action_budget
             self._values = TrialValues(worlds, (start, numbers), moves, self.attempts, self.discount)
         return self._values
@@ -245,14 +249,14 @@ class TrialEnv(gymnasium.Env[str, str]):
     def _optimal_reply(self) -> str:
         if self._reflecting:
             return "-"
-        env, after = self._env, self.attempts - 1 - len(self._successes)
+        env, after = self.env, self.attempts - 1 - len(self._successes)
         name = self.values().best(env.env.state, self.belief(), env.actions_left, after)
         return reply_for(env, [env.meanings[name]])
 
     def _begin(self) -> str:
         """The first message of the next attempt."""
         seed = episode_key(self._noise, len(self._successes))
-        message, _ = self._env.reset(seed=seed, options={"level": self._level})
+        message, _ = self.env.reset(seed=seed, options={"level": self._level})
         return f"Attempt {len(self._successes) + 1} of {self.attempts}.\n{message}"
 
     def _report(self) -> dict[str, Any]:
@@ -293,8 +297,6 @@ def _combined(unknown: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         )
     table = {option: items_of(values) for option, values in (unknown or {}).items()}
     for option, values in table.items():
-        if not isinstance(option, str) or option in ("game", "split"):
-            raise ValueError(f"TrialEnv: unknown={shown(unknown)} names {option!r}, which is no option of a game.")
         if len(values) < 2:
             raise ValueError(f"TrialEnv: unknown={shown(unknown)}: {option} needs a list of two values or more.")
     return [dict(zip(table, values, strict=True)) for values in product(*table.values())]

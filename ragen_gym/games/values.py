@@ -18,16 +18,16 @@ have room for, the answer is NaN for every state of the episode: unknown, never 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from math import nan
+from math import inf, nan
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ragen_gym.games._jit import compiled_params
-from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game
+from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game, Solution, listed
 from ragen_gym.games.value_tables import Reached, backward, explorer
 
 __all__ = [
@@ -37,10 +37,14 @@ __all__ = [
     "UNKNOWN",
     "LevelValues",
     "MoveValue",
+    "Script",
     "TurnValue",
     "Value",
+    "draws_of",
+    "exact_play",
     "level_values",
     "pivot",
+    "script_of",
 ]
 
 #: States of an episode that are looked at, at most.
@@ -55,7 +59,12 @@ _KEPT_BYTES = 2**28
 #: Regret up to this is rounding: the tables are sums of some ten float64 numbers.
 TOLERANCE = 1e-9
 
+_POINTS = 60  # numbers in [0, 1) at which a rule is asked whose thresholds are not known
+
 _Step = tuple[int, float, int]  # (next state, reward, outcome)
+
+Script = Callable[[bytes, tuple[int, ...], int], list[tuple[float, int]]]
+"""script(board, state, moves left) -> the probability of each action that it may choose, and the action."""
 
 
 class Value(NamedTuple):
@@ -274,6 +283,47 @@ def level_values(game: Game, board: Board, moves: int, *, may_stop: bool = False
         while sum(each.nbytes for each in _kept.values()) > _KEPT_BYTES:
             _kept.popitem(last=False)
     return values
+
+
+def draws_of(game: Game) -> list[tuple[float, float]]:
+    """(Probability, a draw) of all that the rule may do; of a game without exact values, a grid of draws."""
+    return game.noise_intervals() if game.has_values else [(1 / _POINTS, (i + 0.5) / _POINTS) for i in range(_POINTS)]
+
+
+def script_of(solution: Solution) -> Script:
+    """The oracle's own moves as a script."""
+    return lambda board, state, left: [(1.0, solution.action(board, state, left))]
+
+
+def exact_play(
+    game: Game, start: tuple[Board, Sequence[int]], moves: int, script: Script, most: float = inf
+) -> tuple[list[float], float]:
+    """(Probability of a success with each move, expected return) of a script from a state in which the game goes on.
+
+    Raises:
+        OverflowError: its moves begin in more than ``most`` states, each counted once for every number of moves left.
+    """
+    draws, params = draws_of(game), listed(game.params)
+    here, won, total, met = {(bytes(start[0]), tuple(start[1])): 1.0}, list[float](), 0.0, 0
+    for left in range(moves, 0, -1):
+        met += len(here)
+        if met > most:
+            raise OverflowError(f"this play meets more than {most} states from here in {moves} moves.")
+        there: dict[tuple[bytes, tuple[int, ...]], float] = {}
+        success = 0.0
+        for (board, state), weight in here.items():
+            for share, action in script(board, state, left):
+                for chance, u in draws:
+                    cells, integers = bytearray(board), list(state)
+                    reward, outcome = game.rule(cells, integers, action, u, params)
+                    total += weight * share * chance * reward
+                    success += weight * share * chance * (outcome == SUCCESS)
+                    if outcome == PLAYING:
+                        after = bytes(cells), tuple(integers)
+                        there[after] = there.get(after, 0.0) + weight * share * chance
+        here = there
+        won.append(success)
+    return won, total
 
 
 def pivot(moves: Sequence[tuple[float, float]]) -> int | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from ragen_gym.games.game import PLAYING, Board, Game, Rule
+from ragen_gym.games.game import PLAYING, Board, Game
 
-__all__ = ["DIRECTIONS", "KEYS", "Recorder", "Recording", "key_names", "player_cell", "what_happened"]
+__all__ = ["DIRECTIONS", "Recording", "key_names", "player_cell", "what_happened"]
 
 
 @dataclass
@@ -39,43 +38,18 @@ class Recording:
         return sum(reward for _, reward in self.moves)
 
 
-class Recorder:
-    """Stands before a rule and notes what goes through it.
-
-    An environment that draws calls ``rule`` in place of its game's own, so one that does not draw loses no time.
-    """
-
-    def __init__(self, rule: Rule) -> None:
-        self._rule = rule
-        self._recording: Recording | None = None
-
-    def recording(self, board: bytes | bytearray) -> Recording:
-        """The recording of the episode that is played on this very board; a new one where it is new."""
-        if self._recording is None or self._recording.board is not board:
-            self._recording = Recording(board)
-        return self._recording
-
-    def rule(self, board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
-        """The game's rule, noted."""
-        recording = self.recording(board)
-        recording.before = bytes(board)
-        reward, recording.outcome = self._rule(board, state, action, u, params)
-        recording.moves.append((action, reward))
-        return reward, recording.outcome
-
-
 #: (rows, columns) that an action of this name moves.
 DIRECTIONS: dict[str, tuple[int, int]] = {"LEFT": (0, -1), "DOWN": (1, 0), "RIGHT": (0, 1), "UP": (-1, 0)}
 
 #: Keys of an action of this name; every other action has the key of its place: a digit, 0 last, or a letter.
-KEYS: dict[str, str] = {"LEFT": "a", "DOWN": "s", "RIGHT": "d", "UP": "w"}
+_KEYS: dict[str, str] = {"LEFT": "a", "DOWN": "s", "RIGHT": "d", "UP": "w"}
 _PLACES = "1234567890bcefghijklmoprtuvxyz"  # without the keys above, and without n and q, which `ragen-gym play` takes
 
 
 def key_names(game: Game) -> tuple[str, ...]:
     """The key of each action, in the order of their ids; its number, such as ``31``, where all keys are taken."""
     places = [*_PLACES, *map(str, range(len(_PLACES) + 1, len(game.Action) + 1))]
-    return tuple(KEYS.get(action.name, place) for action, place in zip(game.Action, places, strict=False))
+    return tuple(_KEYS.get(action.name, place) for action, place in zip(game.Action, places, strict=False))
 
 
 def player_cell(game: Game, board: Board) -> tuple[int, int] | None:

@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 from ragen_gym.games.game import Board, Game, Rule
 from ragen_gym.render.canvas import Pixels, load_pygame
 from ragen_gym.render.frames import picture
-from ragen_gym.render.recorder import KEYS, Recorder, key_names
+from ragen_gym.render.recorder import Recording
 
-__all__ = ["Renderer", "Window", "keys_to_action"]
+__all__ = ["Renderer", "Window"]
 
 
-class Renderer(Recorder):
-    """Records what goes through a game's rule and draws it.
+class Renderer:
+    """Stands before a game's rule, notes what goes through it and draws it.
+
+    An environment that draws calls ``rule`` in place of its game's own, so one that does not draw loses no time.
 
     Args:
         game: the game.
@@ -24,13 +26,27 @@ class Renderer(Recorder):
     """
 
     def __init__(self, game: Game, rule: Rule, tile_size: int, window: Window) -> None:
-        super().__init__(rule)
         self.game, self.tile_size = game, tile_size
-        self._window = window
+        self._rule, self._window = rule, window
+        self._recording = Recording(b"")
+
+    def rule(self, board: Any, state: Any, action: int, u: float, params: Any) -> tuple[float, int]:
+        """The game's rule, noted."""
+        recording = self._of(board)
+        recording.before = bytes(board)
+        reward, recording.outcome = self._rule(board, state, action, u, params)
+        recording.moves.append((action, reward))
+        return reward, recording.outcome
 
     def picture(self, board: Board) -> Pixels:
         """The episode on this board as it stands, uint8 (height, width, 3); fresh memory."""
-        return picture(self.game, self.recording(board), self.tile_size)
+        return picture(self.game, self._of(board), self.tile_size)
+
+    def _of(self, board: Board) -> Recording:
+        """The recording of the episode that is played on this very board; a new one where it is new."""
+        if self._recording.board is not board:
+            self._recording = Recording(board)
+        return self._recording
 
     def watching(self, observe: Callable[[Board], Any]) -> Callable[[Board], Any]:
         """The same observation of a board, shown in the window whenever it is made: at each reset and step."""
@@ -44,18 +60,6 @@ class Renderer(Recorder):
     def close(self) -> None:
         """Close the window, if one is open."""
         self._window.close()
-
-
-def keys_to_action(game: Game) -> dict[tuple[int, ...], int]:
-    """Pygame's key codes of each action that has a key, for ``gymnasium.utils.play.play``: digits, letters, arrows."""
-    pygame = load_pygame()
-    keys: dict[tuple[int, ...], int] = {
-        (ord(key),): action.value for action, key in zip(game.Action, key_names(game), strict=True) if len(key) == 1
-    }
-    arrows: dict[tuple[int, ...], int] = {
-        (getattr(pygame, f"K_{action.name}"),): action.value for action in game.Action if action.name in KEYS
-    }
-    return keys | arrows
 
 
 class Window:

@@ -13,8 +13,7 @@ In a test of a new game::
 Both raise an AssertionError that says what is wrong, with the smallest episode that shows it; ``check_task`` does the
 same for a text task. ``options``, ``games``,
 ``boards``, ``levels``, ``plays``, ``states``, ``action_sequences`` and ``replies`` are Hypothesis strategies for tests
-of one's own; ``Search`` plays a small game optimally by trying everything, and ``replay`` repeats an episode from its
-id, options, seed and actions.
+of one's own; ``replay`` repeats an episode from its id, options, seed and actions.
 
 What the checks ask of a rule beyond ``ragen_gym.games.game.Rule``: it may compare its random number only with numbers
 that stand in ``Game.params``. That makes its outcomes countable, so chances are added up and not estimated.
@@ -31,7 +30,6 @@ except ImportError as error:
         "ragen_gym.testing needs Hypothesis: pip install hypothesis, or pip install 'ragen-gym[test]' for all tests."
     ) from error
 
-from ragen_gym.testing.brute_force import Search, TooLarge
 from ragen_gym.testing.envs import check_env, replay
 from ragen_gym.testing.games import check_game
 from ragen_gym.testing.strategies import (
@@ -49,8 +47,6 @@ from ragen_gym.testing.tasks import check_task
 
 __all__ = [
     "Play",
-    "Search",
-    "TooLarge",
     "action_sequences",
     "boards",
     "check_env",

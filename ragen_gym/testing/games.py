@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from enum import IntEnum
 from functools import cache, partial
 from inspect import get_annotations, getattr_static
 from itertools import combinations, pairwise, product
-from math import isclose, log, sqrt
+from math import isclose, isnan, log, sqrt
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -26,7 +25,7 @@ from ragen_gym.core.stats import binomial_tail
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Game, Solution
 from ragen_gym.games.grid import GridGame
-from ragen_gym.testing.brute_force import Search, TooLarge
+from ragen_gym.games.values import UNKNOWN, LevelValues, exact_play, script_of
 from ragen_gym.testing.strategies import Play, first_state, plays
 
 T = TypeVar("T")
@@ -109,7 +108,7 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
         game: the game; with a small board the oracle is held against a search through everything.
         examples: episodes to play; a failure comes with the smallest one that shows it.
         actions: moves in an episode.
-        max_nodes: states that the search may look at, on each of a few levels; on a larger game it is left out.
+        max_nodes: states in which the oracle is followed, on each of a few levels; on a larger game that is left out.
 
     Returns:
         Sentences on what was not checked; ``ragen-gym check`` prints them.
@@ -132,7 +131,6 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     )
     _check_generator(game)
     unchecked += _check_splits(game)
-    search = Search(game, sys.maxsize) if game.has_values else None  # of one move
 
     @settings(
         max_examples=examples,
@@ -145,12 +143,12 @@ def check_game(game: Game, *, examples: int = 50, actions: int = 10, max_nodes: 
     )
     @given(plays(game, actions), st.integers(1, actions))
     def check_play(play: Play, actions_left: int) -> None:
-        unchecked.extend(_check_episode(game, play, actions_left, search))
+        unchecked.extend(_check_episode(game, play, actions_left))
 
     try:
         check_play()
         for play in _oracle_plays(game, 5 * actions):
-            unchecked += _check_episode(game, play, actions, search)
+            unchecked += _check_episode(game, play, actions)
     except Flaky as error:
         raise AssertionError(
             f"{game.name}: the same episode passes and fails, so the game depends on more than its arguments: "
@@ -240,37 +238,37 @@ def _check_splits(game: Game) -> list[str]:
 
 
 def _check_oracle(game: Game, actions: int, max_nodes: int) -> list[str]:
-    """The oracle against a search through everything: never beaten, and its own policy earns what it says."""
-    levels = [
-        (board, first_state(game, board), game.solve(board), Search(game, max_nodes))
-        for board in map(bytes, game.generate(_keys(2 * _LEVELS), None))
-    ]
-    for left in range(actions + 1):
-        for board, state, solution, search in levels:
-            try:
-                said = solution.success(board, state, left), solution.expected_return(board, state, left)
-                label = f"{game.name}: with {left} actions the oracle promises (success, return) {said}"
-                played = search.value(board, state, left, solution.action)
-                require(
-                    isclose(said[0], played[0], abs_tol=CLOSE),
-                    f"{label}, and its own actions reach {played} on\n{game.own_text(board)}",
-                )
-                best = search.best(board, state, left)
-            except TooLarge:
-                return [
-                    f"the oracle against a search through everything, from {left} actions on (more than {max_nodes:,} "
-                    "states): a better policy may exist, and the promised return may be too high"
-                ]
-            except RuntimeError as error:
-                return [_no_answer(error)]
-            require(
-                isclose(said[0], best[0], abs_tol=CLOSE) and isclose(said[1], best[1], abs_tol=CLOSE),
-                f"{label}, and trying everything gives {best} on\n{game.own_text(board)}",
-            )
-            require(
-                best[0] == 0 or solution.winnable(board, state) is not False,
-                f"{game.name}: the oracle calls a level not winnable that {left} actions win:\n{game.own_text(board)}",
-            )
+    """The oracle against the exact values: never beaten, and its own policy earns what it says."""
+    boards = [*map(bytes, game.generate(_keys(2 * _LEVELS), None))]
+    starts = [(board, first_state(game, board)) for board in boards]
+    levels = [(start, game.solve(start[0]), LevelValues(game, start, actions)) for start in starts]
+    for left, (start, solution, values) in product(range(actions + 1), levels):
+        best = values.value(*start, left)
+        try:
+            said = solution.expected_return(*start, left), solution.success(*start, left)
+            won, total = exact_play(game, start, left, script_of(solution), max_nodes)
+        except RuntimeError as error:
+            return [_no_answer(error)]
+        except OverflowError:
+            best = UNKNOWN
+        if isnan(best.total):
+            return [
+                f"the oracle against a search through everything, from {left} actions on (too many states): a better "
+                "policy may exist, and the promised return may be too high"
+            ]
+        label = f"{game.name}: with {left} actions the oracle promises (return, success) {said}"
+        require(
+            isclose(said[1], sum(won), abs_tol=CLOSE),
+            f"{label}, and its own actions reach {(total, sum(won))} on\n{game.own_text(start[0])}",
+        )
+        require(
+            np.allclose(said, best, rtol=0, atol=CLOSE),
+            f"{label}, and trying everything gives {tuple(best)} on\n{game.own_text(start[0])}",
+        )
+        require(
+            best.success == 0 or solution.winnable(*start) is not False,
+            f"{game.name}: the oracle calls a level not winnable that {left} actions win:\n{game.own_text(start[0])}",
+        )
     return []
 
 
@@ -385,11 +383,8 @@ def _writings(game: Game) -> list[tuple[Vocabulary, TextFormat]]:
     return found
 
 
-def _check_episode(game: Game, play: Play, actions_left: int, search: Search | None) -> list[str]:
-    """Play an episode and hold every step of it to the interface; sentences on what was not checked.
-
-    ``search`` finds what each action can do; it is None where chances are not known.
-    """
+def _check_episode(game: Game, play: Play, actions_left: int) -> list[str]:
+    """Play an episode and hold every step of it to the interface; sentences on what was not checked."""
     level = game.level(play.board)
     read = game.board(Level(level.game, level.text))
     require(read == play.board, f"{game.name}: a level's text reads back as another board:\n{level}")
@@ -398,7 +393,7 @@ def _check_episode(game: Game, play: Play, actions_left: int, search: Search | N
     conserved, outcome = game.conserved(play.board), PLAYING
     for count, (action, u) in enumerate(play.moves, 1):
         _check_text(game, bytes(board))
-        _check_mask(game, bytes(board), tuple(state), search)
+        _check_mask(game, bytes(board), tuple(state))
         _check_blind(game, bytes(board), state)
         try:
             _check_values(game, solution, bytes(board), tuple(state), actions_left)
@@ -478,18 +473,16 @@ def _check_blind(game: Game, board: bytes, state: Sequence[int]) -> None:
     )
 
 
-def _check_mask(game: Game, board: bytes, state: Sequence[int], search: Search | None) -> None:
+def _check_mask(game: Game, board: bytes, state: Sequence[int]) -> None:
     """The mask against what each action can do; for a fresh array each time."""
     mask = game.action_mask(board, state)
     require(
         isinstance(mask, np.ndarray) and mask.dtype == np.int8 and mask.shape == (len(game.Action),),
         f"{game.name}.action_mask gives {_kind(mask)}; it must be int8 ({len(game.Action)},).",
     )
-    if search is not None:
-        truth = [
-            any(after[:2] != (board, tuple(state)) for _, after in search.outcomes(board, state, action))
-            for action in game.Action
-        ]
+    if game.has_values:
+        draws = [u for _, u in game.noise_intervals()]
+        truth = [any(_changes(game, board, state, action, u) for u in draws) for action in game.Action]
         require(
             mask.tolist() == [int(able) for able in truth],
             f"{game.name}.action_mask is {mask.tolist()}; the actions that can change the state are "
@@ -504,6 +497,12 @@ def _check_mask(game: Game, board: bytes, state: Sequence[int], search: Search |
     again = 7 in game.action_mask(board, state)
     mask[:] = before
     require(not again, f"{game.name}.action_mask gives one array twice: give a fresh one.")
+
+
+def _changes(game: Game, board: bytes, state: Sequence[int], action: int, u: float) -> bool:
+    cells, integers = bytearray(board), list(state)
+    game.rule(cells, integers, action, u, game.params)
+    return (bytes(cells), integers) != (board, list(state))
 
 
 def _check_values(game: Game, solution: Solution, board: bytes, state: Sequence[int], actions_left: int) -> None:

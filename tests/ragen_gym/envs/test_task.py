@@ -79,12 +79,6 @@ class Endless(Echo):
         return "Again.", float("nan"), False, False, {}
 
 
-class Spaceless(Echo):
-    @property
-    def observation_space(self) -> Any:  # type: ignore[override]
-        raise AttributeError
-
-
 class Configured(Echo):
     def __init__(self, name: str, config: str) -> None:
         super().__init__()
@@ -110,10 +104,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
     """The classes above as a module that a user has written."""
     made = ModuleType("own_tasks")
     vars(made).update(
-        {
-            each.__name__: each
-            for each in (Echo, Whole, Mute, Numbers, Endless, Spaceless, Configured, Optimizer, constant)
-        },
+        {each.__name__: each for each in (Echo, Whole, Mute, Numbers, Endless, Configured, Optimizer, constant)},
         number=3,
     )
     monkeypatch.setitem(sys.modules, "own_tasks", made)
@@ -214,15 +205,12 @@ def test_a_forbidden_text_does_not_reach_the_task() -> None:
     [
         ("own_tasks:Mute", {}, r"has no instructions \(found None\).*system message"),
         ("own_tasks:constant", {}, r"makes 3, which is no gymnasium.Env.*ragen_gym.register"),
-        ("own_tasks:Optimizer", {}, r"'own_tasks:Optimizer' is no gymnasium.Env"),
         ("own_tasks:Echo", {"wrds": 3}, r"no option 'wrds': it has words, turns. Did you mean words"),
         ("own_tasks:Echo", {"split": "dev"}, r"split='dev' is not a split"),
-        ("own_tasks:Echo", {"regret": True}, r"is a text task, and regret needs the exact values of a game"),
+        ("own_tasks:Echo", {"regret": True}, r"has no option 'regret'"),
         ("own_tasks:Echo", {"grounding": True}, r"grounding=True is for games"),
-        ("own_tasks:Echo", {"world_modelling": True}, r"world_modelling=True is for games"),
         ("own_tasks:Echo", {"observation": "image"}, r"observation='image' is for games"),
         ("own_tasks:Echo", {"prompt": "ragen-v1"}, r"prompt='ragen-v1' is for games"),
-        ("own_tasks:Spaceless", {}, r"has no observation_space: give the class .*spaces.Text"),
         ("own_tasks:Configured", {"name": "a"}, r"own_tasks:Configured: missing a required argument: 'config'"),
         ("own_tasks:number", {}, r"adds no game of that name .*no text task of that name"),
         ("own_tasks:Nothing", {}, r"adds no game of that name"),

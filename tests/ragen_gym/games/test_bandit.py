@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key, uniforms
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.bandit import SPLIT_OF_PAIR, Bandit, BanditRev
-from ragen_gym.testing import Search, check_game, games
+from ragen_gym.games.values import LevelValues, exact_play, script_of
+from ragen_gym.testing import check_game, games
 
 LOW_ARMS = {low for low, _ in SPLIT_OF_PAIR}
 
@@ -50,16 +51,17 @@ def test_the_law_and_the_oracle(game: Any, reverse: bool) -> None:
     for board in map(bytes, game.generate(episode_keys(3, 0, 4), None)):
         means = []
         for arm in (0, 1):
-            search = Search(game)
-            outcomes = list(search.outcomes(board, [0], arm))
-            means.append(sum(chance * reward for chance, (_, _, reward, _) in outcomes))
+            means.append(
+                sum(chance * game.rule(board, [0], arm, u, game.params)[0] for chance, u in game.noise_intervals())
+            )
             risky = (game.arms[board[arm]] not in LOW_ARMS) != reverse
             assert means[arm] == pytest.approx(game.high * game.high_prob if risky else game.low)
         solution = game.solve(board)
         for actions_left in range(game.pulls + 2):
-            said = solution.success(board, [0], actions_left), solution.expected_return(board, [0], actions_left)
-            assert Search(game).best(board, [0], actions_left) == pytest.approx(said)
-            assert Search(game).value(board, [0], actions_left, solution.action) == pytest.approx(said)
+            said = solution.expected_return(board, [0], actions_left), solution.success(board, [0], actions_left)
+            assert LevelValues(game, (board, [0]), actions_left).value(board, [0], actions_left) == pytest.approx(said)
+            won, total = exact_play(game, (board, [0]), actions_left, script_of(solution))
+            assert (total, sum(won)) == pytest.approx(said)
         if means[0] != pytest.approx(means[1]):
             assert solution.action(board, [0], 1) == int(means[1] > means[0])
 

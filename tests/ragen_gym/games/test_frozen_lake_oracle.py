@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from ragen_gym.core.seeding import episode_keys
 from ragen_gym.games.frozen_lake import FrozenLake, FrozenLakeSolution
-from ragen_gym.testing import Search, TooLarge, games, states
+from ragen_gym.games.values import LevelValues, exact_play, script_of
+from ragen_gym.testing import games, states
 
 Action = FrozenLake.Action
 
@@ -21,13 +22,11 @@ Action = FrozenLake.Action
 @settings(max_examples=25)
 def test_the_oracle_against_trying_everything(drawn: tuple[Any, Any], actions_left: int) -> None:
     game, (board, state) = drawn
-    solution, search = game.solve(board), Search(game, 20_000)
-    said = solution.success(board, state, actions_left), solution.expected_return(board, state, actions_left)
-    try:
-        assert search.best(board, state, actions_left) == pytest.approx(said)
-        assert search.value(board, state, actions_left, solution.action) == pytest.approx(said)
-    except TooLarge:
-        return
+    solution, values = game.solve(board), LevelValues(game, (board, state), actions_left)
+    said = solution.expected_return(board, state, actions_left), solution.success(board, state, actions_left)
+    assert values.value(board, state, actions_left) == pytest.approx(said)
+    won, total = exact_play(game, (board, state), actions_left, script_of(solution))
+    assert (total, sum(won)) == pytest.approx(said)
 
 
 @pytest.mark.parametrize("success_rate", [1 / 3, 0.8, 1.0])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ragen_gym.core.seeding import episode_keys
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.games.sokoban.solve import NotSolvedError, Plan, SokobanSolution, find_plan
-from ragen_gym.testing import Search, TooLarge
+from ragen_gym.games.values import LevelValues, exact_play, script_of
 from tests.ragen_gym.games.slow_warehouse import SlowWarehouse
 
 Action = Sokoban.Action
@@ -74,15 +74,13 @@ def test_every_answer_against_trying_everything(drawn: tuple[Sokoban, bytes], ac
     game, board = drawn
     assume(not game.over(board))
     state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
-    solution, search = game.solve(board), Search(game, 20_000)
-    said = solution.success(board, state, actions_left), solution.expected_return(board, state, actions_left)
-    try:
-        assert search.best(board, state, actions_left) == pytest.approx(said)
-    except TooLarge:
-        return
+    solution, values = game.solve(board), LevelValues(game, (board, state), actions_left)
+    said = solution.expected_return(board, state, actions_left), solution.success(board, state, actions_left)
+    assert values.value(board, state, actions_left) == pytest.approx(said)
     assert solution.action(board, state, actions_left) in list(Action)
-    if said[0]:
-        assert search.value(board, state, actions_left, solution.action) == pytest.approx(said)
+    if said[1]:
+        won, total = exact_play(game, (board, state), actions_left, script_of(solution))
+        assert (total, sum(won)) == pytest.approx(said)
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"size": 8, "boxes": 3, "generator": "reverse_walk"}], ids=str)

@@ -18,7 +18,7 @@ from ragen_gym.games.bandit import Bandit, BanditRev
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import PLAYING, SUCCESS, Game
 from ragen_gym.games.sokoban import Sokoban
-from ragen_gym.games.values import NOTHING, LevelValues, MoveValue, Value, level_values, pivot
+from ragen_gym.games.values import NOTHING, LevelValues, MoveValue, Value, exact_play, level_values, pivot
 from ragen_gym.testing import action_sequences, games, states
 from tests.ragen_gym.testing.tightrope import Tightrope
 
@@ -149,6 +149,15 @@ def test_by_hand_on_ice() -> None:
     assert drowned.chance == pytest.approx((-0.25, -0.25))
     # Right twice: 1/2, and 1/4 (bumped into the upper edge) times 1/2 again.
     assert values.expected(board, [0], [right, right], 2, 0).success == pytest.approx(0.5 + 0.25 * 0.5)
+
+
+def test_exact_play_by_hand() -> None:
+    game = Tightrope(width=4, grip=0.5)
+    start = game.board("A--F"), [0]
+    assert exact_play(game, start, 3, lambda *_: [(1.0, 1)]) == ([0, 0, 0.125], 0.125 - 0.5 * 0.875)
+    assert LevelValues(game, start, 3).value(*start, 3) == (0, 0.125)
+    with pytest.raises(OverflowError, match="more than 2 states"):
+        exact_play(game, start, 3, lambda *_: [(0.5, 0), (0.5, 1)], most=2)
 
 
 def test_who_may_stop_loses_nothing_by_it() -> None:
