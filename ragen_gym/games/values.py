@@ -271,11 +271,10 @@ def level_values(game: Game, board: Board, moves: int, *, may_stop: bool = False
     level = game, bytes(board), moves, may_stop
     state = game.starts(np.frombuffer(level[1], np.uint8)[None])[0].tolist()
     try:
-        hash(game)
+        with _lock:
+            values = _kept.pop(level, None)
     except TypeError:  # an option that cannot be hashed, such as a list
         return LevelValues(game, (board, state), moves, may_stop=may_stop)
-    with _lock:
-        values = _kept.pop(level, None)
     if values is None:
         values = LevelValues(game, (level[1], state), moves, may_stop=may_stop)
     with _lock:
