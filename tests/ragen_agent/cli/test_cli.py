@@ -42,11 +42,11 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     summary = json.loads((out / "summary.json").read_text())
     rows = {"before", "after", "random", "blind", "optimal", "demonstrator"}
     compared = {"more_imitation", "clean_warm_start"}
-    assert all((out / row / "model.safetensors").is_file() for row in compared)
     assert rows < set(summary)
     assert not compared & set(summary)
     command = printed.partition("Compare it with imitation at the same cost: ragen-agent ")[2].split()
     assert main(command) == 0
+    assert all((out / row / "model.safetensors").is_file() for row in compared)
     with_comparisons = json.loads((out / "summary.json").read_text())
     assert {row: with_comparisons[row] for row in rows} == {row: summary[row] for row in rows}
     assert compared < set(with_comparisons)
