@@ -132,7 +132,6 @@ def lone_policy(options: argparse.Namespace, display: Display) -> tuple[Policy, 
 def _solve(
     policy: Policy, levels: Sequence[ExactLevel], total: int, options: argparse.Namespace, folder: Any, display: Display
 ) -> None:
-    """Solve the levels and keep each one's record, first a few to predict the cost of the rest."""
     from ragen_agent.exact.policy_value import solve
     from ragen_agent.exact.reply_tree import ReplyTexts
     from ragen_agent.exact.results import level_record

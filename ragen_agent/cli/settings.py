@@ -188,7 +188,6 @@ def distributed(options: argparse.Namespace) -> Settings:
 
 
 def _table(settings: Settings) -> Settings:
-    """The settings of the distributed trainer among these; raises a ValueError if they are no table."""
     table = settings.get(OPENRLHF, {})
     if not isinstance(table, Mapping):
         raise ValueError(f"{OPENRLHF} is {table!r}; it must be a table, such as [{OPENRLHF}] in TOML.")

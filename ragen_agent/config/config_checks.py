@@ -75,12 +75,6 @@ def _check_overlong(config: Config) -> None:
         raise ValueError(
             f"training.overlong_buffer is {buffer}; it must be at most turns.max_tokens_per_turn, {limit}."
         )
-    for row in config.games if buffer else ():
-        if row.get("turns", {}).get("max_tokens_per_turn", limit) != limit:
-            raise ValueError(
-                f"training.overlong_buffer is {buffer}, before one limit of all games, but games gives "
-                f"{row['game']} its own turns.max_tokens_per_turn; leave that out, or use overlong_buffer=0."
-            )
 
 
 def _check_curriculum(config: Config) -> None:
@@ -140,14 +134,12 @@ def _check_weights(training: Training) -> None:
             f"training.advantage_length_weight weighs the advantages of whole episodes, and training.algo="
             f"{training.algo} estimates those of tokens; use another training.algo, or advantage_length_weight=false."
         )
-    if not training.zero_task_advantage:
-        return
-    if training.kl_estimate == "none" and not training.entropy_bonus:
-        raise ValueError(
-            "training.zero_task_advantage leaves the entropy bonus and the KL term alone, and both are off; raise "
-            "training.entropy_bonus or choose training.kl_kind."
-        )
-    if training.critic and training.kl_estimate != "none" and training.kl_place == "reward":
+    if (
+        training.zero_task_advantage
+        and training.critic
+        and training.kl_estimate != "none"
+        and training.kl_place == "reward"
+    ):
         raise ValueError(
             "training.zero_task_advantage would remove the KL term too, which with a critic is part of the rewards; "
             "use training.kl_place=loss with training.kl_kind=k2 or k3."

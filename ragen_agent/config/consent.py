@@ -51,7 +51,6 @@ def effects(settings: Any, asked: Mapping[str, Any] | None = None, table: str = 
 
 
 def _games(value: Any) -> list[str]:
-    """The games named by a setting: one, or the games of a list of tables."""
     return [value] if isinstance(value, str) else [str(row.get("game", "")) for row in value]
 
 

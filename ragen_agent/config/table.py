@@ -63,7 +63,6 @@ def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
 
 
 def _in_words(error: ValidationError, base: Any, changes: Mapping[str, Any], where: str) -> str:
-    """The first of pydantic's errors as the setting, its value and what is allowed."""
     first = error.errors(include_url=False)[0]
     if not first["loc"]:  # settings that contradict each other
         return str(first["ctx"]["error"])

@@ -201,7 +201,6 @@ class RolloutWorker:
         )
 
     def _play(self, processes: list[TokenMDP], instances: list[Instance], path: tuple[int, ...]) -> list[Trajectory]:
-        """Episodes of one game; ``path`` goes into the seed of what is sampled."""
         seed = derive_seed(self.config.seed, SeedStream.SAMPLING, *path)
         return self.policy.play(processes, instances, self.config.training.temperature, seed)
 
@@ -216,7 +215,6 @@ class RolloutWorker:
 
 
 def _learner(config: Config, policy: Policy) -> Learner:
-    """What the updates change: the weights or their adapter, and what the settings ask for next to them."""
     settings, model = config.training, policy.model
     seed = derive_seed(config.seed, SeedStream.ADAPTER)
     adapter = adapt(model, config.lora, seed) if config.lora.rank else None

@@ -177,7 +177,6 @@ def targets_of(
 
 
 def _scored(learner: Learner, model: PreTrainedModel, batch: Batch, settings: Training) -> Tensor:
-    """The log-probs of the sampled tokens by a model."""
     return _by_minibatch(
         batch, settings, lambda part: sampled_scores(model, part, learner.bias, settings.temperature).log_probs
     )
@@ -228,7 +227,6 @@ def _estimated(
     cost: Tensor,
     settings: Training,
 ) -> Targets:
-    """Advantages, returns and values by the critic, over the tokens of M_adv."""
     ends = [list(t.turn_ends) for t in trajectories]
     earned = [list(t.turn_rewards) for t in trajectories]
     mask = _mask(learner, batch, trajectories, settings.advantage_tokens)
@@ -241,7 +239,6 @@ def _estimated(
 
 
 def _mask(learner: Learner, batch: Batch, trajectories: Sequence[Trajectory], tokens: str) -> Tensor:
-    """The sampled tokens, or those of one part of the replies (VAGEN, selective masks)."""
     if tokens == "all":
         return batch.sampled
     assert learner.piece is not None, "a selective mask needs the text of the tokens"

@@ -27,13 +27,7 @@ from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.models.parameters import load_policy
 from ragen_agent.models.resources import gpu_use, peak_memory_gib, place_of, release_freed_memory
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
-from ragen_agent.run.evaluation import (
-    baselines,
-    evaluated_levels,
-    play_fixed,
-    rate_of_played,
-    validation_settings,
-)
+from ragen_agent.run.evaluation import baselines, evaluated_levels, play_fixed, rate_of_played, validation_settings
 from ragen_agent.run.model_card import write_model_card
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import IMITATION, RunFolder, resumable
@@ -142,7 +136,6 @@ class TrainingRun:
 
     @property
     def _validation(self) -> Callable[[], Rate] | None:
-        """Measures the policy on fixed levels of the split ``validation``; None where no validation is asked for."""
         if not self.config.stops.validate_every:
             return None
         player = replace(self.policy, config=validation_settings(self.config))
@@ -210,7 +203,6 @@ class TrainingRun:
         self.display.rates(self.config, self.summary)
 
     def _imitate(self, name: str, policy: Policy, rows: list[Trajectory], **how: Any) -> None:
-        """Trains a model to compare with, saves it in the folder of this name, and measures it."""
         imitate(self.config, policy, rows, name.replace("_", " "), self.display, run=self.folder, **how)
         save_checkpoint(policy.model, policy.tokenizer, self.folder.path / name)
         self.measure(name, policy)

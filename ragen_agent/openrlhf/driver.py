@@ -89,7 +89,6 @@ def _start_ray(address: str, start: dict[str, Any]) -> None:
 
 
 def _install_classes(on_cpu: bool) -> None:
-    """Replaces the classes that OpenRLHF's command line is about to import by ours."""
     import openrlhf.trainer.ppo_trainer
     import openrlhf.trainer.ppo_trainer_async
     import openrlhf.trainer.ray.launcher

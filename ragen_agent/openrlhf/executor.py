@@ -85,7 +85,6 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         return response_of(trajectory, prompt, label) | {"own_seconds": own, "updates": updates}
 
     async def _play(self, process: TokenMDP, generate: Generate, row: PromptRow, member: int) -> Trajectory:
-        """One episode, each reply of which goes to the game."""
         config, settings = self.run.config, self.run.settings
         return await play_episode(
             process,
@@ -99,7 +98,6 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         )
 
     async def _play_program(self, process: TokenMDP, generate: Generate, row: PromptRow, member: int) -> Trajectory:
-        """One episode that a program plays."""
         config, settings = self.run.config, self.run.settings
         if self.endpoint is None:
             self.endpoint, self.programs = Endpoint(), asyncio.Semaphore(config.program.workers)

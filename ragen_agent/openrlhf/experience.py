@@ -101,7 +101,6 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
         return [_sample(row, response) for row, responses in zip(rows, answers, strict=True) for response in responses]
 
     def _engines(self, method: str) -> None:
-        """Wakes engines that share their GPUs with the models, or sends them back to sleep."""
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.vllm_engines, method)
 
@@ -409,7 +408,6 @@ def _joined(parts: Sequence[tuple[AdvantageInputs, int]]) -> AdvantageInputs:
 
 
 def _narrow(experience: Any, notes: Sequence[AdvantageInputs], settings: Training) -> None:
-    """Leaves in the loss the tokens that are meant to be there."""
     if settings.loss_tokens != "all":
         spans = [list(note.loss or ()) for note in notes]
         experience.action_mask = algo.part_mask(spans, experience.action_mask.bool()).to(experience.action_mask.dtype)

@@ -199,7 +199,6 @@ def _model(config: Config, folder: RunFolder, display: Display) -> Path:
 
 
 def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
-    """Variables of every process of the run."""
     extensions = Path(sys.prefix) / "torch_extensions"  # one for each environment, built by the Makefile
     scripts = str(Path(sys.executable).parent)  # ninja, with which DeepSpeed builds its extensions
     return {
@@ -221,7 +220,6 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
 def _run(
     folder: RunFolder, config: Config, settings: OpenRLHF, done: int, display: Display, trackers: Sequence[Tracker]
 ) -> None:
-    """Starts the driver process of the run, shows its metrics until it ends, and gives them to the trackers."""
     history, log = History(read_json_lines(folder.metrics), config.stops), folder.path / "openrlhf.log"
     (folder.path / "stopped.json").unlink(missing_ok=True)
     display.say(f"starting OpenRLHF; its output goes to {log}")

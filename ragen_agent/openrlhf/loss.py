@@ -118,7 +118,6 @@ def _targets(experience: Any, config: Config) -> Targets:
 
 
 def _pictures(experience: Any) -> dict[str, Any]:
-    """The arguments with the rows' pictures, where there are any."""
     given = experience.mm_train_inputs
     return merge_mm_train_inputs(given, experience.sequences.device) if given else {}
 
@@ -130,7 +129,6 @@ def _figure_names(training: Training) -> list[str]:
 
 
 def _corrects(training: Training) -> bool:
-    """True if the loss is weighed for the difference of vLLM's log-probs from the trainer's."""
     return training.correction != "none" and not POLICY_LOSSES[training.policy_loss].sequences
 
 
@@ -140,12 +138,10 @@ def _per_row(experience: Any, name: str) -> Tensor:
 
 
 def _shared(experience: Any, name: str) -> float:
-    """A number that every row has alike; 0 where the settings have no use for it."""
     return float(_per_row(experience, name)[0]) if name in experience.info else 0.0
 
 
 def _count(experience: Any, divisor: str) -> float:
-    """What these rows add to the divisor of the loss."""
     return float(experience.action_mask.sum()) if divisor == "tokens" else count_episodes(experience)
 
 

@@ -127,7 +127,6 @@ class _Device(str):
 
 
 def _patch_torch_cuda(torch: ModuleType) -> None:
-    """Replaces the functions of torch.cuda that OpenRLHF calls on every machine."""
     cuda: Any = torch.cuda
     cuda.current_device = lambda: _Device("cpu")
     cuda.set_device = lambda device: None

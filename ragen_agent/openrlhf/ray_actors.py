@@ -130,8 +130,6 @@ def _adapt(actor: Any, arguments: Any) -> None:
 
 
 def _suppress(model: nn.Module, bias: Tensor) -> None:
-    """Adds ``bias`` to the logits of every forward pass of ``model``."""
-
     def suppress(module: nn.Module, arguments: Any, output: Any) -> Any:
         logits: Tensor = output["logits"]
         output["logits"] = logits.float() + bias.to(logits.device)

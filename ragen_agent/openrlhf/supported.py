@@ -30,7 +30,6 @@ def check_supported(config: Config, settings: OpenRLHF) -> None:
 
 
 def _refusals(config: Config, settings: OpenRLHF) -> Iterator[tuple[object, str]]:
-    """All refusals: whether each applies, and its text."""
     training, lora, gpus = config.training, config.lora, gpus_of_models(config, settings)
     whole = settings.zero_stage == 3
     yield (

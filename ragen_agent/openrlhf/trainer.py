@@ -232,7 +232,6 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         return LoopState(state.iteration, state.stagnant)
 
     def _training_rows(self, episodes: Sequence[Trajectory], advantages: Sequence[float]) -> list[Any]:
-        """The rows of episodes, and padding up to whole minibatches."""
         training, rows = self.run.config.training, []
         for trajectory, advantage in zip(episodes, advantages, strict=True):
             parts = zip(trajectory.split_contexts(), self.rollouts.rows(trajectory), strict=True)
@@ -265,7 +264,6 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             )
 
     def _evaluate_between(self, done: int) -> dict[str, Any]:
-        """Plays the fixed levels between two iterations, as often as the settings say."""
         every, over = self.run.settings.evaluate_every, done == self.run.config.training.iterations
         return {} if not every or done % every or over or self.loop.stop_reason else self._evaluate("")
 
@@ -295,27 +293,22 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         return result
 
     def _measure(self, config: Config) -> tuple[list[EpisodeSample], Rate]:
-        """The episodes of one game's fixed levels, and their rate."""
         self.loop.ahead.wait()
         played = self._checked(self._play(evaluation_rows(config), 1, config.evaluation.temperature))
         return played, rate_of_played([p.trajectory for p in played])
 
     def _validate(self) -> Rate:
-        """The success on the fixed levels of the split ``validation``."""
         return self._measure(validation_settings(self.run.config))[1]
 
     def _noise_seed(self, played: EpisodeSample) -> int:
-        """Of an episode; with it and the level's seed it can be played again."""
         config = self.run.config
         return played.row.noise(config.seed, played.member, config.training.shared_noise)
 
     def _all_models(self, method: str, **arguments: Any) -> None:
-        """Calls a method of the actor's and, if there is one, the critic's processes, and waits."""
         groups = [group for group in (self.actor_model_group, self.critic_model_group) if group is not None]
         ray.get([ref for group in groups for ref in group.async_run_method(method_name=method, **arguments)])
 
     def _play(self, rows: Sequence[PromptRow], members: int, temperature: float) -> list[EpisodeSample]:
-        """See ``EpisodeGenerator.play``."""
         settings = {name: value for name, value in self.generate_kwargs.items() if name != "temperature"}
         return self.rollouts.play(rows, members, temperature, **settings)
 

@@ -118,7 +118,6 @@ def examine(look: Look) -> Iterator[Finding]:
 
 
 def _version(name: str, look: Look) -> str:
-    """Installed version, compared with the tested one beside the installed torch."""
     if version := _installed(name):
         torch = _installed("torch").split("+")[0]
         tested = TESTED[name][torch == TESTED["torch"][1]]
@@ -132,7 +131,6 @@ def _version(name: str, look: Look) -> str:
 
 
 def _installed(name: str) -> str:
-    """Installed version, empty if there is none."""
     for package in PACKAGES.get(name, (name,)):
         with suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(package)
@@ -220,7 +218,6 @@ def _disk(look: Look) -> str:
 
 
 def _model(look: Look) -> str:
-    """The model's folder, and its output layer compared with its tokenizer."""
     try:
         config, tokenizer = look.loaded
     except ValueError as error:
@@ -238,7 +235,6 @@ def _model(look: Look) -> str:
 
 
 def _round_trip(look: Look) -> str:
-    """Equality of the games' texts and a reply after encoding and decoding."""
     from ragen_gym.envs.turn import make_turn
 
     config, tokenizer = look.loaded
@@ -256,7 +252,6 @@ def _round_trip(look: Look) -> str:
 
 
 def _template(look: Look) -> str:
-    """Prefix property of the chat template: a conversation's ids begin those of the longer conversation."""
     from ragen_agent.tokens.chat import ChatFormat
 
     settings = with_settings(Config(), default_settings(Config.game, str(look.model or "")))

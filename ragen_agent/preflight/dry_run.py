@@ -146,7 +146,6 @@ def _overlong(config: Config, chat: ChatFormat) -> list[str]:
 
 
 def _wrapped(command: Sequence[str]) -> str:
-    """The command line, a flag a line."""
     text = "".join((" \\\n  " if word.startswith("--") else " ") + shlex.quote(word) for word in command).strip()
     return (
         f"{text}\n\nragen-agent starts it with its own trainer, executor and weight check in OpenRLHF's places "
@@ -155,7 +154,6 @@ def _wrapped(command: Sequence[str]) -> str:
 
 
 def _memory(config: Config, settings: OpenRLHF, gpu_gib: float) -> str:
-    """The estimate, a line for each part."""
     found = estimate(config, settings, gpu_gib)
     if found is None:
         local = f"models/{Path(config.model).name}"

@@ -67,7 +67,6 @@ def estimate_hours(config: Config, settings: OpenRLHF, gpu_gib: float, pace: Pac
 
 
 def _playing(config: Config, settings: OpenRLHF, shape: ModelShape, gpu_gib: float, pace: Pace, episodes: int) -> float:
-    """Seconds in which the engines play so many episodes."""
     turns, gpus = config.turns, settings.vllm_tensor_parallel
     token = 4 * shape.layers * shape.key_value  # bytes of a key and a value in bfloat16, in all layers
     weights = 2 * shape.parameters

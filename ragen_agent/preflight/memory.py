@@ -100,7 +100,6 @@ def model_shape(config: Config) -> ModelShape | None:
 
 
 def _shape(whole: Any) -> ModelShape:
-    """The shape that a configuration describes; parameters are counted on a model without memory."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     text, sees = whole.get_text_config(), hasattr(whole, "vision_config")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from ragen_agent import cli as agent_cli
-from ragen_gym import __version__
 from ragen_gym import cli as gym_cli
 from ragen_gym.core.command_line import parsers
 
@@ -72,21 +71,6 @@ def test_every_command_has_help_without_the_extras(tmp_path: Path) -> None:
         assert code == 0, (words, code, err)
         assert out.startswith(f"usage: {' '.join(words[:-1])}"), words
         assert not err, words
-
-
-def test_the_version_and_groups_of_commands_need_nothing(tmp_path: Path) -> None:
-    groups = [words for words in COMMANDS if words[0] == "ragen-gym" and [*other_of(words)]]
-    (version, *helps) = base_only([("ragen-gym", "--version"), *groups], tmp_path)
-    assert version[:2] == [0, f"ragen-gym {__version__}\n"]
-    for words, (code, out, err) in zip(groups, helps, strict=True):
-        assert (code, err) == (0, ""), words
-        assert out.startswith(f"usage: {' '.join(words)} "), words
-        assert all(other[-1] in out for other in other_of(words)), words
-
-
-def other_of(words: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The commands of a group."""
-    return [each for each in COMMANDS if each[:-1] == words]
 
 
 def test_a_command_names_the_extra_that_it_needs(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from ragen_agent import cli as agent_cli
 from ragen_agent.config.io import read_toml
 from ragen_gym import cli as gym_cli
-from ragen_gym.bench.suites import load_suite
 from ragen_gym.core.seen import read_seen
 from ragen_gym.games import registry
 from ragen_gym.serve import RemoteTurnEnv
@@ -48,14 +47,6 @@ def test_a_run_of_it_is_trained_measured_resumed_and_reported(folder: Path, caps
     assert "Measure again: ragen-agent eval run --split test --run-code\n" in capsys.readouterr().out
     assert read_toml(folder / "run" / "config.toml")["game"] == NAME
     check_run_code(NAME, forget, capsys)
-
-
-def test_the_default_folder_of_its_run_has_a_name_that_every_system_takes(folder: Path) -> None:
-    assert agent_cli.main(["train", "--game", NAME, "--dry-run"]) == 0
-    from ragen_agent.cli.train import fresh_folder
-    from ragen_agent.config import Config
-
-    assert fresh_folder(Config(game=NAME)) == Path("runs/LightsOut-grpo-seed0")
 
 
 def test_demonstrations_and_mixtures_take_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,23 +87,3 @@ def test_a_server_offers_it(folder: Path) -> None:
         assert "Nine lamps" in f"{message}{info}"
         assert env.step("<think>The middle.</think><answer>B2</answer>")[4]["actions"] == (4,)
         env.close()
-
-
-def test_find_imports_nothing(folder: Path) -> None:
-    with pytest.raises(ValueError, match="lights_out has not been imported"):
-        registry.find(NAME)
-    assert registry.full_name("lights_out:ragen/LightsOut-v0") == NAME
-    assert registry.find(NAME).name == "LightsOut"
-    assert registry.full_name("ragen/FrozenLake-v0") == "FrozenLake"
-    with pytest.raises(ValueError, match="adds no game of that name"):
-        registry.load("lights_out:Darkness")
-    with pytest.raises(ValueError, match="importing the module nowhere failed"):
-        registry.load("nowhere:Game")
-
-
-def test_a_suite_names_what_is_wrong_with_its_game(folder: Path) -> None:
-    (folder / "suite.toml").write_text(
-        'name = "x"\n[[splits]]\nname = "x"\nenv = "nowhere:Game"\nlevels = "x.txt"\n', encoding="utf-8"
-    )
-    with pytest.raises(ValueError, match="importing the module nowhere failed"):
-        load_suite("suite.toml")

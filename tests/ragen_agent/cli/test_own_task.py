@@ -15,7 +15,6 @@ from ragen_agent import cli as agent_cli
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.io import read_toml
 from ragen_agent.openrlhf.prompt_dataset import env_of, evaluation_rows, families_of_rows, train_rows
-from ragen_agent.run.evaluation import baseline_notices, baselines, fixed_instances
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import families_of, read_conversations
 from ragen_agent.tasks.tasks import make_env, make_game_env
@@ -176,18 +175,6 @@ def test_the_distributed_trainers_rows_name_its_problems(folder: Path) -> None:
     assert families_of_rows(rows[:6], config()).isdisjoint(families_of_rows(rows[6:], config()))
     first, again = (env_of(rows[0], config()).reset(seed=rows[0].seed) for _ in range(2))
     assert first == again
-
-
-def test_baselines_are_of_the_tasks_own_replies(folder: Path) -> None:
-    env = make_env(config(), "test")
-    instances = fixed_instances(env, 30)
-    rates = baselines(env, instances)
-    assert rates["optimal"].rate == 1.0
-    assert rates["random"].rate < 0.4
-    assert baseline_notices(env, instances[:1]) == []
-    bare = make_env(config("guessing:Bare"), "test")
-    assert baselines(bare, instances[:1]) == {}
-    assert baseline_notices(bare, instances[:1]) == [bare.missing_rates]
 
 
 def test_what_only_games_have_is_refused(folder: Path) -> None:

@@ -18,7 +18,7 @@ from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, CREDITS
 from ragen_agent.config.presets import default_settings
 from ragen_agent.local import run as training
-from ragen_agent.local.backend import LearnerDiagnostics, LocalBackend, RolloutWorker
+from ragen_agent.local.backend import LearnerDiagnostics, RolloutWorker
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.run.console import Display
@@ -141,20 +141,6 @@ def test_the_update_reads_what_the_algorithms_say(warm: tuple[Config, Policy]) -
         torch.testing.assert_close(targets["advantages"], algo.whiten(estimated, batch.sampled, over=over))
 
 
-def test_the_critic_reads_a_minibatch_at_a_time_as_it_reads_all(warm: tuple[Config, Policy]) -> None:
-    rows, policy = played(warm[1]), policy_of(warm[1], critic=True)
-    read: list[int] = []
-    assert policy.critic is not None
-    policy.critic.register_forward_pre_hook(lambda module, inputs: read.append(len(inputs[0].ids)))
-    found = [
-        targets_of(policy, Batch.of(rows), rows, torch.zeros(16), Training(group_size=4, algo="ppo", minibatch=size))
-        for size in (16, 6)
-    ]
-    assert read == [16, 6, 6, 4]
-    for name, target in found[0].items():
-        torch.testing.assert_close(target, found[1][name])
-
-
 @pytest.mark.parametrize("critic", [False, True])
 def test_the_parts_of_a_reply_share_its_loss(critic: bool, warm: tuple[Config, Policy]) -> None:
     rows = played(warm[1])
@@ -182,33 +168,6 @@ def test_a_minibatch_without_a_token_costs_its_step_only(warm: tuple[Config, Pol
     measured = update(policy, rows, torch.ones(2), Training(loss_tokens="reasoning"), seed=0)
     assert measured.pop("skipped_steps") == 1
     assert measured.keys() == {"train_tokens", "updates"}
-
-
-def test_the_masks_of_loss_and_advantage_are_two(warm: tuple[Config, Policy]) -> None:
-    """All tokens are in the policy's loss, and the recursion runs over the reasoning, where alone the critic learns.
-
-    Where no reply holds any, there is no return to learn from, and the policy takes its step without the critic.
-    """
-    rows = [t for t in played(warm[1]) if t.failure is None]
-    settings = Training(algo="ppo", advantage_tokens="reasoning", minibatch=16)
-    policy, batch = policy_of(warm[1], critic=True), Batch.of(rows)
-    targets = targets_of(policy, batch, rows, torch.zeros(len(rows)), settings)
-    assert targets["mask"].equal(batch.sampled)
-    assert 0 < int(targets["critic_mask"].sum()) < int(batch.sampled.sum())
-    assert not targets["advantages"][~targets["critic_mask"]].any()
-    assert targets["advantages"][targets["critic_mask"]].any()
-    assert policy.critic is not None
-    before = [copy.deepcopy(module.state_dict()) for module in (policy.model, policy.critic)]
-    policy.piece = lambda token: "x"  # so that no reply holds a thought
-    measured = update(policy, rows, torch.zeros(len(rows)), settings, seed=0)
-    moved = [
-        any(not torch.equal(old[name], value) for name, value in module.state_dict().items())
-        for old, module in zip(before, (policy.model, policy.critic), strict=True)
-    ]
-    policy.model.load_state_dict(before[0])
-    assert moved == [True, False]
-    assert measured["updates"] == 1
-    assert "value_loss" not in measured
 
 
 @pytest.mark.parametrize("how", AGGREGATIONS)
@@ -347,21 +306,6 @@ def test_a_run_that_measures_everything(warm: tuple[Config, Policy], tmp_path: P
     shares = cost_line([{"seconds": 3.0, "diagnostics_s": {"a": 0.5, "b": 1.0}}])
     assert shares == "Measuring added 100.0 % to an iteration: b 66.7 %, a 33.3 %."
     assert cost_line(records).startswith("Measuring added ")
-
-
-def test_no_gradient_stays_where_nothing_learns(tmp_path: Path) -> None:
-    """They are as large as the weights, and a copy of a model has a copy of them."""
-    config = configure({"training": {"algo": "ppo", "kl_kind": "k2", "kl_place": "loss", "iterations": 1}})
-    run = training.TrainingRun(config, RunFolder.create(tmp_path / "run", config), quiet())
-    run.warm_start()
-    assert all(weight.grad is None for weight in run.policy.model.parameters())
-    backend = LocalBackend(config, run.policy, run.folder)
-    backend.loop().run()
-    learner = backend.learner
-    assert learner.critic is not None
-    assert learner.reference_model is not None
-    for module in (learner.model, learner.critic, learner.reference_model):
-        assert all(weight.grad is None for weight in module.parameters())
 
 
 def test_a_mixture_is_measured_game_by_game(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import json
 import math
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,9 +20,8 @@ from rich.console import Console
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.local import run as training
-from ragen_agent.report.watch import FINISHED, read_status
 from ragen_agent.run.alarm import STAGNANT_ITERATIONS
-from ragen_agent.run.console import ROWS, Display, measured_on, rates_table
+from ragen_agent.run.console import ROWS, Display, rates_table
 from ragen_agent.run.evaluation import (
     baseline_notices,
     fixed_instances,
@@ -35,7 +33,7 @@ from ragen_agent.run.evaluation import (
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import IMITATION, RunFolder
 from ragen_agent.sft import trainer as imitation
-from ragen_agent.sft.demonstrations import demonstrate, demonstrated_families
+from ragen_agent.sft.demonstrations import demonstrated_families
 from ragen_agent.tasks.tasks import draw_games, games_at, level_seeds, make_env, make_game_env
 from ragen_agent.tokens.rollout import group
 from ragen_agent.update.iteration import score
@@ -137,15 +135,6 @@ def test_reinforcement_learns_what_no_demonstration_says(algo: str, tmp_path: Pa
     rates = run.summary
     assert 0.3 < rates["before"]["rate"] < 0.7, "the demonstrator chooses at random, and so does whoever imitates it"
     assert rates["after"]["low"] > max(rates[row]["high"] for row in ("before", "random", "demonstrator"))
-
-
-def test_a_run_without_the_comparisons_ends_after_its_measurement(tmp_path: Path) -> None:
-    config = configure(merged(TINY, {"training": {"iterations": 1}, "evaluation": {"imitation": False}}))
-    summary = complete(config, tmp_path / "run")
-    assert not {"more_imitation", "clean_warm_start"} & set(summary)
-    assert 0 < summary["trained_s"] <= summary["wall_s"]
-    assert training.train(config, RunFolder(tmp_path / "run"), quiet())["trained_s"] == summary["trained_s"]
-    assert read_status(tmp_path / "run").phase == FINISHED
 
 
 @pytest.mark.slow
@@ -352,30 +341,6 @@ def test_an_imitation_goes_on_where_it_was_interrupted(
     assert sorted(map(json.dumps, episodes[0])) == sorted(map(json.dumps, episodes[1]))
 
 
-def test_time_before_an_interruption_counts(tmp_path: Path) -> None:
-    config = configure(TINY)
-    folder = RunFolder.create(tmp_path / "run", config)
-    folder.write_summary({"wall_s": 1000.0})
-    run = training.TrainingRun(config, folder, quiet())
-    assert time.monotonic() - run.begun >= 1000.0
-
-
-def test_an_evaluation_shows_how_far_it_is() -> None:
-    class Recording(Display):
-        def update(self, done: int) -> None:
-            seen.append(done)
-            super().update(done)
-
-    config, seen = configure(merged(TINY, {"evaluation": {"batch": 5}})), list[int]()
-    policy, instances = Policy.build(config), fixed_instances(make_env(config, "test"), 12)
-    out = io.StringIO()
-    shown = play_fixed(policy, instances, Recording(Console(file=out)))
-    assert seen == sorted(seen)
-    assert seen[-1] == len(instances)
-    assert len(set(seen)) > 2, "five at a time"
-    assert [t.to_dict() for t in shown] == [t.to_dict() for t in play_fixed(policy, instances)]
-
-
 def test_policies_are_measured_within_the_reinforcement_and_it_does_not_change(tmp_path: Path) -> None:
     config = configure(merged(TINY, {"training": {"algo": "ppo", "filter": "none"}}))
 
@@ -409,36 +374,6 @@ def test_policies_are_measured_within_the_reinforcement_and_it_does_not_change(t
     assert [t.log_probs.tolist() for t in first] != [t.log_probs.tolist() for t in other]
 
 
-def test_the_report_says_which_levels_were_played() -> None:
-    assert measured_on(configure(TINY).evaluation.split) == "fixed levels of the training split"
-    assert measured_on(Config().evaluation.split) == "held-out test levels"
-    console = Console(file=io.StringIO(), width=200)
-    console.print(rates_table("Bandit", configure(TINY).evaluation, {}))
-    assert "Measured on the training split" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_a_bandits_success_without_a_return_is_explained(tmp_path: Path) -> None:
-    config = configure(TINY)
-    folder = RunFolder.create(tmp_path / "run", config)
-    lines = {"role": "assistant", "content": "<answer>Phoenix</answer>"}
-    episode = {
-        "phase": "after",
-        "failure": None,
-        "level_id": "0",
-        "turn_rewards": [0.0],
-        "turn_ends": [1],
-        "messages": [lines],
-    }
-    for success in (True, False):
-        append_json_lines(folder.episodes, [{**episode, "success": success}])
-    out = io.StringIO()
-    Display(Console(file=out, width=200)).report(config, {"wall_s": 1, "memory_gib": 1}, folder)
-    assert (
-        "A success: the last pull was of an arm with the highest mean, whatever it paid (level 0, return 0)"
-        in out.getvalue()
-    )
-
-
 def test_a_dead_run_stops_and_says_so(tmp_path: Path) -> None:
     config = configure(merged(TINY, {"warm_start": {"epochs": 0}, "training": {"iterations": 50}}))
     out = io.StringIO()
@@ -462,18 +397,6 @@ def test_failed_episodes_are_never_learned_from() -> None:
     assert advantages[0, 3] == 0
     assert spread[0].item() == pytest.approx(math.sqrt(1 / 3))
     assert score(played, replace(config.training, group_size=4, starpo_s=False))[1].sum() == 7
-
-
-def test_demonstrations_are_what_the_demonstrator_would_score() -> None:
-    settings = {**default_settings("FrozenLake"), "game": "FrozenLake"}
-    config = with_settings(Config(), merged(settings, {"demonstrations": {"moves": [0, 0, 0, 0, 1.0]}}))
-    agent = Policy.build(config)
-    shown = demonstrate(agent.processes("train", 1)[0], group(range(30), 1), config.demonstrations, 0)
-    assert all(t.success and t.failure is None for t in shown), "with all moves allowed at once the oracle wins"
-    replies = [m["content"] for t in shown for m in t.messages if m["role"] == "assistant"]
-    assert max(reply.count("||") for reply in replies) == 4
-    ends = [t.ids[end] for t in shown for end in t.turn_ends]
-    assert set(ends) == {agent.chat.end_id}
 
 
 def test_the_fixed_levels_are_distinct_and_of_their_split() -> None:

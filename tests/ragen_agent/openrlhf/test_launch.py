@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import weakref
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from ragen_agent.openrlhf.processes import RunState
 from ragen_agent.run import run_folder
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display
-from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines
 
@@ -67,26 +65,6 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
     assert started == [0]
     assert folder.checkpoint.is_dir()
     assert [each.get("python") for each in folder.read_versions()][-2:] == ["1", "2"]
-
-
-def test_the_warm_start_gives_its_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the processes of the run, which share the GPU with the launcher."""
-    small = {"small_model": {"hidden": 32, "layers": 1, "feed_forward": 32}, "warm_start": {"epochs": 1}}
-    config = with_settings(Config(), {**small, "demonstrations": {"episodes": 64}})
-    built: list[weakref.ref[Any]] = []
-    alive: list[bool] = []
-    build = Policy.build
-
-    def noted(config: Config) -> Any:
-        policy = build(config)
-        built.extend((weakref.ref(policy.model), weakref.ref(next(policy.model.parameters()))))
-        return policy
-
-    monkeypatch.setattr(Policy, "build", noted)
-    monkeypatch.setattr("torch.cuda.empty_cache", lambda: alive.extend(ref() is not None for ref in built))
-    folder = RunFolder.create(tmp_path / "run", config)
-    launch._model(config, folder, Display(Console(file=StringIO())))
-    assert alive == [False, False], "nothing of it is left when the cache is emptied"
 
 
 def test_signs_of_collapse_are_shown_as_they_are_recorded(tmp_path: Path) -> None:
