@@ -11,8 +11,8 @@ tokens that the trees hold instead of a mean over samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import islice, pairwise
 
 import numpy as np
 import torch
@@ -25,7 +25,10 @@ from ragen_agent.exact.policy_value import LevelValue, StateValue
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.scoring import sampled_scores
 
-__all__ = ["exact_gradient", "gradient_batches", "prefix_values", "return_variance", "token_advantages"]
+__all__ = ["exact_gradient", "prefix_values", "return_variance", "token_advantages"]
+
+
+_ROWS = 1024  # of a batch
 
 
 def prefix_values(state: StateValue) -> NDArray[np.float64]:
@@ -52,7 +55,7 @@ def token_advantages(state: StateValue, ids: Sequence[int], quantity: str = "ret
         quantity: one of ``QUANTITIES``.
 
     A token that the tree leaves out has the widest interval that the state's bounds allow: solve again with a smaller
-    ``mass`` and ``by_reach=False``.
+    ``mass``.
     """
     row = QUANTITIES.index(quantity)
     values, nodes = prefix_values(state)[:, row], state.tree.find(ids)
@@ -84,47 +87,26 @@ def return_variance(found: LevelValue) -> tuple[float, float]:
     return replies, noise
 
 
-def gradient_batches(
-    found: Sequence[LevelValue], rows: int = 1024, device: torch.device | str = "cpu"
-) -> Iterator[tuple[Batch, Tensor]]:
-    """Rows of tokens with weights: sum(weights * log-probs) has the gradient of the mean exact return.
-
-    The weight of a token is P(state) P(prefix, token | state) A / number of levels; where intervals are not points, of
-    their middles. It stands in one of the rows that hold the token, and is 0 in the others.
-
-    Args:
-        found: the levels, each counted alike.
-        rows: of a batch, at most.
-        device: of the tensors.
-
-    Yields:
-        a batch, and weights float64 (rows, width).
-    """
-    waiting: list[tuple[list[int], NDArray[np.float64]]] = []
-    for level in found:
-        for state in level.states:
-            waiting += _weighted_rows(state, state.weight / len(found))
-            while len(waiting) >= rows:
-                yield _batch(waiting[:rows], device)
-                waiting = waiting[rows:]
-    if waiting:
-        yield _batch(waiting, device)
-
-
 def exact_gradient(
     model: PreTrainedModel, bias: Tensor, temperature: float, found: Sequence[LevelValue]
 ) -> list[Tensor]:
     """The gradient of the mean exact return, for each parameter that requires one.
 
+    It is the gradient of a weighted sum of log-probs of tokens. The weight of a token is P(state)
+    P(prefix, token | state) A / number of levels; where intervals are not points, of their middles.
+
     Args:
         model: the model that ``found`` was solved with, its weights unchanged.
         bias: ``TreeReader.bias``.
         temperature: the one that ``found`` was solved at.
-        found: see ``gradient_batches``.
+        found: the levels, each counted alike.
     """
     parameters = [each for each in model.parameters() if each.requires_grad]
     total = [torch.zeros_like(each) for each in parameters]
-    for batch, weights in gradient_batches(found, device=bias.device):
+    states = ((state, state.weight / len(found)) for level in found for state in level.states)
+    rows = (row for state, weight in states for row in _weighted_rows(state, weight))
+    while some := [*islice(rows, _ROWS)]:
+        batch, weights = _batch(some, bias.device)
         scores = sampled_scores(model, batch, bias, temperature).log_probs
         objective = (weights.to(scores.dtype) * scores).sum()
         for sum_, part in zip(total, torch.autograd.grad(objective, parameters, allow_unused=True), strict=True):
@@ -134,7 +116,7 @@ def exact_gradient(
 
 
 def _weighted_rows(state: StateValue, weight: float) -> list[tuple[list[int], NDArray[np.float64]]]:
-    """(ids, weights) of the paths of a tree; the weights of the prompt are 0."""
+    """(ids, weights) of the paths of a tree; a token's weight stands in one path that holds it, and is 0 in others."""
     tree, values = state.tree, prefix_values(state)[:, QUANTITIES.index("return")].mean(1)
     advantages = np.append(0.0, values[1:] - values[tree.parent[1:]])
     weights = weight * tree.reach * advantages

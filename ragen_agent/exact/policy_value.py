@@ -5,14 +5,13 @@ distribution over replies, and the values follow by backward induction:
 
     V(s) = sum over replies of p(reply | s) E[reward + V(s') | s, reply]
 
-Replies that a tree leaves out have unknown results. Each counts with the lowest value that is possible in its state for
-the lower end of the interval, and with the highest for the upper end, so an interval holds the true value however much
-was left out.
+Replies that a tree leaves out count with the lowest value that is possible in their state for the lower end of the
+interval, and with the highest for the upper end, so an interval holds the true value however much was left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -97,27 +96,19 @@ def solve(
     levels: Sequence[ExactLevel],
     *,
     mass: float = 1e-3,
-    by_reach: bool = True,
     most_nodes: int = 2**18,
     texts: ReplyTexts | None = None,
-    progress: Callable[[int], None] = lambda turn: None,
 ) -> list[LevelValue]:
     """The value of the reader's model on levels of one environment.
 
     Args:
         reader: the model at its sampling temperature.
         levels: at least one; their states are read together, turn by turn.
-        mass: probability that may be left out, in (0, 1). With ``by_reach`` it is the whole of an episode's: rarely
-            reached states get less care, and the interval of success is no wider than ``mass``. Without, it is each
-            state's, however rarely it is reached: for values of unlikely replies.
-        by_reach: see ``mass``.
+        mass: probability of an episode's replies that may be left out, in (0, 1), and so the most width of the interval
+            of success; rarely reached states get less care.
         most_nodes: tokens that are read in the trees of ``levels`` in one turn, at most; where that is not enough,
             intervals are wider.
         texts: reply texts of earlier calls with the same chat format, to decode none twice.
-        progress: called with the number of turns read.
-
-    Raises:
-        ValueError: ``mass`` is out of range.
     """
     if not 0 < mass < 1:
         raise ValueError(f"mass is {mass}; it must be above 0 and below 1, such as 1e-3.")
@@ -131,9 +122,7 @@ def solve(
         asked = [(number, state, weight) for number, found in enumerate(waiting) for state, weight in found.items()]
         if not asked:
             break
-        shares = [
-            _share(mass, left[n], levels[n].env.max_turns - turn, len(waiting[n]), w, by_reach) for n, _, w in asked
-        ]
+        shares = [_share(mass, left[n], levels[n].env.max_turns - turn, len(waiting[n]), w) for n, _, w in asked]
         reached = []
         for first in range(0, len(asked), _MOST_TREES):
             some = slice(first, first + _MOST_TREES)
@@ -150,14 +139,11 @@ def solve(
                     if result.after is not None:
                         weight = each.weight * chance * result.chance
                         waiting[number][result.after] = waiting[number].get(result.after, 0.0) + weight
-        progress(turn + 1)
     return [_valued(level, found) for level, found in zip(levels, turns, strict=True)]
 
 
-def _share(mass: float, left: float, turns: int, states: int, weight: float, by_reach: bool) -> float:
+def _share(mass: float, left: float, turns: int, states: int, weight: float) -> float:
     """Mass that the tree of a state may leave out; all states of a turn may lose the same part of an episode's."""
-    if not by_reach:
-        return mass
     return min(1.0, max(left, 1e-3 * mass) / (turns * states * max(weight, 1e-300)))
 
 

@@ -8,16 +8,14 @@ tokens of its own path.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from ragen_agent.inference.attention import cache_argument, use_attention
 from ragen_agent.inference.sampling import suppression
@@ -63,7 +61,7 @@ class TreeReader:
         self.model, self.temperature = model, temperature
         self.bias = suppression(model, vocabulary_size)
         self.tokens = 0
-        self._opening: tuple[list[int], DynamicCache | None] = [], None
+        self._opening: tuple[list[int], DynamicCache] = [], DynamicCache()
 
     @torch.inference_mode()
     def prompts(self, prompts: Sequence[Sequence[int]]) -> NDArray[np.float64]:
@@ -83,7 +81,7 @@ class TreeReader:
         states: list[list[tuple[Tensor, Tensor]]] = []
         for part in ids.to(self.model.device).split(rows):
             cache = DynamicCache()
-            for layer, (key, value) in enumerate(_states(self._opening[1]) if begun else []):
+            for layer, (key, value) in enumerate(_states(self._opening[1])):
                 wide = [each.expand(len(part), -1, -1, -1) for each in (key, value)]
                 cache.update(wide[0], wide[1], layer)
             some = self._length[len(found) * rows : len(found) * rows + len(part)]
@@ -189,11 +187,9 @@ class TreeReader:
         opening = rows[0][:shared]
         if known and opening[: len(known)] == known:
             return known
-        self._opening = opening, None
+        self._opening = opening, DynamicCache()
         if opening:
-            cache = DynamicCache()
-            self._forward(cache, torch.tensor([opening], device=self.model.device), 0, 1)
-            self._opening = opening, cache
+            self._forward(self._opening[1], torch.tensor([opening], device=self.model.device), 0, 1)
             self.tokens += len(opening)
         return opening
 
@@ -228,28 +224,17 @@ class TreeReader:
         return torch.as_tensor(values, device=self.model.device)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Places of the new tokens of one pass.
+class _Layout(NamedTuple):
+    """Places of the new tokens of one pass, int64 unless said otherwise."""
 
-    Attributes:
-        numbers: int64 (new,), the tokens' own numbers.
-        paths: int64 (new, width), the numbers of the tokens of each one's path; hidden beyond its end.
-        hidden: bool (new, width).
-        trees: int64 (trees,), the trees of these tokens.
-        place: int64 (trees, most), the tokens of each tree, padded with any.
-        tree, column: int64 (new,), the row and the column of each token in ``place``.
-        length: int64 (prompts,), the lengths of the prompts.
-    """
-
-    numbers: Tensor
-    paths: Tensor
-    hidden: Tensor
-    trees: Tensor
-    place: Tensor
-    tree: Tensor
-    column: Tensor
-    length: Tensor
+    numbers: Tensor  # (new,), the tokens' own numbers
+    paths: Tensor  # (new, width), the numbers of the tokens of each one's path; hidden beyond its end
+    hidden: Tensor  # bool (new, width)
+    trees: Tensor  # (trees,), the trees of these tokens
+    place: Tensor  # (trees, most), the tokens of each tree, padded with any
+    tree: Tensor  # (new,), the row of each token in ``place``
+    column: Tensor  # (new,), its column
+    length: Tensor  # (prompts,), the lengths of the prompts
 
 
 def _padded(trees: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -264,13 +249,7 @@ def _padded(trees: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return found, place, tree, column
 
 
-def _states(cache: DynamicCache | None) -> list[tuple[Tensor, Tensor]]:
+def _states(cache: DynamicCache) -> list[tuple[Tensor, Tensor]]:
     """Keys and values of each layer, (rows, key heads, width, head size)."""
-    assert cache is not None
-    found = []
-    for layer in cache.layers:
-        assert isinstance(layer, DynamicLayer)
-        assert layer.keys is not None
-        assert layer.values is not None
-        found.append((layer.keys, layer.values))
-    return found
+    layers: list[Any] = cache.layers
+    return [(layer.keys, layer.values) for layer in layers]

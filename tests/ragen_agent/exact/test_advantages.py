@@ -17,7 +17,7 @@ Make = Callable[..., Tiny]
 
 def test_advantages_of_a_prefix_average_to_zero(tiny: Make) -> None:
     policy = tiny()
-    (found,) = solve(policy.reader(), policy.levels(2), mass=1e-8, by_reach=False)
+    (found,) = solve(policy.reader(), policy.levels(2), mass=1e-10)
     for state in found.states:
         tree, values = state.tree, prefix_values(state)
         assert values[0] == pytest.approx(state.value)
@@ -30,7 +30,7 @@ def test_advantages_of_a_prefix_average_to_zero(tiny: Make) -> None:
 
 def test_advantages_of_a_reply_add_up_to_its_worth(tiny: Make) -> None:
     policy = tiny()
-    (found,) = solve(policy.reader(), policy.levels(2), mass=1e-8, by_reach=False)
+    (found,) = solve(policy.reader(), policy.levels(2), mass=1e-10)
     state = found.start
     leaf = int(np.flatnonzero(state.tree.outcome >= 0)[0])
     ids = state.tree.path(leaf)

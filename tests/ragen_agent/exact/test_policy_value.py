@@ -162,21 +162,19 @@ def test_one_level_and_many_are_equal(tiny: Make) -> None:
         assert found.start.value == pytest.approx(alone.start.value, abs=1e-6)
 
 
-@pytest.mark.parametrize("by_reach", [True, False])
-def test_bounds_hold_the_value_of_the_whole_tree(tiny: Make, by_reach: bool) -> None:
+def test_bounds_hold_the_value_of_the_whole_tree(tiny: Make) -> None:
     policy = tiny()
     levels = policy.levels(*range(4))
     whole = solve(policy.reader(), levels, mass=1e-8)
     before = 0
     for mass in (0.5, 0.1, 1e-2, 1e-3):
         reader = policy.reader()
-        for found, exact in zip(solve(reader, levels, mass=mass, by_reach=by_reach), whole, strict=True):
+        for found, exact in zip(solve(reader, levels, mass=mass), whole, strict=True):
             low, high = found.start.value.T
             truth = exact.start.value.mean(1)
             assert (low <= truth + 1e-7).all()
             assert (truth <= high + 1e-7).all()
-            if by_reach:
-                assert high[0] - low[0] <= mass + 1e-9
+            assert high[0] - low[0] <= mass + 1e-9
             for (low, high), true in zip(found.success_by_turn, exact.success_by_turn.mean(1), strict=True):
                 assert low - 1e-7 <= true <= high + 1e-7
         assert reader.tokens > before, "less mass left out, more tokens read"
