@@ -187,7 +187,7 @@ def _play_and_write(
         findings = _write_pages(experiments, failures, options, out, pages)
         for each in list(begun):
             looks, open_claims = _looks(each, options), [f for f in findings[each.name] if not is_decided(f)]
-            open_arms = {arm for f in open_claims for arm in (f.comparison.first, f.comparison.second)}
+            open_arms = {arm for f in open_claims for arm in f.comparison.arms}
             wanted = [a.name for a in each.arms if a.name in open_arms and (not options.only or a.name in options.only)]
             arms[each.name] = wanted
             if number + 1 == len(looks) or options.write or failures[each.name] or not wanted:

@@ -31,6 +31,7 @@ from itertools import pairwise
 from math import inf, isfinite, sqrt
 from statistics import fmean, median, stdev
 
+import numpy as np
 from scipy.stats import false_discovery_control
 from scipy.stats import t as students_t
 
@@ -126,10 +127,12 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
     An arm has learned if it gains more than the comparison's margin over success before reinforcement, and ends
     significantly above random play. The gain is of the compared measure where that is success, else of ``end``.
     """
-    arms = [arm for arm in (comparison.first, comparison.second) if arm]
+    arms = comparison.arms or tuple(runs)
     measured = [_values(runs, arm, comparison.measure) for arm in arms]
-    both = sorted(set.intersection(*map(set, measured)))
-    kind = MEASURES[comparison.measure]
+    if comparison.foretold_by:
+        measured = [_correlations(runs, comparison.foretold_by, comparison.measure)]
+    both = sorted(set.intersection(*map(set, measured))) if measured else []
+    kind = MEASURES[comparison.unit]
     margin = comparison.margin if kind.rate else 0.0
     found, result, p, seeds, learned = None, MISSING, None, both, False
     for seeds, share in _looks(both, comparison.looks):
@@ -173,7 +176,7 @@ def adjust(tables: Mapping[str, Sequence[Finding]], further: Sequence[float] = (
     for (name, place), adjusted, adjusted_by in zip(tested, hochberg, yekutieli, strict=False):
         finding = replace(found[name][place], adjusted=adjusted, adjusted_by=adjusted_by)
         if finding.directional and adjusted > 1 - CONFIDENCE:
-            reason = f"{finding.reason}, but not after the correction for {len(tested) + len(further)} tests"
+            reason = f"{finding.reason}; not significant after the correction for {len(tested) + len(further)} tests"
             finding = replace(finding, verdict=OPEN, reason=reason)
         elif finding.before_last_look and (finding.verdict == SHOWN or finding.verdict in DECIDED):
             early = TOO_LARGE if finding.directional else BY_CHANCE
@@ -235,8 +238,21 @@ def _differences(measured: Sequence[Mapping[int, float]], seeds: Sequence[int], 
     if spread:
         middles = [median(values.values()) if values else 0.0 for values in arms]
         arms = [{k: abs(v - middle) for k, v in values.items()} for values, middle in zip(arms, middles, strict=True)]
-    first, *others = arms
-    return {seed: value - sum(other[seed] for other in others) for seed, value in first.items()}
+    signs = (1, -1, -1, 1)  # of first and second, and of those beside them
+    return {seed: sum(sign * arm[seed] for sign, arm in zip(signs, arms, strict=False)) for seed in seeds}
+
+
+def _correlations(runs: Runs, early: str, late: str) -> dict[int, float]:
+    """Pearson's correlation of two measures over the arms of each seed that all arms have, each world's mean apart."""
+    found = dict[int, float]()
+    for seed in sorted(set.intersection(*map(set, runs.values()))) if runs else ():
+        worlds: dict[str, list[list[float | None]]] = {}
+        for run in (seeds[seed] for seeds in runs.values()):
+            worlds.setdefault(repr(run.config.env_options), []).append([measure(run, early), measure(run, late)])
+        x, y = np.concatenate([(a := np.array(pairs, float)) - a.mean(axis=0) for pairs in worlds.values()]).T
+        if (scale := sqrt((x @ x) * (y @ y))) > 0:  # also where a run lacks a measure
+            found[seed] = float(x @ y) / scale
+    return found
 
 
 def _has_learned(runs: Runs, arm: str, comparison: Comparison, seeds: Sequence[int]) -> bool:
@@ -272,7 +288,7 @@ def answer(findings: Sequence[Finding]) -> str:
     counts = Counter(finding.verdict for finding in claimed)
     said = f"Of {len(claimed)} claims {_enumerated([f'{counts[v]} {v}' for v in (*VERDICTS, MISSING) if counts[v]])}."
     kept = [f for f in findings if f.directional and f.verdict != UNLEARNED]
-    named = "; ".join(f"{_compared(f.comparison)} {format_difference(f)}" for f in kept)
+    named = "; ".join(f"{f.comparison.compared} {format_difference(f)}" for f in kept)
     return f"{said} Differences: {named}." if kept else f"{said} No difference is established."
 
 
@@ -291,15 +307,9 @@ def _enumerated(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _compared(comparison: Comparison) -> str:
-    what = "" if comparison.measure == "end" else f", {comparison.measure}"
-    what += ", spread over seeds" if comparison.spread else ""
-    return f"{comparison.first} \N{MINUS SIGN} {comparison.second or 0}{what}"
-
-
 def format_difference(finding: Finding) -> str:
     """The difference with its interval, as text."""
-    found, name = finding.interval, finding.comparison.measure
+    found, name = finding.interval, finding.comparison.unit
     if found is None:
         return "\N{EN DASH}"
     value, low, high = (format_measure(end, name, signed=True) for end in (found.value, found.low, found.high))
@@ -334,7 +344,7 @@ def _reason(
         return "an interval without width, from which nothing is concluded"
     if not isfinite(found.low):
         return f"the first look is at {comparison.looks[0]} seeds"
-    name, unit = comparison.measure, " points" if MEASURES[comparison.measure].rate else ""
+    name, unit = comparison.unit, " points" if MEASURES[comparison.unit].rate else ""
     half, margin = (format_measure(size, name, signed=True).removeprefix("+") for size in (missed, comparison.margin))
     which_way = "higher" if found.value > 0 else "lower"
     kind = MEASURES[name]
@@ -344,7 +354,8 @@ def _reason(
     if found.significant:
         undecided = f"{which_way}, but perhaps by less than {margin}{unit}"
     apart = f"less than {margin}{unit} {'apart' if comparison.second else 'from 0'}"
-    nothing = "neither arm learned" if comparison.second else "the arm did not learn"
+    nothing = "no arm learned" if len(comparison.arms) != 1 else "the arm did not learn"
+    nothing = "neither arm learned" if len(comparison.arms) == 2 else nothing
     nothing += f" ({name})" if kind.success and name != "end" else ""
     if not learned:
         within = -comparison.margin < found.low and found.high < comparison.margin

@@ -102,9 +102,7 @@ def _family(findings: Mapping[str, Sequence[Finding]], dropped: int) -> list[str
 
 
 def _linked(experiment: Experiment, finding: Finding) -> str:
-    c = finding.comparison
-    what = ", spread over seeds" if c.spread else "" if c.measure == "end" else f", {c.measure}"
-    return f"[{c.first} \N{MINUS SIGN} {c.second or 0}{what}]({experiment.name}/{experiment.name}.md)"
+    return f"[{finding.comparison.compared}]({experiment.name}/{experiment.name}.md)"
 
 
 def without_copies(runs: Sequence[RecordedRun]) -> list[RecordedRun]:

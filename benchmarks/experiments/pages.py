@@ -206,11 +206,10 @@ def comparisons_table(findings: Sequence[Finding], links: Sequence[str] = ()) ->
     rows = []
     for finding, link in zip(findings, links or [""] * len(findings), strict=True):
         c, found = finding.comparison, finding.interval
-        what = ", spread over seeds" if c.spread else "" if c.measure == "end" else f", {c.measure}"
         claim = f"{c.claim or 'none'}{' (ours)' if c.claim and c.by == 'ours' else ''}"
         adjusted = "\N{EN DASH}" if finding.adjusted is None else f"{max(finding.adjusted, 0.001):.3f}"
         rank = (finding.verdict == MISSING, not c.claim, not is_decided(finding))
-        row = [f"[{c.asks}]({link})" if link else c.asks, f"{c.first} \N{MINUS SIGN} {c.second or 0}{what}", claim]
+        row = [f"[{c.asks}]({link})" if link else c.asks, c.compared, claim]
         row += [format_difference(finding), str(found.n if found else 0), adjusted]
         rows.append((rank, [*row, f"**{finding.verdict}**: {finding.decision}"]))
     head = ["question", "compared", "claim", "difference [95 % over all looks]", "seeds", "adjusted p", "decision"]

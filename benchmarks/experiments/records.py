@@ -76,32 +76,41 @@ def dropped_p_values() -> list[float]:
 def write_records(planned: Sequence[PlannedRun], runs: Runs, figures: Iterable[str], folder: Path) -> None:
     """Writes the planned runs that are in ``runs`` into the folder, with these figures in addition to ``FIGURES``.
 
-    Records of arms that are not planned are dropped.
+    Records of arms that are not planned are dropped. A file that holds just these runs keeps its bytes: a setting that
+    came later would change them.
     """
     complete = [run for run in planned if run.config.seed in runs.get(run.arm.name, {})]
     if not complete:
         return
+    found = [runs[run.arm.name][run.config.seed] for run in complete]
+    recorded = _recorded(complete, folder)
+    there = [recorded[run.name] for run in complete if run.name in recorded]
+    if _figures(there) == _figures(found) and len(read_json_lines(folder / RECORDS)) == 1 + len(found):
+        return
     names = list(dict.fromkeys((*FIGURES, *figures)))
     common = _settings(complete[0].config)
     rows: list[dict[str, Any]] = [{"settings": common, "evaluations": complete[0].evaluations}]
-    for run in complete:
-        found = runs[run.arm.name][run.config.seed]
+    for run, played in zip(complete, found, strict=True):
         differing = {name: value for name, value in _settings(run.config).items() if common[name] != value}
         rows.append(
             {
                 "arm": run.arm.name,
                 "seed": run.config.seed,
                 "settings": differing,
-                "summary": found.summary,
+                "summary": played.summary,
                 "metrics": {
-                    name: [record.get(name) for record in found.metrics]
+                    name: [record.get(name) for record in played.metrics]
                     for name in names
-                    if any(name in record for record in found.metrics)
+                    if any(name in record for record in played.metrics)
                 },
             }
         )
     lines = (json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
     write_atomic(folder / RECORDS, gzip.compress("".join(lines).encode(), mtime=0))  # the same bytes each time
+
+
+def _figures(runs: Sequence[RecordedRun]) -> list[Any]:
+    return [(run.summary, run.metrics) for run in runs]
 
 
 def _recorded(planned: Sequence[PlannedRun], folder: Path) -> dict[str, RecordedRun]:

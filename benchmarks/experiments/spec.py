@@ -18,10 +18,8 @@ margin                                              of all comparisons, in point
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, field, replace
-from functools import cache
+from dataclasses import field
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal, NamedTuple
@@ -29,7 +27,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from ragen_agent.config import Config, Settings, read_toml, with_settings
+from ragen_agent.config import Settings, read_toml
 from ragen_agent.report.runs import RecordedRun
 from ragen_agent.update.metrics import METRICS
 from ragen_gym.core.validation import did_you_mean, shown
@@ -55,7 +53,6 @@ __all__ = [
 WINDOW = 5
 FALL = 0.5  # of the best success: below this part of it a run has collapsed
 MOST_EVALUATIONS = 10
-LEVELS = ("game", "env_options", "turns", "evaluation")  # settings that decide what a run is measured on
 
 
 def end_row(before: int) -> str:
@@ -100,27 +97,6 @@ def _gain(run: RecordedRun) -> float | None:
     return None if end is None or before is None else end - before
 
 
-def _blind(run: RecordedRun) -> float | None:
-    """Of a run that was recorded before its blind script was measured, measured now: a property of its levels."""
-    return _rate("blind")(run) if "blind" in run.summary else _blind_rate(*_decisive(run.config))
-
-
-def _decisive(config: Config) -> tuple[str, ...]:
-    """The settings that decide the levels of a run, as JSON."""
-    parts = asdict(replace(Config(), **{name: getattr(config, name) for name in LEVELS}))
-    return tuple(json.dumps(parts[name]) for name in LEVELS)
-
-
-@cache
-def _blind_rate(*parts: str) -> float | None:
-    from ragen_agent.run.evaluation import blind_rate, evaluated_levels
-    from ragen_gym.envs.turn import TurnEnv
-
-    settings = {name: json.loads(part) for name, part in zip(LEVELS, parts, strict=True)}
-    env, instances = evaluated_levels(with_settings(Config(), settings))
-    return blind_rate(env, instances).rate if isinstance(env, TurnEnv) and env.has_blind else None
-
-
 def _normalised(run: RecordedRun) -> float | None:
     end, random, optimal = _end(run), _rate("random")(run), _rate("optimal")(run)
     if end is None or random is None or optimal is None or optimal <= random:
@@ -146,10 +122,14 @@ def _shrinking(means: list[float]) -> float:
     return means[-1] / means[0] - 1 if means[0] else 0.0
 
 
-def _early(run: RecordedRun) -> float | None:
-    """Mean success of the iterations 6 to 15: what is learned first. None of a run that was to be shorter."""
-    values = series(run, "success")[5:15]
-    return fmean(values) if len(values) == 10 else None
+def _early(name: str) -> Callable[[RecordedRun], float | None]:
+    """The mean of the iterations 6 to 15: what is learned first. None of a run that was to be shorter."""
+
+    def of(run: RecordedRun) -> float | None:
+        values = series(run, name)[5:15]
+        return fmean(values) if len(values) == 10 else None
+
+    return of
 
 
 def _lost(means: list[float]) -> float:
@@ -171,15 +151,17 @@ MEASURES = {
     "before": Measure("success on the fixed levels before it", _rate("before"), rate=True),
     "gain": Measure("end \N{MINUS SIGN} before", _gain, rate=True, signed=True),
     "random": Measure("random play on the same levels", _rate("random"), rate=True),
-    "blind": Measure("a script that ignores what is in the way, on the same levels", _blind, rate=True),
+    "blind": Measure("a script that ignores what is in the way, on the same levels", _rate("blind"), rate=True),
     "optimal": Measure("optimal play on the same levels", _rate("optimal"), rate=True),
     "normalised": Measure("end, from random play (0) to optimal play (100)", _normalised, rate=True, signed=True),
-    "early": Measure("training success, iterations 6 to 15", _early, rate=True, success=True),
+    "early": Measure("training success, iterations 6 to 15", _early("success"), rate=True, success=True),
     "peak": Measure("the best training success", _window("success", max), rate=True, success=True),
     "final": Measure("the last training success", _window("success", lambda m: m[-1]), rate=True, success=True),
     "drop": Measure("peak \N{MINUS SIGN} final", _window("success", lambda m: max(m) - m[-1]), rate=True),
     "lost": Measure("share of the best training success that is lost at the end", _window("success", _lost), rate=True),
     "entropy_end": Measure("entropy at the end", _window("entropy", lambda m: m[-1])),
+    "information_early": Measure("mutual information, iterations 6 to 15, nats a token", _early("mutual_information")),
+    "information_end": Measure("mutual information at the end", _window("mutual_information", lambda m: m[-1])),
     "return_std_end": Measure("return std at the end", _window("return_std", lambda m: m[-1])),
     "grad_peak": Measure("the largest gradient norm", _window("grad_norm", max)),
     "invalid_end": Measure("malformed replies at the end", _window("invalid_rate", lambda m: m[-1]), rate=True),
@@ -192,6 +174,7 @@ MEASURES = {
     "iterations": Measure("iterations until it ended", lambda run: float(len(run.metrics)) if run.metrics else None),
     "trained_tokens": Measure("tokens trained on", _sum("train_tokens")),
     "seconds": Measure("seconds in all", lambda run: run.summary.get("wall_s")),
+    "correlation": Measure("of two measures over the arms of a seed, which no run has", lambda run: None, signed=True),
 }
 
 
@@ -225,9 +208,9 @@ class Arm:
 
 @dataclass(frozen=True, config=KNOWN_ALONE)
 class Comparison:
-    """Two arms seed by seed, or one against 0."""
+    """Two arms seed by seed, or one against 0; or two measures over the arms of a seed."""
 
-    first: str  # name of an arm
+    first: str  # name of an arm; empty with ``foretold_by``
     measure: Name
     asks: str  # the question, for the page
     second: str = ""  # name of an arm; empty to compare with 0
@@ -236,6 +219,32 @@ class Comparison:
     spread: bool = False  # whether their spreads over seeds are compared, not their means
     margin: float = 0.05  # two rates that differ by less count as equal; stated before the first run
     looks: tuple[int, ...] = ()  # as of the experiment
+    #: Two more arms, whose difference is subtracted: whether an intervention does less in one world than in another.
+    beside: tuple[str, str] | tuple[()] = ()
+    #: An earlier measure, in place of arms: its correlation with ``measure`` over the arms of a seed, within each world
+    #: (equal ``env_options``), at the seeds that all arms have.
+    foretold_by: Name | None = None
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The names of its arms; none where it is of all."""
+        return tuple(arm for arm in (self.first, self.second, *self.beside) if arm)
+
+    @property
+    def unit(self) -> str:
+        """The measure in whose unit the difference is."""
+        return "correlation" if self.foretold_by else self.measure
+
+    @property
+    def compared(self) -> str:
+        """The difference in words."""
+        if self.foretold_by:
+            return f"{self.measure} by {self.foretold_by}, over arms"
+        what = "" if self.measure == "end" else f", {self.measure}"
+        pair = f"{self.first} \N{MINUS SIGN} {self.second or 0}"
+        if self.beside:
+            pair = f"({pair}) \N{MINUS SIGN} ({self.beside[0]} \N{MINUS SIGN} {self.beside[1]})"
+        return f"{pair}{what}{', spread over seeds' if self.spread else ''}"
 
 
 @dataclass(frozen=True, config=KNOWN_ALONE)
@@ -302,6 +311,6 @@ def read(name: str) -> Experiment:
         raise ValueError(f"{path.name} has several arms of the name {', '.join(sorted(twice))}.")
     if list(made.looks) != sorted(set(made.looks)):
         raise ValueError(f"{path.name} has looks={list(made.looks)}; give rising numbers of seeds.")
-    for arm in (arm for each in made.comparisons for arm in (each.first, each.second) if arm and arm not in arms):
+    for arm in (arm for each in made.comparisons for arm in each.arms if arm not in arms):
         raise ValueError(f"{path.name} compares {arm!r}; its arms are {', '.join(arms)}.")
     return made

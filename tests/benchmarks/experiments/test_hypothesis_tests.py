@@ -270,7 +270,7 @@ def test_a_difference_that_the_correction_does_not_keep_is_open() -> None:
     [of_many] = adjust({"mine": [found]}, [1.0] * 10)["mine"]
     assert of_many.verdict == "open"
     assert of_many.adjusted == pytest.approx(11 * found.p)
-    assert of_many.reason == "higher, as claimed, but not after the correction for 11 tests"
+    assert of_many.reason == "higher, as claimed; not significant after the correction for 11 tests"
     both = adjust({"mine": [found], "other": [found]})
     assert both["mine"] == both["other"]
     assert both["mine"][0].adjusted == alone.adjusted, "all tables are corrected together"
@@ -288,6 +288,50 @@ def test_a_measure_of_success_has_its_own_gain() -> None:
         found = compare(runs, Comparison("new", "early", "Faster?", "old", "higher"))
         assert found.verdict == expected, found.decision
         assert ("neither arm learned (early)" in found.reason) == (expected == "open")
+
+
+def test_an_intervention_that_does_less_in_one_world_than_in_another() -> None:
+    ends = {"ice, new": (0.5, 0.52, 0.5), "ice": (0.5, 0.5, 0.53), "new": (0.8, 0.83, 0.79), "old": (0.6, 0.6, 0.6)}
+    runs = {arm: {seed: run(end) for seed, end in enumerate(row)} for arm, row in ends.items()}
+    claim = Comparison("ice, new", "end", "Less?", "ice", "lower", beside=("new", "old"))
+    found = compare(runs, claim)
+    assert found.differences == pytest.approx({0: -0.2, 1: -0.21, 2: -0.22})
+    assert found.verdict == "supported"
+    assert answer([found]).startswith(
+        "Of 1 claims 1 supported. Differences: (ice, new \N{MINUS SIGN} ice) \N{MINUS SIGN} (new \N{MINUS SIGN} old) "
+    )
+    three = {arm: row for arm, row in runs.items() if arm != "old"}
+    assert compare(three, claim).verdict == "missing"
+
+
+def test_an_early_measure_that_foretells_the_end_over_the_arms_of_a_seed() -> None:
+    """Worlds differ in both measures: only differences within a world count."""
+
+    def world(rate: float, ends: Sequence[float], early: Sequence[float]) -> list[RecordedRun]:
+        config = with_settings(Config(), {"game": "FrozenLake", "env_options": {"success_rate": rate}})
+        config = replace(config, training=replace(config.training, iterations=15))
+        return [
+            replace(run(end, [0.3] * 15, mutual_information=[value] * 15), config=config)
+            for end, value in zip(ends, early, strict=True)
+        ]
+
+    claim = Comparison("", "end", "Foretold?", claim="higher", foretold_by="information_early")
+    runs: dict[str, dict[int, RecordedRun]] = {}
+    for seed in range(4):
+        early = [0.5, 0.5 + 0.1 * (seed % 2), 0.7, 3.1, 3.0 + 0.1 * (seed > 1), 3.3]
+        arms = world(1.0, (0.2, 0.3, 0.4), early[:3]) + world(0.8, (0.1, 0.2, 0.3), early[3:])
+        for place, each in enumerate(arms):
+            runs.setdefault(f"arm {place}", {})[seed] = each
+    found = compare(runs, claim)
+    x, y = np.array([[0.5, 0.5, 0.7, 3.1, 3.0, 3.3], [0.2, 0.3, 0.4, 0.1, 0.2, 0.3]]).reshape(2, 2, 3)
+    centred = [(each - each.mean(axis=1, keepdims=True)).ravel() for each in (x, y)]
+    assert found.differences[0] == pytest.approx(stats.pearsonr(*centred).statistic)
+    assert found.verdict == "supported"
+    assert format_difference(found).startswith("+0.")
+    assert found.comparison.compared == "end by information_early, over arms"
+    assert compare({**runs, "late": {0: runs["arm 0"][0]}}, claim).interval.n == 1, "seeds that all arms have"
+    silent = {arm: {seed: replace(each, metrics=[]) for seed, each in row.items()} for arm, row in runs.items()}
+    assert compare(silent, claim).verdict == "missing"
 
 
 def test_a_difference_of_arms_that_did_not_learn_is_counted_apart() -> None:

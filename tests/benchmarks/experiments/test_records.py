@@ -47,6 +47,14 @@ def test_runs_of_different_games_are_read_as_they_were_written(tmp_path: Path) -
     written = (tmp_path / RECORDS).read_bytes()
     write_records(planned, {}, (), tmp_path)
     assert (tmp_path / RECORDS).read_bytes() == written, "nothing recorded is lost where nothing is there"
+    rows = read_json_lines(tmp_path / RECORDS)
+    del rows[0]["settings"]["turns.budget"]  # a setting that came after these records
+    earlier = gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+    (tmp_path / RECORDS).write_bytes(earlier)
+    write_records(planned, found, (), tmp_path)
+    assert (tmp_path / RECORDS).read_bytes() == earlier, "the same runs keep their bytes"
+    write_records(planned[1:], found, (), tmp_path)
+    assert len(read_json_lines(tmp_path / RECORDS)) == len(rows) - 1
 
 
 @pytest.mark.parametrize(
