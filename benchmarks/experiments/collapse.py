@@ -14,6 +14,7 @@ from scipy.stats import beta
 
 from benchmarks.experiments.spec import FALL, WINDOW, series, window_means
 from ragen_agent.report.runs import RecordedRun
+from ragen_agent.run.alarm import signs_at
 from ragen_gym.core.stats import CONFIDENCE
 
 __all__ = ["OUTCOMES", "collapse_sentence", "collapse_start", "learned", "not_excluded", "outcome"]
@@ -63,7 +64,7 @@ def outcome(run: RecordedRun) -> str:
 
 def _shows_three_signs(run: RecordedRun, at: int) -> bool:
     """True if the return std, the entropy and the gradient norm have all moved by the iteration ``at``."""
-    seen = {sign.name for sign in run.signs if sign.iteration <= at}
+    seen = {sign.name for end in range(1, at + 2) for sign in signs_at(run.metrics[:end])}  # records hold no alarms
     return {"return_std_fall", "gradient_spike"} <= seen and bool(seen & {"entropy_fall", "entropy_jump"})
 
 
