@@ -20,6 +20,7 @@ from benchmarks import (
     real_model,
     recipes,
     rollout,
+    speed,
     thoughts,
     tokenizers,
     trials,
@@ -38,7 +39,7 @@ def name_of(measurement: Any) -> str:
 
 RESULTS = (
     *(budget, exact, leaderboard, paper_model, real_model, recipes),
-    *(rollout, tokenizers, trials, vision, wordings),
+    *(rollout, speed, tokenizers, trials, vision, wordings),
 )
 
 

@@ -1,4 +1,4 @@
-"""Measurements of other suites: ``python -m benchmarks.speed.peer_tasks PACKAGE``, where that package is installed.
+"""The timer of all measurements of speed, and the tasks of other suites: ``python -m benchmarks.speed_peers PACKAGE``.
 
 It needs the standard library, numpy and the package, so that it runs in a virtual environment without this suite.
 """
@@ -7,17 +7,55 @@ It needs the standard library, numpy and the package, so that it runs in a virtu
 
 from __future__ import annotations
 
+import json
+import statistics
 import sys
+import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
-from benchmarks.speed import rate, report
-
-__all__ = ["PEER_TASKS"]
+__all__ = ["PEER_TASKS", "rate", "report"]
 
 Rate = tuple[float, float, float]
+
+
+def rate(play: Callable[[int], object], work: float, runs: int = 7, seconds: float = 0.4) -> Rate:
+    """Units of work in a second of CPU time: (median, lowest, highest) of ``runs`` runs.
+
+    CPU time counts every thread of the process, so that a peer that uses several cores is not credited for them, and a
+    neighbour on a shared machine disturbs less than it would disturb a clock on the wall.
+
+    Args:
+        play: ``play(k)`` does a piece of work k times.
+        work: units in one piece.
+        runs: runs to take the median of.
+        seconds: the least CPU time of a run; long enough to hold many refills of a pool of levels.
+    """
+    play(1)
+    count = 1
+    while (spent := _spent(play, count)) < seconds:
+        count = max(2 * count, int(1.1 * count * seconds / max(spent, 1e-6))) if spent > seconds / 20 else 4 * count
+    rates = [count * work / _spent(play, count) for _ in range(runs)]
+    return statistics.median(rates), min(rates), max(rates)
+
+
+def _spent(play: Callable[[int], object], count: int) -> float:
+    before = time.process_time()
+    play(count)
+    return time.process_time() - before
+
+
+def report(package: str, key: str, title: str, unit: str, measure: Callable[[], Rate]) -> None:
+    """Print what was measured, or why it could not be, as a line of JSON."""
+    said: dict[str, object] = {"key": key, "title": title, "unit": unit}
+    try:
+        said |= {"rate": measure(), "package": f"{package} {version(package)}"}
+    except Exception as error:  # a peer may fail in any way, and the others are measured all the same
+        said["skipped"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    print(json.dumps(said), flush=True)
 
 
 def envpool_steps(name: str, actions: int, n: int) -> Rate:
@@ -80,4 +118,4 @@ PEER_TASKS: dict[str, tuple[tuple[str, str, str, Callable[[], Rate]], ...]] = {
 
 if __name__ == "__main__":
     for task in PEER_TASKS[sys.argv[1]]:
-        report(*task)
+        report(sys.argv[1], *task)
