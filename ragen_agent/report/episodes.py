@@ -5,12 +5,11 @@ An episode is replayed by the benchmark's replayer, from its level, its noise se
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from ragen_agent.config import Config
@@ -27,7 +26,6 @@ from ragen_gym.bench.suites import Split, without_levels
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.levels import Level
 from ragen_gym.core.storage import read_json_lines
-from ragen_gym.core.validation import shown
 from ragen_gym.envs.messages import plain_text
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import load_task
@@ -279,23 +277,13 @@ def sort_headings(headings: Sequence[dict[str, Any]], runs: Sequence[RecordedRun
 
 
 def _read_episodes(run: RecordedRun, recent: int | None) -> tuple[list[StoredEpisode], int]:
-    keys = read_json_lines(run.folder.episodes, _phase_and_iteration)
-    first = max(0, len(keys) - recent) if recent else 0
-    numbers, places = count(), Counter[tuple[Any, Any]]()
-    episodes = []
-    whole = read_json_lines(run.folder.episodes, lambda line: read_episode(line) if next(numbers) >= first else None)
-    for key, found in zip(keys, whole, strict=False):  # the file may have grown meanwhile
-        if found is not None:
-            episodes.append(StoredEpisode(*found, places[key]))
+    """The last ``recent`` episodes, or all; and the number of all."""
+    places, episodes = Counter[tuple[Any, Any]](), []
+    for record, trajectory in read_json_lines(run.folder.episodes, read_episode):
+        key = record["phase"], record.get("iteration")
+        episodes.append(StoredEpisode(record, trajectory, places[key]))
         places[key] += 1
-    return episodes, len(keys)
-
-
-def _phase_and_iteration(line: bytes) -> tuple[Any, Any]:
-    record = json.loads(line)
-    if not isinstance(record, dict):
-        raise ValueError(f"it holds {shown(record)}")
-    return record.get("phase"), record.get("iteration")
+    return episodes[-recent:] if recent else episodes, len(episodes)
 
 
 def _bench_record(episode: StoredEpisode, index: int, env: TurnEnv) -> EpisodeRecord:
