@@ -144,34 +144,21 @@ def step_advantages(
     """The step relative advantage A^S of each turn of one group of episodes (GiGPO, arXiv 2505.10978, section 4.2).
 
     The turns that begin in the same state are a step group, of whichever episode and at whatever time; their discounted
-    returns are compared with each other: A^S = (R - mean of the step group) / F_norm, where F_norm is its std or 1, as
-    ``compare`` has it. The paper adds it, times omega = 1, to the advantage of the whole episode: A = A^E + omega A^S.
-
-    Args:
-        states: of each turn, what the state is known by before it.
-        returns: of each turn, its discounted return, see ``discounted_returns``.
-        compare: such as ``mean_std`` or ``less_mean``.
-        eps: added to a standard deviation that is divided by.
+    returns (``discounted_returns``) are compared with each other: A^S = (R - mean of the step group) / F_norm, where
+    F_norm is its std or 1, as ``compare`` has it. The paper adds it to the advantage of the whole episode.
 
     Returns:
         float32 (turns,); 0 where no other turn begins in the state, or all earn the same.
     """
     if len(states) != len(returns):
         raise ValueError(f"{len(returns)} returns do not fit {len(states)} states; give one of each for every turn")
-    if not states:
-        return torch.zeros(0)
     groups: dict[Hashable, list[int]] = {}
     for turn, state in enumerate(states):
         groups.setdefault(state, []).append(turn)
-    shape = len(groups), max(map(len, groups.values()))
-    values, counted = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
-    places = torch.tensor([[row, column] for row, turns in enumerate(groups.values()) for column in range(len(turns))])
-    rows, columns = places.T
-    order = [turn for turns in groups.values() for turn in turns]
-    values[rows, columns] = torch.tensor(returns, dtype=torch.float32)[order]
-    counted[rows, columns] = True
-    found = torch.zeros(len(states))
-    found[order] = group_normalised(values, compare, eps, counted)[rows, columns]
+    values, found = torch.tensor(returns, dtype=torch.float32), torch.zeros(len(states))
+    for turns in groups.values():
+        if len(turns) > 1:
+            found[turns] = group_normalised(values[turns][None], compare, eps)[0]
     return found
 
 
@@ -195,13 +182,10 @@ def context_advantages(
 
     Args:
         histories: of each turn, the states of its episode in order, up to its own.
-        returns: of each turn, its discounted return, see ``discounted_returns``.
+        returns: of each turn, its discounted return.
         before: most earlier states of a context, 0 or more; 0 compares by the state alone, as ``step_advantages``.
-        compare: such as ``mean_std`` or ``less_mean``.
+        compare: see ``step_advantages``.
         alpha: 0 weighs all depths alike; the larger, the more the deepest weighs.
-
-    Returns:
-        float32 (turns,); 0 where no other turn begins in the state, or all earn the same.
     """
     if before < 0:
         raise ValueError(f"before is {before}; it is a number of earlier states, 0 or more")
@@ -219,15 +203,9 @@ def context_advantages(
 def turns_to_tokens(
     advantages: Sequence[Sequence[float]], turn_ends: Sequence[Sequence[int]], sampled: Tensor
 ) -> Tensor:
-    """Each turn's advantage at its sampled tokens, 0 at all others.
+    """Each turn's advantage at its sampled tokens, 0 at all others, float32 (rows, T).
 
-    Args:
-        advantages: of each row's turns.
-        turn_ends: of each row, the column of each turn's last sampled token.
-        sampled: bool (rows, T).
-
-    Returns:
-        float32 (rows, T).
+    ``turn_ends`` holds, for each row, the column of each turn's last sampled token; ``sampled`` is bool (rows, T).
     """
     if not len(advantages) == len(turn_ends) == len(sampled) or list(map(len, advantages)) != list(map(len, turn_ends)):
         raise ValueError(
@@ -244,15 +222,7 @@ def turns_to_tokens(
 
 
 def broadcast_to_tokens(advantages: Tensor, sampled: Tensor) -> Tensor:
-    """Each row's advantage at each of its sampled tokens, 0 at all others (StarPO with GRPO, arXiv 2504.20073).
-
-    Args:
-        advantages: float (rows,).
-        sampled: bool (rows, T).
-
-    Returns:
-        float (rows, T).
-    """
+    """Each row's advantage, float (rows,), at each of its sampled tokens, bool (rows, T), and 0 at all others."""
     if advantages.ndim != 1 or sampled.ndim != 2 or len(advantages) != len(sampled):
         raise ValueError(
             f"advantages {tuple(advantages.shape)} and sampled {tuple(sampled.shape)} do not fit; "
@@ -273,9 +243,6 @@ def whiten(x: Tensor, mask: Tensor, eps: float = 1e-8, *, over: Tensor | None = 
         eps: added to the variance.
         over: bool, the shape of x: the masked entries that mean and variance are taken over, such as one of each turn
             where all tokens of a turn hold its advantage; None takes every masked entry.
-
-    Returns:
-        float, the shape of x.
     """
     zero = torch.zeros_like(x)
     over = mask if over is None else over
@@ -292,13 +259,7 @@ def length_weights(lengths: Tensor) -> Tensor:
     """The weight of each episode's advantage: the mean length of the batch over its own.
 
     RAGEN's code (``grpo_advantage_length_weight``): with a loss over tokens an episode then counts alike whatever its
-    length, where otherwise long ones set the direction.
-
-    Args:
-        lengths: (rows,), sampled tokens, at least 1 each.
-
-    Returns:
-        float32 (rows,), above 0; 1 for an episode of mean length.
+    length, where otherwise long ones set the direction. ``lengths`` are sampled tokens, (rows,).
     """
     if bool((lengths < 1).any()):
         raise ValueError(f"lengths are {lengths.tolist()}; an episode in the loss has at least 1 sampled token")
@@ -309,15 +270,7 @@ def length_penalty(lengths: Tensor, limit: int, buffer: int) -> Tensor:
     """0 up to ``limit - buffer`` tokens, from there down along a line to -1 at ``limit`` and beyond.
 
     The soft overlong punishment of DAPO (arXiv 2503.14476, section 3.4, equation 13), whose L_max is ``limit`` and
-    whose L_cache is ``buffer``.
-
-    Args:
-        lengths: any shape, tokens.
-        limit: tokens, at least ``buffer``.
-        buffer: tokens, at least 1.
-
-    Returns:
-        float32, the shape of ``lengths``, in [-1, 0].
+    whose L_cache is ``buffer``; float32, the shape of ``lengths``.
     """
     if not 1 <= buffer <= limit:
         raise ValueError(f"buffer is {buffer}; it must be from 1 to limit, {limit}")

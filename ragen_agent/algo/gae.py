@@ -40,14 +40,9 @@ TurnEnds = Sequence[Sequence[int]]
 
 
 def part_mask(spans: Sequence[Sequence[tuple[int, int]]], sampled: Tensor) -> Tensor:
-    """The sampled tokens within some spans, such as the reasoning or the answer of each turn.
+    """The sampled tokens, bool (rows, T), within some spans, such as the reasoning or the answer of each turn.
 
-    Args:
-        spans: for each row the (first, end) of each span of token indices, end excluded.
-        sampled: bool (rows, T).
-
-    Returns:
-        bool (rows, T).
+    ``spans`` holds for each row the (first, end) of each span of token indices, end excluded.
     """
     if len(spans) != len(sampled):
         raise ValueError(f"{len(spans)} rows of spans do not fit {len(sampled)} rows of tokens")
@@ -161,13 +156,8 @@ def turn_wise_gae(
     would cancel part of the advantage (Sutton and Barto, Reinforcement Learning, second edition, section 13.4). If the
     mask drops a turn's thinking, the thinking belongs to the state.
 
-    Args:
-        rewards: float (rows, T), at sampled tokens only; costs inside a turn (a KL penalty) count for the turn.
-        values: float (rows, T); read at each turn's first sampled token.
-        sampled: bool (rows, T).
-        turn_ends: see the module.
-        gamma_turn: discount per turn, in [0, 1].
-        lam: the trace parameter lambda, in [0, 1].
+    Arguments as in ``gae``, with ``turn_ends`` (see the module) and a discount per turn; costs inside a turn, such as a
+    KL penalty, count for the turn.
 
     Returns:
         advantages, A_i at every sampled token of turn i, and returns, A_i + V(b_i) there: the critic learns one value
