@@ -87,9 +87,9 @@ def _kind(replayer: Replayer, replay: ReplayedEpisode, turn: int, move: int | No
         return "malformed" if replayed.problem else "short"
     if lost <= TOLERANCE:
         return "chance"
-    game = replayer.env.game
-    if replay.terminated and turn == len(replay.turns) - 1 and move == len(replayed.moves) - 1 and replayed.ended:
+    if replayed.moves[move].over:
         return "fatal"
+    game = replayer.env.game
     board = game.parse(replayed.moves[move].board, replayer.env.vocabulary)
     state = game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist()
     if game.solve(board).winnable(board, state) is False:

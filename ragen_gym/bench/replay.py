@@ -12,8 +12,8 @@ from ragen_gym.bench.records import EpisodeRecord, TurnRecord
 from ragen_gym.bench.suites import Split
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.reply import Problem, Reply
-from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
+from ragen_gym.envs.task import TaskEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.values import TurnValue
 from ragen_gym.render.canvas import Pixels
@@ -30,6 +30,7 @@ class Move:
     reward: float  # what it earned
     board: str  # the board after it, as text in the split's vocabulary, always as a grid
     note: str  # what happened, in words
+    over: bool  # whether it ended the game
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,11 @@ class ReplayedTurn:
     """One turn."""
 
     message: str  # the user message, or the text of the board, that was to be answered
-    reply: Reply | None  # what the reply says, or None where the recorded moves were replayed
+    problem: str | None  # what is wrong with the reply
     moves: tuple[Move, ...]  # what was played
     reward: float  # of the turn
-    names: tuple[str, ...]  # the names of the actions
-    problem: str | None  # what is wrong with the reply, as recorded
-    ended: bool  # whether its last move was the end of the game
     left: int  # moves left before it
-    value: TurnValue | None  # what it gave away, where the replay was asked for it
+    value: TurnValue | None = None  # what it gave away, where the replay was asked for it
     image: Pixels | None = None  # the picture in the message, uint8 (height, width, 3); None where there is none
 
     @property
@@ -57,7 +55,6 @@ class ReplayedTurn:
 class ReplayedEpisode:
     """An episode played again."""
 
-    level_id: str  # content hash of the level
     system: str  # the system message
     board: str  # the first board, as in ``Move``
     #: as many as were recorded, fewer if the episode ended before that or diverged from the record
@@ -83,32 +80,30 @@ class ReplayedEpisode:
 
 
 class Replayer:
-    """Replays the episodes of a split. The replies of a text task are always given to the task again.
+    """Replays the episodes of a split.
 
     Args:
         split: what was played.
-        parses: whether to play what the replies say; if not, the recorded actions.
+        parses: whether to play what the replies say; if not, the recorded actions. A text task is always given the
+            replies.
         valued: whether to value what each turn gave away, in games that have exact values.
     """
 
     def __init__(self, split: Split, *, parses: bool = False, valued: bool = False) -> None:
         self.split, self.parses, self.valued = split, parses, valued
-        self._envs: dict[bool, _ReplayEnv] = {}
-        self._task: ReplyEnv | None = None
+        self._envs: dict[bool, _GameReplay | TaskEnv] = {}
 
     def parse(self, text: str) -> Reply:
         """Parsed form of a reply; of a text task just its text."""
-        return Reply(text) if self.split.is_task else TurnEnv.parse(self._env(False), text)
+        env = self._env(by_moves=False)
+        return Reply(text) if isinstance(env, TaskEnv) else TurnEnv.parse(env, text)
 
     @property
     def env(self) -> StepEnv:
         """An environment of the split, for its game and its vocabulary."""
-        return self._env(False).moves
-
-    @property
-    def success_means(self) -> str:
-        """See ``Game.success_means``; empty for a text task."""
-        return "" if self.split.is_task else self._env(False).game.success_means
+        env = self._env(by_moves=False)
+        assert isinstance(env, _GameReplay)
+        return env.recorder
 
     def replay(self, record: EpisodeRecord, reseed: tuple[int, int] | None = None) -> ReplayedEpisode:
         """Play a record again.
@@ -118,95 +113,83 @@ class Replayer:
             reseed: (turn, noise seed) of an episode whose transition noise is another seed's from a turn on.
 
         Raises:
-            ValueError: the split has no such instance, the record names an action that the game does not have, or the
-                text task raises an error.
+            ValueError: the record names an action that the game does not have, or the text task raises an error.
         """
-        if not 0 <= record.index < len(self.split.levels):
-            raise ValueError(
-                f"split {self.split.name!r} has instances 0 to {len(self.split.levels) - 1}, not {record.index}."
-            )
-        if self.split.is_task:
-            return self._replay_task(record)
         by_moves = bool(record.turns) and all(turn.reply is None for turn in record.turns)
         env = self._env(by_moves)
-        _, info = self.split.begin(env, record.index, record.noise_seed)
-        first, names = env.moves.grid_text(), env.action_names
-        turns: list[ReplayedTurn] = []
-        terminated, truncated, diverged_at = False, False, None
-        for turn in record.turns:
-            if env.over or diverged_at is not None:
-                break
-            if reseed and reseed[0] == len(turns):
-                env.reseed_noise(reseed[1])
-            left = env.actions_left
-            before = env.moves.text if by_moves else env.message_text
-            image = env.images[-1] if env.images else None
-            parsed = self.parse(turn.reply) if self.parses and turn.reply is not None else None
-            env.reply = parsed or _recorded_reply(turn, len(names))
-            _, reward, terminated, truncated, info = env.step(turn.reply or "")
-            moves = env.moves.take()
-            ended = terminated and env.moves.over
-            value = info.get("turn_value")
-            turns.append(ReplayedTurn(before, parsed, moves, reward, names, turn.problem, ended, left, value, image))
-            if turns[-1].actions != turn.actions:
-                diverged_at = len(turns) - 1
-        return ReplayedEpisode(
-            level_id=info["level_id"],
-            system="" if by_moves else env.instructions,
-            board=first,
-            turns=tuple(turns),
-            success=bool(info["success"]),
-            terminated=terminated,
-            truncated=truncated,
-            last_board=env.board,
-            diverged_at=diverged_at,
-            surplus=0 if diverged_at is not None else len(record.turns) - len(turns),
-        )
-
-    def _replay_task(self, record: EpisodeRecord) -> ReplayedEpisode:
         try:
-            env = self._task or self.split.make_env()
-            self._task = env
             first, info = self.split.begin(env, record.index, record.noise_seed)
-            system, turns = env.instructions, list[ReplayedTurn]()
-            terminated = truncated = False
-            for turn in record.turns:
-                if env.over or turn.reply is None or turn.actions:  # a task has no moves
+            if isinstance(env, _GameReplay):
+                first = env.recorder.grid_text()
+            system, turns = "" if by_moves else env.instructions, list[ReplayedTurn]()
+            terminated, truncated, diverged_at = False, False, None
+            for number, turn in enumerate(record.turns):
+                if env.over or diverged_at is not None:
                     break
-                message = env.message_text
-                _, reward, terminated, truncated, info = env.step(turn.reply)
-                left = env.max_turns - len(turns)
-                turns.append(ReplayedTurn(message, None, (), reward, (), None, terminated, left, None))
+                if reseed and reseed[0] == number and isinstance(env, _GameReplay):
+                    env.reseed_noise(reseed[1])
+                played, terminated, truncated, info = self._play(env, turn, by_moves)
+                turns.append(played)
+                if played.actions != turn.actions:
+                    diverged_at = number
         except Exception as error:
+            if isinstance(env, _GameReplay):
+                raise
             raise ValueError(f"{self.split.env}: {type(error).__name__}: {error}") from error
         return ReplayedEpisode(
-            level_id=info["level_id"],
             system=system,
             board=first,
             turns=tuple(turns),
             success=bool(info["success"]),
             terminated=terminated,
             truncated=truncated,
-            last_board=env.message_text,
-            diverged_at=None,
-            surplus=len(record.turns) - len(turns),
+            last_board=env.board if isinstance(env, TurnEnv) else env.message_text,
+            diverged_at=diverged_at,
+            surplus=0 if diverged_at is not None else len(record.turns) - len(turns),
         )
 
-    def _env(self, by_moves: bool) -> _ReplayEnv:
+    def _play(
+        self, env: _GameReplay | TaskEnv, turn: TurnRecord, by_moves: bool
+    ) -> tuple[ReplayedTurn, bool, bool, dict[str, Any]]:
+        """A turn, and the end of the episode as ``step`` gives it."""
+        message, text = env.message_text, turn.reply or ""
+        if isinstance(env, TaskEnv):
+            left = env.max_turns - env.turn
+            _, reward, terminated, truncated, info = env.step(text)
+            return ReplayedTurn(message, None, (), reward, left), terminated, truncated, info
+        left, image = env.actions_left, env.images[-1] if env.images else None
+        if by_moves:
+            message = env.recorder.text
+        says = self.parses and turn.reply is not None
+        env.reply = reply = self.parse(text) if says else _recorded_reply(turn, len(env.action_names))
+        _, reward, terminated, truncated, info = env.step(text)
+        moves, value = env.recorder.take(), info.get("turn_value")
+        return ReplayedTurn(message, reply.problem, moves, reward, left, value, image), terminated, truncated, info
+
+    def _env(self, by_moves: bool) -> _GameReplay | TaskEnv:
         """The environment of replies, or of an agent that moves: as many moves, each a turn of its own."""
+        by_moves = by_moves and not self.split.is_task
         if by_moves not in self._envs:
-            config = self.split.turn_config
-            if by_moves:
-                most = config.action_budget
-                config = TurnConfig(max_turns=most, max_actions_per_turn=1, max_actions=most)
-            # The levels are given so that a reset generates none.
-            options = {**self.split.env_options, "levels": list(self.split.boards)}
-            moves = _MoveRecorder(self.split.env, **options)
-            if self.valued and moves.game.has_values:
-                moves = _MoveRecorder(self.split.env, **options | {"regret": config.action_budget})
-            self._envs[by_moves] = _ReplayEnv(moves, config)
-            self._envs[by_moves].reset(seed=0)
+            self._envs[by_moves] = env = self._task() if self.split.is_task else self._game(by_moves)
+            env.reset(seed=0)
         return self._envs[by_moves]
+
+    def _task(self) -> TaskEnv:
+        env = self.split.make_env()
+        assert isinstance(env, TaskEnv)
+        return env
+
+    def _game(self, by_moves: bool) -> _GameReplay:
+        config = self.split.turn_config
+        if by_moves:
+            most = config.action_budget
+            config = TurnConfig(max_turns=most, max_actions_per_turn=1, max_actions=most)
+        # The levels are given so that a reset generates none.
+        options = {**self.split.env_options, "levels": list(self.split.boards)}
+        moves = _MoveRecorder(self.split.env, **options)
+        if self.valued and moves.game.has_values:
+            moves = _MoveRecorder(self.split.env, **options | {"regret": config.action_budget})
+        return _GameReplay(moves, config)
 
 
 class _MoveRecorder(StepEnv):
@@ -215,40 +198,32 @@ class _MoveRecorder(StepEnv):
     def __init__(self, name: str, **arguments: Any) -> None:
         super().__init__(name, **arguments)
         self._moves: list[Move] = []
-        #: Whether the game was over with the last move.
-        self.over = False
 
     def grid_text(self) -> str:
         """The board as it stands, as a grid in the vocabulary of the environment."""
         return self.game.formatter(self.vocabulary, "grid")(self.state[0])
 
     def take(self) -> tuple[Move, ...]:
-        """The moves since the last call or reset."""
+        """The moves since the last call."""
         moves, self._moves = tuple(self._moves), []
         return moves
-
-    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        """See ``StepEnv.reset``."""
-        self._moves, self.over = [], False
-        return super().reset(**arguments)
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """See ``StepEnv.step``."""
         before = self.state[0]
         result = super().step(action)
         after, reward = self.state[0], float(result[1])
-        self.over = result[2]
         note = what_happened(self.game, before, action, after, reward)
-        self._moves.append(Move(action, reward, self.grid_text(), note))
+        self._moves.append(Move(action, reward, self.grid_text(), note, result[2]))
         return result
 
 
-class _ReplayEnv(TurnEnv):
+class _GameReplay(TurnEnv):
     """A ``TurnEnv`` that plays the parsed ``reply`` it was given, whatever the text says."""
 
-    def __init__(self, moves: _MoveRecorder, config: TurnConfig) -> None:
-        super().__init__(moves, config)
-        self.moves, self.reply = moves, Reply("")
+    def __init__(self, recorder: _MoveRecorder, config: TurnConfig) -> None:
+        super().__init__(recorder, config)
+        self.recorder, self.reply = recorder, Reply("")
 
     def parse(self, text: str) -> Reply:
         """The reply that was given."""
@@ -260,5 +235,5 @@ def _recorded_reply(turn: TurnRecord, n_actions: int) -> Reply:
     for action in turn.actions:
         if not 0 <= action < n_actions:
             raise ValueError(f"a record plays action {action!r}; the game has 0 to {n_actions - 1}.")
-    problem = next((problem for problem in Problem if problem == turn.problem), None)
+    problem = next((problem for problem in Problem if turn.reply is not None and problem == turn.problem), None)
     return Reply(turn.reply or "", actions=turn.actions, problem=problem)

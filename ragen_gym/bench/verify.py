@@ -10,16 +10,16 @@ and the outcome is compared with the record. There are three verdicts:
   or there is no summary. The rate of such a run is of a part of the episodes, which the agent may have chosen.
 - *verified*: every episode that was asked for is there, and nothing differs.
 
-The replay cannot find out whether the replies are really a model's, whether the agent looked at the game in its own
-process, whether the run is the best of many, or whether the folder's owner left out sessions. Success above the
-interval of optimal play, and attempts that were made again, are doubts (``Verdict.doubts``).
+A replay cannot show that the replies are a model's, that the agent did not look at the game, or that the run is not the
+best of many. Success above the interval of optimal play, and attempts that were made again, are ``Verdict.doubts``.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ EXIT_CODES = {"verified": 0, "false": 1, "incomplete": 3}
 class Mismatch:
     """Something in which a file and what it should be differ."""
 
-    where: str  # the episode as ``split/index/rollout``, with ``turn n`` where it is one turn's; or a part of a file
+    where: str  # the episode as ``split/index/rollout``, and its ``turn n``; or a part of a file
     what: str  # the field
     claimed: Any  # what the file says
     found: Any  # what the replay says, or the other records
@@ -105,27 +105,36 @@ def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: Non
         progress: called with how many episodes are done.
     """
     asked = run.asked
+
+    def is_asked(split: str, index: int, rollout: int) -> bool:
+        return 0 <= index < len(asked.get(split, ())) and 0 <= rollout < asked[split][index]
+
+    wanted, places = sum(map(sum, asked.values())), Counter(record.place for record in run.records)
     verdict = Verdict(
-        asked=sum(map(sum, asked.values())),
+        asked=wanted,
+        missing=wanted - sum(is_asked(*place) for place in places),
         excluded=sum(not record.counted for record in run.records),
         retried=len(run.retried),
         has_summary=run.summary_json is not None,
     )
     replayers = {split.name: Replayer(split, parses=True) for split in run.suite.splits}
-    seen: set[tuple[str, int, int]] = set()
+    places.update(record.place for record in run.retried if record.counted)
     for record in run.records:
-        if record.split in replayers:
-            found = check_episode(run.suite, replayers[record.split], record)
-            found += _check_place(run.info, record, seen, asked)
+        found = []
+        if record.split not in replayers:
+            found.append(Mismatch(record.path, "split", record.split, f"one of {', '.join(replayers)}"))
         else:
-            found = [Mismatch(record.path, "split", record.split, f"one of {', '.join(replayers)}")]
+            found += check_episode(run.suite, replayers[record.split], record)
+            key = episode_key(run.info, *record.place)
+            if record.key != key:
+                found.append(Mismatch(record.path, "key", record.key, key))
+        if places[record.place] > 1:
+            found.append(Mismatch(record.path, "number of records", places[record.place], 1))
+        if not is_asked(*record.place):
+            found.append(Mismatch(record.path, "episode", "played", "none: no session asked for it"))
         verdict.differences += found
         verdict.episodes, verdict.agreed = verdict.episodes + 1, verdict.agreed + (not found)
         progress(verdict.episodes)
-    verdict.missing = verdict.asked - sum(_is_asked(place, asked) for place in seen)
-    verdict.differences += [
-        Mismatch(each.path, "number of records", "several", 1) for each in run.retried if each.counted
-    ]
     own = load_suite(run.suite.name).hash if run.suite.name in SUITES else run.suite.hash
     if own != run.suite.hash:
         verdict.differences.append(Mismatch(run.suite.name, "hash", run.suite.hash, own))
@@ -136,7 +145,10 @@ def verify(run: BenchResults, progress: Callable[[int], None] = lambda done: Non
         return verdict
     verdict.above_optimal = above_optimal(scored)
     if run.summary_json is not None:
-        verdict.differences += _check_summary(run.summary_json, scored)
+        try:
+            verdict.differences += differences(json.loads(run.summary_json), json.loads(json.dumps(scored)))
+        except (ValueError, RecursionError) as error:
+            verdict.differences.append(Mismatch("summary.json", "content", "a summary", str(error)))
     return verdict
 
 
@@ -153,80 +165,52 @@ def check_episode(suite: Suite, replayer: Replayer, record: EpisodeRecord) -> li
     where, levels = record.path, replayer.split.levels
     if not 0 <= record.index < len(levels):
         return [Mismatch(where, "index", record.index, f"0 to {len(levels) - 1}")]
-    found: list[Mismatch] = []
-
-    def compare(what: str, claimed: Any, replayed: Any, place: str = where) -> bool:
-        same = math.isclose(claimed, replayed, abs_tol=_CLOSE) if isinstance(replayed, float) else claimed == replayed
-        if not same:
-            found.append(Mismatch(place, what, claimed, replayed))
-        return same
-
-    compare("level_id", record.level_id, levels[record.index].id)
-    compare("noise_seed", record.noise_seed, noise_seed(suite, replayer.split, record.index, record.rollout))
+    seed = noise_seed(suite, replayer.split, record.index, record.rollout)
+    given = {"level_id": levels[record.index].id, "noise_seed": seed}
+    found = _compared(where, {name: (getattr(record, name), value) for name, value in given.items()})
     try:
         replay = replayer.replay(record)
     except ValueError as error:
         return [*found, Mismatch(where, "actions", "actions of the game", str(error))]
     if record.turns:
-        compare("system", record.system, replay.system)
+        found += _compared(where, {"system": (record.system, replay.system)})
     if (moves := sum(turn.reply is None for turn in record.turns)) not in (0, len(record.turns)):
         found.append(Mismatch(where, "turns without a reply", moves, f"none, or all {len(record.turns)}"))
-    for number, (claimed, turn) in enumerate(zip(record.turns, replay.turns, strict=False), 1):
-        place = f"{where} turn {number}"
-        compare("message", claimed.message, turn.message, place)
-        compare("problem", claimed.problem, turn.reply.problem if turn.reply else None, place)
-        if not compare("actions", claimed.actions, turn.actions, place):
-            return found
-        compare("reward", claimed.reward, turn.reward, place)
-    _compare_end(record, replay, compare)
-    return found
+    for number, (claimed, turn) in enumerate(zip(record.turns, replay.turns, strict=False)):
+        names = ("message", "problem", "actions", *["reward"] * (number != replay.diverged_at))
+        pairs = {name: (getattr(claimed, name), getattr(turn, name)) for name in names}
+        found += _compared(f"{where} turn {number + 1}", pairs)
+    return found if replay.diverged_at is not None else found + _compared(where, _ends(record, replay))
 
 
-def _compare_end(record: EpisodeRecord, replay: ReplayedEpisode, compare: Callable[[str, Any, Any], bool]) -> None:
-    compare("number of turns", len(record.turns), len(record.turns) - replay.surplus)
-    compare("total_reward", record.total_reward, replay.total_reward)
+def _ends(record: EpisodeRecord, replay: ReplayedEpisode) -> dict[str, tuple[Any, Any]]:
+    """(Claimed, replayed) of what is known at the end of an episode."""
+    ends: dict[str, tuple[Any, Any]] = {
+        "number of turns": (len(record.turns), len(record.turns) - replay.surplus),
+        "total_reward": (record.total_reward, replay.total_reward),
+    }
     if record.failure is not Failure.ENVIRONMENT_ERROR:
-        compare("last_board", record.last_board, replay.last_board)
+        ends["last_board"] = record.last_board, replay.last_board
     if record.failure is not None:
-        compare("success of an episode that failed", record.success, False)
-        if replay.over:
-            compare("failure", str(record.failure), "none: the episode came to its end")
-        return
-    compare("success", record.success, replay.success)
-    compare("terminated", record.terminated, replay.terminated)
-    compare("truncated", record.truncated, replay.truncated)
-    if not replay.over:
-        compare("end", "the episode came to its end", "it goes on")
+        failed = "none: the episode came to its end" if replay.over else str(record.failure)
+        return ends | {
+            "success of an episode that failed": (record.success, False),
+            "failure": (record.failure, failed),
+        }
+    ends |= {name: (getattr(record, name), getattr(replay, name)) for name in ("success", "terminated", "truncated")}
+    return ends | {
+        "end": ("the episode came to its end", "the episode came to its end" if replay.over else "it goes on")
+    }
 
 
-def _check_place(
-    info: Mapping[str, Any],
-    record: EpisodeRecord,
-    seen: set[tuple[str, int, int]],
-    asked: dict[str, list[int]],
-) -> list[Mismatch]:
-    """Mismatches unless the record is named after what was asked, is the only one of its place, and was asked for."""
-    found = []
-    if record.place in seen:
-        found.append(Mismatch(record.path, "number of records", "several", 1))
-    seen.add(record.place)
-    if not _is_asked(record.place, asked):
-        found.append(Mismatch(record.path, "episode", "played", "none: no session asked for it"))
-    key = episode_key(dict(info), *record.place)
-    return found if key == record.key else [*found, Mismatch(record.path, "key", record.key, key)]
+def _compared(where: str, pairs: Mapping[str, tuple[Any, Any]]) -> list[Mismatch]:
+    return [Mismatch(where, name, *pair) for name, pair in pairs.items() if not _same(*pair)]
 
 
-def _is_asked(place: tuple[str, int, int], asked: dict[str, list[int]]) -> bool:
-    split, index, rollout = place
-    return 0 <= index < len(asked.get(split, ())) and 0 <= rollout < asked[split][index]
-
-
-def _check_summary(text: bytes, scored: dict[str, Any]) -> list[Mismatch]:
-    try:
-        claimed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return [Mismatch("summary.json", "content", "a summary", str(error))]
-    return differences(claimed, json.loads(json.dumps(scored)))
+def _same(claimed: Any, found: Any) -> bool:
+    if isinstance(claimed, int | float) and isinstance(found, float) and abs(claimed) <= MOST:
+        return math.isclose(claimed, found, rel_tol=_CLOSE, abs_tol=_CLOSE)
+    return bool(claimed == found)
 
 
 def differences(claimed: Any, found: Any, where: str = "summary") -> list[Mismatch]:
@@ -235,21 +219,15 @@ def differences(claimed: Any, found: Any, where: str = "summary") -> list[Mismat
     Sentences are left out: another version of the package may word them otherwise.
     """
     pairs: list[tuple[Any, Any, Any]] | None = None
-    if isinstance(claimed, Mapping) and isinstance(found, Mapping):
+    if isinstance(claimed, dict) and isinstance(found, dict):
         names = [name for name in dict.fromkeys([*claimed, *found]) if name != "sentence"]
         pairs = [(name, claimed.get(name, "missing"), found.get(name, "missing")) for name in names]
-    elif _is_list(claimed) and _is_list(found) and len(claimed) == len(found):
+    elif isinstance(claimed, list) and isinstance(found, list) and len(claimed) == len(found):
         pairs = [(place, *pair) for place, pair in enumerate(zip(claimed, found, strict=True))]
     if pairs is not None:
         return [each for name, one, other in pairs for each in differences(one, other, f"{where}.{name}")]
-    numbers = isinstance(claimed, int | float) and isinstance(found, int | float) and abs(claimed) <= MOST
-    same = math.isclose(claimed, found, rel_tol=_CLOSE, abs_tol=_CLOSE) if numbers else claimed == found
     place, _, name = where.rpartition(".")
-    return [] if same else [Mismatch(place or where, name, claimed, found)]
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
+    return [] if _same(claimed, found) else [Mismatch(place or where, name, claimed, found)]
 
 
 def _short(value: Any) -> str:

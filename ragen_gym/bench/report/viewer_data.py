@@ -82,7 +82,7 @@ def details(
         "board_style": replayer.split.name,
         "frames": frames,
         "turns": turns,
-        "facts": _facts(record, replay, optimal, replayer.success_means),
+        "facts": _facts(record, replay, optimal, "" if replayer.split.is_task else replayer.env.game.success_means),
     }
     if record.system:
         shown["system"] = replayer.split.name if record.system == replay.system else record.system
@@ -121,7 +121,7 @@ def _pivot(replayer: Replayer, replay: ReplayedEpisode, loss: Loss) -> dict[str,
     if loss.kind != "hopeless":
         board = env.game.parse(text, env.vocabulary)
         line = oracle_line(env.game, env.game.solve(board), board, turn.left - here)
-    names = " → ".join(turn.names[action] for action in line)
+    names = " → ".join(env.action_names[action] for action in line)
     if len(line) > 1 and env.game.stochastic:
         names += ", if every move goes as meant"
     return {"what": kind_name(env.game, loss.kind), "oracle": names}
@@ -129,7 +129,7 @@ def _pivot(replayer: Replayer, replay: ReplayedEpisode, loss: Loss) -> dict[str,
 
 def _turn(replayer: Replayer, recorded: TurnRecord, replayed: ReplayedTurn, number: int) -> dict[str, Any]:
     turn: dict[str, Any] = {"message": recorded.message, "reply": recorded.reply, "reward": round(recorded.reward, 6)}
-    names = replayed.names
+    names = () if replayer.split.is_task else replayer.env.action_names
     if replayed.image is not None:
         file = encode_png(replayed.image)
         if len(file) <= _LARGEST_PICTURE:
