@@ -46,14 +46,14 @@ def _run(options: argparse.Namespace) -> int:
     backend = options.backend or ("openrlhf" if find_spec("openrlhf") else "local")
     look = Look(backend == "openrlhf", _model(options.model or ""), options.out)
     with rich_console(stderr=True).status("looking; imports take a while ..."):
-        checks = [*examine(look)]
+        findings = [*examine(look)]
     table = Table.grid(padding=(0, 2, 0, 0))
-    for check in checks:
-        found = Text(f"{check.found}\ndo: {check.advice}" if check.advice else check.found)
-        table.add_row(Text(check.state, STYLES[check.state]), Text(check.name), found)
+    for name, (state, found, advice) in findings:
+        said = Text(f"{found}\ndo: {advice}" if advice else found)
+        table.add_row(Text(state, STYLES[state]), Text(name), said)
     console = rich_console(width=terminal_width(10_000))
     console.print(table)
-    count = {state: sum(check.state == state for check in checks) for state in STYLES}
+    count = {state: sum(finding.state == state for _, finding in findings) for state in STYLES}
     ready = "not ready" if count["fail"] else "ready"
     console.print(
         f"\nThis machine is {ready} for the {'distributed' if backend == 'openrlhf' else 'local'} trainer: "

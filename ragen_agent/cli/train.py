@@ -19,7 +19,6 @@ from ragen_agent.cli.settings import (
     settings_of,
 )
 from ragen_agent.config import Config, Settings, to_toml, with_settings
-from ragen_agent.config.settings import pretrained
 from ragen_gym.core.command_line import stops_at_sigterm
 from ragen_gym.core.storage import write_atomic
 
@@ -30,13 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "fresh_folder"]
 
-#: Settings that the distributed trainer does not read, and what to do instead.
-UNREAD = {
-    "device": "use openrlhf.accelerator",
-    "dtype": "OpenRLHF plays in bfloat16, and its own flag says what it trains in, after --: --ds.param_dtype",
-    "evaluation.batch": "vLLM plays as many episodes at a time as fit into openrlhf.vllm_memory",
-    "evaluation.imitation": "train with --backend local, which trains the models to compare with",
-}
+#: Flags that the distributed trainer does not read, and what to do instead.
+UNREAD = {"device": "use openrlhf.accelerator", "compare": "train with --backend local"}
 
 TRAIN = """\
 Warm-starts a small language model on demonstrations, trains it further by reinforcement learning (StarPO-S, arXiv
@@ -106,7 +100,7 @@ def _train(options: argparse.Namespace) -> int:
         _check_compared(options, config)
         if options.dry_run:
             return _dry_run(options, config, folder)
-        settings = _distributed(options, config, folder)
+        settings = _distributed(options, folder)
         if options.compare:
             write_atomic(folder.path / "config.toml", to_toml(config))
     else:
@@ -117,7 +111,7 @@ def _train(options: argparse.Namespace) -> int:
             return _dry_run(options, config, RunFolder(options.out or fresh_folder(config)))
         folder = RunFolder(options.out or fresh_folder(config))
         folder.check_new()
-        settings = _distributed(options, config, folder)
+        settings = _distributed(options, folder)
     doing = "training on" if options.resume is None else "going on with"
     display.say(f"{doing} {config.game} by {config.training.algo}, seed {config.seed}, in {folder.path}")
     if notice := risk_notice(config):
@@ -170,7 +164,7 @@ def _check_compared(options: argparse.Namespace, config: Config) -> None:
         )
 
 
-def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder) -> OpenRLHF | None:
+def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | None:
     """The settings of the distributed trainer: a resumed run's own, or those asked for; None for the local one."""
     if options.resume is None and options.backend != "openrlhf":
         check_not_distributed(options, "give --backend openrlhf, or leave it out")
@@ -187,27 +181,15 @@ def _distributed(options: argparse.Namespace, config: Config, folder: RunFolder)
                 "leave --backend out."
             )
         if settings is not None:
-            _check_read(options, config)
             check_consent(options.resume, options.run_code, settings)
         return settings
-    _check_read(options, config)
+    for name, instead in UNREAD.items():
+        if getattr(options, name):
+            raise ValueError(f"--{name} has no effect with --backend openrlhf: {instead}.")
     settings = with_settings(OpenRLHF(), distributed(options), "openrlhf.")
     if options.config is not None:
         check_consent(options.config, options.run_code, settings, asked=settings_of(options))
     return settings
-
-
-def _check_read(options: argparse.Namespace, config: Config) -> None:
-    """Raises a ValueError if flags give a setting that the distributed trainer does not read; a file may hold it.
-
-    The device and the dtype are also those of a warm start, and of the making of the small model.
-    """
-    asked = settings_of(options, _flags(options))
-    prepared = config.warm_start.epochs or not pretrained(config.model)
-    for name, instead in UNREAD.items():
-        table, _, key = name.rpartition(".")
-        if key in (asked.get(table, {}) if table else asked) and (table or not prepared):
-            raise ValueError(f"{name} has no effect with --backend openrlhf: leave it out. Instead {instead}.")
 
 
 def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> int:
@@ -223,7 +205,7 @@ def _dry_run(options: argparse.Namespace, config: Config, folder: RunFolder) -> 
         config = replace(config, model=str(cached_folder(config.model)))
     name = options.recipe or (base_of(options.config) if options.config is not None else "")
     recipe = read_recipe(name) if name else None
-    settings = _distributed(options, config, folder)
+    settings = _distributed(options, folder)
     command, on_cpu = planned_command(config, settings, folder.path) if settings else ([], False)
     dry_run(config, settings, folder.path, rich_console(), recipe, command=command, on_cpu=on_cpu)
     return 0

@@ -103,10 +103,9 @@ def check_name(name: str) -> None:
     if name not in catalog():
         table = name.rpartition(".")[0]
         near = [each for each in catalog() if each.rpartition(".")[0] == table] or [*catalog()]
-        hint = did_you_mean(name, near) or did_you_mean(name, catalog())
-        if not hint:  # a name from another table
-            ends = {each.rpartition(".")[2]: each for each in catalog()}
-            hint = "".join(f" Did you mean {ends[end]}?" for end in get_close_matches(name.rpartition(".")[2], ends, 1))
+        ends = {each.rpartition(".")[2]: each for each in catalog()}
+        close = get_close_matches(name.rpartition(".")[2], ends, 1)  # in another table
+        hint = did_you_mean(name, near) or "".join(f" Did you mean {ends[end]}?" for end in close)
         raise ValueError(f"unknown setting {name!r}.{hint} ragen-agent settings lists all.")
 
 

@@ -87,7 +87,7 @@ class Recipe:
     seen: str  # whether it was run
     gpus: int = 0  # 0 for a run on two CPU cores
     gpu_gib: float = 0.0  # memory of each GPU
-    memory_gib: float = 0.0  # expected peak use of one, by ``ragen_agent.preflight.memory``
+    memory_gib: float = 0.0  # expected peak use of one, by ``ragen_agent.preflight.estimates``
     cluster: str = ""  # how the machines are joined
     settings: Settings = field(default_factory=dict)
 

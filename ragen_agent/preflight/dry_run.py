@@ -25,8 +25,7 @@ from ragen_agent.inference.vision import Vision
 from ragen_agent.models.checkpoint import check_context, load_shape
 from ragen_agent.models.named_models import cached_folder
 from ragen_agent.models.small_vision_model import small_tokenizer, small_vision
-from ragen_agent.preflight.hours import hours_in_words
-from ragen_agent.preflight.memory import estimate, model_shape
+from ragen_agent.preflight.estimates import estimate, hours_in_words, model_shape
 from ragen_agent.preflight.plan import describe, is_visual
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.tasks.tasks import check_demonstrations, games_at, make_env

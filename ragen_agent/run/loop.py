@@ -43,7 +43,6 @@ class Rollouts:
     games: list[str]  # of each group
     noise_seeds: list[int]  # of each episode: with it and the level's seed it can be played again
     families: set[int]  # of the levels, see ``ragen_gym.games.game.Game.family``
-    own_seconds: list[float] = field(default_factory=list)  # of each episode, without the time of a remote engine
     updates: list[int] = field(default_factory=list)  # that the engine had received when it played each episode
 
     def __add__(self, other: Rollouts) -> Rollouts:
@@ -53,7 +52,6 @@ class Rollouts:
             self.games + other.games,
             self.noise_seeds + other.noise_seeds,
             self.families | other.families,
-            self.own_seconds + other.own_seconds,
             self.updates + other.updates,
         )
 

@@ -58,7 +58,6 @@ def test_the_recipe_of_a_pretrained_model_runs_as_one_command(model: Path, tmp_p
     assert records[0]["invalid_rate"] < 0.5, "the warm start has taught the format"
     assert all(record["grad_norm"] > 0 and record["updates"] == 1 for record in records)
     assert all(abs(record["vllm_kl"]) < 0.01 and record["vllm_gap"] < 0.05 for record in records)
-    assert all(0 < record["seconds_own"] < 0.2 * record["seconds"] for record in records)
     check_weights(folder)
 
 

@@ -20,8 +20,7 @@ from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.cli_flags import MODULE
 from ragen_agent.openrlhf.launch import planned_command, starting_model
 from ragen_agent.openrlhf.supported import check_supported
-from ragen_agent.preflight.hours import FAST, SLOW, estimate_hours
-from ragen_agent.preflight.memory import estimate
+from ragen_agent.preflight.estimates import FAST, SLOW, estimate, estimate_hours
 from ragen_agent.preflight.plan import BatchPlan, devices_needed, most_pictures, rows_of_episode, rows_of_step
 from ragen_agent.run.run_folder import RunFolder
 

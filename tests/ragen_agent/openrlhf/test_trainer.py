@@ -61,13 +61,6 @@ def measure(made: Any) -> None:
     made._measure(with_settings(Config(), {"evaluation": {"levels": 2}}))
 
 
-def test_the_check_of_the_last_weights_has_no_failure_budget() -> None:
-    """Two failures of a group of two are too many of an iteration, and say nothing of the weights."""
-    made = trainer(["environment_error: Runt"] * 2)
-    made.rows = [ROW]
-    made._check_last_weights()
-
-
 def test_dynamic_sampling_plays_further_rows_in_bounded_rounds(tmp_path: Path) -> None:
     """Two of three levels are decided at first, one of the two that are played for them, and then the last one."""
     config = with_settings(Config(), {"training": {"groups": 3, "group_size": 2, "iterations": 2, "refills": 2}})

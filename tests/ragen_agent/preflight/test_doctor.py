@@ -17,7 +17,7 @@ from ragen_agent.config import SmallModel
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.models.small_model import build_model, build_tokenizer
 from ragen_agent.preflight import doctor
-from ragen_agent.preflight.doctor import CHECKS, Finding, Look, Trouble, examine, imported
+from ragen_agent.preflight.doctor import CHECKS, Finding, Look, imported
 from ragen_gym.envs.turn import make_turn
 
 ROOT = Path(__file__).parents[3]
@@ -34,11 +34,9 @@ def model(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def finding(name: str, look: Look, monkeypatch: pytest.MonkeyPatch) -> Finding:
-    """Of one check."""
-    monkeypatch.setattr(doctor, "CHECKS", [check for check in CHECKS if check.name == name])
-    [found] = examine(look)
-    monkeypatch.setattr(doctor, "CHECKS", CHECKS)
+def finding(name: str, look: Look) -> Finding:
+    found = CHECKS[name](look)
+    assert found is not None
     return found
 
 
@@ -63,20 +61,20 @@ def test_each_gpu_is_named_with_its_free_memory(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "mem_get_info", memory)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
     for distributed in (False, True):
-        found = finding("CUDA", Look(distributed), monkeypatch)
+        found = finding("CUDA", Look(distributed))
         assert (found.state, "out of memory" in found.found) == ("warn", True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    old = finding("CUDA", Look(False), monkeypatch)
+    old = finding("CUDA", Look(False))
     assert old.state == "warn", "the second has no units for bfloat16"
     assert old.found.startswith("cuda:0 H100, 1.5 of 80.0 GiB free; cuda:1 H100, 1.5 of 80.0 GiB free")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: (9, 0))
-    assert finding("CUDA", Look(False), monkeypatch).state == "ok", "one process needs no NCCL"
-    assert finding("CUDA", Look(True), monkeypatch).found.endswith("no NCCL")
+    assert finding("CUDA", Look(False)).state == "ok", "one process needs no NCCL"
+    assert finding("CUDA", Look(True)).found.endswith("no NCCL")
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    assert finding("CUDA", Look(True), monkeypatch).state == "ok"
+    assert finding("CUDA", Look(True)).state == "ok"
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    assert "unset PYTORCH" in finding("CUDA", Look(True), monkeypatch).advice
-    assert finding("CUDA", Look(False), monkeypatch).state == "ok"
+    assert "unset PYTORCH" in finding("CUDA", Look(True)).advice
+    assert finding("CUDA", Look(False)).state == "ok"
 
 
 def test_a_model_that_cannot_be_used_is_a_failure(
@@ -94,15 +92,15 @@ def test_a_model_that_cannot_be_used_is_a_failure(
 def test_an_output_layer_that_is_too_narrow_is_a_failure(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "vocab_size": 7}))
-    found = finding("model", Look(False, model), monkeypatch)
+    found = finding("model", Look(False, model))
     assert (found.state, "an output layer of 7" in found.found) == ("fail", True)
 
 
 def test_little_shared_memory_is_a_failure_where_nccl_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "SHARED_MEMORY", 1e9)
-    assert not [each for each in examine(Look(True)) if each.name == "shared memory" and not torch.cuda.is_available()]
+    assert torch.cuda.is_available() or CHECKS["shared memory"](Look(True)) is None
     monkeypatch.setattr(Look, "gpus", 1)
-    found = finding("shared memory", Look(True), monkeypatch)
+    found = finding("shared memory", Look(True))
     assert (found.state, "--shm-size=16g" in found.advice) == ("fail", True)
 
 
@@ -111,12 +109,12 @@ def test_a_template_that_rewrites_the_past_is_found(model: Path, monkeypatch: py
     assert template.is_file()
     text = template.read_text()
     template.write_text("{{ messages | length }}" + text)
-    check = finding("chat template", Look(False, model), monkeypatch)
+    check = finding("chat template", Look(False, model))
     assert check.state == "fail"
     template.write_text(
         "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}<|im_end|>\n{% endfor %}assistant: "
     )
-    check = finding("chat template", Look(False, model), monkeypatch)
+    check = finding("chat template", Look(False, model))
     assert check.state != "ok"
     assert check.advice
 
@@ -128,7 +126,7 @@ def test_a_template_that_can_only_be_followed_needs_a_setting(model: Path, monke
         "{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"
     )
-    check = finding("chat template", Look(False, model), monkeypatch)
+    check = finding("chat template", Look(False, model))
     assert (check.state, "set turns.keep_thinking=false" in check.advice) == ("warn", True)
 
 
@@ -144,7 +142,7 @@ def test_a_tokenizer_that_loses_a_symbol_is_found(model: Path, monkeypatch: pyte
     model.mkdir()
     poor.save_pretrained(model)
     (model / "config.json").write_text('{"model_type": "qwen2", "vocab_size": 9}')
-    check = finding("tokenizer round trip", Look(False, model), monkeypatch)
+    check = finding("tokenizer round trip", Look(False, model))
     assert check.state == "fail"
     assert " becomes " in check.found
 
@@ -203,12 +201,12 @@ def test_each_tested_set_of_versions_is_known(
 ) -> None:
     installed = {"torch": torch_version, "vllm": vllm}
     monkeypatch.setattr(importlib.metadata, "version", installed.__getitem__)
-    assert finding("torch", Look(True), monkeypatch).state == "ok"
-    found = finding("vllm", Look(True), monkeypatch)
+    assert finding("torch", Look(True)).state == "ok"
+    found = finding("vllm", Look(True))
     assert (found.state, found.found) == (("warn", doubt) if doubt else ("ok", vllm))
 
 
 def test_an_import_that_fails_is_explained() -> None:
     assert imported("import json; print('here')") == "here"
-    with pytest.raises(Trouble, match="No module named"):
+    with pytest.raises(ImportError, match="No module named"):
         imported("import no_such_module_at_all")

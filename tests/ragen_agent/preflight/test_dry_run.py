@@ -66,16 +66,6 @@ def test_replies_that_cannot_fit_the_episode_are_warned_of(
         )
 
 
-def test_a_window_of_turns_needs_room_for_its_turns_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    flags = ["--set", "turns.max_turns=3", "--set", "turns.max_tokens_per_turn=1024", "--set"]
-    flags += ["turns.max_tokens_per_episode=2560", "--set"]
-    assert "Replies of FrozenLake may not fit" not in shown(capsys, *flags, "turns.history=0")
-    assert "Warning Replies of FrozenLake may not fit: 3 of" in shown(capsys, *flags, "turns.history=2")
-
-
 @pytest.mark.parametrize(
     ("settings", "idle"),
     [([], False), (["openrlhf.colocate=false"], True), (["openrlhf.colocate=false", "openrlhf.staleness=1"], True)],
@@ -229,18 +219,6 @@ def test_a_folder_that_is_no_model_is_named(
     (tmp_path / "checkpoint").mkdir()
     assert main([*command, "--model", str(tmp_path)]) == 2
     assert f"{tmp_path / 'checkpoint'} is the run's" in capsys.readouterr().err
-
-
-def test_the_configuration_of_a_dry_run_is_one_that_a_run_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([*RECIPE, "--backend", "openrlhf", "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    text = said.split("Configuration\n", 1)[1].split("\nCommand\n", 1)[0]
-    (tmp_path / "all.toml").write_text(text)
-    assert main(["train", "--config", "all.toml", "--backend", "openrlhf", "--dry-run"]) == 0
-    assert capsys.readouterr().out.split("\nCommand\n")[1].split("\nMemory")[0] in said
 
 
 def test_a_picture_marks_exactly_the_sampled_tokens() -> None:
