@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks import page_parser
+from benchmarks import markdown_table, page_parser, read_records
 from benchmarks.credit import MOMENTS, config_of, trained
 from benchmarks.experiments.plots import COLOURS
 from ragen_agent.exact.advantages import return_variance
@@ -28,7 +27,7 @@ from ragen_agent.run.policy import Policy
 from ragen_agent.tasks.tasks import make_game_env
 from ragen_agent.tokens.rollout import Instance
 from ragen_gym.core.console import ProgressBar
-from ragen_gym.core.storage import append_json_lines, atomic_path, read_json_lines, repair_json_lines, write_atomic
+from ragen_gym.core.storage import append_json_lines, write_atomic
 
 __all__ = ["main", "write_page"]
 
@@ -37,6 +36,11 @@ SLIPS = (0.0, 0.1, 0.2)
 LEVELS, MASS = 32, 1e-2
 KEPT = 0.5
 """The share of the levels that the filter keeps."""
+
+COLUMNS = (
+    *("slip, %", "moment", "variance", "ice", "ice on kept levels"),
+    *("kept by the filter", "kept at best", "success"),
+)
 
 PAGE = """\
 # How much of a group's spread is the ice?
@@ -122,7 +126,6 @@ def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """The page and its figure."""
     found = {(each["slip"], each["moment"]): figures(each) for each in records}
     figure = Figure(figsize=(6.5, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     for moment, colour in zip(MOMENTS, COLOURS, strict=False):
         points = [(slip, each["ice"], each["half"]) for (slip, at), each in found.items() if at == moment]
@@ -131,29 +134,16 @@ def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
     axes.set(xticks=SLIPS, xlabel="probability of another direction", ylabel="ice, % of the variance", ylim=(-3, 103))
     axes.grid(alpha=0.25)
     axes.legend(fontsize=9)
-    with atomic_path(folder / "ice.png") as temporary:
-        figure.savefig(temporary, format="png", dpi=90)
-    columns = (
-        "slip, %",
-        "moment",
-        "variance",
-        "ice",
-        "ice on kept levels",
-        "kept by the filter",
-        "kept at best",
-        "success",
-    )
-    rows = ["| " + " | ".join((*columns, *REFERENCES)) + " |", "|---" * (len(columns) + len(REFERENCES)) + "|"]
+    figure.savefig(folder / "ice.png", dpi=90)
+    rows = []
     for record, each in zip(records, found.values(), strict=True):
-        shown = [
-            f"{np.add(record['policy'], record['ice']).mean():.3f}",
-            f"{each['ice']:.0f} \u00b1 {each['half']:.0f}",
-        ]
-        shown += [f"{each[name]:.0f}" for name in ("chosen", "filter", "best")]
-        shown += [f"{100 * record[name]:.1f}" for name in ("success", *REFERENCES)]
-        rows.append(f"| {100 * record['slip']:.0f} | {record['moment']} | " + " | ".join(shown) + " |")
+        shares = [f"{each[name]:.0f}" for name in ("chosen", "filter", "best")]
+        rates = [f"{100 * record[name]:.1f}" for name in ("success", *REFERENCES)]
+        variance = f"{np.add(record['policy'], record['ice']).mean():.3f}"
+        ice = f"{each['ice']:.0f} \u00b1 {each['half']:.0f}"
+        rows.append([f"{100 * record['slip']:.0f}", record["moment"], variance, ice, *shares, *rates])
     page = PAGE.format(
-        table="\n".join(rows),
+        table=markdown_table((*COLUMNS, *REFERENCES), rows),
         findings=_findings(found),
         levels=LEVELS,
         kept=KEPT,
@@ -165,15 +155,13 @@ def write_page(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
 def _findings(found: Mapping[tuple[float, str], Mapping[str, float]]) -> str:
     """One line for each slip: the ice's share at the start and at the end, and what a filter keeps at the end."""
-    lines = []
-    for slip in dict.fromkeys(slip for slip, _ in found):
-        start, end = found[slip, "start"], found[slip, "end"]
-        lines.append(
-            f"- **Slip {100 * slip:.0f} %**: the ice is {start['ice']:.0f} % of the variance at the start of training "
-            f"and {end['ice']:.0f} % at its end. There the filter keeps {end['filter']:.0f} % of the policy's "
-            f"variance, the best choice {end['best']:.0f} %."
-        )
-    return "\n".join(lines)
+    return "\n".join(
+        f"- **Slip {100 * slip:.0f} %**: the ice is {start['ice']:.0f} % of the variance at the start of training "
+        f"and {end['ice']:.0f} % at its end. There the filter keeps {end['filter']:.0f} % of the policy's "
+        f"variance, the best choice {end['best']:.0f} %."
+        for slip in dict.fromkeys(slip for slip, _ in found)
+        for start, end in [(found[slip, "start"], found[slip, "end"])]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -183,15 +171,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     path = options.out / "ice.jsonl"
-    if path.exists():
-        repair_json_lines(path)
-    done = {each["slip"] for each in read_json_lines(path)}
+    done = {each["slip"] for each in read_records(path)}
     with ProgressBar("trainings", len(SLIPS)) as bar:
         for slip in SLIPS:
             if slip not in done:
                 append_json_lines(path, measured(slip, options.runs))
             bar.advance()
-    write_page(options.out, read_json_lines(path))
+    write_page(options.out, read_records(path))
     return 0
 
 

@@ -8,16 +8,15 @@ models plays the test levels, and its thoughts are replaced as by ``ragen-agent 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks import machine, page_parser
+from benchmarks import machine, markdown_table, page_parser, read_records
 from benchmarks.experiments.plots import COLOURS
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.io import Settings, merged
@@ -34,7 +33,7 @@ from ragen_agent.sft.demonstrations import generate_demonstrations
 from ragen_agent.sft.trainer import imitate
 from ragen_gym.core.console import rich_console
 from ragen_gym.core.stats import clustered_mean
-from ragen_gym.core.storage import append_json_lines, atomic_path, read_json_lines, repair_json_lines, write_atomic
+from ragen_gym.core.storage import append_json_lines, write_atomic
 
 __all__ = ["config_of", "main", "measured", "trained"]
 
@@ -75,16 +74,12 @@ and computes the answers that follow: does the first move go where the board say
 Figure 1. Mean over {seeds} seeds of training; points are seeds. Dashed: uniformly random first moves
 that go as the true thought says, {random} %.
 
-| %, by seed | {models} |
-|---|{rules}|
 {rows}
 
 ± is half of the 95 % interval over levels; where all statements are true it says nothing of other levels. *Change* is
 the total variation from the first moves after its own thought. A reply wins if the goal is reached within it; imitated
 replies mostly name one move. On the same turns, in replies as long:
 
-| reply wins, % | {models} |
-|---|{rules}|
 {references}
 
 ## What it shows
@@ -125,16 +120,14 @@ def trained(config: Config, folder: Path) -> dict[str, Path]:
     found = dict(zip(MODELS, (folder / "warm", folder / "checkpoint", folder / "imitation"), strict=True))
     if not all(each.is_dir() for each in found.values()):
         run_folder = RunFolder(folder) if folder.exists() else RunFolder.create(folder, config)
-        display = Display(rich_console(stderr=True))
-        run = TrainingRun(config, run_folder, display)
+        run = TrainingRun(config, run_folder, Display(rich_console(stderr=True)))
         run.warm_start()
         run.reinforce()
         run.write_summary()
-        policy, how = Policy.build(config, run_folder.warm), config.demonstrations
-        rows = run.demonstrations or generate_demonstrations(config, policy, how, display)
-        spent = int(run.summary["spent_tokens"])
-        imitate(config, policy, rows, "more imitation", display, tokens=spent, stream=1, run=run_folder)
-        save_checkpoint(policy.model, policy.tokenizer, found["more imitation"])
+        policy, spent = Policy.build(config, run_folder.warm), int(run.summary["spent_tokens"])
+        rows = run.demonstrations or generate_demonstrations(config, policy, config.demonstrations, run.display)
+        imitate(config, policy, rows, MODELS[2], run.display, tokens=spent, stream=1, run=run_folder)
+        save_checkpoint(policy.model, policy.tokenizer, found[MODELS[2]])
         run_folder.drop_state(IMITATION)
     return found
 
@@ -164,17 +157,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.quick:
         runs = runs / "quick"
         changes = {"demonstrations": {"episodes": 500}, "training": {"iterations": 1}, "evaluation": {"levels": 16}}
-    if path.exists():
-        repair_json_lines(path)
-    done = {(each["seed"], each["model"]) for each in read_json_lines(path)}
-    for seed in SEEDS:
-        if all((seed, model) in done for model in MODELS):
-            continue
+    done = {(each["seed"], each["model"]) for each in read_records(path)}
+    for seed in (seed for seed in SEEDS if not all((seed, model) in done for model in MODELS)):
         config = config_of(seed, changes)
         for model, checkpoint in trained(config, runs / f"seed-{seed}").items():
             if (seed, model) not in done:
                 append_json_lines(path, [{"seed": seed, "model": model, **measured(config, checkpoint)}])
-    records = read_json_lines(path)
+    records = read_records(path)
     _draw(options.out / "thoughts.png", records)
     write_atomic(options.out / "thoughts.md", _page(records))
     return 0
@@ -198,26 +187,21 @@ def _cell(records: Sequence[Mapping[str, Any]], model: str, row: str, name: str)
 
 
 def _page(records: Sequence[Mapping[str, Any]]) -> str:
-    def row(name: str, cells: Iterable[str]) -> str:
-        return f"| {name} | {' | '.join(cells)} |"
-
+    first, reinforced, _ = MODELS
     by_model = [[each for each in records if each["model"] == model] for model in MODELS]
+    columns = [f"after {model}" for model in MODELS]
+    rows = [[name, *(_cell(records, m, thoughts, what) for m in MODELS)] for name, thoughts, what in SHOWN]
     references = [
-        row(name, (", ".join(f"{100 * r['references'][name]['success']:.1f}" for r in some) for some in by_model))
+        [name, *(", ".join(f"{100 * r['references'][name]['success']:.1f}" for r in some) for some in by_model)]
         for name in records[0]["references"]
     ]
     ends = [_figure(each, row, what)["bounds"] for each in records for _, row, what in SHOWN]
-    first, reinforced, _ = MODELS
     gains = [each["gain"] for each in by_model[1]]
     return PAGE.format(
         seeds=len(by_model[0]),
         random=f"{_chance(records):.1f}",
-        models=" | ".join(f"after {model}" for model in MODELS),
-        rules="|".join("---" for _ in MODELS),
-        rows="\n".join(
-            row(name, (_cell(records, m, thoughts, what) for m in MODELS)) for name, thoughts, what in SHOWN
-        ),
-        references="\n".join(references),
+        rows=markdown_table(["%, by seed", *columns], rows),
+        references=markdown_table(["reply wins, %", *columns], references),
         imitated=_cell(records, first, "false", "thought"),
         reinforced=_cell(records, reinforced, "false", "thought"),
         before_imitated=_cell(records, first, "false", "before"),
@@ -238,7 +222,6 @@ def _chance(records: Sequence[Mapping[str, Any]]) -> float:
 
 def _draw(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     figure = Figure(figsize=(8.4, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
     axes, width = figure.subplots(), 0.8 / len(DRAWN)
     for bar, shown in enumerate(DRAWN):
         name, row, what = SHOWN[shown]
@@ -251,8 +234,7 @@ def _draw(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     axes.set(xticks=range(len(MODELS)), ylabel="%", ylim=(0, 101))
     axes.set_xticklabels([f"after {model}" for model in MODELS])
     figure.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":

@@ -11,40 +11,32 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import t as student
 
-from benchmarks import machine, page_parser
+from benchmarks import machine, markdown_table, page_parser, read_records
 from benchmarks.experiments.plots import COLOURS, CONTROL
+from benchmarks.thoughts import MODELS, trained
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.exact.level import ExactLevel
 from ragen_agent.exact.policy_value import LevelValue, solve
 from ragen_agent.exact.reply_tree import ReplyTexts
 from ragen_agent.exact.tree_reader import TreeReader
-from ragen_agent.local.run import TrainingRun
-from ragen_agent.models.checkpoint import save_checkpoint
-from ragen_agent.run.console import Display
 from ragen_agent.run.evaluation import evaluated_levels
 from ragen_agent.run.policy import Policy
-from ragen_agent.run.run_folder import IMITATION, RunFolder
-from ragen_agent.sft.demonstrations import generate_demonstrations
-from ragen_agent.sft.trainer import imitate
-from ragen_gym.core.console import ProgressBar, rich_console
+from ragen_gym.core.console import ProgressBar
 from ragen_gym.core.stats import Estimate
-from ragen_gym.core.storage import append_json_lines, atomic_path, read_json_lines, repair_json_lines, write_atomic
+from ragen_gym.core.storage import append_json_lines, write_atomic
 from ragen_gym.envs.policies import blind_value, random_value
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.games.frozen_lake import FrozenLake
 
 __all__ = ["Table", "entropy", "interval", "level_facts"]
 
@@ -54,7 +46,7 @@ SETTINGS: Settings = {
     "demonstrations": {"thought": "none", "episodes": 6000},
     "training": {"iterations": 40},
 }
-START, RL, MORE, COOLED, BEST = "start", "RL", "more imitation", "start, entropy of RL", "start, best temperature"
+START, RL, MORE, COOLED, BEST = "start", "RL", MODELS[2], "start, entropy of RL", "start, best temperature"
 POLICIES = (START, RL, MORE, COOLED, BEST)
 REFERENCES = ("random", "blind", "optimal")
 
@@ -149,36 +141,14 @@ Record = Mapping[str, Any]
 Values = NDArray[np.float64]
 
 
-def config_of(seed: int, changes: Settings | None = None) -> Config:
+def config_of(seed: int) -> Config:
     """The settings of a seed's run: those of ``make train``, with replies without thoughts and history."""
-    found = merged(merged(default_settings(GAME), SETTINGS), changes or {})
-    return with_settings(Config(game=GAME), merged(found, {"seed": seed}))
+    return with_settings(Config(game=GAME, seed=seed), merged(default_settings(GAME), SETTINGS))
 
 
 def measured_in(turns: int) -> tuple[str, ...]:
     """The policies that are measured in episodes of so many turns."""
     return POLICIES if turns == TRAINED else POLICIES[:3]
-
-
-def _turns(count: int) -> Settings:
-    return {"turns": {"max_turns": count}}
-
-
-def trained(config: Config, folder: Path) -> dict[str, Path]:
-    """Checkpoints of a run: its warm start, after reinforcement, after more imitation; trained if missing."""
-    found = {START: folder / "warm", RL: folder / "checkpoint", MORE: folder / "imitation"}
-    if not found[MORE].is_dir():
-        run_folder = RunFolder(folder) if folder.exists() else RunFolder.create(folder, config)
-        run = TrainingRun(config, run_folder, Display(rich_console(stderr=True)))
-        run.warm_start()
-        run.reinforce()
-        run.write_summary()
-        policy, spent = Policy.build(config, found[START]), int(run.summary["spent_tokens"])
-        rows = run.demonstrations or generate_demonstrations(config, policy, config.demonstrations, run.display)
-        imitate(config, policy, rows, MORE, run.display, tokens=spent, stream=1, run=run_folder)
-        save_checkpoint(policy.model, policy.tokenizer, found[MORE])
-        run_folder.drop_state(IMITATION)
-    return found
 
 
 def solved(policy: Policy, levels: Sequence[ExactLevel], temperature: float, mass: float) -> list[LevelValue]:
@@ -211,8 +181,8 @@ def controls(start: Policy, levels: Sequence[ExactLevel], wanted: float) -> dict
 
 
 def level_facts(levels: Sequence[ExactLevel]) -> dict[str, Any]:
-    """Lists with an entry a level: its seed, shortest path and holes, and each of ``REFERENCES`` by turns."""
-    found: dict[str, Any] = {name: [] for name in ("seed", "path", "holes", *REFERENCES)}
+    """Lists with an entry a level: its seed, its shortest path, and each of ``REFERENCES`` by turns."""
+    found: dict[str, Any] = {name: [] for name in ("seed", "path", *REFERENCES)}
     for level in levels:
         env, start = level.env, level.start
         env.stand_at(start.board, start.integers, turn=0, played=0, earned=None, total=None)
@@ -220,7 +190,6 @@ def level_facts(levels: Sequence[ExactLevel]) -> dict[str, Any]:
         best = [solution.success(*env.env.state, count) for count in range(env.max_actions + 1)]
         found["seed"].append(level.instance.seed)
         found["path"].append(next(count for count, chance in enumerate(best) if chance > 0))
-        found["holes"].append(start.board.count(FrozenLake.Tile.HOLE))
         found["random"].append([round(random_value(env.env, count)[0], DIGITS) for count in moves])
         found["blind"].append([blind_value(env.env, count)[0] for count in moves])
         found["optimal"].append([best[count] for count in moves])
@@ -229,7 +198,7 @@ def level_facts(levels: Sequence[ExactLevel]) -> dict[str, Any]:
 
 def levels_of(config: Config, policy: Policy, count: int, turns: int) -> list[ExactLevel]:
     """The first test levels, with episodes of so many turns."""
-    config = with_settings(replace(config, evaluation=replace(config.evaluation, levels=count)), _turns(turns))
+    config = with_settings(config, {"evaluation": {"levels": count}, "turns": {"max_turns": turns}})
     env, instances = evaluated_levels(config)
     assert isinstance(env, TurnEnv)
     return [ExactLevel(env, policy.chat, config.turns, each) for each in instances]
@@ -237,13 +206,13 @@ def levels_of(config: Config, policy: Policy, count: int, turns: int) -> list[Ex
 
 def measure(seed: int, options: argparse.Namespace, records: Path) -> None:
     """Append the records of a seed that are missing."""
-    known = read_json_lines(records)
+    known = read_records(records)
     done = {(each.get("seed"), each.get("policy"), each.get("turns")) for each in known}
     missing = [(name, turns) for turns in MASSES for name in measured_in(turns) if (seed, name, turns) not in done]
     if not missing:
         return
     config = config_of(seed)
-    checkpoints = trained(config, options.runs / f"seed{seed}")
+    checkpoints = dict(zip(POLICIES, trained(config, options.runs / f"seed{seed}").values(), strict=False))
     policies = {name: Policy.build(config, each) for name, each in checkpoints.items()}
     levels = {turns: levels_of(config, policies[START], options.levels, turns) for turns in MASSES}
     native = levels[config.turns.max_turns]
@@ -380,14 +349,14 @@ def write_page(folder: Path, records: Sequence[Record]) -> None:
         episodes=config.demonstrations.episodes,
         iterations=config.training.iterations,
         answers="\n".join(_answers(table)),
-        rows=_lines(["policy", *heads], rows),
-        gains=_lines(["RL", *heads], gains),
-        turned=_lines(["policy", "became possible", "became impossible"], turned),
-        cooled=_lines(
+        difficulty=_difficulty(table),
+        rows=markdown_table(["policy", *heads], rows),
+        gains=markdown_table(["RL", *heads], gains),
+        turned=markdown_table(["policy", "became possible", "became impossible"], turned),
+        cooled=markdown_table(
             ["policy", "temperature", "entropy of the first reply, nats"],
             [[name, *(f"{each:.2f}" for each in means[name])] for name in POLICIES],
         ),
-        difficulty=_difficulty(table),
     )
     _draw(table, folder / "widening.png")
     write_atomic(folder / "widening.md", page)
@@ -409,22 +378,21 @@ def _answers(table: Table) -> list[str]:
 
 def _difficulty(table: Table) -> str:
     """Success and turned levels in parts of the levels."""
-    path, holes, blind = table.facts["path"], table.facts["holes"], table.facts["blind"][:, -1]
+    path, blind = table.facts["path"], table.facts["blind"][:, -1]
     parts = {
         **{f"shortest path {length}": path == length for length in (3, 4)},
         "shortest path 5 or more": path >= 5,
-        **{f"{low} to {high} holes": (holes >= low) & (holes <= high) for low, high in ((0, 2), (3, 4), (5, 14))},
         "blind script wins": blind == 1,
         "blind script loses": blind < 1,
     }
     rows = []
-    for name, part in parts.items():
-        if part.sum() > 1:
-            known = [_percent(interval(table.passed(each, 1, TRAINED)[:, part]), 0.0) for each in (START, RL, MORE)]
-            counts = [f"{each[:, part].sum(1).mean():.1f}" for policy in (RL, MORE) for each in table.turned(policy)]
-            fixed = [f"{100 * table.facts[each][part, -1].mean():.0f}" for each in REFERENCES]
-            rows.append([name, str(part.sum()), *known, *counts, *fixed])
-    return _lines(["levels", "n", START, RL, MORE, "RL +", "RL -", "more +", "more -", *REFERENCES], rows)
+    for name, part in ((name, part) for name, part in parts.items() if part.sum() > 1):
+        known = [_percent(interval(table.passed(each, 1, TRAINED)[:, part]), 0.0) for each in (START, RL, MORE)]
+        counts = [f"{each[:, part].sum(1).mean():.1f}" for policy in (RL, MORE) for each in table.turned(policy)]
+        fixed = [f"{100 * table.facts[each][part, -1].mean():.0f}" for each in REFERENCES]
+        rows.append([name, str(part.sum()), *known, *counts, *fixed])
+    head = ("levels", "n", START, RL, MORE, "RL +", "RL -", "more +", "more -", *REFERENCES)
+    return markdown_table(head, rows)
 
 
 def _counts(levels: NDArray[np.bool_]) -> str:
@@ -437,14 +405,9 @@ def _percent(each: Estimate, least: float = -1.0) -> str:
     return f"{100 * each.value:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def _lines(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(each)} |" for each in (heads, ["---"] * len(heads), *rows))
-
-
 def _draw(table: Table, path: Path) -> None:
     """Mean pass@k by k, a panel for each number of turns; bands are the exact bounds."""
     figure = Figure(figsize=(11, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
     styles = dict(zip((*POLICIES, "random", "blind"), ("-", "-", "-", "--", ":", "-", "-."), strict=True))
     for axes, turns in zip(figure.subplots(1, 4, sharey=True), (1, TRAINED, 4, LONG), strict=True):
         for (name, style), colour in zip(styles.items(), (*COLOURS[:5], CONTROL, CONTROL), strict=True):
@@ -457,8 +420,7 @@ def _draw(table: Table, path: Path) -> None:
         axes.grid(alpha=0.25)
     figure.axes[0].set_ylabel("pass@k, %")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=9)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=90)
+    figure.savefig(path, dpi=90)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -475,17 +437,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--levels is {options.levels} and --seeds {seeds}; give at least 2 levels and seeds from 0 on.")
     torch.set_num_threads(1)
     records = options.out / "widening.jsonl"
-    if records.exists():
-        repair_json_lines(records)
-    for each in read_json_lines(records):
-        if "levels" in each and len(each["levels"]["seed"]) != options.levels:
-            count = len(each["levels"]["seed"])
+    for count in (len(each["levels"]["seed"]) for each in read_records(records) if "levels" in each):
+        if count != options.levels:
             parser.error(f"{records} has {count} levels: give --levels {count}, or another --out.")
     with ProgressBar("seeds", len(options.seeds)) as bar:
         for seed in options.seeds:
             measure(seed, options, records)
             bar.advance()
-    write_page(options.out, read_json_lines(records))
+    write_page(options.out, read_records(records))
     return 0
 
 

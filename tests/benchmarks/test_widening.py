@@ -47,7 +47,7 @@ def policy() -> Policy:
 def made_records(**chances: list[float]) -> list[Record]:
     """Records of two equal seeds, with these chances of success by level; a policy without any has the start's."""
     facts = {name: [[0.25, 0.5]] * 4 for name in ("random", "blind", "optimal")}
-    levels = {"seed": [0, 1, 2, 3], "path": [3] * 4, "holes": [1] * 4, **facts}
+    levels = {"seed": [0, 1, 2, 3], "path": [3] * 4, **facts}
     records: list[Record] = [{"machine": "one", "parameters": 1, "levels": levels}]
     for name in POLICIES:
         ends = [[max(0.0, p - SURE), min(1.0, p + SURE)] for p in chances.get(name, chances[START])]
@@ -104,13 +104,11 @@ def test_the_control_has_the_entropy_that_was_wanted(policy: Policy) -> None:
 
 def test_facts_of_levels(policy: Policy) -> None:
     facts = level_facts(levels_of(config_of(0), policy, 12, TRAINED))
+    for random, blind, (short, long) in zip(*(facts[each] for each in ("random", "blind", "optimal")), strict=True):
+        assert short <= long == 1
+        assert all(0 <= each <= most for each, most in zip(random, (short, long), strict=True))
+        assert all(each in (0, 1) and each <= most for each, most in zip(blind, (short, long), strict=True))
     assert min(facts["path"]) >= 3, "as the game's settings say"
-    for path, random, blind, best in zip(
-        *(facts[each] for each in ("path", "random", "blind", "optimal")), strict=True
-    ):
-        assert best == [float(path <= 5), float(path <= 10)]
-        assert all(0 <= each <= most for each, most in zip(random, best, strict=True))
-        assert all(each in (0, 1) and each <= most for each, most in zip(blind, best, strict=True))
 
 
 def test_the_command_goes_on_and_writes_its_page(policy: Policy, tmp_path: Path) -> None:
@@ -131,9 +129,3 @@ def test_the_command_goes_on_and_writes_its_page(policy: Policy, tmp_path: Path)
     assert (tmp_path / "out" / "widening.md").read_text(encoding="utf-8") == page
     with pytest.raises(SystemExit):
         main([*command, "--levels", "3"])
-
-
-def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        main(["--seeds", "1", "--out", str(tmp_path)])
-    assert "--levels is 64 and --seeds 1; give at least 2 levels and seeds from 0 on" in capsys.readouterr().err
