@@ -6,10 +6,9 @@ An episode is replayed by the benchmark's replayer, from its level, its noise se
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import zip_longest
+from functools import cached_property, partial
 from typing import Any
 
 from ragen_agent.config import Config
@@ -118,26 +117,13 @@ class EpisodeViews:
         ]
         self._game_of = [next((game for game in games if game.knows(each)), None) for each in self._episodes]
 
-    def __len__(self) -> int:
-        return len(self._episodes)
-
-    def groups(self) -> Iterator[list[Entry]]:
-        """By turns those of a level in all phases, and those of an iteration; iterations from all parts of the run.
-
-        So a page without room for all holds some of everything.
-        """
-        measured: dict[int, list[int]] = {}
-        trained: dict[int, list[int]] = {}
-        for at, episode in enumerate(self._episodes):
-            by = trained if episode.trained else measured
-            by.setdefault(episode.iteration if episode.trained else episode.place, []).append(at)
-        iterations = sorted(trained, key=lambda iteration: (_mirrored_bits(iteration), iteration))
-        for level, iteration in zip_longest(sorted(measured), iterations):
-            yield [self._entry(at) for at in [*measured.get(level, ()), *trained.get(iteration, ())]]
-
-    def _entry(self, at: int) -> Entry:
-        episode, game = self._episodes[at], self._game_of[at]
-        return Entry(self._heading(episode), lambda: self._details(episode, game))
+    def groups(self) -> list[list[Entry]]:
+        """The episodes of each level in all phases, and of each iteration."""
+        groups: dict[tuple[bool, int], list[Entry]] = {}
+        for episode, game in zip(self._episodes, self._game_of, strict=True):
+            key = episode.trained, episode.iteration if episode.trained else episode.place
+            groups.setdefault(key, []).append(Entry(self._heading(episode), partial(self._details, episode, game)))
+        return [*groups.values()]
 
     def _heading(self, episode: StoredEpisode) -> dict[str, Any]:
         t, record, run = episode.trajectory, episode.record, self.run
@@ -357,9 +343,3 @@ def _token_text(run: RecordedRun) -> Callable[[int], str] | None:
         if (folder / "tokenizer_config.json").is_file():
             return piece_decoder(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
     return None
-
-
-def _mirrored_bits(number: int) -> float:
-    """The van der Corput sequence in base 2, which spreads 0, 1, 2, 3, ... far from one another over 0 to 1."""
-    bits = f"{number:b}"[::-1]
-    return int(bits, 2) / 2.0 ** len(bits)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ragen_agent.report.charts import panels
 from ragen_agent.report.episodes import FILTERS, EpisodeViews, sort_headings
 from ragen_agent.report.rates import rates_table, sentences
@@ -110,18 +112,15 @@ def _viewer(
     each = [EpisodeViews(run, several, recent) for run in runs]
     total, done = sum(episodes.recorded for episodes in each), 0
 
+    groups = [group for episodes in each for group in episodes.groups()]
+    order = np.random.default_rng(0).permutation(len(groups))  # a page without room for all holds some of everything
+
     def entries() -> Iterator[list[Entry]]:
         nonlocal done
-        waiting = [episodes.groups() for episodes in each]
-        while waiting:  # by turns, so that a page that holds only some holds some of every run
-            for groups in [*waiting]:
-                group = next(groups, None)
-                if group is None:
-                    waiting.remove(groups)
-                    continue
-                yield group
-                done += len(group)
-                progress(done, total)
+        for at in order:
+            yield groups[at]
+            done += len(groups[at])
+            progress(done, total)
 
     archive = pack(entries(), megabytes)
     headings = sort_headings(archive.headings, runs)
