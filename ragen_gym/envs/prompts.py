@@ -5,10 +5,22 @@ from __future__ import annotations
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.budget import COVERAGE
-from ragen_gym.envs.reply import SEPARATOR, write_reply
+from ragen_gym.envs.reply import SEPARATOR, parse, write_reply
 from ragen_gym.games.game import Game
 
-__all__ = ["example", "instructions", "last_message", "message", "shown_symbols", "shown_tiles"]
+__all__ = [
+    "SHOWS_PENALTY",
+    "example",
+    "instructions",
+    "last_message",
+    "message",
+    "parse",
+    "shown_symbols",
+    "shown_tiles",
+]
+
+#: Whether the reward in the messages holds the penalty.
+SHOWS_PENALTY = True
 
 #: What a message says of how the thinking is to write a board.
 _WRITTEN = {

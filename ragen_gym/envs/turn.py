@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy, deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from ragen_gym.core.levels import Level
-from ragen_gym.core.text import EDGE, Vocabulary
+from ragen_gym.core.text import EDGE
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
-from ragen_gym.envs import ragen_v1
+from ragen_gym.envs import prompts, ragen_v1
 from ragen_gym.envs.board_view import TextSpace
 from ragen_gym.envs.messages import IMAGE, parts_of
-from ragen_gym.envs.prompts import example, instructions, last_message, message
-from ragen_gym.envs.reply import Problem, Reply, parse
+from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.state import StateScore, StateText
 from ragen_gym.envs.step import InnerGenerator, StepEnv
@@ -35,24 +34,8 @@ _LONGEST_REPLY = 4096
 _LONGEST_FRAME = 400, 800  # characters of a message around its board, plainly and with a form of boards in it
 
 
-@dataclass(frozen=True)
-class _Prompt:
-    """One of ``ragen_gym.core.turn_config.PROMPTS``; the budgets of its arguments are those of the game."""
-
-    instructions: Callable[[Game, Vocabulary, TurnConfig], str]
-    message: Callable[[TurnConfig, str, int, int, float | None], str]
-    last_message: Callable[[str, float | None], str]
-    parse: Callable[[str, Sequence[str], TurnConfig], Reply]
-    shows_penalty: bool  # whether the reward in the messages holds the penalty
-    example: Callable[[Game, TurnConfig, str], str] | None  # the line that ``TurnConfig.example`` adds, if any
-
-
-_PROMPTS = {
-    "default": _Prompt(instructions, message, last_message, parse, shows_penalty=True, example=example),
-    "ragen-v1": _Prompt(
-        ragen_v1.instructions, ragen_v1.message, ragen_v1.last_message, ragen_v1.parse, False, example=None
-    ),
-}
+#: The modules of ``ragen_gym.core.turn_config.PROMPTS``; the budgets that their functions are given are the game's.
+_PROMPTS: dict[str, Any] = {"default": prompts, "ragen-v1": ragen_v1}
 
 
 class TurnEnv(InnerGenerator, ReplyEnv):
@@ -136,7 +119,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self._prompt = _PROMPTS[config.prompt]
         self.instructions = self._prompt.instructions(env.game, env.vocabulary, self._budgets)
         self._write_states()
-        if config.example and self._prompt.example:
+        if config.example:
             board = self.state_text.write(_example_board(env.game)) if env.game.layout == "grid" else ""
             self.instructions += f"\n{self._prompt.example(env.game, self._budgets, board or env.game.example_board)}"
         self._pictures: BoardImages | None = None
@@ -260,7 +243,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         terminated |= spent and self._bounded
         truncated = spent and not terminated
         self._over = terminated or truncated
-        said = self._say(total if self._prompt.shows_penalty else sum(rewards))
+        said = self._say(total if self._prompt.SHOWS_PENALTY else sum(rewards))
         return said, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards)) | judged
 
     def parse(self, text: str) -> Reply:
@@ -308,7 +291,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self._turn, self._played, self._over = turn, played, False
         self._messages, self._images = [], []
         self._add("system", self.instructions)
-        return self._say(total if self._prompt.shows_penalty else earned)
+        return self._say(total if self._prompt.SHOWS_PENALTY else earned)
 
     def render(self) -> Any:
         """Rendering of the environment of single moves: text, a picture, or None."""

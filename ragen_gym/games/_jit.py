@@ -14,20 +14,20 @@ user's cache folder where those cannot be written.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import EnumType
 from functools import cache, cached_property, update_wrapper, wraps
 from math import inf
-from types import FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
-
-from ragen_gym.games._content import codes_of, named_by_content
 
 __all__ = [
     "Kernel",
@@ -109,7 +109,7 @@ class Kernel(Generic[P, R]):
     @cached_property
     def native(self) -> Any:
         """The compiled form."""
-        return _cached(named_by_content(self.py_func, self.py_func.__qualname__))
+        return _cached(_named_by_content(self.py_func, self.py_func.__qualname__))
 
     @cached_property
     def plain(self) -> Callable[P, R]:
@@ -117,7 +117,7 @@ class Kernel(Generic[P, R]):
         if self._plain is not None:
             return self._plain
         made = cast(FunctionType, self.py_func)
-        found = {name: made.__globals__.get(name) for code in codes_of(made.__code__) for name in code.co_names}
+        found = {name: made.__globals__.get(name) for code in _codes_of(made.__code__) for name in code.co_names}
         others = {name: value.plain for name, value in found.items() if isinstance(value, Kernel)}
         return cast(Callable[P, R], FunctionType(made.__code__, {**made.__globals__, **others}, made.__name__))
 
@@ -252,9 +252,9 @@ def compiled(function: F) -> F:
 
     The cache is numba's own, which looks no further than the function's file: after an edit of a function in another
     file that it calls, it would go on with machine code that holds the old one. So the name under which the function is
-    cached says what the machine code follows from; see ``ragen_gym.games._content``.
+    cached says what the machine code follows from; see ``_content_of``.
     """
-    return cast(F, _cached(named_by_content(function, function.__qualname__)))
+    return cast(F, _cached(_named_by_content(function, function.__qualname__)))
 
 
 def compiled_with(template: F, **rules: Callable[..., Any]) -> F:
@@ -268,7 +268,7 @@ def compiled_with(template: F, **rules: Callable[..., Any]) -> F:
     copy.__module__, copy.__doc__ = template.__module__, template.__doc__
     names = [template.__name__, *(f"{rule.__module__}_{rule.__qualname__}" for rule in rules.values())]
     name = "".join(c if c.isalnum() else "_" for c in "_".join(names))
-    return cast(F, _cached(named_by_content(copy, name)))
+    return cast(F, _cached(_named_by_content(copy, name)))
 
 
 def _cached(function: FunctionType) -> Any:
@@ -283,3 +283,52 @@ def compiled_params(params: Any) -> Any:
     if isinstance(params, array):
         return np.asarray(params)
     return tuple(np.asarray(each) if isinstance(each, array) else each for each in params)
+
+
+@cache
+def _content_of(function: Callable[..., object]) -> str:
+    """16 hexadecimal digits that change with the code of a function, of those that it calls, and with its constants.
+
+    They do not follow what the function takes by an attribute of another module, nor what its own module has yet to
+    define: what compiled code calls is imported by name and stands above it.
+    """
+    made = cast(FunctionType, function)
+    parts = [repr(made.__defaults__)]
+    names = [*zip(made.__code__.co_freevars, (cell.cell_contents for cell in made.__closure__ or ()), strict=True)]
+    for code in _codes_of(made.__code__):
+        constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+        parts.append(repr((code.co_code, constants, code.co_names, code.co_varnames)))
+        names += [(name, made.__globals__.get(name)) for name in code.co_names]  # some are attributes' names
+    for name, value in names:
+        value = getattr(value, "py_func", value)
+        if value is not None and value is not made:
+            parts.append(f"{name}={_content_of(value) if isinstance(value, FunctionType) else _said(value)}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _codes_of(code: CodeType) -> Iterator[CodeType]:
+    """The code and that of the functions and comprehensions within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes_of(constant)
+
+
+def _said(value: Any) -> str:
+    """What compiled code takes over of a value that is no function."""
+    if isinstance(value, ModuleType):
+        return f"{value.__name__} {getattr(value, '__version__', '')}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {value.tobytes().hex()}"
+    if isinstance(value, EnumType):
+        return repr((value, *value.__members__.items()))
+    return repr((value, *getattr(value, "_fields", ())))
+
+
+def _named_by_content(function: Callable[..., object], name: str) -> FunctionType:
+    """A copy of the function under a name that holds its content."""
+    made = cast(FunctionType, function)
+    copy = FunctionType(made.__code__, made.__globals__, made.__name__, made.__defaults__, made.__closure__)
+    copy.__module__, copy.__doc__, copy.__annotations__ = made.__module__, made.__doc__, made.__annotations__
+    copy.__qualname__ = f"{name}_{_content_of(made)}"
+    return copy

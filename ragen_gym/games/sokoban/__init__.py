@@ -157,8 +157,8 @@ class Sokoban(GridGame):
         if self.boxes > most:
             fix = f"set boxes to {most} or fewer, or make the board larger" if most else "make the board larger"
             raise ValueError(
-                f"Sokoban: boxes={self.boxes} do not fit on height={self.height}, width={self.width}: no level with so "
-                f"many boxes within the walls has a solution; {fix}."
+                f"Sokoban: boxes={self.boxes} do not fit on height={self.height}, width={self.width}: each "
+                f"needs a cell and a target; {fix}."
             )
         if not isinstance(self.generator, str) or self.generator not in GENERATORS:
             raise ValueError(f"Sokoban: generator={shown(self.generator)} must be one of {', '.join(GENERATORS)}.")

@@ -119,7 +119,7 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("solve Bandit - --max-nodes 9", "--max-nodes is for games that are solved by search"),
         ("solve Sokoban - --max-nodes 0", "--max-nodes 0: give 1 or more"),
         ("solve FrozenLake - --actions -1", "--actions -1: give 1 or more"),
-        ("play Sokoban --option boxes=4 --option size=5", "boxes=4 do not fit on height=5, width=5"),
+        ("play Sokoban --option boxes=5 --option size=5", "boxes=5 do not fit on height=5, width=5"),
         ("check Chess", "not a game"),
         ("check nowhere.to_be:Found", "importing the module nowhere.to_be failed here"),
         (

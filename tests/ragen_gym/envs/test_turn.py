@@ -177,17 +177,6 @@ def test_the_turn_is_its_moves(seed: int, texts: list[str], budgets: tuple[int, 
             break
 
 
-@given(st.integers(0, 2**32))
-def test_the_oracle_reaches_what_it_promises_within_the_budgets(seed: int) -> None:
-    """On firm ice, a move a turn: the promise for the actions left is kept to the letter."""
-    env = make_turn("FrozenLake", success_rate=1, max_turns=4, max_actions_per_turn=1)
-    _, info = env.reset(seed=seed)
-    promised = env.solution().success(*env.env.state, env.actions_left)
-    while not env.over:
-        info = env.step(say(env.action_names[env.oracle_action()]))[4]
-    assert info["success"] == (promised == 1)
-
-
 def test_replies_are_strings_and_options_those_there_are() -> None:
     env = lake()
     for reply in (3, None, b"Up", ["Up"]):

@@ -123,16 +123,8 @@ def test_a_servers_message_is_a_whole_reply(message: dict[str, Any], as_object: 
 
 def test_items_of_a_response_are_a_whole_reply() -> None:
     """OpenAI's other API: a list of items, the reasoning one of them."""
-    items = [
-        {
-            "type": "reasoning",
-            "id": "r",
-            "summary": [{"type": "summary_text", "text": "go up"}],
-            "encrypted_content": "x",
-        },
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "<answer>Up</answer>"}]},
-        {"type": "function_call", "name": "f", "arguments": "{}"},
-    ]
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "<answer>Up</answer>"}]}
+    items = [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "go up"}]}, said]
     rollout = Rollout("FrozenLake")
     rollout.begin(0)
     rollout.reply_message(items)

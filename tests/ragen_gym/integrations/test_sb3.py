@@ -31,7 +31,7 @@ BATCH: dict[str, Callable[[Any], Any]] = {"": lambda env: env, "flat": BatchFlat
 #: id, view, arguments
 GAMES: list[tuple[str, str, dict[str, Any]]] = [
     ("FrozenLake", "flat", {"observation": "grid", "split": "train"}),
-    ("Sokoban", "planes", {"observation": "grid", "preset": "easy", "regret": True}),
+    ("Sokoban", "planes", {"observation": "grid", "preset": "easy"}),
     ("Bandit", "", {"observation": "grid"}),
     ("FrozenLake", "", {"observation": "rgb", "tile_size": 9}),
 ]
