@@ -119,7 +119,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self._prompt = _PROMPTS[config.prompt]
         self.instructions = self._prompt.instructions(env.game, env.vocabulary, self._budgets)
         self._write_states()
-        if config.example:
+        if config.example and self._prompt.example:
             board = self.state_text.write(_example_board(env.game)) if env.game.layout == "grid" else ""
             self.instructions += f"\n{self._prompt.example(env.game, self._budgets, board or env.game.example_board)}"
         self._pictures: BoardImages | None = None

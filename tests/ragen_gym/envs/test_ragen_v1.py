@@ -46,6 +46,7 @@ def test_a_conversation_by_hand() -> None:
     assert message.startswith(f"Reward:\n0\n\nTurn 2:\nState:\n{LAKE}\n"), "the penalty is not shown"
     silent = make_turn("FrozenLake", prompt="ragen-v1", think=False, success_rate=1)
     assert "slippery" not in silent.instructions
+    assert make_turn("FrozenLake", prompt="ragen-v1", example=True).instructions == env.instructions, "there is none"
     assert "the form <answer> [your answer] </answer> and" in silent.reset(seed=0)[0]
 
 
