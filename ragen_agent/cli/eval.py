@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ragen_agent.run.policy import Policy
     from ragen_agent.run.run_folder import RunFolder
 
-__all__ = ["add", "measured_policy"]
+__all__ = ["add", "add_measured", "measured_policy"]
 
 EVAL = """\
 Plays fixed levels of one split and prints the success rate beside random play, a blind script and optimal play on the
@@ -48,16 +48,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser."""
     evaluate = commands.add_parser("eval", help="measure a run or a model", description=EVAL)
     evaluate.set_defaults(run=_evaluate)
-    evaluate.add_argument(
-        "model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a model as train --model takes it"
-    )
-    evaluate.add_argument(
-        "--split",
-        choices=SPLITS,
-        metavar="SPLIT",
-        help=f"whose levels: {', '.join(SPLITS)} (default: the run's, or test; of a bandit train)",
-    )
-    evaluate.add_argument("--levels", type=int, metavar="N", help="how many levels (default: the run's, or 256)")
+    add_measured(evaluate)
     evaluate.add_argument(
         "--out",
         type=Path,
@@ -65,7 +56,21 @@ def add(commands: Any) -> None:
         help="the folder of the results, new or to resume (default: a new runs/eval-NAME-GAME-SPLIT)",
     )
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write the scores here, as bench score --json does")
-    add_settings(evaluate)
+
+
+def add_measured(parser: argparse.ArgumentParser) -> None:
+    """Adds what ``measured_policy`` reads: a model, its levels and the settings."""
+    parser.add_argument(
+        "model", type=Path, metavar="RUN|MODEL", help="a run's folder, or a model as train --model takes it"
+    )
+    parser.add_argument(
+        "--split",
+        choices=SPLITS,
+        metavar="SPLIT",
+        help=f"whose levels: {', '.join(SPLITS)} (default: the run's, or test; of a bandit train)",
+    )
+    parser.add_argument("--levels", type=int, metavar="N", help="how many levels (default: the run's, or 256)")
+    add_settings(parser)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -83,7 +88,7 @@ def measured_policy(options: argparse.Namespace, display: Display) -> tuple[Poli
     """The policy that a command measures, with the settings to measure it by, and what tells its weights from others.
 
     Args:
-        options: of a parser with ``model``, ``split``, ``levels`` and ``add_settings``.
+        options: of a parser with ``add_measured``.
         display: says what is waited for.
     """
     from ragen_agent.run.run_folder import RunFolder

@@ -9,9 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen_agent.cli.eval import measured_policy
-from ragen_agent.cli.settings import add_settings, check_not_distributed
-from ragen_gym.core.levels import SPLITS
+from ragen_agent.cli.eval import add_measured, measured_policy
+from ragen_agent.cli.settings import check_not_distributed
 
 if TYPE_CHECKING:
     from ragen_agent.exact.level import ExactLevel
@@ -42,9 +41,7 @@ def add(commands: Any) -> None:
     """Adds the command to the parser."""
     parser = commands.add_parser("exact", help="compute a policy's success without sampling", description=ABOUT)
     parser.set_defaults(run=_run)
-    parser.add_argument("model", type=Path, metavar="RUN|MODEL", help="as for eval")
-    parser.add_argument("--split", choices=SPLITS, metavar="SPLIT", help="whose levels, as for eval")
-    parser.add_argument("--levels", type=int, metavar="N", help="how many levels (default: the run's, or 256)")
+    add_measured(parser)
     parser.add_argument(
         "--mass",
         type=float,
@@ -63,7 +60,6 @@ def add(commands: Any) -> None:
         "--out", type=Path, metavar="DIR", help="the folder of the results (default: runs/exact-NAME-GAME-SPLIT)"
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    add_settings(parser)
 
 
 def _run(options: argparse.Namespace) -> int:

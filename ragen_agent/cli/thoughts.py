@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ragen_agent.cli.eval import add_measured
 from ragen_agent.cli.exact import lone_policy
-from ragen_agent.cli.settings import add_settings, check_not_distributed
-from ragen_gym.core.levels import SPLITS
+from ragen_agent.cli.settings import check_not_distributed
 
 if TYPE_CHECKING:
     from ragen_agent.run.console import Display
@@ -35,15 +35,12 @@ def add(commands: Any) -> None:
     """Adds the command to the parser."""
     parser = commands.add_parser("thoughts", help="replace a model's thoughts and see its answers", description=ABOUT)
     parser.set_defaults(run=_run)
-    parser.add_argument("model", type=Path, metavar="RUN|MODEL", help="as for eval")
-    parser.add_argument("--split", choices=SPLITS, metavar="SPLIT", help="whose levels, as for eval")
-    parser.add_argument("--levels", type=int, metavar="N", help="how many levels (default: the run's, or 256)")
+    add_measured(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampled thoughts (default 0)")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the folder of the results (default: runs/thoughts-NAME-GAME-SPLIT)"
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-    add_settings(parser)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -107,14 +107,10 @@ def update(
         seen: called with the targets before the first step.
 
     Returns:
-        Means over the steps: entropy (nats a token), grad_norm (before clipping), clip_fraction (see
-        ``algo.PolicyStats``), approx_kl, with a critic value_loss, with a KL term kl (where it is part of the reward,
-        that of the policy that sampled), with a correction for the rollouts corrected (the share of the tokens outside
-        its bounds), and with entropy smoothing entropy_deviation (nats, see ``algo.entropy_deviation``);
-        train_tokens, all tokens that went forward and backward (``Batch.tokens`` of each minibatch); updates, the steps
-        taken; and, only where there were any, skipped_steps, those not taken because the gradient was not finite or the
-        masks left no token (they are in none of the means). Where only one of policy and critic has a token and a
-        finite gradient, it alone takes its step, and its figures alone count.
+        Means over the steps of the figures of ``loss_terms``, grad_norm (before clipping) and, with a critic,
+        value_loss; train_tokens, which went forward and backward (``Batch.tokens`` of each minibatch); updates, the
+        steps taken; and, if there were any, skipped_steps, whose gradient was not finite or whose masks left no token.
+        Where only one of policy and critic can take its step, its figures alone count.
     """
     batch = Batch.of(trajectories, learner.bias.device)
     targets = targets_of(learner, batch, trajectories, advantages, settings)
@@ -146,12 +142,7 @@ def targets_of(
     advantages: Tensor,
     settings: Training,
 ) -> Targets:
-    """See ``Targets``.
-
-    A KL penalty in the reward enters as a cost of each token, ``kl`` times the estimate: with PPO as part of the
-    reward, with any other rule as part of the token's advantage. (The gradient of k1 taken as a loss is zero in
-    expectation.)
-    """
+    """See ``Targets``; a KL penalty in the reward is a cost of each token's reward or, without a critic, advantage."""
     targets = {"mask": _mask(learner, batch, trajectories, settings.loss_tokens), "old": batch.log_probs}
     cost = torch.zeros_like(batch.log_probs)
     with torch.no_grad():

@@ -1,16 +1,13 @@
 """A training run from top to bottom: warm start, reinforcement, its gain, and comparisons with imitation on request.
 
-Phases, each skipped by ``resume`` when its result is there: make the model, imitate the demonstrations, measure
-(before), reinforce, measure (after), and show the gain. With ``evaluation.imitation``: imitate the same demonstrations
-further at the cost of the reinforcement (more_imitation), and imitate an optimal demonstrator at the cost of the warm
-start (clean_warm_start). Every random choice is seeded by the run's seed, the phase and the iteration, and the state is
-saved at whole iterations: on a CPU a resumed run equals an unbroken one bit for bit.
+A resumed run skips the phases whose results are there. With ``evaluation.imitation`` it also imitates the same
+demonstrations further at the cost of the reinforcement (more_imitation), and an optimal demonstrator at the cost of the
+warm start (clean_warm_start). Every random choice is seeded by the run's seed, the phase and the iteration, and the
+state is saved at whole iterations: on a CPU a resumed run equals an unbroken one bit for bit.
 
-**What "the same cost" means.** The cost is counted in tokens, so that it is the same on every machine. One unit is one
-token that goes forward and backward, where a prefix that rows of a step share counts once, as it is computed once. A
-token of a rollout, sampled or read, counts ``ROLLOUT_COST`` units although it only goes forward: decoding one token at
-a time is slow, and with two units more imitation takes about as long on a CPU as reinforcement did, rather more than
-less. More imitation may spend what reinforcement spent.
+Cost is counted in tokens that go forward and backward, a prefix that rows of a step share once. A token of a rollout
+counts ``ROLLOUT_COST``, since decoding one token at a time is slow: more imitation then takes about as long on a CPU
+as reinforcement did.
 """
 
 from __future__ import annotations

@@ -179,15 +179,7 @@ async def play_program(
 ) -> Trajectory:
     """Starts a program for one episode, and ends it with the episode; one that ends without it is started again.
 
-    Args:
-        endpoint: at which the program reaches the engine and the game.
-        program: the command, and how it is run.
-        process: whose turn environment, template and limits are used.
-        generate: the engine, of this event loop.
-        instance: what to play.
-        request_seed: number of a reply in the episode -> seed with which it is sampled.
-        generation_timeout: seconds for one reply.
-        check: called with ids that no model sampled; it may raise a ValueError.
+    ``process`` gives the turn environment, template and limits; for the others see ``play_episode``.
 
     Raises:
         ContractError: the command cannot be started, or ended again and again without having begun an episode.

@@ -125,15 +125,12 @@ class WeightsLostError(RuntimeError):
     """vLLM does not sample from the weights that are trained."""
 
     def __init__(self, seen: str, staleness: int = 0) -> None:
-        behind = (
-            f" Or too much changed in the updates, {staleness} at most, that they are behind (openrlhf.staleness): "
-            "lower training.learning_rate or the staleness, or raise openrlhf.max_vllm_kl."
-        )
+        behind = f", or too much changed in {staleness} updates (openrlhf.staleness): lower training.learning_rate"
         super().__init__(
             f"{seen}: vLLM does not sample from the weights that are trained. Most often those of the last "
             "synchronisation did not arrive: without NCCL vLLM drops them silently (on a CPU set "
             "openrlhf.accelerator=cpu). Else the two compute the model differently: compare their versions, dtypes and "
-            f"openrlhf.attention.{behind if staleness else ''}"
+            f"openrlhf.attention{behind if staleness else ''}."
         )
         self.seen, self.staleness = seen, staleness
 
@@ -201,15 +198,13 @@ def pad_rows(rows: Sequence[Any], multiple: int) -> list[Any]:
 class LogProbDifference(NamedTuple):
     """Distance of vLLM's log-probs of the sampled tokens from the trainer's, before any step, in nats a token.
 
-    With ``openrlhf.staleness`` the weights that played are older, and the difference tells by how much it matters.
+    ``vllm_kl`` is the mean difference (the k1 estimate of KL(vLLM || trainer), of either sign), ``vllm_gap`` its mean
+    absolute value, ``mismatch_kl`` the k3 estimate (at least 0).
     """
 
     vllm_kl: float = 0.0
-    """The mean difference: the k1 estimate of KL(vLLM || trainer), of either sign."""
     vllm_gap: float = 0.0
-    """The mean absolute difference."""
     mismatch_kl: float = 0.0
-    """The k3 estimate of the same divergence, r - 1 - log r with r = pi_trainer / pi_vllm: at least 0."""
 
 
 def log_prob_difference(experiences: Sequence[Any]) -> LogProbDifference:

@@ -1,6 +1,6 @@
 """A distributed run from top to bottom: prepare the folder, start OpenRLHF, show its progress, finish.
 
-The folder is that of the local trainer (``ragen_agent.run.run_folder``) and also holds:
+The folder is a local run's (``ragen_agent.run.run_folder``), and also holds:
 
 openrlhf.toml    the settings of this backend
 prompts.jsonl    the prompt dataset

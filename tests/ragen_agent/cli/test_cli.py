@@ -302,22 +302,6 @@ def test_the_commands_are_listed_without_the_heavy_libraries() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"set()\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["train", "--backend", "ray"], "invalid choice: 'ray'"),
-        (["train", "--bogus"], "unrecognized arguments: --bogus"),
-        (["eval", "x", "--split", "tests"], "invalid choice: 'tests'"),
-        (["doctor", "--set", "seed=3"], "unrecognized arguments: --set seed=3"),
-    ],
-)
-def test_argparse_says_the_rest(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_says_how_to_go_on(
     number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -8,26 +8,20 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from ragen_agent import algo
-from ragen_agent.config import Config, Training, with_settings
-from ragen_agent.config.algorithms import AGGREGATIONS, CREDITS
+from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf import loss
 from ragen_agent.openrlhf.experience import (
     AdvantageInputs,
     StarPOExperience,
     advantage_inputs,
     log_prob_difference,
-    narrow_to_returns,
     pad_rows,
-    row_advantages,
 )
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
@@ -63,31 +57,6 @@ def trajectories(draw: st.DrawFn) -> list[Trajectory]:
 
 def stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
-
-
-@settings(max_examples=40, deadline=None)
-@given(rows=trajectories(), credit=st.sampled_from(sorted(CREDITS)), seed=st.integers(0, 99))
-def test_estimates_are_those_of_the_local_trainer(rows: list[Trajectory], credit: str, seed: int) -> None:
-    read = {"tokens": ["gamma"], "turns": ["gamma_turn"], "both": ["gamma", "gamma_turn"]}[CREDITS[credit].recursion]
-    discounts: dict[str, Any] = {name: {"gamma": 0.9, "gamma_turn": 0.8}[name] for name in read}
-    training = Training(algo="ppo", credit=credit, gae_lambda=0.7, **discounts)
-    sampled = stacked([torch.tensor(t.sampled) for t in rows])
-    values = torch.randn(sampled.shape, generator=torch.Generator().manual_seed(seed))
-    ends, earned = [list(t.turn_ends) for t in rows], [list(t.turn_rewards) for t in rows]
-    rewards, seen = algo.rewards_at(ends, earned, values), torch.where(sampled, values, 0.0)
-    local = {
-        "trajectory": lambda: algo.gae(rewards, seen, sampled, 0.9, 0.7),
-        "turn": lambda: algo.turn_wise_gae(rewards, seen, sampled, ends, 0.8, 0.7),
-        "regret": lambda: algo.turn_wise_gae(rewards, seen, sampled, ends, 0.8, 0.7),  # of rewards shaped before
-        "bi_level": lambda: algo.bi_level_gae(rewards, seen, sampled, ends, 0.8, 0.9, 0.7),
-    }[credit]()
-    notes = [advantage_inputs(t, 0.0, training, str) for t in rows]
-    found, mask = row_advantages(notes, sampled[:, 1:], values[:, 1:], torch.zeros_like(values[:, 1:]), training)
-    assert torch.equal(mask, sampled[:, 1:])
-    torch.testing.assert_close(found.advantages, local[0][:, 1:])
-    torch.testing.assert_close(found.returns, local[1][:, 1:])
-    compared = algo.turn_end_mask(ends, sampled) if credit in ("turn", "regret") else sampled
-    assert torch.equal(found.compared, compared[:, 1:])
 
 
 def maker(training: dict[str, Any]) -> StarPOExperience:
@@ -181,78 +150,6 @@ def test_every_credit_of_a_process_that_is_known(credit: str, lam: float) -> Non
         first, second = episode.starts
         earned = sum(episode.rewards) if lam else episode.rewards[0] + known.value(episode.ids, second)
         assert float(got.returns[row, first - 1]) == pytest.approx(earned)
-
-
-@pytest.mark.parametrize("how", AGGREGATIONS)
-def test_episodes_that_the_loss_is_divided_by(how: str) -> None:
-    """Of three episodes one has no thought, and one is two rows of which one has a thought; and two rows of padding."""
-    made = maker({"loss_tokens": "reasoning", "aggregation": how})
-    words = ["P", "a", "</think>", "Up"]
-    spoken = [[0, 1, 2, 3], [0, 1], [0, 1], [0, 1, 2, 3]]
-    rows = [replace(row_of([0] + [1] * (len(t) - 1), [len(t) - 1], [1.0]), ids=np.array(t)) for t in spoken]
-    notes = [advantage_inputs(t, 1.0, made.run.config.training, lambda token: words[token]) for t in rows]
-    notes = [replace(note, continues=number == 3) for number, note in enumerate(notes)]
-    blank = [replace(row_of([0, 1], [1], [0.0]), sampled=np.zeros(2, bool), turn_ends=(), turn_rewards=(), failure="")]
-    whole = [
-        experience(rows[:2], notes[:2]),
-        experience([*rows[2:], *blank, *blank], [*notes[2:], *[AdvantageInputs()] * 2]),
-    ]
-    got = made.compute_advantages_and_returns(whole)
-    expected = 3.0 if how in ("sequence_sum", "constant") else 2.0
-    if how != "token_mean":
-        assert sum(loss.count_episodes(e) for e in got) == expected
-
-
-def row_of(sampled: Sequence[int], ends: Sequence[int], rewards: Sequence[float]) -> Trajectory:
-    return Trajectory(
-        ids=torch.arange(len(sampled)).numpy(),
-        sampled=torch.tensor(sampled).bool().numpy(),
-        log_probs=torch.zeros(len(sampled)).numpy(),
-        turn_ends=tuple(ends),
-        turn_rewards=tuple(rewards),
-        terminated=True,
-        success=True,
-        seed=0,
-    )
-
-
-REASONING, ANSWERS = [0, 1, 2, 5, 6], [3, 7, 8]  # columns, one less than the tokens'
-
-
-@pytest.mark.parametrize(
-    ("loss", "estimated", "policy", "critic"),
-    [
-        ("answer", "all", ANSWERS, ANSWERS),
-        ("all", "reasoning", sorted(REASONING + ANSWERS), REASONING),
-        ("answer", "answer", ANSWERS, ANSWERS),
-    ],
-)
-def test_selective_masks_narrow_the_loss_and_the_recursion(
-    loss: str, estimated: str, policy: list[int], critic: list[int]
-) -> None:
-    words = ["P", "<think>", "a", "</think>", "Up", "O", "<think>", "</think>", "Left", "Down"]
-    row = row_of([0, 1, 1, 1, 1, 0, 1, 1, 1, 1], (4, 9), (0.25, 1.0))
-    made = maker({"algo": "ppo", "loss_tokens": loss, "advantage_tokens": estimated})
-    note = advantage_inputs(row, 0.0, made.run.config.training, lambda token: words[token])
-    (got,) = made.compute_advantages_and_returns([experience([row], [note])])
-    advantages = {"all": REASONING + ANSWERS, "reasoning": REASONING, "answer": ANSWERS}[estimated]
-    assert got.action_mask[0].nonzero().flatten().tolist() == policy
-    assert got.advantages[0].nonzero().flatten().tolist() == sorted(advantages)
-    narrow_to_returns(got)  # as the critic's process does
-    assert got.action_mask[0].nonzero().flatten().tolist() == critic
-    assert bool(got.returns.isfinite().all())
-
-
-def test_turns_are_whitened_as_one_number_each_in_all_batches() -> None:
-    """Advantages 1 and 0 of turns of 4 tokens and of 1, in batches of their own."""
-    rows = [row_of([0, 1, 1, 1, 1], [4], [1.0]), row_of([0, 1], [1], [0.0])]
-    made = maker({"algo": "ppo", "credit": "turn"})
-    batches = [experience([row], [advantage_inputs(row, 0.0, made.run.config.training, str)]) for row in rows]
-    for batch in batches:
-        batch.values = torch.zeros_like(batch.values)
-    got = made.compute_advantages_and_returns(batches)
-    torch.testing.assert_close(got[0].advantages, torch.full((1, 4), 0.5**0.5))
-    torch.testing.assert_close(got[1].advantages, torch.full((1, 1), -(0.5**0.5)))
 
 
 def test_padding_has_no_loss_and_fills_the_minibatch() -> None:

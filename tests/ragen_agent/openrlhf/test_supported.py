@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.algorithms import AGGREGATIONS
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.supported import check_biased, check_no_code, check_supported
 
@@ -86,20 +85,6 @@ def test_what_is_taken(config: Tables, settings: Tables) -> None:
 def test_what_is_refused(config: Tables, settings: Tables, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         check(config, settings)
-
-
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_what_the_local_trainer_has_is_possible(aggregation: str) -> None:
-    """Everything that is measured, every aggregation, and a critic whose prompts leave out turns."""
-    check(
-        {
-            **FORGETFUL,
-            "training": {"algo": "ppo", "aggregation": aggregation},
-            "stops": {"validate_every": 2, "return_std_patience": 2},
-            "diagnostics": {"information_every": 1},
-        },
-        {},
-    )
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "preprocessor_config.json"])

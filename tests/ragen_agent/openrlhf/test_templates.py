@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,6 @@ from vllm import SamplingParams
 from ragen_agent import ChatFormat
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.episode import response_of
 from ragen_agent.openrlhf.executor import AgentExecutor
 from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import train_rows
@@ -83,27 +81,3 @@ def test_the_row_is_the_template_s_conversation_and_the_replies_are_its_actions(
         assert kept.count("<think>up or left</think>") == 0
     else:
         assert kept.startswith(whole)
-
-
-def test_thinking_that_the_template_drops_is_kept_or_dropped_on_wish(
-    make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each turn is then read as the template writes the conversation before it."""
-    dropping = make_tokenizer("bpe", "qwen3")
-    answer = play(executor(monkeypatch, keep_thinking=False), dropping, REPLY)
-    parts = Trajectory.from_dict(json.loads(answer["label"])["trajectory"]).split_contexts()
-    assert len(parts) == 3
-    said = [*dropping.encode(REPLY, add_special_tokens=False), ChatFormat.from_tokenizer(dropping).end_id]
-    for turn, part in enumerate(parts):
-        messages = [dict(message) for message in part.messages[: 2 + 2 * turn]]
-        prompt = dropping.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        assert part.ids.tolist() == [*prompt, *said]
-        assert response_of(part)["action_ranges"] == [(len(prompt), len(prompt) + len(said))]
-    critic = executor(monkeypatch, keep_thinking=False)
-    critic.run = replace(critic.run, config=with_settings(critic.run.config, {"training": {"algo": "ppo"}}))
-    assert play(critic, dropping, REPLY)["action_ranges"] == answer["action_ranges"], "values are joined by the trainer"
-    assert play(executor(monkeypatch, keep_thinking=False), make_tokenizer("bpe", "chatml"), REPLY)["action_ranges"]
-    silent = executor(monkeypatch, template_options={"enable_thinking": False})
-    tokenizer = make_tokenizer("bpe", "qwen3")
-    ids = play(silent, tokenizer, "<answer>Up</answer>")["observation_tokens"]
-    assert str(tokenizer.decode(ids)).count("assistant\n<think>\n\n</think>\n\n<answer>") == 3

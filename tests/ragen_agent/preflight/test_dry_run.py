@@ -107,29 +107,6 @@ def test_a_recipes_expectation_is_of_its_own_model(capsys: pytest.CaptureFixture
     assert "Expect:" not in shown(capsys, *flags, "--model", "Qwen/Qwen3-4B")
 
 
-def test_each_game_of_a_mixture_is_judged_by_its_own_prompts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Sokoban's prompts are longer than FrozenLake's: at a limit between their needs only Sokoban is warned of."""
-    monkeypatch.chdir(tmp_path)
-    text = (
-        "games = [{game = 'FrozenLake', weight = 3.0}, {game = 'Sokoban', thought = 'none'}]\n[turns]\nmax_turns = 2\n"
-    )
-    Path("mixture.toml").write_text(text)
-    flags = ["--config", "mixture.toml", "--set", "turns.max_tokens_per_turn=400", "--set"]
-    needs = {
-        game: int(raised)
-        for game, raised in re.findall(
-            r"Replies of (\S+) may not fit.*?Raise it to (\d+)",
-            shown(capsys, *flags, "turns.max_tokens_per_episode=500"),
-        )
-    }
-    assert needs["FrozenLake"] < needs["Sokoban"]
-    said = shown(capsys, *flags, f"turns.max_tokens_per_episode={needs['FrozenLake']}")
-    assert "Replies of Sokoban may not fit" in said
-    assert "Replies of FrozenLake" not in said
-
-
 def test_a_dry_run_shows_everything_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
