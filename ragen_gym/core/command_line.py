@@ -31,14 +31,11 @@ __all__ = [
 class Parser(argparse.ArgumentParser):
     """A parser whose help fits the terminal; with subcommands, it prints its help if none is given.
 
-    Subcommands use the same class. Flags must be written in full, and a flag with a value may be given once. A
-    command's function is the default ``run``.
+    Subcommands use the same class. Flags must be written in full. A command's function is the default ``run``.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "formatter_class": _HelpFormatter, "allow_abbrev": False})
-        for name in (None, "store"):
-            self.register("action", name, _Store)
 
     def add_subparsers(self, **options: Any) -> Any:
         """Like argparse, but the command is optional."""
@@ -60,19 +57,6 @@ class Parser(argparse.ArgumentParser):
     def _print_help(self, _: argparse.Namespace) -> int:
         self.print_help()
         return 0
-
-
-class _Store(argparse._StoreAction):
-    """Stores a flag's value; refuses a second, different value, which argparse would accept."""
-
-    _given: argparse.Namespace | None = None  # what it was last stored in
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
-        old = getattr(namespace, self.dest)
-        if self.option_strings and self._given is namespace and old != values:
-            raise argparse.ArgumentError(self, f"given as {old} and as {values}: give one of them")
-        self._given = namespace
-        super().__call__(parser, namespace, values, option_string)
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -108,41 +92,12 @@ def wrap(text: str, width: int, first: str = "", later: str | None = None) -> li
 
 
 def fill(text: str, width: int) -> str:
-    """Text fitted to ``width`` columns: paragraphs are wrapped, an indented line (an example) is kept if it fits.
-
-    In an indented line that is too long, a comment after several spaces moves to its own line, and the command
-    continues after a backslash.
-    """
+    """Text fitted to ``width`` columns: paragraphs are wrapped, indented lines only where they are longer."""
     lines: list[str] = []
-    paragraph: list[str] = []
-    for line in [*text.strip("\n").split("\n"), ""]:
-        if line[:1].strip():
-            paragraph.append(line)
-            continue
-        lines += wrap(" ".join(paragraph), width)
-        paragraph.clear()
-        lines += _fit(line, width)
-    return "\n".join(lines).rstrip()
-
-
-def _fit(line: str, width: int) -> Iterator[str]:
-    indent = " " * (len(line) - len(line.lstrip()))
-    if len(line) <= width:
-        yield line
-    elif match := re.fullmatch(r"(\s*\S.*?)\s{3,}(\S.*)", line):
-        yield from _fit(match[1], width)
-        yield from wrap(match[2], width, f"{indent}      ")
-    elif " --" not in line:
-        yield from wrap(line.strip(), width, indent)
-    else:
-        shown, *pieces = line.split(" --")
-        for piece in pieces:
-            if len(shown) + len(f" --{piece} \\") <= width:
-                shown += f" --{piece}"
-            else:
-                yield f"{shown} \\"
-                shown = f"{indent}    --{piece}"
-        yield shown
+    for line in re.sub(r"(?m)^(\S.*)\n(?=\S)", r"\1 ", text.strip("\n")).split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += [line] if len(line) <= width else wrap(line.strip(), width, indent, f"{indent}    " if indent else "")
+    return "\n".join(lines)
 
 
 def parsers(parser: argparse.ArgumentParser, at: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:

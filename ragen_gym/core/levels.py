@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -138,7 +137,7 @@ def level_items(source: str | Path, split: Splitter = paragraphs, *, lenient: bo
     """The levels of a file, or of a text of more than one line, each with its place.
 
     A ``.jsonl`` file holds one JSON value a line, a ``.json`` file an array of them; ``item_text`` says what a value
-    may be. Any other file is text. Text is UTF-8, or UTF-16 with its byte order mark.
+    may be. Any other file is text in UTF-8.
 
     Args:
         source: a path, in which ``~`` is the home folder, or the text itself.
@@ -159,8 +158,6 @@ def level_items(source: str | Path, split: Splitter = paragraphs, *, lenient: bo
         items = _json_items(name, text, lines=suffix == ".jsonl")
     else:
         items = [(f"level at line {number}", board) for number, board in split(text)]
-    if not items and text.lstrip().startswith("<"):
-        raise ValueError(f"{name} is XML or HTML of a form that is not read here: save its boards as text.")
     if not items:
         raise ValueError(f"{name} holds no board: write one row a line, a blank line between boards.")
     return items
@@ -211,15 +208,10 @@ def check_file(path: str | Path) -> None:
 
 
 def _decoded(path: Path, lenient: bool) -> str:
-    data = path.read_bytes()
-    utf_16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
     try:
-        text = data.decode("utf-16") if utf_16 else data.decode("utf-8-sig", "replace" if lenient else "strict")
+        return path.read_text(encoding="utf-8-sig", errors="replace" if lenient else "strict")
     except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise ValueError(f"{path} is not text in UTF-8: save it in that encoding.")
-    return text
+        raise ValueError(f"{path} is not text in UTF-8: save it in that encoding.") from None
 
 
 def _is_json(text: str) -> bool:

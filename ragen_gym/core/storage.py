@@ -9,10 +9,15 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, BinaryIO, TypeVar, overload
+from typing import Any, TypeVar, overload
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = [
     "DiskFullError",
@@ -32,12 +37,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Error codes of a write without room, and what to do.
-_NO_ROOM = {
-    errno.ENOSPC: "Make room there.",
-    errno.EDQUOT: "Make room there, or have the quota raised.",
-    errno.EFBIG: "Raise the limit of file sizes (ulimit -f).",
-}
+#: Error codes of a write without room.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DiskFullError(OSError):
@@ -58,7 +59,7 @@ def name_full_disk(path: Path) -> Iterator[None]:
         free = shutil.disk_usage(path.parent).free / 2**20
         raise DiskFullError(
             f"{path} cannot be written: {os.strerror(code).lower()}; {free:.1f} MiB are free in {path.parent}. "
-            f"{_NO_ROOM[code]}"
+            "Make room there, or raise the quota or the limit of file sizes (ulimit -f)."
         ) from error
 
 
@@ -75,7 +76,7 @@ def _no_room(error: BaseException | None) -> int:
 
 @contextmanager
 def locked_folder(path: Path) -> Iterator[None]:
-    """Locks the folder against other processes during the block.
+    """Locks the folder itself, without a file in it, against other processes during the block.
 
     No effect on Windows or on file systems that cannot lock folders, such as NFS. Creates the folder; it is removed
     again if the block leaves it empty.
@@ -85,35 +86,23 @@ def locked_folder(path: Path) -> Iterator[None]:
     """
     made = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    with _locked(path):
+    with ExitStack() as undo:
+        if fcntl is not None:
+            handle = os.open(path, os.O_RDONLY)
+            undo.callback(os.close, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another process is working in {path}: wait for it or end it, or use another folder."
+                ) from None
+            except OSError:  # the file system locks no folders
+                pass
         try:
             yield
         finally:
             if made and path.is_dir() and not any(path.iterdir()):  # the work could not begin
                 path.rmdir()
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Locks a folder itself, which leaves no file behind; removals in the block happen before it is released."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # the file system locks no folders
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                free = os.path.samestat(os.fstat(handle), path.stat())  # else removed while this process opened it
-            except (BlockingIOError, FileNotFoundError):
-                free = False
-            if not free:
-                raise ValueError(f"another process is working in {path}: wait for it or end it, or use another folder.")
-        yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
@@ -250,31 +239,17 @@ def repair_json_lines(path: Path, read: Callable[[bytes], Any] = _record) -> Non
     """
     if not path.is_file():
         return
-    with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        end = _after_last_newline(file, size)
-        if end == size:
-            return
-        file.seek(end)
-        try:
-            read(file.read())
-        except (ValueError, RecursionError):
-            file.truncate(end)
-        else:
+    data = path.read_bytes()
+    end = data.rfind(b"\n") + 1
+    if end == len(data):
+        return
+    try:
+        read(data[end:])
+    except (ValueError, RecursionError):
+        os.truncate(path, end)
+    else:
+        with path.open("ab") as file:
             file.write(b"\n")
-
-
-def _after_last_newline(file: BinaryIO, size: int) -> int:
-    """The place behind the last newline, 0 if there is none; reads backwards in blocks."""
-    place = size
-    while place > 0:
-        start = max(0, place - 65536)
-        file.seek(start)
-        found = file.read(place - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        place = start
-    return 0
 
 
 def append_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

@@ -244,7 +244,6 @@ def test_the_game_is_a_setting_too() -> None:
         ("train --set training.group_size=4 --set training.group_size=6", "training.group_size is given as 4 and as 6"),
         ("eval {model} --levels 4 --set evaluation.levels=5", "evaluation.levels is given as 4 and as 5"),
         ("sft data --episodes 5 --set demonstrations.episodes=6 --out {out}", "episodes is given as 5 and as 6"),
-        ("train --config a.toml --config b.toml", "--config: given as a.toml and as b.toml: give one of them"),
     ],
 )
 def test_two_values_of_one_setting_are_refused(

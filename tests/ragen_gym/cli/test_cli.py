@@ -95,7 +95,6 @@ def test_an_option_of_several_types_takes_values_of_each(run: Run) -> None:
         ("play FrozenLak", "Did you mean FrozenLake"),
         ("play FrozenLake --option sise=5", "Did you mean size"),
         ("play FrozenLake --option size=5 --option size=6", "size is given as 5 and as 6: give one of them"),
-        ("play FrozenLake --seed 1 --seed 2", "--seed: given as 1 and as 2: give one of them"),
         ("play FrozenLake --option size=big", "size='big' must be None or an integer from 2 to 64"),
         ("play FrozenLake --option random_start=perhaps", "must be True or False"),
         ("play FrozenLake --option success_rate=1/0", "a number"),

@@ -52,22 +52,10 @@ def test_no_word_is_broken(words: list[str], width: int) -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_help_fits_the_terminal(width: int) -> None:
-    lines = fill(ABOUT, width).splitlines()
-    assert all(len(line) <= width for line in lines)
-    assert "\n".join(lines).replace(" \\\n   ", "").count("--out a/long/folder --seed 3") == 1
+    filled = fill(ABOUT, width)
+    assert all(len(line) <= width for line in filled.splitlines())
+    assert filled.split() == ABOUT.split()
     assert fill(ABOUT, 120).splitlines()[-2:] == ABOUT.splitlines()[-2:]
-    assert fill(ABOUT, 120).startswith(
-        "A paragraph whose lines were broken at another width than that of the terminal.\n"
-    )
-
-
-def test_a_flag_with_a_value_is_given_once(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = example()
-    for _ in range(2):
-        assert parser.parse_args(["train", "--out", "a", "--backend", "ray", "--out", "a"]).out == "a"
-    with pytest.raises(SystemExit):
-        parser.parse_args(["train", "--out", "a", "--out=b"])
-    assert "argument --out: given as a and as b: give one of them" in capsys.readouterr().err
 
 
 def test_where_no_command_is_given_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
