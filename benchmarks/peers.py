@@ -13,18 +13,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TextIO
 
-__all__ = ["PEERS", "Peer", "PeerError", "main"]
+__all__ = ["PEERS", "Peer", "PeerError"]
 
 ROOT = Path(__file__).parents[1]
 LOG_LINES = 5
 
 
 class PeerError(RuntimeError):
-    """A peer that could not be started, or ended; the message holds the end of its log."""
+    """A peer that ended without an answer; the message holds the end of its log."""
 
 
 class Peer:
@@ -37,18 +39,16 @@ class Peer:
         log: the file that gets everything the process prints.
         threads: of the CPU.
 
+    Attributes:
+        version: of the peer's library.
+
     Raises:
         PeerError: it did not begin.
     """
 
     def __init__(self, python: Path, name: str, settings: Mapping[str, Any], log: Path, threads: int) -> None:
         self.name, self.log = name, log
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": str(threads),
-            "TOKENIZERS_PARALLELISM": "false",
-        }
+        threaded = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
         with log.open("w") as file:
             self._process = subprocess.Popen(
                 [python, "-P", "-m", "benchmarks.peers", name, json.dumps(settings)],
@@ -57,51 +57,31 @@ class Peer:
                 stderr=file,
                 text=True,
                 cwd=ROOT,
-                env=environment,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **threaded},
             )
-        try:
-            self.facts = self._answer()
-        except PeerError:
-            self.close()
-            raise
+        self.version: str = self._answer()["version"]
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """One measurement; raises a PeerError if the process ends before it answers."""
         assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:  # the answer says why
-            pass
+        with suppress(BrokenPipeError):  # the answer says why
+            print(json.dumps(request), file=self._process.stdin, flush=True)
         return self._answer()
-
-    def close(self) -> None:
-        """Ends the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
     def __enter__(self) -> Peer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._process.communicate()  # ends its input, and so the process
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            self._process.wait()
+            self._process.communicate()
             said = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
             raise PeerError(f"{self.name} ended: {' / '.join(said[-LOG_LINES:])} (all of it is in {self.log})")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return dict(json.loads(line))
 
 
 Answer = Callable[[Mapping[str, Any]], None]
@@ -121,7 +101,6 @@ def vllm(settings: Mapping[str, Any], requests: Requests, answer: Answer) -> Non
         VLLM_NO_USAGE_STATS="1",
     )
     library = import_module("vllm")
-
     engine = library.LLM(
         model=settings["model"],
         dtype=settings["dtype"],
@@ -201,50 +180,36 @@ def trl(settings: Mapping[str, Any], requests: Requests, answer: Answer) -> None
         logging_steps=10**6,
         disable_tqdm=True,
     )
-    spent: dict[str, float] = {}
     sampled: list[int] = []
-
-    def timed(owner: Any, method: str, phase: str) -> None:
-        original = getattr(owner, method)
-
-        def call(*arguments: Any, **named: Any) -> Any:
-            started = time.perf_counter()
-            result = original(*arguments, **named)
-            spent[phase] = spent.get(phase, 0.0) + time.perf_counter() - started
-            if phase == "generation":
-                sampled.append(sum(map(len, result[1])))
-            return result
-
-        setattr(owner, method, call)
 
     class Turns(TrainerCallback):
         started = 0.0
 
-        def on_train_begin(self, *_: Any, **named: Any) -> None:
-            timed(named["optimizer"], "step", "optimiser")
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
             answer({"version": library.__version__})
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             if not requests.readline():
                 os._exit(0)
-            spent.clear()
             sampled.clear()
             self.started = time.perf_counter()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            answer({"seconds": time.perf_counter() - self.started, "tokens": sum(sampled), "phases": spent})
+            answer({"seconds": time.perf_counter() - self.started, "tokens": sum(sampled)})
 
-    trainer = library.GRPOTrainer(
+    class Trainer(library.GRPOTrainer):  # type: ignore[misc, name-defined]
+        def _generate(self, *arguments: Any, **named: Any) -> Any:
+            result = super()._generate(*arguments, **named)
+            sampled.append(sum(map(len, result[1])))
+            return result
+
+    trainer = Trainer(
         settings["model"],
         reward_funcs=reward,
         args=how,
         train_dataset=datasets.Dataset.from_list(rows),
         callbacks=[Turns()],
     )
-    timed(trainer, "_generate", "generation")
-    timed(trainer, "_calculate_rewards", "rewards")
-    timed(trainer, "compute_loss", "forward")
-    timed(trainer.accelerator, "backward", "backward")
     trainer.train()
 
 
@@ -252,19 +217,8 @@ PEERS: dict[str, Callable[[Mapping[str, Any], Requests, Answer], None]] = {"vllm
 """What can be compared with; each is called with its settings, the lines of requests, and how to answer."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The process of a peer; what its packages print goes to standard error."""
-    name, settings = sys.argv[1:] if argv is None else argv
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-
-    def answer(found: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(found) + "\n")
-        answers.flush()
-
-    PEERS[name](json.loads(settings), sys.stdin, answer)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the packages print goes to standard error
+    told = partial(print, file=answers, flush=True)
+    PEERS[sys.argv[1]](json.loads(sys.argv[2]), sys.stdin, lambda found: told(json.dumps(found)))

@@ -13,14 +13,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from benchmarks import machine, page_parser, write_results
+from benchmarks import machine, markdown_table, page_parser, write_results
 from benchmarks.peers import Peer, PeerError
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.io import Settings
@@ -35,7 +35,6 @@ from ragen_agent.run.policy import Policy, device_and_dtype
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tokens.rollout import sample
-from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym.core.threads import bfloat16_units
 
 __all__ = ["BANDIT", "main"]
@@ -57,8 +56,6 @@ Sampled tokens a second, with the log-prob of each. *Groups*: {groups}, prompts 
 vLLM shares a group's prompt in its cache of prefixes, which is emptied before each run as an update of the weights
 empties it. *Rows*: {prompt} random tokens each and {new} new ones, none of which ends a row.
 
-| | engine | vLLM (eager) | ratio |
-|---|---|---|---|
 {decoding}
 
 With the games, chat and bookkeeping of a rollout the engine samples {play:,.0f} tokens/s.{skipped}
@@ -69,8 +66,6 @@ Bandit of one turn, 64 episodes in groups of 8, all kept, at most {limit} tokens
 rewards. TRL {trl_version}'s weights and AdamW are {dtype} throughout, its gradient checkpointing is off; the local
 trainer keeps its sums in float32.
 
-| | seconds | sampled tokens | where |
-|---|---|---|---|
 {iterations}
 
 The local trainer's iteration is {iteration_ratio:.1f} times as fast on this task and machine. It computes each
@@ -86,12 +81,6 @@ BANDIT: Settings = {
 }
 """What is played: 40 steps of imitation on 8 episodes each, then groups as in a training run; all groups are kept."""
 
-QUICK: Settings = {
-    "demonstrations": {"episodes": 16},
-    "training": {"groups": 2, "group_size": 2, "minibatch": 4},
-}
-"""With ``--quick`` everything runs once and is small, to see whether it works."""
-
 DECODED = (16, 64)
 PROMPT, NEW = 16, 64
 """Tokens of the random prompts of plain decoding, and how many are decoded after each."""
@@ -99,160 +88,95 @@ PROMPT, NEW = 16, 64
 Results = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Bench:
-    """Shared input of both measurements."""
-
-    model: Path  # folder of the pretrained model
-    work: Path  # folder of the warm-started model and the logs
-    runs: int  # measurements of each, after one that warms up
-    quick: bool  # everything small
-    vllm: Path  # the interpreter that has vLLM
-
-    def config(self, model: Path | None = None) -> Config:
-        """The run, from a folder of weights."""
-        model = model or self.model
-        settings = merged(merged(default_settings("Bandit", str(model)), BANDIT), {"model": str(model)})
-        return with_settings(Config(), merged(settings, QUICK if self.quick else {}))
-
-    def policy(self) -> Policy:
-        """The warm-started policy."""
-        return Policy.build(self.config(self.warm))
-
-    @property
-    def warm(self) -> Path:
-        """The folder of the model after a short imitation of demonstrations; made once."""
-        folder = self.work / "warm"
-        if not folder.is_dir():
-            config = self.config()
-            print(f"imitating {config.demonstrations.episodes} demonstrations", flush=True)
-            warm_start(config, Policy.build(config), folder, Display(Console(quiet=True)))
-        return folder
-
-    @property
-    def threads(self) -> int:
-        """Of the CPU."""
-        return cpu_threads(self.config())
-
-    @property
-    def dtype(self) -> str:
-        """In which the model plays."""
-        return str(device_and_dtype(self.config())[1]).removeprefix("torch.")
+def config_of(model: Path) -> Config:
+    """The run, from a folder of weights."""
+    settings = merged(default_settings("Bandit", str(model)), BANDIT)
+    return with_settings(Config(), merged(settings, {"model": str(model)}))
 
 
-def decode(bench: Bench) -> Results:
+def warm(model: Path, work: Path) -> Config:
+    """The run from the model after a short imitation of demonstrations, made once."""
+    folder = work / "warm"
+    if not folder.is_dir():
+        config = config_of(model)
+        print(f"imitating {config.demonstrations.episodes} demonstrations", flush=True)
+        warm_start(config, Policy.build(config), folder, Display(Console(quiet=True)))
+    return config_of(folder)
+
+
+def decode(config: Config, runs: int, vllm: Path, work: Path) -> Results:
     """Sampled tokens a second of the engine and of vLLM: groups on real prompts, and plain decoding."""
-    policy = bench.policy()
-    model, settings = policy.model, policy.config.training
-    rollouts = RolloutWorker(policy.config, policy)
-    processes = policy.processes("train", settings.groups)
-    prompts = []
+    policy = Policy.build(config)
+    rollouts, settings = RolloutWorker(config, policy), config.training
+    processes, prompts = policy.processes("train", settings.groups), []
     for process, level in zip(processes, rollouts.instances(0)[:: settings.group_size], strict=True):
         process.begin(seed=level.seed, options={"noise_seed": level.noise_seed})
         prompts.append(list(process.ids))
-    tokens = policy.config.turns.max_tokens_per_turn
-    endless = TorchEngine(model, (), len(policy.tokenizer))
-    rng, words = np.random.default_rng(0), min(len(policy.tokenizer), int(model.config.vocab_size))
-    work: dict[str, tuple[TorchEngine, Results]] = {
-        "groups": (
-            policy.engine,
-            {"prompts": prompts, "samples": settings.group_size, "tokens": tokens, "stop": list(policy.chat.stop_ids)},
-        )
-    }
-    for rows in (4,) if bench.quick else DECODED:
+    tokens, stop = config.turns.max_tokens_per_turn, list(policy.chat.stop_ids)
+    request = {"prompts": prompts, "samples": settings.group_size, "tokens": tokens, "stop": stop}
+    work_of: dict[str, tuple[Engine, Results]] = {"groups": (policy.engine, request)}
+    endless = TorchEngine(policy.model, (), len(policy.tokenizer))
+    rng, words = np.random.default_rng(0), min(len(policy.tokenizer), int(policy.model.config.vocab_size))
+    for rows in DECODED:
         random = rng.integers(words, size=(rows, PROMPT)).tolist()
-        work[str(rows)] = endless, {"prompts": random, "samples": 1, "tokens": NEW, "stop": []}
-    found: Results = {}
-    peer, skipped = _vllm(bench, max(map(len, prompts)) + tokens)
-    try:
-        for name, (engine, request) in work.items():
-            rates: dict[str, list[float]] = {each: [] for each in (["engine"] if peer is None else ["engine", "vllm"])}
-            for run in range(bench.runs + 1):
-                rate = _sample(engine, request, run)
-                rates["engine"] += [rate] if run else []
+        work_of[str(rows)] = endless, {"prompts": random, "samples": 1, "tokens": NEW, "stop": []}
+    found: Results = {"prompt_tokens": statistics.mean(map(len, prompts)), "skipped": ""}
+    length = max(*map(len, prompts), PROMPT) + max(tokens, NEW)
+    start = {"model": config.model, "dtype": dtype_of(config), "rows": max(DECODED), "length": length}
+    with ExitStack() as stack:
+        peer = None
+        try:
+            peer = stack.enter_context(Peer(vllm, "vllm", start, work / "vllm.log", cpu_threads(config)))
+        except (PeerError, FileNotFoundError) as error:
+            found["skipped"] = f"{error} (`make test-openrlhf` installs vLLM for the CPU)"
+        for name, (engine, request) in work_of.items():
+            ours, theirs = [], []
+            for run in range(runs + 1):
+                ours.append(_sample(engine, request, run))
                 if peer is not None:
                     answer = peer.ask(request)
-                    rates["vllm"] += [answer["tokens"] / answer["seconds"]] if run else []
-            found[name] = _medians(rates)
-            _say(f"decoding, {name}", found[name], "tokens/s")
-    finally:
-        if peer is not None:
-            peer.close()
+                    theirs.append(answer["tokens"] / answer["seconds"])
+            found[name] = {"engine": statistics.median(ours[1:])}
+            found[name] |= {"vllm": statistics.median(theirs[1:])} if theirs else {}
+            print(f"decoding, {name}, tokens/s: {found[name]}", flush=True)
     play = []
-    for run in range(bench.runs + 1):
+    for run in range(runs + 1):
         started = time.perf_counter()
         played = rollouts.play(run, rollouts.instances(run)).trajectories
-        play.append(_count_sampled(played) / (time.perf_counter() - started))
-    found["play"] = statistics.median(play[1:])
-    return found | {"prompt_tokens": statistics.mean(map(len, prompts)), "skipped": skipped}
+        play.append(sum(int(each.sampled.sum()) for each in played) / (time.perf_counter() - started))
+    return found | {"play": statistics.median(play[1:])}
 
 
-def iteration(bench: Bench) -> Results:
+def iteration(config: Config, runs: int, work: Path) -> Results:
     """Iterations of the local trainer in turns with steps of TRL's on the same levels."""
+    steps = runs + 1
     config = with_settings(
-        bench.config(bench.warm),
-        {"warm_start": {"epochs": 0}, "training": {"iterations": bench.runs + 1, "save_every": bench.runs + 1}},
+        config, {"warm_start": {"epochs": 0}, "training": {"iterations": steps, "save_every": steps}}
     )
-    with tempfile.TemporaryDirectory(dir=bench.work) as temporary:
+    episodes, ours, theirs = config.training.groups * config.training.group_size, list[Results](), list[Results]()
+    with tempfile.TemporaryDirectory(dir=work) as temporary:
         folder = RunFolder.create(Path(temporary) / "run", config)
-        settings = {
-            "model": config.model,
-            "run": str(folder.path),
-            "out": str(Path(temporary) / "trl"),
-            "dtype": bench.dtype,
-            "steps": bench.runs + 1,
-            "micro_batch": 4 if bench.quick else 16,
-        }
-        with Peer(Path(sys.executable), "trl", settings, bench.work / "trl.log", bench.threads) as peer:
-            turns = _TakesTurns(peer)
-            LocalBackend(config, Policy.build(config), folder).loop().run(show=turns.advance)
-            version = peer.facts["version"]
-    ours = [
-        {
-            "seconds": record["seconds"],
-            "tokens": record["response_tokens"] * config.training.groups * config.training.group_size,
-            "phases": {
-                "rollout": record["seconds_rollout"],
-                "update": record["seconds"] - record["seconds_rollout"] - sum(record["diagnostics_s"].values()),
-                "diagnostics": sum(record["diagnostics_s"].values()),
-            },
-        }
-        for record in turns.ours
-    ]
-    found = {"ragen-agent": _typical(ours[1:]), "trl": _typical(turns.theirs[1:]), "version": version}
-    found["ratio"] = found["trl"]["seconds"] / found["ragen-agent"]["seconds"]
-    found["kept"] = statistics.mean(record["kept"] for record in turns.ours)
-    _say("an iteration", {name: found[name]["seconds"] for name in ("ragen-agent", "trl")}, "s")
-    return found
+        start = {"model": config.model, "run": str(folder.path), "out": f"{temporary}/trl", "steps": steps}
+        start |= {"dtype": dtype_of(config), "micro_batch": min(16, episodes)}
+        with Peer(Path(sys.executable), "trl", start, work / "trl.log", cpu_threads(config)) as peer:
 
+            def show(record: Mapping[str, Any]) -> None:
+                ours.append({"seconds": record["seconds"], "tokens": record["response_tokens"] * episodes})
+                theirs.append(peer.ask({}))
 
-class _TakesTurns(Display):
-    """After each iteration of the trainer, the peer takes a step."""
-
-    def __init__(self, peer: Peer) -> None:
-        super().__init__(Console(quiet=True))
-        self.peer, self.ours, self.theirs = peer, list[Mapping[str, Any]](), list[Results]()
-
-    def advance(self, record: Mapping[str, Any], steps: int = 1) -> None:
-        super().advance(record, steps)
-        self.ours.append(record)
-        self.theirs.append(self.peer.ask({}))
-
-
-def _vllm(bench: Bench, length: int) -> tuple[Peer | None, str]:
-    """The peer, or why there is none."""
-    if not bench.vllm.is_file():
-        return None, f"there is no {bench.vllm}: `make test-openrlhf` installs vLLM for the CPU"
-    settings = {
-        "model": str(bench.warm),
-        "dtype": bench.dtype,
-        "rows": max(DECODED),
-        "length": max(length, PROMPT + NEW),
+            LocalBackend(config, Policy.build(config), folder).loop().run(show=show)
+    found: Results = {
+        name: {key: statistics.median(step[key] for step in some[1:]) for key in ("seconds", "tokens")}
+        for name, some in (("ragen-agent", ours), ("trl", theirs))
     }
-    try:
-        return Peer(bench.vllm, "vllm", settings, bench.work / "vllm.log", bench.threads), ""
-    except PeerError as error:
-        return None, str(error)
+    print(f"an iteration: {found}", flush=True)
+    ratio = found["trl"]["seconds"] / found["ragen-agent"]["seconds"]
+    return found | {"version": peer.version, "ratio": ratio}
+
+
+def dtype_of(config: Config) -> str:
+    """The dtype in which the model plays."""
+    return str(device_and_dtype(config)[1]).removeprefix("torch.")
 
 
 def _sample(engine: Engine, request: Mapping[str, Any], seed: int) -> float:
@@ -263,90 +187,55 @@ def _sample(engine: Engine, request: Mapping[str, Any], seed: int) -> float:
     return sum(len(reply.ids) for reply in replies) / (time.perf_counter() - started)
 
 
-def _medians(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {name: statistics.median(some) for name, some in values.items()}
-
-
-def _typical(steps: Sequence[Mapping[str, Any]]) -> Results:
-    """Medians of steps, each with ``seconds``, ``tokens`` and ``phases``; what no phase has is ``other``."""
-    found: Results = {name: statistics.median(step[name] for step in steps) for name in ("seconds", "tokens")}
-    phases = {name: statistics.median(step["phases"].get(name, 0.0) for step in steps) for name in steps[0]["phases"]}
-    return found | {"phases": phases | {"other": max(0.0, found["seconds"] - sum(phases.values()))}}
-
-
-def _count_sampled(trajectories: Sequence[Trajectory]) -> int:
-    return sum(int(t.sampled.sum()) for t in trajectories)
-
-
-def _say(what: str, figures: Mapping[str, float], unit: str) -> None:
-    print(f"{what}: " + ", ".join(f"{name} {value:,.2f}" for name, value in figures.items()) + f" {unit}", flush=True)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures, prints and writes; returns the exit code."""
+    """Measure, and write the page."""
     parser = page_parser("real_model", __doc__)
     parser.add_argument("--model", default="smollm2-135m", help="name or folder of the model (default %(default)s)")
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="measurements of each (default 5)")
-    parser.add_argument("--quick", action="store_true", help="everything small and once, to see whether it works")
-    parser.add_argument(
-        "--vllm",
-        type=Path,
-        default=ROOT / ".venv-openrlhf/bin/python",
-        metavar="PYTHON",
-        help="of an environment with vLLM",
-    )
-    parser.add_argument(
-        "--work", type=Path, default=Path("runs/benchmark-real-model"), metavar="DIR", help="folder of models and logs"
-    )
-    arguments = parser.parse_args(argv)
-    runs = 1 if arguments.quick else arguments.runs
-    bench = Bench(model_folder(arguments.model), arguments.work.resolve(), runs, arguments.quick, arguments.vllm)
-    bench.work.mkdir(parents=True, exist_ok=True)
+    vllm, work = ROOT / ".venv-openrlhf/bin/python", Path("runs/benchmark-real-model")
+    parser.add_argument("--vllm", type=Path, default=vllm, metavar="PYTHON", help="of an environment with vLLM")
+    parser.add_argument("--work", type=Path, default=work, metavar="DIR", help="folder of models and logs")
+    options = parser.parse_args(argv)
+    work = options.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    config = warm(model_folder(options.model), work)
     results: Results = {
         "machine": machine("torch", "transformers") + (f"; {units}" if (units := bfloat16_units()) else ""),
-        "model": arguments.model,
-        "dtype": bench.dtype,
-        "threads": bench.threads,
-        "runs": runs,
-        "decode": decode(bench),
-        "iteration": iteration(bench),
+        "model": options.model,
+        "dtype": dtype_of(config),
+        "threads": cpu_threads(config),
+        "runs": options.runs,
+        "decode": decode(config, options.runs, options.vllm, work),
+        "iteration": iteration(config, options.runs, work),
     }
-    write_results(arguments.out, "real_model", results, _page(results))
+    write_results(options.out, "real_model", results, _page(results))
     return 0
 
 
 def _page(results: Results) -> str:
-    """The page of these results."""
     found, compared = results["decode"], results["iteration"]
     training, limit = BANDIT["training"], BANDIT["turns"]["max_tokens_per_turn"]
-    titles = {"groups": "groups"} | {name: f"{name} rows" for name in found if name.isdigit()}
     rows = []
-    for name, title in titles.items():
+    for name in ("groups", *map(str, DECODED)):
         ours, theirs = found[name]["engine"], found[name].get("vllm")
-        ratio = f"{theirs:,.0f} | {ours / theirs:.2f}" if theirs else "- | -"
-        rows.append(f"| {title} | {ours:,.0f} | {ratio} |")
+        cells = [f"{theirs:,.0f}", f"{ours / theirs:.2f}"] if theirs else ["-", "-"]
+        rows.append([name if name == "groups" else f"{name} rows", f"{ours:,.0f}", *cells])
     steps = [
-        f"| {title} | {compared[name]['seconds']:.2f} | {compared[name]['tokens']:,.0f} | "
-        + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in compared[name]["phases"].items())
-        + " |"
+        [title, f"{compared[name]['seconds']:.2f}", f"{compared[name]['tokens']:,.0f}"]
         for name, title in (("ragen-agent", "ragen-agent"), ("trl", "TRL"))
     ]
     return PAGE.format(
-        model=results["model"],
-        dtype=results["dtype"],
-        threads=results["threads"],
-        runs=results["runs"],
-        machine=results["machine"],
+        **{name: results[name] for name in ("model", "dtype", "threads", "runs", "machine")},
         groups=f"{training['groups']} prompts of {found['prompt_tokens']:.0f} tokens, {training['group_size']} replies "
         f"to each of at most {limit}",
         prompt=PROMPT,
         new=NEW,
-        decoding="\n".join(rows),
+        decoding=markdown_table(["", "engine", "vLLM (eager)", "ratio"], rows),
         play=found["play"],
         skipped=f" vLLM was left out: {found['skipped']}." if found["skipped"] else "",
         limit=limit,
         trl_version=compared["version"],
-        iterations="\n".join(steps),
+        iterations=markdown_table(["", "seconds", "sampled tokens"], steps),
         iteration_ratio=compared["ratio"],
     )
 
