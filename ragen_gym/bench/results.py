@@ -8,20 +8,19 @@
     seen.npy         the families of levels that the agent saw in training, where that is known; see
                      ``ragen_gym.core.seen``
 
-An episode's line is written at once as soon as the episode ends, so that a killed process loses only the episodes in
-play. A line that was torn all the same (a full disk, a power cut) is left out by readers and cut off before the next
-session writes. An episode that failed for reasons of infrastructure is played again by the next session; its new record
-stands further down under the same key, and readers take the last. The attempt that failed stays in the file.
+An episode's line is written as soon as the episode ends, so that a killed process loses only the episodes in play. A
+torn line (a full disk, a power cut) is left out by readers and cut off before the next session writes. An episode that
+failed for reasons of infrastructure is played again by the next session: its new record stands further down under the
+same key, and readers take the last.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import reprlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,35 +93,19 @@ class ResultsFolder:
         return self._run, self.episodes, self.summary, self.seen
 
     @property
-    def info_json(self) -> bytes:
-        """``run.json`` as it is.
-
-        Raises:
-            ValueError: there is no run in this folder.
-        """
-        if not self._run.is_file():
-            missing = f"{self.path} holds no run (no run.json)" if self.path.exists() else f"there is no {self.path}"
-            raise ValueError(f"{missing}: give the folder that --out of `ragen-gym bench run` named.")
-        return self._run.read_bytes()
-
-    @property
     def info(self) -> dict[str, Any]:
         """Content of ``run.json``.
 
         Raises:
-            ValueError: there is no run in this folder, or a value is out of its range.
+            ValueError: there is no run in this folder, or the file is not that of one.
         """
-        return self.parsed(self.info_json)
-
-    def parsed(self, text: bytes) -> dict[str, Any]:
-        """Content of a ``run.json`` with this text; raises as ``info`` does."""
+        if not self._run.is_file():
+            missing = f"{self.path} holds no run (no run.json)" if self.path.exists() else f"there is no {self.path}"
+            raise ValueError(f"{missing}: give the folder that --out of `ragen-gym bench run` named.")
         try:
-            info: dict[str, Any] = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self._run} is not JSON: {error}.") from error
-        try:
+            info: dict[str, Any] = json.loads(self._run.read_bytes())
             _check_info(info)
-        except ValueError as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{self._run}: {error}") from None
         return info
 
@@ -133,8 +116,7 @@ class ResultsFolder:
     def check(self, identity: dict[str, Any]) -> dict[str, Any]:
         """Check that a run of this identity may be here; the identity as a run that is here already has it.
 
-        The two are equal, and yet may name episodes differently: a temperature of 1 is 1.0, and a setting that a later
-        version of an agent has, None.
+        The two are equal, and yet may name episodes differently, as a temperature of 1 and of 1.0 do.
 
         Args:
             identity: everything that decides what is asked, plain JSON; it never changes during a run.
@@ -187,8 +169,7 @@ class EpisodeLog:
     def __init__(self, folder: ResultsFolder) -> None:
         self._path = folder.episodes
         repair_json_lines(self._path, _read_record)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
-        self._handle = os.open(self._path, flags, 0o644)
+        self._file = self._path.open("ab", buffering=0)
         self._synced = time.monotonic()
         self._failed: BaseException | None = None  # why a line could not be written
 
@@ -204,27 +185,21 @@ class EpisodeLog:
             with name_full_disk(self._path):
                 line = json_line(record.to_dict())
                 while line:
-                    line = line[os.write(self._handle, line) :]
+                    line = line[self._file.write(line) :]
+                if time.monotonic() - self._synced > _SYNC_SECONDS:
+                    os.fsync(self._file.fileno())
+                    self._synced = time.monotonic()
         except BaseException as error:
             self._failed = error
             raise
-        if time.monotonic() - self._synced > _SYNC_SECONDS:
-            self._sync()
-
-    def _sync(self) -> None:
-        with name_full_disk(self._path):
-            os.fsync(self._handle)
-        self._synced = time.monotonic()
 
     def __enter__(self) -> EpisodeLog:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            with suppress(OSError) if kind else nullcontext():  # the earlier error is the one to raise
-                self._sync()
-        finally:
-            os.close(self._handle)
+        # An earlier error is the one to raise.
+        with self._file, suppress(OSError) if kind else name_full_disk(self._path):
+            os.fsync(self._file.fileno())
 
 
 def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -253,41 +228,26 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
 
 
 def _check_info(info: Any) -> None:
-    """Raise a ValueError where an entry of ``run.json`` has another type, or a number is out of its range."""
-    _check_entries("the run", info, _RUN, list(_RUN))
+    """Raise a ValueError where an entry of ``run.json`` that is read again has another type or is out of its range."""
+    for name, kind in _ENTRIES.items():
+        if not isinstance(info.get(name) if isinstance(info, dict) else None, kind):
+            raise ValueError(f"{name} is missing, or of another type than a run writes.")
     if not info["agent"].isprintable() or not info["agent"]:
         raise ValueError(f"the run's agent is {shown(info['agent'])}: a name is made of printable characters.")
     check_number("the run", "temperature", info["temperature"], 0, MOST)
-    for number, session in enumerate(info["sessions"]):
-        _check_entries(f"session {number}", session, _SESSION)
+    for session in info["sessions"]:
+        if not isinstance(session, dict) or not isinstance(session.get("splits", []), list):
+            raise ValueError("sessions must be a list of objects, whose splits are a list of names.")
         for name in ("rollouts", "limit"):
-            if session.get(name) is not None:
-                check_number(f"session {number}", name, session[name], 1, MOST, whole=True)
+            check_number("sessions", name, session.get(name), 1, MOST, whole=True, none=True)
 
 
-#: The types of the entries of ``run.json`` and of a session that are read again.
-_RUN: dict[str, Any] = {
-    "suite": str,
-    "hash": str,
-    "agent": str,
-    "settings": dict,
+_ENTRIES: dict[str, Any] = {
+    **dict.fromkeys(("suite", "hash", "agent"), str),
+    **dict.fromkeys(("settings", "prompts"), dict),
     "temperature": int | float,
-    "prompts": dict,
     "sessions": list,
 }
-_SESSION: dict[str, Any] = {"splits": list, "rollouts": int, "limit": int | None}
-
-
-def _check_entries(what: str, table: Any, types: Mapping[str, Any], needed: Iterable[str] = ()) -> None:
-    if not isinstance(table, dict):
-        raise ValueError(f"{what} must be an object, not {reprlib.repr(table)}.")
-    for name in needed:
-        if name not in table:
-            raise ValueError(f"{what} lacks its {name!r}.")
-    for name, kind in types.items():
-        if name in table and not isinstance(table[name], kind):
-            kinds = getattr(kind, "__name__", kind)
-            raise ValueError(f"{what}: {name} must be of type {kinds}, not {reprlib.repr(table[name])}.")
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -331,13 +291,12 @@ def load_results(path: str | Path, suite: str | Path | None = None) -> BenchResu
     """
     folder = ResultsFolder(path)
     while True:
-        text = folder.info_json
-        info, summary = folder.parsed(text), None
+        info, summary = folder.info, None
         with suppress(FileNotFoundError):
             summary = folder.summary.read_bytes()
         attempts = read_attempts(folder.episodes)
         seen = read_seen(folder.seen) if folder.seen.is_file() else None
-        if folder.info_json == text:  # else a session has begun or ended meanwhile
+        if folder.info == info:  # else a session has begun or ended meanwhile
             break
     named = folder.suite if info["suite"] not in SUITES and folder.suite.is_dir() else info["suite"]
     if not suite and str(named) not in SUITES and not Path(named).exists():

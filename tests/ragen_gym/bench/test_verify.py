@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ragen_gym.bench import results
 from ragen_gym.bench.agent import Answer, Message, Task
 from ragen_gym.bench.episode import play_episode
 from ragen_gym.bench.episode_plan import RunOptions, Timeouts, identity, plan_episodes
@@ -147,16 +148,16 @@ def test_any_replies_make_a_record_that_holds(replies: list[str], split: Any, in
 
 
 def test_a_run_that_goes_on_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, agent, read = tmp_path / "run", ImperfectAgent("hasty", 0.7, 0.7), ResultsFolder.parsed
+    path, agent, read = tmp_path / "run", ImperfectAgent("hasty", 0.7, 0.7), results.read_attempts
     run_suite(SMOKE, agent, path, RunOptions(limit=1))
     ResultsFolder(path).write_summary(score_results(load_results(path)))
 
-    def slow(folder: ResultsFolder, text: bytes) -> Any:
+    def slow(file: Path) -> Any:
         monkeypatch.undo()
         run_suite(SMOKE, agent, path)
-        return read(folder, text)
+        return read(file)
 
-    monkeypatch.setattr(ResultsFolder, "parsed", slow)
+    monkeypatch.setattr(results, "read_attempts", slow)
     verdict = verify(load_results(path))
     assert (verdict.verdict, verdict.episodes, verdict.differences) == ("incomplete", 48, [])
     assert not verdict.has_summary, "the summary of the first session is gone"
