@@ -46,21 +46,13 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Root:
-    """A prompt to walk from.
-
-    Attributes:
-        ids: the prompt.
-        room: tokens that a reply may have, 1 or more.
-        most: actions that are played of a reply.
-        mass: probability that may be left out, above 0.
-        parse: the environment's reading of a reply.
-    """
+    """A prompt to walk from."""
 
     ids: list[int]
-    room: int
-    most: int
-    mass: float
-    parse: Callable[[str], Reply]
+    room: int  # tokens that a reply may have, 1 or more
+    most: int  # actions that are played of a reply
+    mass: float  # probability that may be left out, above 0
+    parse: Callable[[str], Reply]  # the environment's reading of a reply
 
 
 @dataclass(frozen=True)
@@ -100,11 +92,6 @@ class ReplyTree:
     def malformed(self) -> float:
         """Probability of a malformed reply, without ``left_out``."""
         return float(sum(p for p, each in zip(self.chances, self.outcomes, strict=True) if each.malformed))
-
-    @property
-    def cut(self) -> float:
-        """Probability of a reply that the length limit cuts, without ``left_out``; its text may be well-formed."""
-        return float(self.reach[self.kind == CUT].sum())
 
     def path(self, node: int) -> list[int]:
         """The tokens from the prompt to a node."""

@@ -95,7 +95,6 @@ def _state(found: LevelValue, each: StateValue, names: Sequence[str]) -> dict[st
         "success": each.value[0].tolist(),
         "return": each.value[1].tolist(),
         "malformed": tree.malformed,
-        "cut": tree.cut,
         "left_out": tree.left_out,
         "replies": [
             {

@@ -72,17 +72,17 @@ class TensorBoard:
 
         # What an interrupted iteration left is hidden, since it is played again.
         done = len(read_json_lines(folder.metrics))
-        self._writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=done + 1)  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=done + 1)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """See ``Tracker``."""
         for name, value in _scalars(record).items():
-            self._writer.add_scalar(name, value, record["iteration"] + 1)  # type: ignore[no-untyped-call]
-        self._writer.flush()  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, record["iteration"] + 1)
+        self._writer.flush()
 
     def close(self, failed: bool) -> None:
         """See ``Tracker``."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
 
 class WeightsAndBiases:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,67 +21,36 @@ from tests.ragen_agent.displays import Interrupting, quiet
 from tests.ragen_agent.local.test_run import TINY, configure
 
 needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra tracking")
-BLOCK = 32768
-
-
-def chunks(data: bytes) -> Iterator[bytes]:
-    """The records of an offline file: LevelDB's log format, blocks of 32 KiB, behind a header of 7 bytes."""
-    place, whole = 7, b""
-    while place < len(data):
-        if BLOCK - place % BLOCK < 7:
-            place += BLOCK - place % BLOCK
-            continue
-        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6 : place + 7]
-        if place + 7 + size > len(data):  # it is still being written
-            return
-        whole += data[place + 7 : place + 7 + size]
-        place += 7 + size
-        if kind in (b"\1", b"\4"):  # a whole record, or the last part of one
-            yield whole
-            whole = b""
-
-
-def wait_for(file: Path, rows: int) -> tuple[str, list[dict[str, Any]]]:
-    """The run's id and so many rows of its history, which the library's own process writes in its own time."""
-    limit = time.monotonic() + 60
-    while len((found := read_offline(file))[1]) < rows and time.monotonic() < limit:
-        time.sleep(0.1)
-    return found
-
-
-def read_offline(file: Path) -> tuple[str, list[dict[str, Any]]]:
-    """The run's id and the rows of its history, as an offline run keeps them for ``wandb sync``."""
-    record_type, name, rows = import_module("wandb.proto.wandb_internal_pb2").Record, "", []
-    for chunk in chunks(file.read_bytes()):
-        record = record_type.FromString(chunk)
-        if record.WhichOneof("record_type") == "run":
-            name = record.run.run_id
-        elif record.WhichOneof("record_type") == "history":
-            items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-            rows.append(items)
-    return name, rows
 
 
 @needs_wandb
 def test_a_resumed_run_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    begin, sent = import_module("wandb").init, list[tuple[str, int, dict[str, float]]]()
+
+    def spied(**options: Any) -> Any:
+        run = begin(**options)
+        log = run.log
+        monkeypatch.setattr(
+            run, "log", lambda figures, step: (sent.append((run.id, step, figures)), log(figures, step))
+        )
+        return run
+
+    monkeypatch.setattr("wandb.init", spied)
     config = configure(merged(TINY, {"diagnostics": {"wandb": "games"}}))
     folder = RunFolder.create(tmp_path / "run", config)
     with pytest.raises(KeyboardInterrupt):
         training.train(config, folder, Interrupting(1))
-    (first,) = (folder.path / "wandb").glob("offline-run-*/*.wandb")
-    name, rows = wait_for(first, 2)
-    assert [row["_step"] for row in rows] == [1, 2]
+    assert [step for _, step, _ in sent] == [1, 2]
+    name = json.loads((folder.path / "wandb.json").read_text())["id"]
+    sent.clear()
     training.train(config, folder, quiet())
-    second = max((folder.path / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
     metrics = read_json_lines(folder.metrics)
-    again, rows = wait_for(second, len(metrics))
-    assert first != second
-    assert again == name == json.loads((folder.path / "wandb.json").read_text())["id"]
-    assert [row["_step"] for row in rows] == [record["iteration"] + 1 for record in metrics], "every iteration, once"
+    assert [(run, step) for run, step, _ in sent] == [(name, record["iteration"] + 1) for record in metrics], "once"
     for key in ("success", "return", "return_std", "train_tokens"):
-        assert [row[key] for row in rows] == [pytest.approx(record[key]) for record in metrics]
+        assert [figures[key] for _, _, figures in sent] == [pytest.approx(record[key]) for record in metrics]
+    assert len([*(folder.path / "wandb").glob("offline-run-*/*.wandb")]) == 2
 
 
 @needs_wandb
