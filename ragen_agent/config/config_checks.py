@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ragen_agent.config.algorithms import (
@@ -93,126 +94,84 @@ def _check_curriculum(config: Config) -> None:
 
 def check_training(training: Training) -> None:
     """Raise a ValueError if settings contradict each other or have no effect together."""
-    _check_policy_loss(training)
-    _check_correction(training)
     _check_unread(training)
-    if training.kl_estimate == "k1" and training.kl_place == "loss":
-        raise ValueError(
-            "training.kl_kind is k1, whose gradient in the loss is zero in expectation, so nothing would hold "
-            "the policy; use training.kl_kind=k2 or k3, or training.kl_place=reward."
-        )
-    _check_filter(training)
-    _check_weights(training)
-    _check_groups(training)
-    _check_tokens(training)
+    for applies, reason in _refusals(training):
+        if applies:
+            raise ValueError(reason)
 
 
-def _check_filter(training: Training) -> None:
-    rule, keep = FILTER_RULES[training.filter_rule], training.keep
-    if rule.counts and not (keep % 1 == 0 and 1 <= keep <= training.groups):
-        raise ValueError(
-            f"training.keep is {keep:g}; with training.filter={training.filter_rule} it is a number of groups, a whole "
-            f"number from 1 to training.groups, {training.groups}."
-        )
-    if not rule.counts and keep > 1:
-        raise ValueError(
-            f"training.keep is {keep:g}; with training.filter={training.filter_rule} it must be above 0 and at most 1. "
-            "For a number of groups use training.filter=top_k."
-        )
-    if FILTER_STATISTICS[training.filter_statistic].order_only and not rule.orders:
-        rules = ", ".join(name for name, row in FILTER_RULES.items() if row.orders)
-        raise ValueError(
-            f"training.filter_statistic is {training.filter_statistic!r}, which only orders the groups, and the filter "
-            f"{training.filter_rule} does not keep them by their order; use training.filter={rules}, or "
-            "training.filter_statistic=std."
-        )
-
-
-def _check_weights(training: Training) -> None:
-    if training.advantage_length_weight and training.critic:
-        raise ValueError(
-            f"training.advantage_length_weight weighs the advantages of whole episodes, and training.algo="
-            f"{training.algo} estimates those of tokens; use another training.algo, or advantage_length_weight=false."
-        )
-    if (
-        training.zero_task_advantage
-        and training.critic
-        and training.kl_estimate != "none"
-        and training.kl_place == "reward"
-    ):
-        raise ValueError(
-            "training.zero_task_advantage would remove the KL term too, which with a critic is part of the rewards; "
-            "use training.kl_place=loss with training.kl_kind=k2 or k3."
-        )
-
-
-def _check_groups(training: Training) -> None:
-    needed = f"training.group_size is {training.group_size}; it must be at least 2, since "
-    if training.group_size < 2:
-        if ADVANTAGE_RULES[training.algo].compares_groups:
-            single = ", ".join(name for name, rule in ADVANTAGE_RULES.items() if not rule.compares_groups)
-            raise ValueError(f"{needed}{training.algo} compares the episodes of a group. With 1 use one of {single}.")
-        if FILTER_RULES[training.filter_rule].ranks_groups:
-            raise ValueError(
-                f"{needed}the filter ranks groups by how much their episodes differ. With 1 use training.filter=none."
-            )
-        if training.refills:
-            raise ValueError(
-                f"{needed}training.refills replaces levels whose episodes all earn the same. With 1 use "
-                "training.refills=0."
-            )
-    if GROUPINGS[training.groups_by].states and not ADVANTAGE_RULES[training.algo].compares_groups:
-        rules = ", ".join(name for name, rule in ADVANTAGE_RULES.items() if rule.compares_groups)
-        raise ValueError(
-            f"training.groups_by is {training.groups_by!r}, which compares turns as training.algo compares the "
-            f"episodes of a group, and {training.algo} compares none; use one of {rules}, or training.groups_by=level."
-        )
-
-
-def _check_tokens(training: Training) -> None:
-    if training.credit != "trajectory" and not training.critic:
-        raise ValueError(
-            f"training.credit is {training.credit!r}, which needs a critic's values; use training.algo=ppo, or "
-            "training.credit=trajectory."
-        )
-    if training.advantage_tokens != "all" and not training.critic:
-        raise ValueError(
-            f"training.advantage_tokens is {training.advantage_tokens!r}, which needs a critic's values; use "
-            "training.algo=ppo, or training.loss_tokens, which restricts the loss without a critic too."
-        )
-
-
-def _check_policy_loss(training: Training) -> None:
-    rule = training.policy_loss
-    if POLICY_LOSSES[rule].sequences and training.aggregation != "sequence_mean":
-        raise ValueError(
-            f"training.policy_loss is {rule!r}, whose loss is per sequence; set training.aggregation=sequence_mean "
-            f"(got {training.aggregation})."
-        )
+def _refusals(training: Training) -> Iterator[tuple[object, str]]:
+    algo, size, keep, loss = training.algo, training.group_size, training.keep, training.policy_loss
+    rule, advantages = FILTER_RULES[training.filter_rule], ADVANTAGE_RULES[algo]
+    per_sequence, bounds = POLICY_LOSSES[loss].sequences, training.correction_bounds
+    yield (
+        per_sequence and training.aggregation != "sequence_mean",
+        f"training.policy_loss is {loss!r}, whose loss is per sequence; set training.aggregation=sequence_mean "
+        f"(got {training.aggregation}).",
+    )
     for name, asked, plain in (
         ("groups_by", GROUPINGS[training.groups_by].states, "level"),
         ("credit", CREDITS[training.credit].recursion != "tokens", "trajectory"),
     ):
-        if asked and POLICY_LOSSES[rule].sequences:
-            raise ValueError(
-                f"training.policy_loss is {rule!r}, which averages the advantages of an episode, so the turn "
-                f"advantages of training.{name}={getattr(training, name)} "
-                f"would be lost; use training.policy_loss=ppo, or training.{name}={plain}."
-            )
-
-
-def _check_correction(training: Training) -> None:
-    bounds = training.correction_bounds
-    if len(bounds) != 2 or not 0 <= bounds[0] <= 1 <= bounds[1]:
-        raise ValueError(
-            f"training.correction_bounds is {bounds}; give a bound from 0 to 1 and one from 1 on, such as "
-            "[0.5, 5.0]: 1 is the ratio of equal probabilities."
+        yield (
+            asked and per_sequence,
+            f"training.policy_loss is {loss!r}, which averages the advantages of an episode, so the turn advantages of "
+            f"training.{name}={getattr(training, name)} would be lost; use training.policy_loss=ppo, or "
+            f"training.{name}={plain}.",
         )
-    if training.correction in ("clip", "mask") and POLICY_LOSSES[training.policy_loss].sequences:
-        raise ValueError(
-            f"training.correction is {training.correction!r}, but the policy loss {training.policy_loss!r} already "
-            "compares with the sampling policy, so there is nothing to correct; use training.correction=none."
-        )
+    yield (
+        len(bounds) != 2 or not 0 <= bounds[0] <= 1 <= bounds[1],
+        f"training.correction_bounds is {bounds}; give a bound from 0 to 1 and one from 1 on, such as [0.5, 5.0]: 1 is "
+        "the ratio of equal probabilities.",
+    )
+    yield (
+        training.correction in ("clip", "mask") and per_sequence,
+        f"training.correction is {training.correction!r}, but the policy loss {loss!r} already compares with the "
+        "sampling policy, so there is nothing to correct; use training.correction=none.",
+    )
+    yield (
+        training.kl_estimate == "k1" and training.kl_place == "loss",
+        "training.kl_kind is k1, whose gradient in the loss is zero in expectation, so nothing would hold the policy; "
+        "use training.kl_kind=k2 or k3, or training.kl_place=reward.",
+    )
+    yield (
+        rule.counts and not (keep % 1 == 0 and 1 <= keep <= training.groups),
+        f"training.keep is {keep:g}; with training.filter={training.filter_rule} it is a number of groups, a whole "
+        f"number from 1 to training.groups, {training.groups}.",
+    )
+    yield (
+        not rule.counts and keep > 1,
+        f"training.keep is {keep:g}; with training.filter={training.filter_rule} it must be above 0 and at most 1. For "
+        "a number of groups use training.filter=top_k.",
+    )
+    ordered = ", ".join(name for name, row in FILTER_RULES.items() if row.orders)
+    yield (
+        FILTER_STATISTICS[training.filter_statistic].order_only and not rule.orders,
+        f"training.filter_statistic is {training.filter_statistic!r}, which only orders the groups, and the filter "
+        f"{training.filter_rule} does not keep them by their order; use training.filter={ordered}, or "
+        "training.filter_statistic=std.",
+    )
+    yield (
+        training.zero_task_advantage
+        and training.critic
+        and training.kl_estimate != "none"
+        and training.kl_place == "reward",
+        "training.zero_task_advantage would remove the KL term too, which with a critic is part of the rewards; use "
+        "training.kl_place=loss with training.kl_kind=k2 or k3.",
+    )
+    single = ", ".join(name for name, row in ADVANTAGE_RULES.items() if not row.compares_groups)
+    for needs, why in (
+        (advantages.compares_groups, f"{algo} compares the episodes of a group. With 1 use one of {single}."),
+        (
+            rule.ranks_groups,
+            "the filter ranks groups by how much their episodes differ. With 1 use training.filter=none.",
+        ),
+        (
+            training.refills,
+            "training.refills replaces levels whose episodes all earn the same. With 1 use training.refills=0.",
+        ),
+    ):
+        yield size < 2 and needs, f"training.group_size is {size}; it must be at least 2, since {why}"
 
 
 def _check_unread(training: Training) -> None:
@@ -229,6 +188,10 @@ def _check_unread(training: Training) -> None:
         lower = upper  # clip_low is the upper bound too
     for name, choice, made, readers in (
         ("gae_lambda", "algo", training.algo, critics),
+        ("credit", "algo", training.algo, critics),
+        ("advantage_tokens", "algo", training.algo, critics),
+        ("advantage_length_weight", "algo", training.algo, [n for n in ADVANTAGE_RULES if n not in critics]),
+        ("groups_by", "algo", training.algo, [n for n, rule in ADVANTAGE_RULES.items() if rule.compares_groups]),
         ("gamma", "algo", training.algo, critics),
         ("gamma", "credit", training.credit, by_token),
         *([("gamma_turn", "credit", training.credit, by_turn)] if training.groups_by not in by_state else []),
