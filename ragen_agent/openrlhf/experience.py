@@ -35,7 +35,7 @@ from ragen_agent.openrlhf.pictures import packed
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_agent.update.iteration import CriticEstimates, Iteration, critic_estimates
+from ragen_agent.update.iteration import Iteration, critic_estimates
 from ragen_agent.update.metrics import reply_parts
 from ragen_agent.update.step_groups import token_advantages, turn_advantages
 
@@ -53,7 +53,6 @@ __all__ = [
     "log_prob_difference",
     "narrow_to_returns",
     "pad_rows",
-    "row_advantages",
 ]
 
 
@@ -216,21 +215,6 @@ def log_prob_difference(experiences: Sequence[Any]) -> LogProbDifference:
     return LogProbDifference(float(difference.mean()), float(difference.abs().mean()), float(k3.mean()))
 
 
-def row_advantages(
-    notes: Sequence[AdvantageInputs], sampled: Tensor, values: Tensor, cost: Tensor, settings: Training
-) -> tuple[CriticEstimates, Tensor]:
-    """Advantages and returns by the critic's values, and M_adv, the tokens that they run over.
-
-    All tensors are (rows, T - 1): ``sampled`` bool, ``values`` before each action, ``cost`` of each action, 0 where
-    none was sampled.
-    """
-    ends, earned = [list(note.turn_ends) for note in notes], [list(note.turn_rewards) for note in notes]
-    mask = sampled
-    if settings.advantage_tokens != "all":
-        mask = algo.part_mask([list(note.estimate or ()) for note in notes], sampled)
-    return critic_estimates(ends, earned, values, cost, mask, settings), mask
-
-
 def narrow_to_returns(experience: Any) -> None:
     """Leaves in a critic's loss the tokens that have a return, as the local trainer does."""
     known = experience.returns != NO_RETURN
@@ -372,7 +356,11 @@ def _estimate(
     values = joined([e.values.float() for e in experiences])
     widths = [e.action_mask.shape[1] for e in experiences]
     whole = [_joined([(notes[batch][row], widths[batch]) for batch, row in rows]) for rows in episodes]
-    found, mask = row_advantages(whole, sampled, values, joined(costs), settings)
+    ends, earned = [list(note.turn_ends) for note in whole], [list(note.turn_rewards) for note in whole]
+    mask = sampled
+    if settings.advantage_tokens != "all":
+        mask = algo.part_mask([list(note.estimate or ()) for note in whole], sampled)
+    found = critic_estimates(ends, earned, values, joined(costs), mask, settings)
     advantages = scale * algo.whiten(found.advantages, mask, over=found.compared)
     returns = found.returns.masked_fill(sampled & ~mask, NO_RETURN)
     for experience in experiences:

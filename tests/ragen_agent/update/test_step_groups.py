@@ -92,7 +92,7 @@ def test_an_environment_without_states_is_refused() -> None:
         match=r"no effect with training.algo=ppo; .* use training.algo=grpo \(dr_grpo, asymmetric_clip, rloo\)",
     ):
         Training(algo="ppo", groups_by="state")
-    with pytest.raises(ValueError, match="no effect with training.algo=reinforce"):
+    with pytest.raises(ValueError, match=r"no effect with training.algo=reinforce"):
         Training(algo="reinforce", groups_by="state")
 
 
