@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.run.loop import LoopState
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import write_atomic
 
@@ -30,11 +31,13 @@ __all__ = [
     "START",
     "VARIABLE",
     "RunContext",
-    "RunState",
     "kill_after_exit",
+    "read_state",
     "repair",
     "stop_process",
     "stop_without_parent",
+    "tag_of",
+    "write_state",
 ]
 
 START = "openrlhf.json"
@@ -98,35 +101,29 @@ class RunContext:
         return cls.from_json(os.environ[VARIABLE])
 
 
-@dataclass(frozen=True)
-class RunState:
-    """The last iteration that was saved completely."""
-
-    iteration: int = 0  # how many iterations are done and saved
-    tag: str = ""  # the name of their checkpoint
-    stagnant: int = 0  # how many of the last iterations had nothing to learn from
-
-    @classmethod
-    def read(cls, folder: Path) -> RunState:
-        """The state of a run; that of its start if nothing was saved."""
-        path = folder / "state.json"
-        if not path.is_file():
-            return cls()
-        record = json.loads(path.read_text(encoding="utf-8"))
-        return cls(record["iteration"], record["tag"], record["stagnant"])
-
-    def write(self, folder: Path) -> None:
-        """Replaces the state; the iteration counts as saved from here on."""
-        write_atomic(folder / "state.json", json.dumps(asdict(self)) + "\n")
+def tag_of(iteration: int) -> str:
+    """The name of the checkpoint of a run's models after so many iterations."""
+    return f"iteration{iteration}"
 
 
-def repair(folder: RunFolder) -> RunState:
+def read_state(folder: Path) -> LoopState:
+    """The last state that was saved completely; that of a run's start if there is none."""
+    path = folder / "state.json"
+    return LoopState(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else LoopState()
+
+
+def write_state(folder: Path, state: LoopState) -> None:
+    """Replaces the state; the iteration counts as saved from here on."""
+    write_atomic(folder / "state.json", json.dumps(asdict(state)) + "\n")
+
+
+def repair(folder: RunFolder) -> LoopState:
     """Removes what an interruption left behind: records and parts of iterations that were not saved completely.
 
     DeepSpeed reads from a file which of its checkpoints is the latest; actor and critic have one each, and a run that
     is killed between the two would resume with models of different iterations.
     """
-    state = RunState.read(folder.path)
+    state = read_state(folder.path)
     summary = folder.read_summary()
     shutil.rmtree(folder.path / "checkpoint.new", ignore_errors=True)  # a final model that was not saved completely
     if "after" in summary and not folder.checkpoint.is_dir():  # evaluated, then killed before the model was saved
@@ -134,14 +131,14 @@ def repair(folder: RunFolder) -> RunState:
         folder.write_summary(summary)
     folder.drop_unfinished(state.iteration)
     for part in sorted((folder.path / "deepspeed").glob("_*")):
-        if not state.tag:
+        if not state.iteration:
             shutil.rmtree(part)
             continue
         for saved in part.iterdir():
             number = saved.name.removeprefix("iteration")
             if saved.is_dir() and number.isdigit() and int(number) > state.iteration:
                 shutil.rmtree(saved)
-        write_atomic(part / "latest", state.tag)
+        write_atomic(part / "latest", tag_of(state.iteration))
     return state
 
 

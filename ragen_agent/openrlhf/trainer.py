@@ -40,7 +40,7 @@ from ragen_agent.openrlhf.experience import (
     pad_rows,
 )
 from ragen_agent.openrlhf.pictures import packed, tokenizer_of
-from ragen_agent.openrlhf.processes import RunContext, RunState
+from ragen_agent.openrlhf.processes import RunContext, read_state, tag_of, write_state
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, evaluation_rows, families_of_rows, rows_of_iteration
 from ragen_agent.preflight.plan import rows_of_step
 from ragen_agent.run.evaluation import baselines, evaluated_levels, rate_of_played, validation_settings
@@ -212,16 +212,15 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
 
     def save(self, state: LoopState) -> None:
         """See ``Backend.save``."""
-        tag = f"iteration{state.iteration}"
-        self._all_models("save_checkpoint", tag=tag)
-        RunState(state.iteration, tag, state.stagnant).write(self.folder.path)
+        self._all_models("save_checkpoint", tag=tag_of(state.iteration))
+        write_state(self.folder.path, state)
 
     def restore(self) -> LoopState:
         """See ``Backend.restore``."""
-        state = RunState.read(self.folder.path)
+        state = read_state(self.folder.path)
         if state.iteration:
             self.broadcast_to_vllm()  # vLLM has read the weights from before the first iteration
-        return LoopState(state.iteration, state.stagnant)
+        return state
 
     def _training_rows(self, episodes: Sequence[Trajectory], advantages: Sequence[float]) -> list[Any]:
         training, rows = self.run.config.training, []

@@ -13,7 +13,7 @@ import pytest
 from ragen_agent.config import with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf.launch import RunStoppedError, train_distributed
-from ragen_agent.openrlhf.processes import RunState
+from ragen_agent.openrlhf.processes import read_state
 from ragen_agent.run.run_folder import RunFolder
 from tests.ragen_agent.openrlhf.small_runs import SHORT, begin, configure, lines, quiet
 
@@ -70,7 +70,7 @@ def test_a_node_that_is_cut_off_stops_the_run_and_loses_nothing(cluster: Any, wa
     reason = r"Actor(Unavailable|Died)Error: .* Go on with: "
     with pytest.raises(RunStoppedError, match=reason) as stop:
         begin(run, config, settings)
-    before = lines(run)[: RunState.read(run).iteration]
+    before = lines(run)[: read_state(run).iteration]
     assert before
     assert len(str(stop.value).splitlines()) == 1
     cluster.add_node(**NODE)

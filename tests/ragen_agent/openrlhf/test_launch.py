@@ -14,10 +14,11 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import launch, patches
-from ragen_agent.openrlhf.processes import RunState
+from ragen_agent.openrlhf.processes import write_state
 from ragen_agent.run import run_folder
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display
+from ragen_agent.run.loop import LoopState
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines
 
@@ -47,7 +48,7 @@ def test_a_run_that_stopped_early_is_not_started_again_once_it_is_done(
     def run(folder: RunFolder, config: Config, settings: OpenRLHF, done: int, *unread: object) -> None:
         started.append(done)
         append_json_lines(folder.metrics, [{"iteration": 0, "success": 0.5}])
-        RunState(1, "iteration1").write(folder.path)
+        write_state(folder.path, LoopState(1))
         folder.write_summary({**folder.read_summary(), "before": rate, "after": rate, "stopped": "Stopped: why."})
         (folder.path / "checkpoint.new").mkdir()
 

@@ -14,7 +14,8 @@ import pytest
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
-from ragen_agent.openrlhf.processes import RunContext, RunState, repair
+from ragen_agent.openrlhf.processes import RunContext, repair, write_state
+from ragen_agent.run.loop import LoopState
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import append_json_lines, read_json_lines
 
@@ -65,8 +66,8 @@ def test_what_was_not_saved_whole_is_dropped(tmp_path: Path) -> None:
             (folder.path / "deepspeed" / part / f"iteration{iteration}").mkdir(parents=True)
         (folder.path / "deepspeed" / part / "latest").write_text("iteration4")
     (folder.path / "checkpoint.new").mkdir()
-    RunState(2, "iteration2", 1).write(folder.path)
-    assert repair(folder) == RunState(2, "iteration2", 1)
+    write_state(folder.path, LoopState(2, 1))
+    assert repair(folder) == LoopState(2, 1)
     assert [json.loads(line)["iteration"] for line in folder.metrics.read_text().splitlines()] == [0, 1]
     episodes = [json.loads(line) for line in folder.episodes.read_text().splitlines()]
     assert episodes == [{"phase": "before"}, *({"phase": "train", "iteration": i} for i in range(2))]
@@ -85,7 +86,7 @@ def test_a_torn_line_goes_and_so_does_what_was_never_saved(tmp_path: Path) -> No
     with folder.metrics.open("a") as file:
         file.write('{"iteration": 2, "suc')
     (folder.path / "deepspeed" / "_actor" / "iteration1").mkdir(parents=True)
-    assert repair(folder) == RunState()
+    assert repair(folder) == LoopState()
     assert not read_json_lines(folder.metrics)
     assert not (folder.path / "deepspeed" / "_actor").exists()
 

@@ -23,7 +23,7 @@ from ragen_agent.cli import main
 from ragen_agent.config import Config, merged, to_toml, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.models.checkpoint import load_checkpoint
-from ragen_agent.openrlhf.processes import RunState
+from ragen_agent.openrlhf.processes import read_state
 from ragen_agent.openrlhf.prompt_dataset import train_rows
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.trajectory import Trajectory
@@ -121,7 +121,7 @@ def test_ppo_with_a_critic_and_bi_level_gae_survives_being_killed(warm: Path, tm
         kill(process.pid)
         process.wait()
     assert not family.left()
-    saved = RunState.read(run)
+    saved = read_state(run)
     assert saved.iteration >= 6
     assert saved.iteration % 2 == 0
     with (run / "metrics.jsonl").open("a") as file:
