@@ -1,15 +1,11 @@
-"""``hf:PATH``: a causal language model of Hugging Face transformers in this process.
+"""``hf:PATH``: a language model of Hugging Face transformers in this process, which reads pictures if it is visual.
 
-Generation is continuous (``ragen_agent.inference.continuous``): up to ``batch`` replies are generated at once, a
-request joins as soon as another reply has ended, and what has been read of a conversation is kept between its turns.
-The runner's concurrency is what fills the batch. The chat template is the tokenizer's own.
+Up to ``batch`` replies are generated at once by ``TorchEngine``, a few tokens at a time: in between, finished replies
+are handed out and waiting requests join. One thread generates, and lives until the agent is closed.
 
-One thread generates; it lives until the agent is closed, which waits for it. The clock of a request starts with its own
-generation, not while it waits for a place. A reply that takes too long, or for which nobody waits any more, is ended.
-
-Every request draws with uniform numbers of its own, by its episode and turn, so what it draws depends neither on its
-neighbours in the batch nor on their number. The logits may differ in the last bits with the shape of the batch, so that
-a token on the edge of its interval can still come out as its neighbour; ``batch=1`` removes that too.
+Each request draws with uniform numbers of its own, by its episode and turn, so its reply does not depend on the batch.
+Only the logits may differ in the last bits with the batch's shape, so that a number at the very edge of a token's
+interval can give the neighbouring token; ``batch=1`` removes that too.
 """
 
 from __future__ import annotations
@@ -22,8 +18,9 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,33 +34,53 @@ from ragen_gym.envs.messages import IMAGE, map_images, plain_text
 from ragen_gym.envs.reply import open_thinking, whole_reply
 
 if TYPE_CHECKING:
-    from ragen_agent.inference.continuous import Request
-    from ragen_agent.inference.vision import Vision
+    from ragen_agent.inference import ImageSpan
+    from ragen_agent.inference.torch_engine import TorchSession
 
-__all__ = ["HFAgent", "answer_of", "begun_reply", "end_tokens", "load_model", "reply_limit", "weights_hash"]
+__all__ = ["HFAgent", "answer_of", "rendered", "weights_hash"]
+
+LARGE = 2**24
+"""Parameters from which a model is played in bfloat16 where the CPU has units for it."""
+
+CONTEXT = 2**20  # tokens, for a model whose config names no limit
 
 _GATHER = 0.01  # seconds to wait for the next requests of conversations whose replies were handed out
-LARGE = 2**24
-"""Parameters from which on a model is played in bfloat16 where the CPU has units for it."""
-
+_COLDEST = 1e-6  # stands for temperature 0
 _EDGE = 2**20  # bytes of each end of a file that are hashed
-_HUB_SECONDS = 10.0  # to wait for the Hub
+
+
+@dataclass(eq=False)
+class _Request:
+    ids: list[int]
+    images: list[ImageSpan]
+    limit: int
+    temperature: float
+    seed: int
+    begun: str  # the part of the reply in the prompt
+    answer: asyncio.Future[Answer]
+    loop: asyncio.AbstractEventLoop
+    began: float = field(default=0.0)  # time.monotonic of its generation's start
+
+    @property
+    def abandoned(self) -> bool:
+        return self.answer.done() or self.loop.is_closed()  # the episode has timed out, or the run is over
 
 
 class HFAgent:
     """Generates in process.
 
     Args:
-        path: a model's folder, or its name on the Hugging Face Hub, with ``@revision`` behind it for one branch, tag or
-            commit.
-        max_tokens: the most tokens of a reply; where a suite limits the tokens of a turn, the lower limit holds.
-        top_p: share of probability that is sampled from; None for what the model's generation config says.
-        top_k: number of tokens that are sampled from; None likewise.
+        path: a model's folder, one of ``ragen-agent model --list``, or a name on the Hugging Face Hub, with
+            ``@revision`` behind it for one branch, tag or commit.
+        max_tokens: maximum tokens of a reply; where a suite limits the tokens of a turn, the lower limit holds.
+        top_p: share of probability that is sampled from; None for the value of the model's generation config. Its
+            suppressed tokens count too, its penalties do not.
+        top_k: number of tokens that are sampled from, 0 for all; None likewise.
         timeout: seconds for one reply, from the start of its own generation.
         batch: replies that are generated at once.
         device: ``"cpu"``, ``"cuda"``, …; "" for CUDA where there is one.
-        dtype: ``"float32"``, ``"bfloat16"``, …; "" for the checkpoint's own on a GPU. On a CPU it is for bfloat16 where
-            the CPU has units for it and the model at least ``LARGE`` parameters, else float32.
+        dtype: ``"float32"``, ``"bfloat16"``, …; "" for the checkpoint's own on a GPU. On a CPU it stands for bfloat16
+            if the CPU has units for it and a text model at least ``LARGE`` parameters, else float32.
         template: variables of the chat template, such as ``{"enable_thinking": false}``.
 
     Raises:
@@ -87,8 +104,6 @@ class HFAgent:
         template: Mapping[str, Any] | None = None,
     ) -> None:
         self.name, path = f"hf:{path}", os.path.expanduser(path)
-        if path.startswith((".", "/", "~")) and not Path(path).is_dir():  # else it may be a name on the Hub
-            raise ValueError(f"{self.name}: there is no such folder.")
         check_number(self.name, "max_tokens", max_tokens, 1, whole=True)
         check_number(self.name, "batch", batch, 1, whole=True)
         check_number(self.name, "timeout", timeout, 0)
@@ -96,27 +111,37 @@ class HFAgent:
         check_number(self.name, "top_k", top_k, 0, whole=True, none=True)
         if top_p == 0:
             raise ValueError(f"{self.name}: top_p=0 leaves nothing to draw from: give a number above 0.")
-        source, self._tokenizer, model, _ = load_model(self.name, path, device, dtype)
-        config = model.generation_config
+        try:
+            from ragen_agent.inference.torch_engine import TorchEngine
+            from ragen_agent.inference.vision import vision_of
+            from ragen_agent.models.named_models import model_folder
+        except ImportError as error:
+            raise ImportError("hf: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
+        folder = model_folder(path)
+        self._model, self._tokenizer = _load(self.name, folder, device, dtype)
+        self._vision = vision_of(self._model)
+        context = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        config = self._model.generation_config
         top_p = next((value for value in (top_p, config.top_p) if value is not None), 1.0)
         top_k = next((value for value in (top_k, config.top_k) if value is not None), 0)
-        self.ends = end_tokens(self._tokenizer, model)
-        from ragen_agent.inference.continuous import ContinuousEngine
-        from ragen_agent.inference.packed import PackedModel
-        from ragen_agent.inference.sampling import Sampler
-
-        try:
-            packed = PackedModel(model, batch)
-        except ValueError as error:
-            raise ValueError(f"{self.name}: {error}") from error
-        self.engine = ContinuousEngine(packed, Sampler(model, top_p, top_k, sorted(self.ends)), sorted(self.ends))
-        self._model = model
-        self._context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        own = config.eos_token_id
+        ends = {self._tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
+        self._engine = TorchEngine(
+            self._model,
+            ends,
+            len(self._tokenizer),
+            cached_tokens=(batch + 1) * (context or CONTEXT),
+            straggler_share=1.0,  # each call samples a few tokens of every reply
+            top_p=top_p,
+            top_k=top_k,
+        )
+        self._context: int | None = context
         self._max_tokens, self._template = max_tokens, dict(template or {})
         self.timeout, self.closed = float(timeout), False
         self.batch = self.concurrency = batch  # more would only wait, while the clocks of their episodes run
-        self._asked: dict[Request, _Asked] = {}
-        self._inbox: list[Request] = []
+        self._session: TorchSession | None = None
+        self._running: list[_Request] = []
+        self._waiting: list[_Request] = []
         self._news = threading.Condition()
         self._working = False
         self._worker = _one_thread()
@@ -126,39 +151,37 @@ class HFAgent:
             "top_p": top_p,
             "top_k": top_k,
             "template": self._template,
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "weights": weights_hash(Path(path)) or getattr(model.config, "_commit_hash", None) or Path(source).name,
+            "dtype": str(self._model.dtype).removeprefix("torch."),
+            "weights": weights_hash(folder),
         }
-        self.circumstances = {"device": model.device.type, "batch": batch, "timeout": self.timeout}
+        self.circumstances = {"device": self._model.device.type, "batch": batch, "timeout": self.timeout}
 
     async def reply(self, messages: Sequence[Message], task: Task) -> Answer:
         """A reply out of the running batch.
 
         Raises:
-            AgentFailure: the conversation leaves no room for a reply in the model's context, or it took too long.
+            AgentFailure: the conversation leaves no room for a reply in the model's context, the model cannot read its
+                pictures, or it took too long.
         """
-        refuse_pictures(messages, self.name)
-        from ragen_agent.inference.continuous import Request
-
-        prompt = self._tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=True, return_dict=True, **self._template
-        )
-        ids = list(prompt["input_ids"])
-        if not ids:
-            raise AgentFailure(Failure.MODEL_ERROR, "the chat template makes no tokens of the conversation")
-        limit = reply_limit(self._max_tokens, task, self._context, len(ids))
+        ids, images, begun = self._read(messages)
         loop = asyncio.get_running_loop()
-        asked = _Asked(loop.create_future(), loop, begun_reply(self._tokenizer, messages, self._template))
-        seed = mix(task.seed + len(messages))
-        request = Request(ids, limit, task.temperature, seed, (task.split, task.index, task.rollout))
+        request = _Request(
+            ids,
+            images,
+            self._limit(task, len(ids), sum(image.tokens for image in images)),
+            max(task.temperature, _COLDEST),
+            mix(task.seed + len(messages)),
+            begun,
+            loop.create_future(),
+            loop,
+        )
         with self._news:
-            self._asked[request] = asked
-            self._inbox.append(request)
+            self._waiting.append(request)
             self._news.notify()
             if not self._working:
                 self._working = True
                 self._worker.submit(self._work)
-        return await asked.answer
+        return await request.answer
 
     async def close(self) -> None:
         """Stop generating, and wait for the thread; the next request would start it again."""
@@ -166,102 +189,120 @@ class HFAgent:
         with self._news:
             self._news.notify()
         self._worker.shutdown(cancel_futures=True)
-        for request in [*self._asked]:
-            self._settle(request, AgentFailure(Failure.MODEL_ERROR, "the agent was closed before the reply was whole"))
-        self._inbox, self._working = [], False
-        self.engine.drop()
-        self.engine.waiting = []
+        for request in (*self._running, *self._waiting):
+            _settle(request, AgentFailure(Failure.MODEL_ERROR, "the agent was closed before the reply was whole"))
+        self._session, self._running, self._waiting, self._working = None, [], [], False
         self._worker, self.closed = _one_thread(), False
 
+    def _read(self, messages: Sequence[Message]) -> tuple[list[int], list[ImageSpan], str]:
+        """The ids of a conversation with a placeholder for each visual token, its pictures, and the begun reply."""
+        pictures: list[Any] = []
+        if self._vision is None:
+            refuse_pictures(messages, self.name)
+        else:
+            image = self._tokenizer.convert_ids_to_tokens(self._vision.image_id)
+            messages = [{**message, "content": _unspelled(message["content"], image)} for message in messages]
+            contents = [message["content"] for message in messages if not isinstance(message["content"], str)]
+            pictures = [part["image"] for content in contents for part in content if part["type"] == "image"]
+        prompt, begun = rendered(self._tokenizer, messages, self._template)
+        ids = list(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        if not ids:
+            raise AgentFailure(Failure.MODEL_ERROR, "the chat template makes no tokens of the conversation")
+        try:
+            return *((ids, []) if self._vision is None else self._vision.placed(ids, pictures)), begun
+        except ValueError as error:
+            raise AgentFailure(Failure.MODEL_ERROR, str(error)) from error
+
+    def _limit(self, task: Task, tokens: int, visual: int) -> int:
+        """Maximum tokens of the reply to a conversation of ``tokens`` tokens."""
+        room = None if self._context is None else self._context - tokens
+        limits = (self._max_tokens, task.env.config.max_tokens_per_turn, room)
+        limit = min(limit for limit in limits if limit is not None)
+        if limit < 1:
+            seen = f", {visual} of them of pictures," * bool(visual)
+            said = f"{tokens} tokens{seen} leave no room in a context of {self._context}"
+            raise AgentFailure(Failure.CONTEXT_OVERFLOW, said)
+        return limit
+
     def _work(self) -> None:
-        expected, wait = 0, 0.0
+        ended = 0  # replies just handed out, whose conversations may ask again at once
         while True:
             with self._news:
-                if not self.closed:
-                    self._news.wait_for(partial(self._have, expected), wait)
-                new, self._inbox = self._inbox, []
-                if self.closed or not (new or self._asked):
+                if ended and not self.closed:
+                    self._news.wait_for(partial(self._have, ended), _GATHER)
+                new = self._next()
+                if self.closed or not (new or self._running):
                     self._working = False
                     return
-            began = time.monotonic()
             try:
-                expected = self._step(new)
+                ended = self._step(new)
             except Exception as error:  # out of memory, say: the failure of the episodes whose replies are being made
-                said = f"{type(error).__name__}: {error}"
-                lost = [*self.engine.drop(), *(request for request in new if request not in self.engine.waiting)]
-                for request in lost:
-                    self._settle(request, AgentFailure(Failure.MODEL_ERROR, said))
-                expected = 0
-            wait = min(_GATHER, max((time.monotonic() - began) / 4, _GATHER / 10)) if expected else 0.0
+                for request in self._running:
+                    _settle(request, AgentFailure(Failure.MODEL_ERROR, f"{type(error).__name__}: {error}"))
+                self._session, self._running, ended = None, [], 0
 
-    def _have(self, expected: int) -> bool:
-        """Whether so many requests have come, or there is nothing to wait for."""
-        return self.closed or len(self._inbox) >= expected
+    def _have(self, requests: int) -> bool:
+        return self.closed or len(self._waiting) >= requests
 
-    def _step(self, new: Sequence[Request]) -> int:
-        engine = self.engine
-        for request in new:
-            engine.submit(request)
-        for request, asked in [*self._asked.items()]:
-            if asked.answer.done() or asked.loop.is_closed():  # the episode has timed out, or the run is over
-                request.cancelled = True
-                del self._asked[request]
-        ended = engine.step()
-        now, running = time.monotonic(), engine.running
-        for request in ended:
-            begun = self._asked[request].begun if request in self._asked else ""
-            outcome: Answer | AgentFailure
-            if request.failed:
-                outcome = AgentFailure(Failure.MODEL_ERROR, f"{request.failed}")
+    def _next(self) -> list[_Request]:
+        """The waiting requests that join the batch; all of a batch have one temperature."""
+        waiting = [request for request in self._waiting if not request.abandoned]
+        warm = next((request.temperature for request in (*self._running, *waiting)), None)
+        new = [request for request in waiting if request.temperature == warm][: self.batch - len(self._running)]
+        self._waiting = [request for request in waiting if request not in new]
+        return new
+
+    def _step(self, new: Sequence[_Request]) -> int:
+        """A few tokens of each reply; returns the number of replies that have ended."""
+        self._running += new
+        if new:
+            prompts, seeds = [request.ids for request in new], [request.seed for request in new]
+            images, now = [request.images for request in new], time.monotonic()
+            for request in new:
+                request.began = now
+            if self._session is None:
+                warm = new[0].temperature
+                self._session = self._engine.start(prompts, temperature=warm, seed=0, episodes=seeds, images=images)
             else:
-                outcome = answer_of(self._tokenizer, len(request.ids), request.sampled, self.ends, begun)
-            self._settle(request, outcome)
-        for request in running:
-            if not request.cancelled and request.began is not None and now - request.began > self.timeout:
-                request.cancelled = True
+                self._session.join(prompts, seeds, images=images)
+        session = self._session
+        assert session is not None
+        replies, now, going = session.reply([request.limit for request in self._running]), time.monotonic(), []
+        for row, (request, sampled) in enumerate(zip(self._running, replies, strict=True)):
+            if sampled is not None:
+                _settle(request, self._answer(request, sampled.ids, sampled.log_probs))
+            elif now - request.began > self.timeout:
                 said = (
-                    f"no whole reply within {self.timeout:g} s: {len(request.sampled):,} of {request.limit:,} tokens; "
-                    "lower --max-tokens or --set batch, or raise --timeout"
+                    f"no whole reply within {self.timeout:g} s: {len(session.partial[row].ids):,} of "
+                    f"{request.limit:,} tokens; lower --max-tokens or --set batch, or raise --timeout"
                 )
-                self._settle(request, AgentFailure(Failure.TIMEOUT, said))
-        return len(ended)
+                _settle(request, AgentFailure(Failure.TIMEOUT, said))
+            elif not request.abandoned:
+                going.append(row)
+        ended = len(self._running) - len(going)
+        self._running = [self._running[row] for row in going]
+        if going:
+            session.feed(going, [[] for _ in going])
+        else:
+            session.close()
+            self._session = None
+        return ended
 
-    def _settle(self, request: Request, outcome: Answer | AgentFailure) -> None:
-        asked = self._asked.pop(request, None)
-        if asked is not None:
-            with suppress(RuntimeError):  # the loop has been closed: the run is over
-                asked.loop.call_soon_threadsafe(_settle, asked.answer, outcome)
-
-
-def reply_limit(max_tokens: int, task: Task, context: int | None, tokens: int, of_pictures: int | None = None) -> int:
-    """The most tokens of a reply to a conversation of so many tokens, ``of_pictures`` of them where it may show some.
-
-    Raises:
-        AgentFailure: it leaves no room in the model's context.
-    """
-    limits = (max_tokens, task.env.config.max_tokens_per_turn, None if context is None else context - tokens)
-    limit = min(limit for limit in limits if limit is not None)
-    if limit < 1:
-        seen = "" if of_pictures is None else f", {of_pictures} of them of pictures,"
-        raise AgentFailure(Failure.CONTEXT_OVERFLOW, f"{tokens} tokens{seen} leave no room in a context of {context}")
-    return limit
+    def _answer(self, request: _Request, ids: Sequence[int], log_probs: Sequence[float]) -> Answer | AgentFailure:
+        if not all(map(isfinite, log_probs)):
+            return AgentFailure(Failure.MODEL_ERROR, "the model's logits are not numbers")
+        return answer_of(self._tokenizer, len(request.ids), ids, self._engine.stop_ids, request.begun)
 
 
-def end_tokens(tokenizer: Any, model: Any) -> frozenset[int]:
-    """The tokens that end a reply, by the tokenizer and the model's generation config."""
-    own = model.generation_config.eos_token_id
-    return frozenset({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
-
-
-def begun_reply(tokenizer: Any, messages: Sequence[Message], template: Mapping[str, Any]) -> str:
-    """The thinking that the chat template opens after the last message, which belongs to the reply."""
+def rendered(tokenizer: Any, messages: Sequence[Message], template: Mapping[str, Any]) -> tuple[str, str]:
+    """A conversation as the chat template writes it, and the thinking opened at its end, which belongs to the reply."""
     shown = list(map_images(messages, lambda part: {"type": "image"}))
     prompt = tokenizer.apply_chat_template(shown, add_generation_prompt=True, tokenize=False, **template)
-    return open_thinking(prompt, plain_text(messages[-1]["content"]).rpartition(IMAGE)[2])
+    return prompt, open_thinking(prompt, plain_text(messages[-1]["content"]).rpartition(IMAGE)[2])
 
 
 def answer_of(tokenizer: Any, prompt_tokens: int, sampled: Sequence[int], ends: Collection[int], begun: str) -> Answer:
-    """The reply of the ids that were sampled, an end token last if there is one, after what its prompt has begun.
+    """The reply of sampled ids, with an end token last if there is one, after the part that its prompt has begun.
 
     Special tokens are left out of its text, as in training.
     """
@@ -277,118 +318,6 @@ def answer_of(tokenizer: Any, prompt_tokens: int, sampled: Sequence[int], ends: 
     )
 
 
-@dataclass
-class _Asked:
-    """A waiting request: its future and event loop, and the start of the reply that its prompt holds."""
-
-    answer: asyncio.Future[Answer]
-    loop: asyncio.AbstractEventLoop
-    begun: str
-
-
-def _settle(future: asyncio.Future[Answer], outcome: Answer | AgentFailure) -> None:
-    if future.done():  # whoever asked has stopped waiting
-        return
-    if isinstance(outcome, Answer):
-        future.set_result(outcome)
-    else:
-        future.set_exception(outcome)
-
-
-def _one_thread() -> ThreadPoolExecutor:
-    """A thread that is made when it is needed, and is no daemon: the interpreter cannot end while torch computes."""
-    return ThreadPoolExecutor(1, thread_name_prefix="hf agent")
-
-
-def load_model(
-    name: str, path: str, device: str, dtype: str, *, visual: bool = False
-) -> tuple[str, Any, Any, Vision | None]:
-    """The folder or name that a model was loaded from, its tokenizer, the model on its device, and its vision.
-
-    Raises:
-        ValueError: the model cannot be loaded, is ``visual`` or not against what was asked, or has no chat template.
-        ImportError: transformers and torch are not installed.
-    """
-    try:
-        source, revision = _source(name, path)  # some seconds, where the libraries would try for a minute
-        import torch
-        import transformers
-
-        from ragen_agent.config.consent import check_no_kernels, load_problem
-        from ragen_agent.inference.vision import FAMILIES, Vision, attach
-        from ragen_agent.inference.weights import move
-    except ImportError as error:
-        kind = name.partition(":")[0]
-        raise ImportError(f"{kind}: agents need transformers and torch: pip install 'ragen-gym[agent]'") from error
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    own: Any = "float32" if visual and device == "cpu" else "auto"
-    auto: Any = transformers.AutoModelForImageTextToText if visual else transformers.AutoModelForCausalLM
-    try:
-        config = transformers.AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
-        check_no_kernels(config)
-        if visual and config.model_type not in FAMILIES:
-            raise ValueError(
-                f"it is of the family {config.model_type}, and these read pictures here: {', '.join(FAMILIES)}"
-            )
-        if not visual and config.model_type in FAMILIES:
-            raise ValueError(f"it is a visual model: give hf-vision:{path}")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-        model: Any = auto.from_pretrained(source, revision=revision, dtype=dtype or own, trust_remote_code=False)
-        vision = Vision.from_folder(model.config, Path(source)) if visual else None
-        if device == "cpu" and not dtype and not visual:
-            fast = bfloat16_units() and model.num_parameters() >= LARGE
-            move(model, device, torch.bfloat16 if fast else torch.float32)
-        model.to(device).eval()
-    except Exception as error:  # whatever a folder that is no model leads to
-        raise ValueError(f"{name} cannot be loaded: {type(error).__name__}: {load_problem(error)}") from error
-    if not tokenizer.chat_template:
-        raise ValueError(f"{name}: its tokenizer has no chat template; use an instruction-tuned model.")
-    if vision is not None:
-        attach(model, vision)
-    return source, tokenizer, model, vision
-
-
-def _source(name: str, path: str) -> tuple[str, str]:
-    """The folder or name to load, and the revision of the Hub's model; its cached snapshot where it is not reached.
-
-    Raises:
-        ValueError: it is a run's folder; or it is no folder, and not in the cache, and the Hub has no such model or
-            cannot be reached.
-    """
-    if Path(path).is_dir():
-        checkpoint = Path(path) / "checkpoint"
-        if checkpoint.is_dir() and not Path(path, "config.json").is_file():
-            raise ValueError(f"{name} is the folder of a run: its model is {name.partition(':')[0]}:{checkpoint}.")
-        return path, "main"
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
-
-    package = f" (for one of `ragen-agent model --list` give hf:$(ragen-agent model {path}))" * ("/" not in path)
-    nowhere = f"{name}: there is no folder {path}{package}, and"
-    path, _, revision = path.partition("@")
-    try:
-        HfApi().model_info(path, revision=revision or None, timeout=_HUB_SECONDS)
-    except GatedRepoError:  # loading says how to ask for access
-        return path, revision or "main"
-    except RevisionNotFoundError:
-        raise ValueError(f"{name}: the Hugging Face Hub's model {path} has no revision {revision}.") from None
-    except HFValidationError:
-        raise ValueError(f"{nowhere} it is not a name of the Hub, such as me/my-model.") from None
-    except RepositoryNotFoundError:
-        raise ValueError(
-            f"{nowhere} the Hugging Face Hub shows no model of that name: correct it, or log in by `hf auth login` if "
-            "the model is private."
-        ) from None
-    except Exception as error:  # no connection, a proxy's page, offline mode
-        with suppress(OSError):
-            return str(snapshot_download(path, revision=revision or None, local_files_only=True)), "main"
-        raise ValueError(
-            f"{nowhere} the Hugging Face Hub cannot be reached ({' '.join(str(error).split())}), nor has its cache "
-            "such a model: correct the name, or get the model while there is a connection."
-        ) from None
-    return path, revision or "main"
-
-
 def weights_hash(folder: Path) -> str | None:
     """Hash of a folder's config and of both ends of its weights: another training gives another, in no time."""
     if not folder.is_dir():
@@ -400,3 +329,52 @@ def weights_hash(folder: Path) -> str | None:
             stream.seek(max(0, file.stat().st_size - _EDGE))
             digest.update(stream.read(_EDGE))
     return digest.hexdigest()[:16]
+
+
+def _load(name: str, folder: Path, device: str, dtype: str) -> tuple[Any, Any]:
+    """Model and tokenizer; see ``HFAgent`` for the defaults of ``device`` and ``dtype``."""
+    import torch
+
+    from ragen_agent.config.consent import load_problem
+    from ragen_agent.inference.vision import vision_of
+    from ragen_agent.inference.weights import move
+    from ragen_agent.models.checkpoint import load_checkpoint
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        model, tokenizer = load_checkpoint(folder, device, getattr(torch, dtype) if dtype else None)
+        if device == "cpu" and not dtype:
+            fast = bfloat16_units() and vision_of(model) is None and model.num_parameters() >= LARGE
+            move(model, device, torch.bfloat16 if fast else torch.float32)
+    except Exception as error:  # a damaged folder can raise any error
+        raise ValueError(f"{name} cannot be loaded: {load_problem(error)}") from error
+    return model, tokenizer
+
+
+def _unspelled(content: Any, placeholder: str) -> Any:
+    """A message's content with a space in each spelling of the placeholder, so that none is read as a picture."""
+    if isinstance(content, str):
+        return content.replace(placeholder, f"{placeholder[:1]} {placeholder[1:]}")
+    return [
+        {**part, "text": _unspelled(part["text"], placeholder)} if part["type"] == "text" else part for part in content
+    ]
+
+
+def _settle(request: _Request, outcome: Answer | AgentFailure) -> None:
+    """Hands out the outcome, in the request's own loop."""
+
+    def settle() -> None:
+        if request.answer.done():  # nobody waits any more
+            return
+        if isinstance(outcome, Answer):
+            request.answer.set_result(outcome)
+        else:
+            request.answer.set_exception(outcome)
+
+    with suppress(RuntimeError):  # the loop has been closed: the run is over
+        request.loop.call_soon_threadsafe(settle)
+
+
+def _one_thread() -> ThreadPoolExecutor:
+    """A thread that is made when it is needed, and is no daemon: the interpreter cannot end while torch computes."""
+    return ThreadPoolExecutor(1, thread_name_prefix="hf agent")

@@ -2,11 +2,6 @@
 
 A picture is a run of placeholder ids in a row, plus an ``ImageSpan`` next to it.
 
-Two engines share sampling, attention and weights. ``torch_engine`` generates rollouts: rows in step, equal prefixes
-computed once. ``continuous`` serves a benchmark's requests, which come and go one by one. Neither replaces the other.
-On one CPU core, groups of 8 of the small model take 1.3 to 2.7 times as long by ``continuous`` (SmolLM2-135M: 0.95).
-Independent episodes whose replies vary in length take 1.2 to 1.4 times as long by ``torch_engine`` (SmolLM2-135M: 1.3).
-
 The interface has no dependencies; ``torch_engine`` needs the extra ``agent`` (torch and transformers).
 """
 

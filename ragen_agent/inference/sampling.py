@@ -7,25 +7,13 @@ into, so a large vocabulary is read once.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
-from transformers import (
-    LogitsProcessor,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    PreTrainedModel,
-    RepetitionPenaltyLogitsProcessor,
-)
+from transformers import PreTrainedModel
 
 from ragen_agent.inference.vision import vision_of
 
-__all__ = ["SUPPRESSED", "Sampler", "draw", "draw_at", "keep_likeliest", "suppression"]
-
-_LOG = logging.getLogger(__name__)
+__all__ = ["SUPPRESSED", "draw", "draw_at", "keep_likeliest", "suppression"]
 
 SUPPRESSED = -1e9
 """Added to the logit of a suppressed id: its probability is exactly 0, and gradients stay finite."""
@@ -44,26 +32,6 @@ LOGITS_AT_ONCE = 2**20
 
 LOGITS_ON_GPU = 2**25
 """The same on a GPU (128 MiB), where each time costs two synchronisations."""
-
-#: Unsupported options of a generation config that change logits, and their neutral values.
-IGNORED: Mapping[str, Any] = {
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "exponential_decay_length_penalty": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "guidance_scale": 1.0,
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "min_p": 0.0,
-    "num_beams": 1,
-    "sequence_bias": None,
-    "top_h": None,
-    "typical_p": 1.0,
-    "watermarking_config": None,
-}
 
 
 def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> Tensor:
@@ -86,90 +54,6 @@ def suppression(model: PreTrainedModel, vocabulary_size: int | None = None) -> T
     if (vision := vision_of(model)) is not None:
         bias[sorted(vision.reserved_ids)] = SUPPRESSED
     return bias
-
-
-class Sampler:
-    """Draws tokens from a model's logits.
-
-    Suppressed ids, repetition, n-grams and bad words of the model's generation config are handled as in
-    ``transformers``. Other options that change logits are ignored with a warning.
-
-    Args:
-        model: the model; gives the device and the generation config.
-        top_p: share of probability to sample from, above 0 and up to 1.
-        top_k: number of most likely ids to sample from, ties with the last included; 0 for all.
-        stop_ids: ids that end a reply.
-    """
-
-    def __init__(self, model: PreTrainedModel, top_p: float, top_k: int, stop_ids: Sequence[int]) -> None:
-        self.top_p, self.top_k = top_p, top_k
-        self.processors: list[LogitsProcessor] = []
-        self.bias, self.suppressed_first = suppression(model), None
-        config = model.generation_config
-        if config is None:
-            return
-        if config.repetition_penalty not in (None, 1.0):
-            self.processors.append(RepetitionPenaltyLogitsProcessor(config.repetition_penalty))
-        if config.no_repeat_ngram_size:
-            self.processors.append(NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
-        if config.bad_words_ids:
-            self.processors.append(NoBadWordsLogitsProcessor(config.bad_words_ids, list(stop_ids) or None))
-        if config.begin_suppress_tokens:
-            self.suppressed_first = torch.tensor(config.begin_suppress_tokens, device=model.device)
-        ignored = [name for name, none in IGNORED.items() if getattr(config, name, None) not in (None, none)]
-        if ignored:
-            _LOG.warning("the model's generation config sets %s, which is not supported", ", ".join(ignored))
-
-    def __call__(
-        self,
-        logits: Tensor,
-        histories: Sequence[Sequence[int]],
-        begins: Sequence[bool],
-        temperatures: Tensor,
-        numbers: Tensor,
-    ) -> Tensor:
-        """An id for each row.
-
-        Args:
-            logits: floats (rows, vocabulary).
-            histories: the ids of each row, prompt and reply; only read if ``reads_histories``.
-            begins: for each row, True at the start of its reply.
-            temperatures: float32 (rows,); 0 takes the most likely id.
-            numbers: float64 (rows,) in [0, 1), each row's uniform number.
-
-        Returns:
-            int64 (rows,) on the CPU.
-        """
-        parts = _parts(logits)
-        if len(parts) > 1:
-            return torch.cat([self(logits[p], histories[p], begins[p], temperatures[p], numbers[p]) for p in parts])
-        logits = logits.to(torch.float32, copy=True)
-        if self.processors:
-            logits = torch.cat([self._processed(history, logits[i, None]) for i, history in enumerate(histories)])
-        logits.add_(self.bias)
-        if self.suppressed_first is not None:
-            for row in (row for row, begin in enumerate(begins) if begin):
-                logits[row, self.suppressed_first] = -torch.inf
-        temperatures, numbers = temperatures.to(logits.device), numbers.to(logits.device)
-        chosen = logits.argmax(-1)
-        warm = torch.nonzero(temperatures > 0).squeeze(1)
-        if len(warm):
-            scaled = logits if len(warm) == len(logits) else logits[warm]
-            scaled.div_(temperatures[warm, None])
-            each = torch.arange(len(warm), device=logits.device)
-            chosen[warm], _ = draw(keep_likeliest(scaled, self.top_p, self.top_k), each, numbers[warm])
-        return chosen.cpu()
-
-    @property
-    def reads_histories(self) -> bool:
-        """True if earlier tokens of a row change its logits."""
-        return bool(self.processors)
-
-    def _processed(self, history: Sequence[int], logits: Tensor) -> Tensor:
-        ids = torch.tensor([list(history)], device=logits.device)
-        for processor in self.processors:
-            logits = processor(ids, logits)
-        return logits
 
 
 def keep_likeliest(logits: Tensor, top_p: float, top_k: int) -> Tensor:
@@ -231,7 +115,13 @@ def draw(logits: Tensor, of_draw: Tensor, numbers: Tensor) -> tuple[Tensor, Tens
 
 
 def draw_at(
-    temperature: float, logits: Tensor, bias: Tensor, of_draw: Tensor, numbers: Tensor
+    temperature: float,
+    logits: Tensor,
+    bias: Tensor,
+    of_draw: Tensor,
+    numbers: Tensor,
+    top_p: float = 1.0,
+    top_k: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Ids drawn by inversion at a temperature, and their log-probs.
 
@@ -241,12 +131,14 @@ def draw_at(
         bias: float32 (vocabulary,), added to the logits.
         of_draw: int64 (draws,), the row of logits for each draw.
         numbers: floats (draws,) in [0, 1).
+        top_p: share of probability to sample from, above 0 and up to 1.
+        top_k: number of most likely ids to sample from, 0 for all.
 
     Returns:
         int64 and float32 (draws,), both on the CPU.
     """
     if logits.shape[1] < LARGE_VOCABULARY:
-        scaled = (logits.float() + bias) / temperature
+        scaled = keep_likeliest((logits.float() + bias) / temperature, top_p, top_k)
         log_probs, cumulative = scaled.log_softmax(-1)[of_draw], scaled.softmax(-1).cumsum(-1)[of_draw]
         ids = torch.searchsorted(cumulative, numbers[:, None] * cumulative[:, -1:], right=True).squeeze(1)
         if (over := ids == log_probs.shape[1]).any():  # draws rounded up to the very end
@@ -257,7 +149,7 @@ def draw_at(
         draws = torch.nonzero((of_draw >= part.start) & (of_draw < part.stop)).squeeze(1)
         if len(draws):
             scaled = logits[part].to(torch.float32, copy=True)
-            scaled.add_(bias).div_(temperature)
+            scaled = keep_likeliest(scaled.add_(bias).div_(temperature), top_p, top_k)
             ids[draws], scores[draws] = draw(scaled, of_draw[draws] - part.start, numbers[draws].double())
     return ids.cpu(), scores.cpu()
 

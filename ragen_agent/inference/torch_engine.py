@@ -71,7 +71,9 @@ class TorchEngine:
         vocabulary_size: see ``ragen_agent.inference.sampling.suppression``.
         cached_tokens: maximum tokens in a session's cache, all rows together.
         straggler_share: once at most this share of the rows is still sampling, and has sampled ``STRAGGLER_TOKENS``
-            more tokens, finished replies are returned first.
+            more tokens, finished replies are returned first; with 1, each call samples so many tokens of every row.
+        top_p: share of probability to sample from, above 0 and up to 1.
+        top_k: number of most likely ids to sample from, 0 for all.
 
     Attributes:
         seconds: spent in all sessions' calls.
@@ -87,8 +89,11 @@ class TorchEngine:
         vocabulary_size: int | None = None,
         cached_tokens: int = CACHED_TOKENS,
         straggler_share: float = STRAGGLER_SHARE,
+        top_p: float = 1.0,
+        top_k: int = 0,
     ) -> None:
         self.model = model
+        self.top_p, self.top_k = top_p, top_k
         self.stop_ids = tuple(sorted(stop_ids))
         self.cached_tokens = cached_tokens
         self.straggler_share = straggler_share
@@ -294,8 +299,8 @@ class TorchSession:
 
         ``limits``, int64 (rows,), count from the beginning of a reply.
         """
-        prefixes, left = self.prefixes, limits - [len(partial.ids) for partial in self.partial]
-        most, few = int(left.max()), int(self.engine.straggler_share * len(left))
+        engine, prefixes, left = self.engine, self.prefixes, limits - [len(partial.ids) for partial in self.partial]
+        most, few = int(left.max()), int(engine.straggler_share * len(left))
         counts = np.zeros(len(left), np.int64)
         numbers = torch.from_numpy(uniforms(self.keys + self.drawn * np.uint64(GOLDEN), 0, most).astype(np.float32))
         ids, scores = torch.zeros(len(left), most, dtype=torch.long), torch.zeros(len(left), most)
@@ -303,10 +308,10 @@ class TorchSession:
         waited = 0  # extra tokens of the stragglers
         for step in range(most):
             slots, drawn = self._tensor(prefixes.slot[rows]), numbers[rows, step].to(self.device)
-            tokens, log_probs = draw_at(self.temperature, logits, self.engine.bias, slots, drawn)
+            tokens, log_probs = draw_at(self.temperature, logits, engine.bias, slots, drawn, engine.top_p, engine.top_k)
             ids[rows, step], scores[rows, step] = tokens, log_probs
             counts[rows] += 1
-            going = (counts[rows] < left[rows]) & ~self.engine.stops[tokens.numpy()]
+            going = (counts[rows] < left[rows]) & ~engine.stops[tokens.numpy()]
             rows, tokens = rows[going], tokens[torch.from_numpy(going)]
             waited += len(rows) <= few
             if not len(rows) or waited > STRAGGLER_TOKENS:
@@ -320,7 +325,7 @@ class TorchSession:
         if not bool(scores.isfinite().all()):
             self.cache.erase_broken()
         self.drawn += counts.astype(np.uint64)
-        written = zip(ids.tolist(), scores.tolist(), counts, strict=True)
+        written = zip(ids[:, : counts.max()].tolist(), scores[:, : counts.max()].tolist(), counts, strict=True)
         return [Sampled(i[:count], s[:count]) for i, s, count in written], np.isin(np.arange(len(left)), rows)
 
     def _step(self, rows: NDArray[np.int64], tokens: Tensor, front: int) -> Tensor:

@@ -236,6 +236,28 @@ class Vision:
         """Writes the image processor's settings into a model's folder, in the form of ``transformers``."""
         (folder / FILES[0]).write_text(json.dumps(self.processor.settings(), indent=2) + "\n", encoding="utf-8")
 
+    def placed(self, ids: Sequence[int], pictures: Sequence[NDArray[np.uint8]]) -> tuple[list[int], list[ImageSpan]]:
+        """Ids with one placeholder per picture: the same with one per visual token, and the pictures' places.
+
+        Raises:
+            ValueError: another number of placeholders than of pictures, or a picture of another form.
+        """
+        if (shown := ids.count(self.image_id)) != len(pictures):
+            raise ValueError(
+                f"the messages show {shown} picture{'s' * (shown != 1)}, but {len(pictures)} are given; an environment "
+                "gives the pictures of its last message in info['images'], and the chat template must write each."
+            )
+        widened: list[int] = []
+        spans: list[ImageSpan] = []
+        for token in ids:
+            if token == self.image_id:
+                pixels = pictures[len(spans)]
+                spans.append(ImageSpan(len(widened), self.processor.grid(pixels), pixels))
+                widened += [token] * spans[-1].tokens
+            else:
+                widened.append(token)
+        return widened, spans
+
     def features(self, model: nn.Module, pictures: Sequence[ImageSpan]) -> Tensor:
         """The visual tokens of pictures in order, float (tokens, hidden), with gradient."""
         weight = next(model.parameters())

@@ -76,9 +76,9 @@ def _cannot_load(folder: Path, error: Exception) -> ValueError:
 
 
 def load_checkpoint(
-    folder: Path, device: str = "cpu", dtype: torch.dtype = torch.float32
+    folder: Path, device: str = "cpu", dtype: torch.dtype | None = torch.float32
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model (of ``dtype``, in evaluation mode) and tokenizer of a Hugging Face folder.
+    """Model (of ``dtype``, None for the checkpoint's own, in evaluation mode) and tokenizer of a Hugging Face folder.
 
     A visual model's image processor is attached to it (``ragen_agent.inference.vision.vision_of``).
 
@@ -90,7 +90,7 @@ def load_checkpoint(
     logging.disable_progress_bar()
     try:
         auto = AutoModelForImageTextToText if config.model_type in FAMILIES else AutoModelForCausalLM
-        model = auto.from_pretrained(folder, local_files_only=True, dtype=dtype, trust_remote_code=False)
+        model = auto.from_pretrained(folder, local_files_only=True, dtype=dtype or "auto", trust_remote_code=False)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, UnpicklingError) as error:
         raise _cannot_load(folder, error) from error
     if not tokenizer.chat_template:
@@ -108,7 +108,7 @@ def load_checkpoint(
     if (vision := Vision.from_folder(model.config, folder)) is not None:
         attach(model, vision)
     model.eval()
-    return move(model, device, dtype), tokenizer
+    return move(model, device, dtype or model.dtype), tokenizer
 
 
 def check_context(model: PreTrainedConfig, config: Config) -> None:

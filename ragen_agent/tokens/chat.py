@@ -327,19 +327,7 @@ class ChatFormat:
         """Expand one placeholder per picture into one per visual token."""
         if self.vision is None:
             return ids
-        image_id, processor = self.vision.image_id, self.vision.processor
-        if (shown := ids.count(image_id)) != len(images):
-            raise ValueError(
-                f"the messages show {shown} picture{'s' * (shown != 1)}, but {len(images)} are given; an environment "
-                "gives the pictures of its last message in info['images']."
-            )
-        if not images:
-            return ids
-        expanded: list[int] = []
-        counts = (rows * columns for rows, columns in map(processor.grid, images))
-        for token in ids:
-            expanded += [token] * (next(counts) if token == image_id else 1)
-        return expanded
+        return self.vision.placed(ids, images)[0]
 
     def _trimmed(self, message: str) -> str:
         return message.strip() if self.text.trims_messages else message

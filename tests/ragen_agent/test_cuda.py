@@ -264,14 +264,14 @@ def test_the_gpus_are_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_visual_agent_of_the_benchmark_answers_as_on_the_cpu(tmp_path: Path) -> None:
     from ragen_gym.bench.agents import make_agent
-    from tests.ragen_agent.agents.test_hf_vision import LAKE, ask
+    from tests.ragen_agent.agents.test_hf_pictures import LAKE, ask
 
     policy = on("cpu", SEES)
     save_checkpoint(policy.model, policy.tokenizer, tmp_path / "model")
-    agent: Any = make_agent(f"hf-vision:{tmp_path / 'model'}", max_tokens=8)
+    agent: Any = make_agent(f"hf:{tmp_path / 'model'}", max_tokens=8)
     assert agent.circumstances["device"] == "cuda"
     ours = ask(agent, LAKE, LAKE[::-1], repeat=4)
-    theirs = ask(make_agent(f"hf-vision:{tmp_path / 'model'}", max_tokens=8, device="cpu"), LAKE, LAKE[::-1], repeat=4)
+    theirs = ask(make_agent(f"hf:{tmp_path / 'model'}", max_tokens=8, device="cpu"), LAKE, LAKE[::-1], repeat=4)
     assert sum(a.text == b.text for a, b in zip(ours, theirs, strict=True)) >= 6
 
 

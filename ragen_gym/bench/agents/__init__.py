@@ -1,8 +1,7 @@
 """Agents by name, such as ``openai:MODEL``, and how to write your own.
 
 ``make_agent`` makes one of ``random``, ``blind``, ``oracle``, ``budget:POLICY``, ``openai:MODEL``, ``hf:PATH``,
-``hf-vision:PATH``, ``python:module:callable``, ``cmd:PROGRAM`` and ``sb3:PATH``; the module of each
-says what it can do.
+``python:module:callable``, ``cmd:PROGRAM`` and ``sb3:PATH``; the module of each says what it can do.
 
 An agent is an object with a ``name`` and one of two methods. One that answers messages has ``reply``, one that chooses
 moves has ``act``; either may be a coroutine, or a plain method, which ``python:`` calls in a thread of its own. This is
@@ -89,7 +88,6 @@ KINDS: dict[str, Kind] = {
     "budget": Kind(_HERE + "budget:BudgetAgent", "POLICY", "random, blind or oracle moves with a stated budget"),
     "openai": Kind(_HERE + "openai:OpenAIAgent", "MODEL", "a model behind an OpenAI-compatible server"),
     "hf": Kind(_MODELS + "hf:HFAgent", "PATH", "a transformers model in this process"),
-    "hf-vision": Kind(_MODELS + "hf_vision:HFVisionAgent", "PATH", "a visual transformers model in this process"),
     "python": Kind(_HERE + "python:load", "module:callable", "Python code of yours"),
     "cmd": Kind(_HERE + "cmd:load", "PROGRAM", "a program in any language, lines of JSON"),
     "sb3": Kind(_HERE + "sb3:SB3Agent", "PATH", "a policy of Stable-Baselines3"),

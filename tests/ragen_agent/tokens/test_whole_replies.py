@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from ragen_agent.agents.hf import answer_of, begun_reply
+from ragen_agent.agents.hf import answer_of, rendered
 from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_gym import make_turn
@@ -59,7 +59,7 @@ def test_every_path_reads_the_same_reply_of_the_same_ids(
     rollout = Rollout("FrozenLake", **options)
     rollout.begin(3)
     messages = rollout.messages
-    begun = begun_reply(tokenizer, messages, {})
+    _, begun = rendered(tokenizer, messages, {})
     benchmarked = answer_of(tokenizer, 0, ids, chat.stop_ids, begun).text
     TokenRollout(rollout, tokenizer).reply(ids)
 

@@ -1,4 +1,4 @@
-"""``hf-vision:``: a tiny visual model plays, what it draws depends on the picture alone, and bad input is named."""
+"""``hf:`` with a tiny visual model: its draws depend on the picture alone, and bad input is named."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ragen_gym.envs.messages import with_images
 from ragen_gym.envs.turn import make_turn
 
 LAKE = "P__O\n____\n_O__\n___G"
+BLIND = "{% for message in messages %}{{ message['role'] }}{% endfor %}"
 TABLE = """
 name = "seen"
 [budgets]
@@ -75,7 +76,7 @@ def test_it_plays_a_suite_of_pictures(model: Path, tmp_path: Path) -> None:
     (tmp_path / "lake.txt").write_text(LAKE + "\n\n" + LAKE[::-1] + "\n", encoding="utf-8")
     from ragen_gym.bench.suites import load_suite
 
-    agent = make_agent(f"hf-vision:{model}", max_tokens=8)
+    agent = make_agent(f"hf:{model}", max_tokens=8)
     run_suite(load_suite(tmp_path), agent, tmp_path / "run")
     records = load_results(tmp_path / "run", tmp_path).records
     assert len(records) == 2
@@ -89,8 +90,8 @@ def test_it_plays_a_suite_of_pictures(model: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_drawn_depends_on_the_picture_and_not_on_the_batch(model: Path) -> None:
-    alone = ask(make_agent(f"hf-vision:{model}", max_tokens=12, batch=1), LAKE)[0]
-    agent = make_agent(f"hf-vision:{model}", max_tokens=12, batch=4)
+    alone = ask(make_agent(f"hf:{model}", max_tokens=12, batch=1), LAKE)[0]
+    agent = make_agent(f"hf:{model}", max_tokens=12, batch=4)
     together = ask(agent, LAKE, LAKE[::-1], repeat=3)
     assert [answer.text for answer in together[::2]] == [alone.text] * 3
     assert together[1].text != alone.text, "the same words around another picture"
@@ -98,56 +99,43 @@ def test_what_is_drawn_depends_on_the_picture_and_not_on_the_batch(model: Path) 
 
 
 def test_a_conversation_that_is_too_long(model: Path) -> None:
-    agent: Any = make_agent(f"hf-vision:{model}")
+    agent: Any = make_agent(f"hf:{model}")
     agent._context = 40
     with pytest.raises(AgentFailure, match="16 of them of pictures, leave no room in a context of 40") as raised:
         ask(agent, LAKE)
     assert raised.value.failure is Failure.CONTEXT_OVERFLOW
 
 
-def test_a_template_without_pictures(model: Path) -> None:
-    agent: Any = make_agent(f"hf-vision:{model}")
-    agent._tokenizer.chat_template = "{% for message in messages %}{{ message['role'] }}{% endfor %}"
-    with pytest.raises(AgentFailure, match="writes 0 placeholders for 1 pictures"):
-        ask(agent, LAKE)
-
-
 @pytest.mark.parametrize("observation", ["image", "text"])
 def test_a_reply_that_spells_a_placeholder_shows_no_picture(model: Path, observation: str) -> None:
-    agent: Any = make_agent(f"hf-vision:{model}", max_tokens=4)
+    agent: Any = make_agent(f"hf:{model}", max_tokens=4)
     env = make_turn("FrozenLake", observation=observation)
     env.reset(seed=0)
     info = env.step("<think><|image_pad|></think><answer>Up</answer>")[-1]
     messages = with_images(info["messages"], env.images)
-    ids, spans = agent._read(messages)
+    ids, spans, _ = agent._read(messages)
     assert len(spans) == len(env.images)
     assert ids.count(agent._vision.image_id) == sum(span.tokens for span in spans)
     assert "< |image_pad|>" in agent._tokenizer.decode(ids)
 
 
-def test_a_visual_model_is_played_by_hf_vision(model: Path) -> None:
-    with pytest.raises(ValueError, match=f"it is a visual model: give hf-vision:{model}"):
-        make_agent(f"hf:{model}")
-
-
-def test_folders_that_hold_no_visual_model(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no such folder"):
-        make_agent(f"hf-vision:{tmp_path / 'absent'}")
-    with pytest.raises(ValueError, match="cannot be loaded"):
-        make_agent(f"hf-vision:{tmp_path}")
-    with pytest.raises(ValueError, match="cannot be loaded"):
-        make_agent(f"hf-vision:{model}", device="cuda:99")
-    policy = Policy.build(Config())
-    policy.model.save_pretrained(tmp_path)
-    policy.tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="and these read pictures here: qwen2_vl, qwen2_5_vl"):
-        make_agent(f"hf-vision:{tmp_path}")
-
-
-def test_a_picture_of_another_kind_costs_its_episode(model: Path) -> None:
-    agent: Any = make_agent(f"hf-vision:{model}")
+@pytest.mark.parametrize(
+    ("pixels", "template", "said"),
+    [
+        (np.zeros((4, 4), np.uint8), None, "it must be uint8"),
+        (
+            np.zeros((28, 28, 3), np.uint8),
+            BLIND,
+            "show 0 pictures, but 1",
+        ),
+    ],
+)
+def test_a_picture_that_cannot_be_read_costs_its_episode(
+    pixels: np.ndarray[Any, Any], template: str | None, said: str, model: Path
+) -> None:
+    agent: Any = make_agent(f"hf:{model}")
+    agent._tokenizer.chat_template = template or agent._tokenizer.chat_template
     env = make_turn("FrozenLake", observation="image")
     _, info = env.reset(seed=0)
-    messages = with_images(info["messages"], [np.zeros((4, 4), np.uint8)])
-    with pytest.raises(ValueError, match="it must be uint8"):
-        asyncio.run(agent.reply(messages, Task("s", "lake", 0, 0, 1, 1.0, env)))
+    with pytest.raises(AgentFailure, match=said):
+        asyncio.run(agent.reply(with_images(info["messages"], [pixels]), Task("s", "lake", 0, 0, 1, 1.0, env)))
