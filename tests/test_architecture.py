@@ -37,11 +37,11 @@ GYM: dict[str, str] = {
 FLOORS = (
     "config",
     "algo inference",
-    "tokens agents",
+    "tokens",
     ".",
     "tasks programs",
     "models",
-    "update",
+    "update agents",
     "run",
     "sft exact",
     "preflight",

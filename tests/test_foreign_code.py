@@ -85,7 +85,7 @@ def test_no_model_is_loaded_with_code_of_its_own() -> None:
             given = {each.arg: ast.unparse(each.value) for each in node.keywords}
             assert given.get("trust_remote_code") == "False", f"{module}, line {node.lineno}"
             loads += 1
-    assert loads > 15
+    assert loads > 10
 
 
 @pytest.fixture
