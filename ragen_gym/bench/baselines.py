@@ -1,10 +1,10 @@
-"""Random, blind and optimal play of the instances of a split: the scale on which a score is read."""
+"""Random, blind and optimal play of the instances of a split: the scale of scores and of published rates."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ragen_gym.bench.suites import Split, Suite, noise_seed
+from ragen_gym.bench.suites import SUITES, Published, Split, Suite, load_suite, noise_seed
 from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
+from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.episode_stream import stacked
 from ragen_gym.envs.policies import PlayedEpisode, blind_value, oracle_policy, play_episode
 from ragen_gym.envs.task import TaskEnv
@@ -22,7 +23,16 @@ from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games._jit import compiled_with
 from ragen_gym.games.kernels import next_word
 
-__all__ = ["RANDOM_ROLLOUTS", "Baseline", "baseline", "oracle_episodes", "random_kernel"]
+__all__ = [
+    "NOT_REPRODUCED",
+    "RANDOM_ROLLOUTS",
+    "Baseline",
+    "PublishedRate",
+    "baseline",
+    "oracle_episodes",
+    "published_rates",
+    "random_kernel",
+]
 
 #: Episodes of random play for each instance.
 RANDOM_ROLLOUTS = 1000
@@ -183,28 +193,30 @@ def _task_baseline(split: Split, env: TaskEnv) -> Baseline:
     return Baseline(random[0], random[1], optimal[0], optimal[1], random_rollouts=TASK_ROLLOUTS)
 
 
-def _optimal_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats]:
-    """Exact (success, return) of optimal play of each instance."""
-    env, actions = turns.env, turns.action_budget
-    known: dict[Level, tuple[float, float]] = {}
-    for level in dict.fromkeys(split.boards):
-        env.reset(options={"level": level})
-        here, solution = env.state, env.solution()
-        known[level] = solution.success(*here, actions), solution.expected_return(*here, actions)
-    success, total = np.array([known[level] for level in split.boards]).T
-    return success, total
-
-
-def _blind_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats] | tuple[None, None]:
-    """Exact (success, return) of the blind script on each instance."""
-    if not turns.has_blind:
-        return None, None
+def _exact(split: Split, turns: TurnEnv, value: Callable[[], tuple[float, float]]) -> tuple[Floats, Floats]:
+    """Exact (success, return) of each instance, as ``value`` gives them of the level that ``turns`` stands in."""
     known: dict[Level, tuple[float, float]] = {}
     for level in dict.fromkeys(split.boards):
         turns.env.reset(options={"level": level})
-        known[level] = blind_value(turns.env, turns.action_budget)
+        known[level] = value()
     success, total = np.array([known[level] for level in split.boards]).T
     return success, total
+
+
+def _optimal_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats]:
+    env, actions = turns.env, turns.action_budget
+
+    def value() -> tuple[float, float]:
+        solution = env.solution()
+        return solution.success(*env.state, actions), solution.expected_return(*env.state, actions)
+
+    return _exact(split, turns, value)
+
+
+def _blind_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats] | tuple[None, None]:
+    if not turns.has_blind:
+        return None, None
+    return _exact(split, turns, lambda: blind_value(turns.env, turns.action_budget))
 
 
 def _random_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats]:
@@ -219,3 +231,73 @@ def _random_play(split: Split, turns: TurnEnv) -> tuple[Floats, Floats]:
         played = random_kernel(game.rule)(boards, game.starts(boards), game.params, *numbers, keys[at])
         success[at], total[at] = played
     return success, total
+
+
+#: Published results of which there is no suite: what is reported, and why it cannot be reproduced.
+NOT_REPRODUCED: dict[str, tuple[str, str]] = {
+    "lmgame-bench Sokoban (github.com/lmgame-org/GamingAgent at 996d848)": (
+        "o3 10 boxes on targets with its harness and 2 without; GPT-4.1 0 and 0",
+        "its score is the boxes on targets over six hand-made levels played in a row, up to the first that is not "
+        "solved: no success rate, and a file of levels that is not ours to give on",
+    ),
+    "rLLM's announcement (its issue 171 quotes it)": (
+        "71 to 76 % on a slippery FrozenLake",
+        "its settings are not given; on the lakes of its example, with 10 turns, optimal play reaches 38 %",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class PublishedRate:
+    """A published rate, and random, blind and optimal play of the same protocol."""
+
+    suite: str
+    published: Published
+    n: int  # instances
+    random: float  # success of uniformly random moves
+    blind: float  # exact expected success of the game's blind script
+    optimal: float  # exact expected success of optimal play
+
+    @property
+    def interval(self) -> Rate:
+        """The published rate with its 95 % Wilson interval, as of one episode an instance."""
+        return wilson(self.published.success * self.n, self.n)
+
+    @property
+    def verdict(self) -> str:
+        """Comparison of the rate, in words; empty where it is above the blind script and not above optimal play."""
+        rate = self.interval
+        if rate.low > self.optimal:
+            return "above optimal play: not this protocol"
+        if rate.high < self.random:
+            return "below random play"
+        if rate.low <= self.random:
+            return "not distinguishable from random play"
+        return "not above the blind script" if rate.low <= self.blind else ""
+
+
+def published_rates(names: Iterable[str] = SUITES, *, main_only: bool = False) -> list[PublishedRate]:
+    """The published rates of these suites of the package, whose splits are played at random, blindly and optimally.
+
+    Args:
+        names: of suites; one without a published rate has no row.
+        main_only: whether to keep only the first of those on the same splits.
+    """
+    rows: list[PublishedRate] = []
+    for suite in map(load_suite, names):
+        met = set[tuple[str, ...]]()
+        for each in suite.published:
+            if not (main_only and each.splits in met):
+                rows.append(_rate(suite, each))
+            met.add(each.splits)
+    return rows
+
+
+def _rate(suite: Suite, published: Published) -> PublishedRate:
+    splits = [split for split in suite.splits if split.name in published.splits]
+    n = sum(len(split.levels) for split in splits)
+    means = [(len(split.levels), baseline(split).means) for split in splits]
+    rates = {
+        kind: sum(size * (mean[kind] or 0.0) for size, mean in means) / n for kind in ("random", "blind", "optimal")
+    }
+    return PublishedRate(suite.name, published, n, **rates)

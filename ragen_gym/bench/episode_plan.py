@@ -20,7 +20,7 @@ __all__ = [
     "PlannedEpisode",
     "RunOptions",
     "Timeouts",
-    "check_replies",
+    "check_playable",
     "episode_key",
     "identity",
     "make_env",
@@ -148,26 +148,16 @@ def plan_episodes(suite: Suite, identity: dict[str, Any], options: RunOptions) -
     ]
 
 
-def check_replies(agent: ReplyAgent | StepAgent, splits: Iterable[Split]) -> None:
-    """Check that an agent can play the splits: text tasks ask for replies, a blind script is the game's own.
-
-    Raises:
-        ValueError: the game has no blind script, the agent only chooses moves, or the task does not know the replies
-            that it gives.
-    """
+def check_playable(agent: ReplyAgent | StepAgent, splits: Iterable[Split]) -> None:
+    """Raise a ValueError unless an agent can play the splits: text tasks ask for replies, and an agent may refuse."""
     for split in splits:
-        env, played = split.make_env(), f"the split {split.name!r} plays {split.env}"
-        if isinstance(env, TurnEnv):
-            if not getattr(env, getattr(agent, "game_needs", ""), True):
-                raise ValueError(f"{played}, which has no blind script. Choose another agent, or other splits.")
-        elif not hasattr(agent, "reply"):
-            if not hasattr(agent, "task_reply"):
-                raise ValueError(
-                    f"{played}, a text task, and the agent {agent.name} only chooses moves: choose an agent that "
-                    "replies, or other splits."
-                )
-            if not getattr(env, getattr(agent, "task_needs", ""), True):
-                raise ValueError(f"{played}. {env.missing_rates} Choose another agent, or other splits.")
+        env = split.make_env()
+        why = agent.refuses(env) if hasattr(agent, "refuses") else ""
+        if split.is_task and not hasattr(agent, "reply") and not hasattr(agent, "task_reply"):
+            why = f"That is a text task, and the agent {agent.name} only chooses moves."
+        if why:
+            played = f"the split {split.name!r} plays {split.env}"
+            raise ValueError(f"{played}. {why} Choose another agent, or other splits.")
 
 
 def _agent_seed(suite: Suite, split: Split, index: int, rollout: int) -> int:

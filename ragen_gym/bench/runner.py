@@ -23,7 +23,7 @@ from typing import Any
 
 from ragen_gym.bench.agent import ReplyAgent, StepAgent, plain_dict
 from ragen_gym.bench.episode import play_episode
-from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_replies, identity, make_env, plan_episodes
+from ragen_gym.bench.episode_plan import PlannedEpisode, RunOptions, check_playable, identity, make_env, plan_episodes
 from ragen_gym.bench.records import EpisodeRecord
 from ragen_gym.bench.results import EpisodeLog, ResultsFolder
 from ragen_gym.bench.suites import Split, Suite
@@ -134,7 +134,7 @@ async def run_suite_async(
     options, folder = options or RunOptions(), ResultsFolder(out)
     same = folder.check(identity(suite, agent, options))
     planned = plan_episodes(suite, same, options)
-    check_replies(agent, {episode.split.name: episode.split for episode in planned}.values())
+    check_playable(agent, {episode.split.name: episode.split for episode in planned}.values())
     with locked_folder(folder.path):
         kept = {record.key: record for record in folder.records() if record.counted}
         here = [kept[episode.key] for episode in planned if episode.key in kept]

@@ -72,9 +72,9 @@ def _freeze(arguments: argparse.Namespace) -> int:
 
 
 def _published(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.baselines import NOT_REPRODUCED, published_rates
     from ragen_gym.bench.report.tables import interval
     from ragen_gym.bench.suites import SUITES, load_suite
-    from ragen_gym.bench.suites.published import NOT_REPRODUCED, published_rates
 
     known = [name for name in SUITES if load_suite(name).published]
     names = known if arguments.suite is None else [arguments.suite]

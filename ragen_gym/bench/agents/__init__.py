@@ -41,6 +41,7 @@ What else the runner looks for, none of it needed:
 ``has_played``       function (split, index) of an agent that has played already: False leaves the episode out for now.
 ``start()``          called before the first episode; a ValueError ends the run, a str that it returns is shown.
 ``task_reply``       of an agent that moves: what it has in place of ``reply`` where a split plays a text task.
+``refuses(env)``     called before the first episode of a split: the reason why it cannot be played, or "".
 ``begin(task)``      called before each episode.
 ``end(task, rec)``   called after each episode with its ``EpisodeRecord``.
 ``close()``          called after the last episode, however the run ended.
@@ -85,7 +86,7 @@ KINDS: dict[str, Kind] = {
     "random": Kind(_HERE + "builtin:RandomAgent", "", "moves drawn uniformly"),
     "blind": Kind(_HERE + "builtin:BlindAgent", "", "straight for the goal, ignoring what is in the way"),
     "oracle": Kind(_HERE + "builtin:OracleAgent", "", "optimal moves, by looking into the game"),
-    "budget": Kind(_HERE + "budget:BudgetAgent", "POLICY", "random, blind or oracle moves with a stated budget"),
+    "budget": Kind(_HERE + "builtin:BudgetAgent", "POLICY", "random, blind or oracle moves with a stated budget"),
     "openai": Kind(_HERE + "openai:OpenAIAgent", "MODEL", "a model behind an OpenAI-compatible server"),
     "hf": Kind(_MODELS + "hf:HFAgent", "PATH", "a transformers model in this process"),
     "python": Kind(_HERE + "python:load", "module:callable", "Python code of yours"),

@@ -136,8 +136,9 @@ def test_a_run_is_verified_and_its_budgets_are_printed(suite: Path, capsys: pyte
 
 def test_budgets_are_for_one_action_a_turn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "run", "--suite", "smoke", "--limit", "1", "--out", str(tmp_path / "run"), "--agent"]
-    assert main([*arguments, "budget:oracle"]) == 1
+    assert main([*arguments, "budget:oracle"]) == 2
     assert "use --suite budget-v1" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists(), "it is refused before play"
 
 
 @pytest.mark.parametrize(

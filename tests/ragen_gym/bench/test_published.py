@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ragen_gym.bench.baselines import baseline
+from ragen_gym.bench.baselines import PublishedRate, baseline, published_rates
 from ragen_gym.bench.suites import SUITES, Published, load_suite
-from ragen_gym.bench.suites.published import PublishedRate, published_rates
 from ragen_gym.cli import main
 
 PAPERS = [name for name in SUITES if load_suite(name).source]
