@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, groupby, product
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,9 +13,7 @@ from matplotlib.figure import Figure
 from benchmarks.experiments.pages import markdown_table
 from benchmarks.experiments.plots import COLOURS
 from benchmarks.experiments.risk import ESTIMATORS, GROUPS, WORLDS, Choice, bandit, bernoulli, drift, worth
-from benchmarks.experiments.spec import read
 from ragen_gym.core.storage import atomic_path
-from ragen_gym.games.bandit import Arm
 from ragen_gym.games.registry import find
 from ragen_gym.games.values import level_values
 
@@ -66,7 +63,6 @@ def section(folder: Path) -> tuple[list[str], list[str]]:
     pairs = [*lakes()]
     together = {rule: sum(drift(lake, 0.5, 16, rule) for lake in TWO_LAKES) for rule in ("GRPO", "Dr. GRPO")}
     sizes = [2, 4, 8, 16, 32, 64]
-    blind = ", ".join(f"{100 * _blind_rate(world):.0f} % ({world})" for world in WORLDS)
     lines = [
         "## The exact drift",
         "",
@@ -97,8 +93,6 @@ def section(folder: Path) -> tuple[list[str], list[str]]:
         "At q = 0.5 GRPO moves to it from this p on:",
         "",
         *markdown_table(["group size", *map(str, sizes)], [["p", *[f"{break_even(size):.2f}" for size in sizes]]]),
-        "",
-        f"A blind script that always pulls the arm with the risky name succeeds on this share of levels: {blind}.",
         "",
         "## Slip on lakes",
         "",
@@ -225,11 +219,3 @@ def _checked_points() -> int:
 def _wrong(pair: tuple[float, float]) -> bool:
     safe, risky = pair
     return any(drift(bernoulli(safe, risky), 0.5, 8, "GRPO", filtered=f) * (risky - safe) <= 0 for f in (False, True))
-
-
-def _blind_rate(world: str) -> float:
-    """Success of always pulling the arm with the risky name, on the levels that the arms of this world train on."""
-    arm = next(arm for arm in read("risk").arms if arm.name.startswith(world))
-    game = find("Bandit").game_class(**arm.settings.get("env_options", {}))
-    boards = list(map(bytes, game.generate(np.arange(256, dtype=np.uint64), "train")))
-    return fmean(board[game.solve(board).action(board, [0], 1)] % 2 == Arm.HIGH for board in boards)
