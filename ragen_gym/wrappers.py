@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -138,15 +138,12 @@ class Curriculum(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(
         self, envs: Sequence[gymnasium.Env[Any, Any]], *, window: int = 64, up: float = 0.7, down: float = 0.2
     ) -> None:
-        stages: list[Any] = list(envs) if isinstance(envs, Iterable) and not isinstance(envs, str) else [envs]
-        for env in stages:
-            if not isinstance(env, gymnasium.Env):
-                raise ValueError(
-                    f"a curriculum is made of environments, not of {env!r}: give two or more, from easy to hard, such "
-                    'as [ragen_gym.StepEnv("FrozenLake", preset=p) for p in ("easy", "hard")].'
-                )
-        if len(stages) < 2:
-            raise ValueError(f"a curriculum needs two environments or more, from easy to hard; got {len(stages)}.")
+        stages: list[Any] = list(envs)
+        if len(stages) < 2 or not all(isinstance(env, gymnasium.Env) for env in stages):
+            raise ValueError(
+                "a curriculum is made of two environments or more, from easy to hard, such as "
+                f'[ragen_gym.StepEnv("FrozenLake", preset=p) for p in ("easy", "hard")]; got {envs!r}.'
+            )
         check_number("Curriculum", "window", window := plain_number(window), 1, sys.maxsize, whole=True)
         check_number("Curriculum", "up", up, 0, 1)
         check_number("Curriculum", "down", down)

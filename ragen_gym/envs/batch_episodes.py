@@ -94,15 +94,12 @@ class LevelPrefetch:
     generates little. A refill puts its episodes into copies of the two arrays: whoever holds the old ones, as infos
     do, can still look up the level of an episode that is over.
 
-    Where the game cannot generate one of them, each is prepared only when it is needed.
-
     Attributes:
         boards: uint8 (num_envs, ring, cells). Episode e of an environment lies in its slot ``e % ring``.
         states: int32 (num_envs, ring, integers).
         block: the episodes in play, uint8; see ``BatchBuffers``.
         buffers: the arrays in the block. An environment's episode in play is number ``taken - 1``.
         part: what infos keep of the block.
-        short: whether there was an episode that could not be prepared.
     """
 
     @compiling()
@@ -119,7 +116,7 @@ class LevelPrefetch:
         self.block = np.zeros(size_of(*self.sizes), np.uint8)
         self._take_apart()
         self._level_keys = np.zeros(num_envs, np.uint64)
-        self._ahead, self.short = 0, False
+        self._ahead = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("buffers", "part")}
@@ -141,34 +138,16 @@ class LevelPrefetch:
         noise_keys = np.array([stream_key(seed, self._game.noise) for seed in seeds], np.uint64)
         self._level_keys[which], self.buffers.noise_keys[which] = level_keys, noise_keys
         self.buffers.taken[which] = self.buffers.filled[which] = self._ahead = 0
-        self.short = False
 
     @compiling()
-    def refill(self, needed: npt.NDArray[np.intp]) -> None:
+    def refill(self) -> None:
         """Prepare episodes for every environment; to be called when one has none left.
-
-        Args:
-            needed: int64 (m,), the environments that begin an episode now. The levels of the others may fail.
 
         Raises:
             ValueError: the game cannot generate such a level with these options.
         """
-        taken = self.buffers.taken
-        if not self.short:
-            self._ahead = min(max(1, 2 * self._ahead), self.boards.shape[1] - 1)
-            try:
-                self._prepare(taken + self._ahead)
-            except ValueError:  # some episode has no level, and perhaps none of those that are needed
-                if self._ahead == 1 and len(needed) == len(taken):
-                    raise
-                self.short = True
-        if self.short:
-            wanted = taken.copy()
-            wanted[needed] += 1
-            self._prepare(wanted)
-
-    def _prepare(self, wanted: Integers) -> None:
-        """Prepare the episodes of each environment before number ``wanted``, int64 (n,), or none of them."""
+        self._ahead = min(max(1, 2 * self._ahead), self.boards.shape[1] - 1)
+        wanted = self.buffers.taken + self._ahead
         ring, filled = self.boards.shape[1], self.buffers.filled
         keys, slots = _missing(self._level_keys, filled, wanted, ring)
         if not len(keys):

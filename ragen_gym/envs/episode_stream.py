@@ -42,13 +42,7 @@ class Episodes:
         """The next episode."""
         if not self._block:
             began = time.perf_counter()
-            try:
-                self._block = self._prepare(self._size)
-            except ValueError:  # some episode of the block has no level, and perhaps not the next one
-                if self._size == 1:
-                    raise
-                self._size = 1
-                self._block = self._prepare(1)
+            self._block = self._prepare(self._size)
             self._next += self._size
             if time.perf_counter() - began < _BLOCK_SECONDS:
                 self._size = min(4 * self._size, _LARGEST_BLOCK)

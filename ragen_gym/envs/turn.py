@@ -116,7 +116,6 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self.max_turns, self.max_actions = self._budgets.max_turns, self._budgets.max_actions
         self.max_actions_per_turn, self._state_parts = self._budgets.max_actions_per_turn, config.state_parts
         self.render_mode = env.render_mode
-        self._prompt = _PROMPTS[config.prompt]
         self.instructions = self._prompt.instructions(env.game, env.vocabulary, self._budgets)
         self._write_states()
         if config.example and self._prompt.example:
@@ -139,6 +138,10 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self._regret = env.value_by_turns()
         self.message_text = ""
         self._images: list[Pixels] = []
+
+    @property
+    def _prompt(self) -> Any:
+        return _PROMPTS[self.config.prompt]  # a module, which no pickle can hold
 
     @property
     def game(self) -> Game:

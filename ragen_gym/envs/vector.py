@@ -155,7 +155,7 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
         if isinstance(seed, int | np.integer):
             super().reset(seed=int(seed))
         if self._dry:
-            self._prefetch.refill(which)
+            self._prefetch.refill()
         if boards:
             self._prefetch.put(which, stacked(boards))
         self._dry = self._begin(which)
@@ -185,7 +185,7 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
                 'call reset(options={"reset_mask": terminated | truncated}) before step().'
             )
         if self._dry:
-            prefetch.refill(np.flatnonzero(prefetch.buffers.done))
+            prefetch.refill()
         rewards, terminated = np.empty(n), np.empty(n, np.bool_)
         truncated, success = np.empty(n, np.bool_), np.empty(n, np.bool_)
         moves = given.astype(np.int64, copy=False)
@@ -193,7 +193,7 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
         count, dry = self._advance(
             moves, self._settings, self._params, prefetch.block, prefetch.boards, prefetch.states, *results
         )
-        self._dry = dry or prefetch.short
+        self._dry = dry
         if count < 0:
             raise ValueError(self._bad_actions(given))
         resets = count and self._resets_at_once
@@ -239,16 +239,13 @@ class BatchEnv(VectorEnv[Any, Any, Any], metaclass=BatchType):
 
     def _begin(self, which: npt.NDArray[np.int64]) -> bool:
         """Begin the next episodes of the environments ``which``; whether one of them was the last prepared."""
-        dry = kernel.begin(which, self._prefetch.block, self._prefetch.boards, self._prefetch.states)
-        return dry or self._prefetch.short
+        return kernel.begin(which, self._prefetch.block, self._prefetch.boards, self._prefetch.states)
 
     def _finish(self, which: npt.NDArray[np.int64], success: npt.NDArray[np.bool_]) -> dict[str, Any]:
         """Begin the next episodes of ``which``; the infos of how the last ones ended. For SAME_STEP."""
         last_success = np.zeros_like(success)
         last_success[which], success[which] = success[which], False
         snapshot = self._snapshot(which)
-        if self._prefetch.short:
-            self._prefetch.refill(which)
         self._dry = self._begin(which)
         final = _infos(snapshot, last_success)
         return {"final_obs": snapshot, "_final_obs": snapshot, "final_info": final, "_final_info": snapshot}

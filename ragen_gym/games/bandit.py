@@ -101,6 +101,10 @@ class BanditSolution(Solution):
         return self._means.index(max(self._means))
 
 
+def _is_plain(name: str) -> bool:
+    return name.isprintable() and not set(name) & set("<>|;")
+
+
 class _ArmNames:
     def __init__(self, arms: Sequence[str]) -> None:
         self._texts = {(a, a ^ 1): f"{arms[a]}\n{arms[a ^ 1]}" for a in range(len(arms))}
@@ -198,10 +202,11 @@ class Bandit(Game):
             whole = all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs)
             every = [arm for pair in pairs if whole for arm in pair]
             for arm in every:
-                if not isinstance(arm, str) or not arm.isprintable() or arm.strip() != arm or not arm:
-                    raise ValueError(f"{self.name}: names: {shown(arm)} cannot name an arm: use printable characters.")
-                if set(arm) & set("<>|;"):
-                    raise ValueError(f"{self.name}: names: {shown(arm)} cannot name an arm: leave out <, >, | and ;.")
+                if not isinstance(arm, str) or not arm or arm.strip() != arm or not _is_plain(arm):
+                    raise ValueError(
+                        f"{self.name}: names: {shown(arm)} cannot name an arm: use printable characters but <, >, | "
+                        "and ;."
+                    )
             if not 1 <= len(pairs) <= 100 or len({arm.casefold() for arm in every}) < 2 * len(pairs):
                 raise ValueError(
                     f"{self.name}: names must be 1 to 100 pairs (low, high) of distinct names; got {shown(self.names)}."

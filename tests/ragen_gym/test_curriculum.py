@@ -49,26 +49,14 @@ def test_one_share_between_the_bounds_changes_nothing() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="two environments or more"):
-        Curriculum(stages()[:1])
-    with pytest.raises(ValueError, match="two environments or more"):
-        Curriculum(stages()[0])  # type: ignore[arg-type]
-    for names in ("FrozenLake", ["FrozenLake", "Sokoban"]):
-        with pytest.raises(ValueError, match=r"made of environments, not of 'FrozenLake': give two or more"):
-            Curriculum(names)  # type: ignore[arg-type]
+    for envs in (stages()[:1], "FrozenLake", ["FrozenLake", "Sokoban"]):
+        with pytest.raises(ValueError, match="is made of two environments or more"):
+            Curriculum(envs)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="boards of one size"):
         Curriculum([StepEnv("FrozenLake"), StepEnv("FrozenLake", size=5)])
     with pytest.raises(ValueError, match="below up"):
         Curriculum(stages(), up=0.2, down=0.5)
-    for wrong in (
-        {"window": 0},
-        {"window": 10**20},
-        {"window": 1.5},
-        {"window": "3"},
-        {"up": "x"},
-        {"up": 2},
-        {"down": float("nan")},
-    ):
+    for wrong in ({"window": 0}, {"window": 1.5}, {"up": "x"}, {"up": 2}, {"down": float("nan")}):
         (name,) = wrong
         with pytest.raises(ValueError, match=f"Curriculum: {name}=.* must be an? (integer|number)"):
             Curriculum(stages(), **wrong)

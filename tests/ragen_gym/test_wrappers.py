@@ -55,10 +55,7 @@ STOCK: dict[str, Callable[[Any], Any]] = {
     "ClipReward": lambda envs: stock.ClipReward(envs, 0.0, 0.5),
     "NormalizeReward": stock.NormalizeReward,
     "RecordEpisodeStatistics": stock.RecordEpisodeStatistics,
-    "FlattenObservation": stock.FlattenObservation,
-    "DtypeObservation": lambda envs: stock.DtypeObservation(envs, np.float32),
     "NormalizeObservation": stock.NormalizeObservation,
-    "ReshapeObservation": lambda envs: stock.ReshapeObservation(envs, (2, 8)),
     "TransformAction": lambda envs: stock.TransformAction(envs, lambda actions: 3 - actions),
 }
 

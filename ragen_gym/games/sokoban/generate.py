@@ -177,7 +177,7 @@ def _in_bounds(
     """Levels whose moves by the solver are in the bounds, bool (wanted,)."""
     fits = np.empty(wanted.shape[0], np.bool_)
     for k in range(wanted.shape[0]):
-        end, last, nodes = search(rows[wanted[k]], stride, 1, high, 0, memory)
+        end, last, nodes = search(rows[wanted[k]], stride, high, 0, memory)
         looked[wanted[k]] += nodes
         fits[k] = end == SOLVED and memory[0][last, PAID] >= low
     return fits

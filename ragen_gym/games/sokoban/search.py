@@ -1,10 +1,9 @@
 """Best-first search over pushes, compiled: the solver behind the oracle and the bounds of the generator.
 
-A node is the boxes and the player's cell right after a push; an edge is a walk and a push. With a price of 1 for a step
-of a walk the search is move-optimal, with 0 push-optimal. It is A* with the sum of the boxes' push distances to their
-nearest targets as the bound from below (a lone box's pushes), which is consistent. Two kinds of dead positions are left
-out: a box on a cell from which no target can be reached, and four cells in a square that are all walls or boxes, one of
-the boxes off its target.
+A node is the boxes and the player's cell right after a push; an edge is a walk and a push. It is A* with the sum
+of the boxes' push distances to their nearest targets as the bound from below (a lone box's pushes), which is
+consistent. Two kinds of dead positions are left out: a box on a cell from which no target can be reached, and four
+cells in a square that are all walls or boxes, one of the boxes off its target.
 
 Nodes are compared by their cells, never by a hash alone, so an answer is exact or the search says that it has none.
 """
@@ -238,7 +237,6 @@ def _expand(
     count: int,
     mask: int,
     stride: int,
-    walk_price: int,
     bound: int,
     pruned: bool,
     nodes: np.ndarray,
@@ -254,7 +252,7 @@ def _expand(
         walked, target = cells[_STEPS, box - offset], box + offset
         if walked < 0 or cells[_GROUND, target] == 0 or cells[_BOX, target] != 0 or cells[_DISTANCE, target] < 0:
             continue
-        paid = nodes[i, PAID] + walk_price * walked + 1
+        paid = nodes[i, PAID] + walked + 1
         to_go = nodes[i, _TO_GO] - cells[_DISTANCE, box] + cells[_DISTANCE, target]
         if bound >= 0 and paid + to_go > bound:
             cut = True
@@ -284,21 +282,18 @@ def _expand(
 
 
 @kernel
-def search(
-    board: np.ndarray, stride: int, walk_price: int, bound: int, goal: int, memory: Memory
-) -> tuple[int, int, int]:
+def search(board: np.ndarray, stride: int, bound: int, goal: int, memory: Memory) -> tuple[int, int, int]:
     """Search from one board.
 
     Args:
         board: uint8 (cells,), closed by walls, with as many boxes as targets.
         stride: bytes from a row to the next.
-        walk_price: what a step of a walk costs, 1 or 0; a push costs 1.
-        bound: the highest price that is looked at, or -1 for none.
+        bound: the most moves that are looked at, or -1 for any number.
         goal: the number of boxes off target that ends the search: 0 for a plan. With 1 or more no position is dead.
         memory: from ``make_memory``; holds the nodes afterwards, for ``path``.
 
     Returns:
-        (SOLVED, IMPOSSIBLE, BEYOND or TOO_MANY; the last node of a plan of the lowest price, or -1; nodes made).
+        (SOLVED, IMPOSSIBLE, BEYOND or TOO_MANY; the last node of a shortest plan, or -1; nodes made).
     """
     nodes, hashes, table, cells = memory
     if not _start(board, stride, goal == 0, nodes, hashes, cells):
@@ -318,7 +313,7 @@ def search(
         _unlink(nodes, cells, i)
         nodes[i, _BEFORE] = _CLOSED
         closed += 1
-        count, mask, beyond = _expand(i, count, mask, stride, walk_price, bound, goal == 0, nodes, hashes, table, cells)
+        count, mask, beyond = _expand(i, count, mask, stride, bound, goal == 0, nodes, hashes, table, cells)
         if count == nodes.shape[0]:
             return TOO_MANY, -1, count - 1
         cut = cut or beyond

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
     from ragen_gym.games.game import Board
     from ragen_gym.games.sokoban import Sokoban
 
-__all__ = ["MAX_NODES", "Metric", "NotSolvedError", "Plan", "SokobanSolution", "find_plan"]
+__all__ = ["MAX_NODES", "NotSolvedError", "Plan", "SokobanSolution", "find_plan"]
 
 #: Nodes that a search makes at most unless another number is given.
 MAX_NODES = 2_000_000
 
 _FIRST_NODES, _GROWTH = 4_000, 8
 _FARTHEST = 2**62  # moves; more than any plan has, and the compiled search counts up to 2**63
-
-Metric = Literal["moves", "pushes"]
 
 
 class NotSolvedError(RuntimeError):
@@ -60,37 +58,29 @@ class Plan(NamedTuple):
         return len(self.actions)
 
 
-def find_plan(
-    board: Board, width: int, *, metric: Metric = "moves", within: int | None = None, max_nodes: int = MAX_NODES
-) -> Plan | None:
-    """The plan with the fewest moves or pushes, or None where there is none (within that many of them).
+def find_plan(board: Board, width: int, *, within: int | None = None, max_nodes: int = MAX_NODES) -> Plan | None:
+    """The plan with the fewest moves, or None where there is none (within that many of them).
 
     Args:
         board: a state of the game: ``height`` rows of ``width`` tiles, one byte between two rows.
         width: columns of the board.
-        metric: ``"moves"``: as few actions as can be. ``"pushes"``: as few pushes as can be, with walks between them as
-            short as can be.
-        within: the most moves or pushes that are of interest, from 0 on; None for any number.
+        within: the most moves that are of interest, from 0 on; None for any number.
         max_nodes: limit of the search.
 
     Raises:
         NotSolvedError: the search took more than ``max_nodes`` nodes.
-        ValueError: an unknown metric, ``within`` that is no integer from 0 on, or ``max_nodes`` that is none from 1 on.
+        ValueError: ``within`` that is no integer from 0 on, or ``max_nodes`` that is none from 1 on.
     """
-    if metric not in ("moves", "pushes"):
-        raise ValueError(f"metric={metric!r} is not known: choose 'moves' or 'pushes'.")
     within = plain_number(within)
     check_number("Sokoban", "within", within, 0, whole=True, none=True)  # the search takes a bound below 0 for none
-    end, last, memory = _search(board, width, metric == "moves", within, 0, max_nodes)
+    end, last, memory = _search(board, width, within, 0, max_nodes)
     if end != SOLVED:
         return None
     actions, pushes = path(width + 1, last, memory)
     return Plan(tuple(actions.tolist()), int(pushes))
 
 
-def _search(
-    board: Board, width: int, by_moves: bool, within: int | None, goal: int, max_nodes: int
-) -> tuple[int, int, Memory]:
+def _search(board: Board, width: int, within: int | None, goal: int, max_nodes: int) -> tuple[int, int, Memory]:
     """Search with little memory first, then with more: (how it ended, last node, memory)."""
     check_number("Sokoban", "max_nodes", max_nodes, 1, whole=True)
     cells = np.frombuffer(bytes(board), np.uint8)
@@ -98,7 +88,7 @@ def _search(
     nodes, bound = min(_FIRST_NODES, max_nodes), -1 if within is None else min(within, _FARTHEST)
     while True:
         memory = make_memory(len(cells), boxes, nodes)
-        end, last, _ = in_time(search, cells, width + 1, int(by_moves), bound, goal, memory)
+        end, last, _ = in_time(search, cells, width + 1, bound, goal, memory)
         if end != TOO_MANY:
             return int(end), int(last), memory
         if nodes == max_nodes:
@@ -198,7 +188,7 @@ class SokobanSolution(Solution):
     def _fewest_off(self, board: Board, state: Sequence[int], actions_left: int) -> int:
         """The fewest boxes off target after that many actions, none of which ends the game."""
         for goal in range(1, state[1]):
-            if _search(board, self._width, True, actions_left, goal, self.max_nodes)[0] == SOLVED:
+            if _search(board, self._width, actions_left, goal, self.max_nodes)[0] == SOLVED:
                 return goal
         return state[1]
 

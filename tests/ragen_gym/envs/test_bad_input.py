@@ -92,24 +92,6 @@ def test_what_needs_an_episode_and_actions_out_of_range(name: str) -> None:
         calls[2]()
 
 
-@every_name
-def test_the_horizon_truncates_and_never_terminates(name: str) -> None:
-    kwargs: dict[str, Any] = {"max_episode_steps": 2, **({"pulls": 5} if name.startswith("Bandit") else {})}
-    env, envs = single(name, **kwargs), batch(name, **kwargs)
-    for seed in range(20):
-        env.reset(seed=seed)
-        envs.reset(seed=[seed, seed])
-        steps = [(*env.step(action)[2:4], envs.step(np.array([action] * 2))[2:4]) for action in (0, 1)]
-        if steps[0][0] or steps[1][0]:
-            continue  # the game itself was over
-        assert [step[:2] for step in steps] == [(False, False), (False, True)]
-        assert [flags[1].tolist() for *_, flags in steps] == [[False] * 2, [True] * 2]
-        assert not any(flags[0].any() for *_, flags in steps)
-        break
-    else:
-        raise AssertionError("no episode of two steps")
-
-
 def test_a_level_file_for_another_game(tmp_path: Path) -> None:
     path = tmp_path / "levels.txt"
     path.write_text("P_\n_G\n", encoding="utf-8")

@@ -21,7 +21,7 @@ from ragen_gym.envs.vector import BatchEnv
 from ragen_gym.games.registry import TABLE
 from ragen_gym.games.sokoban import Sokoban
 from ragen_gym.multiagent import parallel_env
-from ragen_gym.testing import boards, plays
+from ragen_gym.testing import boards
 
 ROOM = "#######\n#P_X_O#\n#__#__#\n#######"
 SMALL = "#####\n#PXO#\n#####"
@@ -68,32 +68,6 @@ def test_what_is_shown_is_read(
     if isinstance(vocabulary, str):
         same = StepEnv(name, vocabulary=vocabulary, levels=[text])
         assert same.reset(seed=0)[1]["level_id"] == info["level_id"]
-
-
-@pytest.mark.parametrize("name", ["FrozenLake", "Sokoban"])
-@pytest.mark.parametrize("text_format", TEXT_FORMATS)
-@settings(max_examples=25)
-@given(data=st.data())
-def test_what_is_shown_in_symbols_of_ones_own_is_read(name: str, text_format: Any, data: st.DataObject) -> None:
-    """At every moment of an episode, so with the player on the goal, too."""
-    count = len(TABLE[name].game_class.Tile)
-    characters = st.sampled_from([chr(code) for code in range(33, 127)] + list("√□■☺éß"))
-    symbols = data.draw(st.lists(characters, min_size=count, max_size=count, unique=True))
-    shown = StepEnv(name, vocabulary=Vocabulary("own", symbols), text_format=text_format)
-    play = data.draw(plays(shown.game))
-    text, _ = shown.reset(seed=0, options={"level": shown.game.level(play.board)})
-    for action, _ in play.moves:
-        board = shown.state[0]
-        assert shown.game.read(text, shown.vocabulary) == board
-        if not shown.game.over(board):
-            for levels in ([text], text):
-                env = StepEnv(name, vocabulary=shown.vocabulary, levels=levels)
-                env.reset(seed=0)
-                assert env.state[0] == board
-        text, _, over, *_ = shown.step(action)
-        if over:
-            break
-    assert shown.game.read(text, shown.vocabulary) == shown.state[0]
 
 
 def test_the_vocabulary_of_the_environment_decides() -> None:

@@ -17,7 +17,7 @@ from ragen_gym.core.seeding import episode_keys
 from ragen_gym.envs import kernel
 from ragen_gym.games._jit import compiled_with
 from ragen_gym.games.frozen_lake import FrozenLake
-from ragen_gym.games.frozen_lake.generate import fill_arrays, fill_bitboards, player_cells
+from ragen_gym.games.frozen_lake.generate import fill_arrays, fill_bitboards
 
 
 @pytest.mark.parametrize("width", [*range(1, 20), 64])
@@ -29,14 +29,6 @@ def test_grids_are_boards_without_their_edges(width: int) -> None:
         out = np.zeros_like(grids)
         kernel.grids(np.ascontiguousarray(boards), out)
         np.testing.assert_array_equal(out, grids)
-
-
-@given(st.lists(st.integers(0, 255), min_size=1, max_size=100))
-def test_characters_are_looked_up(cells: list[int]) -> None:
-    boards, table = np.array([cells], np.uint8), np.random.default_rng(0).integers(1, 0x10000, 256).astype(np.uint32)
-    out = np.zeros(boards.shape, np.uint32)
-    kernel.characters(boards, table, out)
-    np.testing.assert_array_equal(out, table[boards])
 
 
 @pytest.mark.slow
@@ -68,15 +60,6 @@ def test_lakes_are_the_same_whether_drawn_as_bits_or_as_arrays(
         failed = fill(keys, boards, size, threshold, min_path, random_start, game.split_key(split), 20, beyond)
         drawn.append((failed, boards[: failed if failed >= 0 else count].tolist()))
     assert drawn[0] == drawn[1]
-
-
-def test_players_are_found_on_every_tile() -> None:
-    boards = np.zeros((60, 19), np.uint8)
-    boards[:, 4::5] = 255
-    cells = [cell for cell in range(19) if cell % 5 != 4]
-    wanted = [cells[i % len(cells)] for i in range(60)]
-    boards[np.arange(60), wanted] = 3 + np.arange(60) % 3
-    assert player_cells(boards)[:, 0].tolist() == wanted
 
 
 def test_rules_that_differ_in_what_they_close_over_are_two() -> None:

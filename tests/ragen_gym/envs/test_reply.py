@@ -81,19 +81,6 @@ def test_a_reply_never_raises_and_never_chooses(text: str, think: bool) -> None:
     assert (reply.problem is None) == all(name.lower() in lower for name in named)
 
 
-@given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=6), st.booleans(), st.data())
-def test_what_is_well_formed_is_understood(moves: list[str], think: bool, data: st.DataObject) -> None:
-    space = st.sampled_from(["", " ", "\n", " \t"])
-    words = [data.draw(st.sampled_from([str.lower, str.upper, str.title]))(move) for move in moves]
-    answer = "||".join(data.draw(space) + word + data.draw(space) for word in words)
-    thought = data.draw(st.text(alphabet="ab |<>/\n", max_size=9))
-    text = data.draw(space) + f"<think>{thought}</think>" * think + data.draw(space) + f"<answer>{answer}</answer>"
-    reply = parse_reply(text, NAMES, think=think)
-    assert reply.problem is None
-    assert reply.actions == tuple(NAMES.index(move) for move in moves)
-    assert reply.thinking == (thought.strip() if think else None)
-
-
 def test_a_reply_of_nothing_but_tags_takes_no_time() -> None:
     for text in ("<think></think><answer>" * 20_000, "</think><answer></answer> " * 20_000, " " * 200_000 + "<answer>"):
         start = time.process_time()

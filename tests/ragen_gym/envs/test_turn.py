@@ -28,9 +28,7 @@ LAKE = "P__O\n____\n_O__\n___G"
 @pytest.mark.parametrize(
     "arguments",
     [
-        {},
         {"think": False, "max_turns": 2},
-        {"split": "test", "max_actions": 3},
         {"observation": "image"},
         {"observation": "both"},
     ],

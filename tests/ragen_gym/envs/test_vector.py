@@ -16,10 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ragen_gym  # noqa: F401  (registers the ids)
-from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key
 from ragen_gym.envs import batch_episodes
-from ragen_gym.games.frozen_lake import FrozenLake
-from ragen_gym.games.game import Boards
 from ragen_gym.games.registry import TABLE, build_game, find
 
 MODES = list(AutoresetMode)
@@ -191,50 +188,6 @@ def test_large_batches_keep_fewer_levels(monkeypatch: pytest.MonkeyPatch) -> Non
     assert batch_episodes.LevelPrefetch(game, 10, None, None).boards.shape == (10, 2, 19)
     batch, loop = pair("ragen/FrozenLake-v0", 10, AutoresetMode.SAME_STEP)
     play_both(batch, loop, seed=0, steps=60, actions_seed=0)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_episode_without_a_level_ends_a_batch_when_it_begins(
-    mode: AutoresetMode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And not while episodes are prepared: those before it are played as in the single environment."""
-    seed, generate = 81_000, FrozenLake.generate
-    missing = episode_keys(stream_key(seed + 1, Stream.LEVEL), 3, 1)
-
-    def without_one(game: FrozenLake, keys: Keys, split: str | None) -> Boards:
-        if np.isin(missing, keys).any():
-            raise ValueError("no such level")
-        return generate(game, keys, split)
-
-    monkeypatch.setattr(FrozenLake, "generate", without_one)
-    batch, loop = pair("ragen/FrozenLake-v0", 3, mode)
-    rng = np.random.default_rng(0)
-    ended, actions = 0, np.zeros(3, np.int64)
-    assert_same(batch.reset(seed=seed), loop.reset(seed=seed))
-    for _ in range(200):
-        actions = rng.integers(4, size=3)
-        try:
-            results = loop.step(actions)
-        except ValueError:
-            break
-        assert_same(batch.step(actions), results)
-        over = results[2] | results[3]
-        ended += int(over[1])
-        if mode is AutoresetMode.DISABLED and over.any():
-            options = {"reset_mask": over}
-            try:
-                started = loop.reset(options=dict(options))
-            except ValueError:
-                with pytest.raises(ValueError, match="no such level"):
-                    batch.reset(options=options)
-                break
-            assert_same(batch.reset(options=options), started)
-    if mode is not AutoresetMode.DISABLED:
-        with pytest.raises(ValueError, match="no such level"):
-            batch.step(actions)
-    assert ended == (2 if mode is AutoresetMode.SAME_STEP else 3), "the episode that ends in that step is not counted"
-    batch.reset(seed=0)
-    batch.step(actions)
 
 
 @pytest.mark.parametrize(

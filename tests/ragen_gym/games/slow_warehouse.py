@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from itertools import count
 
 WAYS = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
@@ -59,24 +58,18 @@ class SlowWarehouse:
             return "√" if on_target else "X"
         return "O" if on_target else "_"
 
-    def fewest(self, walk_price: int) -> int | None:
-        """The price of a cheapest plan, a push costing 1: Dijkstra's search through all places."""
-        order = count()
-        start = self.player, self.boxes
-        best, queue = {start: 0}, [(0, next(order), start)]
-        while queue:
-            price, _, place = heapq.heappop(queue)
-            if place[1] == self.targets:
-                return price
-            if price > best[place]:
-                continue
-            for name in WAYS:
-                target, pushes = self.after(place, name)
-                paid = price + (1 if pushes else walk_price)
-                if paid < best.get(target, paid + 1):
-                    best[target] = paid
-                    heapq.heappush(queue, (paid, next(order), target))
-        return None
+    def fewest(self) -> int | None:
+        """The moves of a shortest plan: breadth-first search through all places."""
+        places, seen = [(self.player, self.boxes)], {(self.player, self.boxes)}
+        for moves in count():
+            if any(boxes == self.targets for _, boxes in places):
+                return moves
+            reached = {self.after(place, name)[0] for place in places for name in WAYS} - seen
+            if not reached:
+                return None
+            seen |= reached
+            places = [*reached]
+        raise AssertionError("unreachable")
 
 
 def pull_search(floor: set[Cell], targets: list[Cell], player: Cell, depth: int) -> tuple[int, Cell, list[Cell], int]:

@@ -46,29 +46,6 @@ def check(option: str, make: Callable[[], Any], action: Callable[[Any], Any]) ->
     assert option in problem or (option == "size" and "height" in problem)  # a size is a height and a width
 
 
-#: Each of these once broke something.
-KNOWN: list[tuple[str, str, Any]] = [
-    ("Sokoban", "min_moves", "x"),
-    ("Sokoban", "min_moves", [0.5]),
-    ("Sokoban", "min_moves", 2**63),
-    ("Sokoban", "vocabulary", ["x"]),
-    ("Sokoban", "levels", "a" * 5000),
-    ("FrozenLake", "levels", {"P_G": 1}),
-    ("FrozenLake", "levels", b"P_G"),
-    ("FrozenLake", "frozen_prob", 10**400),
-    ("Bandit", "pulls", 2**63),
-]
-
-
-@pytest.mark.parametrize(("name", "option", "value"), KNOWN)
-def test_what_was_found(name: str, option: str, value: Any) -> None:
-    for make in (gymnasium.make, gymnasium.make_vec):
-        with pytest.raises(ValueError, match=option):
-            make(f"ragen/{name}-v0", **{option: value})
-    with pytest.raises(ValueError, match=option):
-        make_turn(name, **{option: value})
-
-
 NAMES = st.sampled_from(sorted(TABLE))
 
 

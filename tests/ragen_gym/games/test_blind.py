@@ -14,7 +14,6 @@ from ragen_gym import StepEnv
 from ragen_gym.bench.suites import Split, load_suite
 from ragen_gym.envs.policies import blind_policy, blind_value, play_episode
 from ragen_gym.games.game import Game
-from ragen_gym.games.registry import TABLE
 
 Cell = tuple[int, int]
 WAYS = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
@@ -102,19 +101,6 @@ def test_boards_of_one_box(suite: str, percent: float | None) -> None:
     apart = [sorts(level.text, split.make_game().action_budget) for level in split.boards]
     assert apart == won(split)
     assert percent is None or round(100 * np.mean(apart), 1) == percent
-
-
-@pytest.mark.parametrize("name", TABLE)
-def test_a_script_depends_on_nothing_but_the_state(name: str) -> None:
-    env, game = StepEnv(name), StepEnv(name).game
-    for seed in range(20):
-        env.reset(seed=seed)
-        board, state = env.state
-        asked = [blind_policy(env, left) for left in (1, 10)]
-        assert game.blind is not None
-        assert asked == [game.blind(bytearray(board), list(state), game.params)] * 2
-        assert env.state == (board, state)
-        assert asked[0] in list(game.Action)
 
 
 @pytest.mark.parametrize(("name", "rate"), [("Bandit", 1.0), ("BanditRev", 0.0)])

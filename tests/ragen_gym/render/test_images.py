@@ -179,10 +179,6 @@ def test_damaged_pngs() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             decode_png(data, picture.shape)
-    for place in range(len(good)):
-        damaged = good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :]
-        with pytest.raises(ValueError, match="PNG"):
-            decode_png(damaged, picture.shape)
 
 
 if __name__ == "__main__":

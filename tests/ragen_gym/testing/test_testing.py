@@ -224,14 +224,6 @@ def test_check_game_sees_wrong_oracles_by_play_alone() -> None:
         check_game(changed({"solve": solver(**wrong)}), max_nodes=0)
 
 
-def test_an_error_of_the_rule_is_no_oracle_without_an_answer(tmp_path: Path) -> None:
-    """Of a place that the oracle's moves alone reach, which are more than the other episodes have."""
-    place = "    cell = state[0]\n"
-    refusing = bent(place, place + "    if cell > 4:\n        raise ValueError('no such place')\n", tmp_path)
-    with pytest.raises(ValueError, match="no such place"):
-        check_game(changed({"rule": refusing, "grip": 1.0}), examples=1, actions=1)
-
-
 def test_check_game_sees_a_mask_that_forbids_the_winning_move() -> None:
     """Of levels on which random moves seldom come next to the goal."""
 
