@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import machine, page_parser, write_results
+from benchmarks import machine, markdown_table, page_parser, write_results
 from ragen_agent.agents.hf import HFAgent
 from ragen_agent.cli import main as ragen_agent
 from ragen_agent.exact.level import ExactLevel
@@ -115,9 +115,11 @@ The model was trained by `ragen-agent train --game FrozenLake` with these settin
 Machine: {machine}.
 """
 HEAD = (
-    "agent, success %, holds %, width, score: optimal, constant and clock, score: own, constant and clock, "
-    "precision %, recall %, saved %, lost %"
+    *("agent", "success %", "holds %", "width", "score: optimal", "constant and clock", "score: own"),
+    *("constant and clock", "precision %", "recall %", "saved %", "lost %"),
 )
+NOT_SEEING = ("split", "agent", "statements", "not seeing %", "not planning %", "chance %")
+EXACT = ("model", "success %", "truth", "holds %", "score", "best constant", "score above it")
 
 
 class CurrentTurn:
@@ -243,23 +245,14 @@ def _scored(score: Any) -> str:
     return f"{number(score['mean'])} {_ends(score)}"
 
 
-def _table(head: str, rows: Sequence[Sequence[str]]) -> str:
-    names = head.split(", ")
-    return "\n".join("| " + " | ".join(row) + " |" for row in (names, ["---"] * len(names), *rows))
-
-
 def _row(name: str, row: Any) -> list[str]:
     entry, won = row["budget"], row["success"]
-    rates = (*(entry["impossible"][key] for key in ("precision", "recall")),)
-    cells = [
-        name,
-        f"{percent(won['rate'], '')} {_ends(won, 100, 1)}",
-        percent(entry["optimal"]["coverage"]["rate"], ""),
-    ]
-    cells.append(number(entry["width"]["mean"]))
+    holds = percent(entry["optimal"]["coverage"]["rate"], "")
+    cells = [name, f"{percent(won['rate'], '')} {_ends(won, 100, 1)}", holds, number(entry["width"]["mean"])]
     for of in (entry["optimal"], entry["own"]):
         cells += [_scored(of["score"]), f"{number(of['constant']['score'])} and {number(of['clock']['score'])}"]
-    cells += [percent(each and each["rate"], "") for each in rates]
+    called = (entry["impossible"][key] for key in ("precision", "recall"))
+    cells += [percent(each and each["rate"], "") for each in called]
     return cells + [percent(entry["stopping"][key], "") for key in ("replies_of_failed", "successes_lost")]
 
 
@@ -271,29 +264,27 @@ def _page(results: dict[str, Any]) -> str:
         for name, row in found.items()
         if (entry := row["budget"]["optimism"])["n"] and ("honest" in name or name in MODELS)
     ]
-    exactly = [
-        [
-            name,
-            f"{100 * found['success'][0]:.2f} to {100 * found['success'][1]:.2f}",
-            truth,
-            percent(found[truth]["holds"], ""),
-            _scored(found[truth]["score"]),
-            number(found[truth]["constant"]),
-            _scored(found[truth]["excess"]),
-        ]
-        for name, found in exact.items()
-        for truth in ("optimal", "own")
-    ]
+    exactly = []
+    for name, found in exact.items():
+        low, high = found["success"]
+        for truth in ("optimal", "own"):
+            of = found[truth]
+            figures = percent(of["holds"], ""), _scored(of["score"]), number(of["constant"]), _scored(of["excess"])
+            exactly.append([name, f"{100 * low:.2f} to {100 * high:.2f}", truth, *figures])
     return PAGE.format(
-        lakes=_table(HEAD, [_row(name, row) for name, row in rows[LAKES].items()]),
+        lakes=markdown_table(HEAD, [_row(name, row) for name, row in rows[LAKES].items()]),
         answer="\n".join(_answer(name, rows[LAKES][name]["budget"]) for name in MODELS),
         tables="\n\n".join(
-            f"**{split}**\n\n{_table(HEAD, [_row(*item) for item in found.items()])}"
+            f"**{split}**\n\n{markdown_table(HEAD, [_row(*item) for item in found.items()])}"
             for split, found in rows.items()
             if split != LAKES
         ),
-        optimism=_table("split, agent, statements, not seeing %, not planning %, chance %", optimism),
-        exact=_table("model, success %, truth, holds %, score, best constant, score above it", exactly),
+        optimism=markdown_table(
+            ["split", "agent", "statements", "not seeing %", "not planning %", "chance %"], optimism
+        ),
+        exact=markdown_table(
+            ["model", "success %", "truth", "holds %", "score", "best constant", "score above it"], exactly
+        ),
         levels=len(load_suite("budget-v1").splits[0].levels),
         parameters=next(iter(exact.values()))["parameters"],
         mass=MASS,

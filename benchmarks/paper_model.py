@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, page_parser, write_results
+from benchmarks import machine, markdown_table, page_parser, read_results, write_results
 from ragen_agent.cli import main as ragen_agent
 from ragen_agent.config import Config
 from ragen_agent.models.catalogue import NAMED_MODELS
@@ -60,14 +60,27 @@ python -m benchmarks.paper_model RUN                             # writes this p
 Machines: {machines}.
 """
 
+CURVE = """\
+## {title}
+
+{trained}; measured on the split {split}. Means of the rollouts, on the split
+train and at the temperature of training (1 by default):
+
+{table}
+"""
+NOT_MEASURED = "\nNo run has come to a measurement after training: nothing here says what reinforcement does.\n"
+COLUMNS = (
+    *("run", "iterations run", "random", "blind script", "before", "now", "optimal"),
+    "s an iteration",
+)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures the runs as far as they came, and writes the page; returns the exit code."""
     parser = page_parser("paper_model", __doc__)
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="folder of a run")
     options = parser.parse_args(argv)
-    file = options.out / "paper_model.json"
-    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    results = read_results(options.out, "paper_model")
     for folder in options.runs:
         run, config = RunFolder.reopen(folder)
         results[_title(config)] = _measured(run, config)
@@ -85,12 +98,11 @@ def _title(config: Config) -> str:
 def _measured(run: RunFolder, config: Config) -> dict[str, Any]:
     """A run's record; raises SystemExit if its present model cannot be measured."""
     summary, metrics = run.read_summary(), read_json_lines(run.path / "metrics.jsonl")
-    found = {key: summary[key] for key in (*RATES, "memory_gib") if key in summary}
+    found = {key: summary[key] for key in RATES if key in summary}
     done = len(metrics)
     if "after" in summary:
         found["now"] = summary["after"]
     else:
-        found.pop("memory_gib", None)  # of the first evaluation, so far
         state = run.load_state()
         if state is not None:
             done = int(state["iteration"])
@@ -115,41 +127,21 @@ def _eval(folder: Path, config: Config, done: int) -> dict[str, Any]:
 
 
 def _page(results: dict[str, Any]) -> str:
-    """The page of these results."""
-    whole = any("memory_gib" in run for run in results.values())
-    lines = ["| run | iterations run | random | blind script | before | now | optimal | s an iteration |"]
-    lines[0] += " peak GiB |" * whole
-    lines += ["|---" * (8 + whole) + "|"]
-    curves = []
+    rows = []
     for title, run in results.items():
-        rates = " | ".join(_rate(run, name) for name in RATES)
-        seconds = [each["seconds"] for each in run["curve"]]
-        pace = f"{statistics.median(seconds):.0f}" if seconds else ""
-        memory = f"{run['memory_gib']:.1f}" if "memory_gib" in run else ""
-        lines.append(f"| {title} | {run['done']} of {run['iterations']} | {rates} | {pace} |" + f" {memory} |" * whole)
-        curves.append(_curve(title, run))
-    known = dict.fromkeys(run["machine"] for run in results.values())
+        pace = f"{statistics.median(each['seconds'] for each in run['curve']):.0f}" if run["curve"] else ""
+        done, rates = f"{run['done']} of {run['iterations']}", [_rate(run, name) for name in RATES]
+        rows.append([title, done, *rates, pace])
+    names = sorted({run["weights"] for run in results.values()} & NAMED_MODELS.keys())
+    about = "; ".join(NAMED_MODELS[name].about for name in names)
+    measured = any("now" in run for run in results.values())
     return PAGE.format(
-        weights=_weights(results),
-        verdict=_verdict(results),
-        overview="\n".join(lines),
-        curves="\n".join(curves),
-        machines="; ".join(known),
+        weights=f"\nThe weights are dequantised: {about}.\n" if about else "",
+        verdict="" if measured else NOT_MEASURED,
+        overview=markdown_table(COLUMNS, rows),
+        curves="\n".join(_curve(title, run) for title, run in results.items()),
+        machines="; ".join(dict.fromkeys(run["machine"] for run in results.values())),
     )
-
-
-def _weights(results: dict[str, Any]) -> str:
-    """A sentence on weights that a package gave, and not the Hub."""
-    names = {run["weights"] for run in results.values()}
-    about = [NAMED_MODELS[name].about for name in sorted(names) if name in NAMED_MODELS]
-    return f"\nThe weights are dequantised: {'; '.join(about)}.\n" if about else ""
-
-
-def _verdict(results: dict[str, Any]) -> str:
-    """A sentence where no run has been measured after training."""
-    if any("now" in run for run in results.values()):
-        return ""
-    return "\nNo run has come to a measurement after training: nothing here says what reinforcement does.\n"
 
 
 def _rate(run: dict[str, Any], name: str) -> str:
@@ -162,25 +154,17 @@ def _rate(run: dict[str, Any], name: str) -> str:
 
 def _curve(title: str, run: dict[str, Any]) -> str:
     """The table of a run's iterations, in blocks."""
-    lines = [
-        f"## {title}",
-        "",
-        f"{run['trained']}; measured on the split {run['split']}. Means of the rollouts, on the split",
-    ]
-    lines += ["train and at the temperature of training (1 by default):", ""]
-    lines += [
-        f"| iterations | {' | '.join(column for column, _ in FIGURES.values())} |",
-        "|---" * (len(FIGURES) + 1) + "|",
-    ]
+    rows = []
     for first in range(0, len(run["curve"]), BLOCK):
         block = run["curve"][first : first + BLOCK]
-        cells = []
+        cells = [f"{first + 1} to {first + len(block)}"]
         for name, (_, digits) in FIGURES.items():
             values = [each[name] for each in block if each[name] is not None]
             mean = statistics.mean(values) * (100 if name in SHARES else 1) if values else None
             cells.append("" if mean is None else f"{mean:.{digits}f}")
-        lines.append(f"| {first + 1} to {first + len(block)} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+        rows.append(cells)
+    table = markdown_table(["iterations", *(column for column, _ in FIGURES.values())], rows)
+    return CURVE.format(title=title, table=table, **{key: run[key] for key in ("trained", "split")})
 
 
 if __name__ == "__main__":

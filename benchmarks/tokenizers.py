@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import Any
 
-from benchmarks import page_parser, write_results
+from benchmarks import markdown_table, page_parser, read_results, write_results
 from ragen_agent.cli import main as ragen_agent
 from ragen_agent.models.catalogue import NAMED_MODELS
 
@@ -29,9 +29,7 @@ A board is regular for a model where each cell has tokens of its own (1 cell a t
 wherever it stands (1 spelling). Tokens and cells are means over {levels} levels, of 4 by 4 for lakes and 6 by 6 for
 rooms with one box; spellings are of the symbol or coordinate that has most. Success by format is not measured here.
 
-| model | game | `text_format` | tokens a board | cells a token | spellings | two rows, or 12 tokens |
-|---|---|---|---|---|---|---|
-{rows}
+{table}
 
 Under all of these tokenizers a plain grid joins neighbouring cells in many ways; `text_format="spaced"` gives each cell
 a token of its own. Written by `python -m benchmarks.tokenizers`, by `ragen-agent tokens` for each model and game; the
@@ -44,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = page_parser("tokenizers", __doc__)
     parser.add_argument("models", nargs="*", choices=[[], *NAMED_MODELS], metavar="NAME", help="of ragen-agent model")
     options = parser.parse_args(argv)
-    file = options.out / "tokenizers.json"
-    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    results = read_results(options.out, "tokenizers")
     for model in options.models:
         results[model] = {game: _tokens(model, game) for game in GAMES}
     write_results(options.out, "tokenizers", results, _page(results))
@@ -61,13 +58,16 @@ def _tokens(model: str, game: str) -> list[dict[str, Any]]:
 
 
 def _page(results: dict[str, Any]) -> str:
-    """The page of these results."""
+    head = (
+        *("model", "game", "`text_format`", "tokens a board", "cells a token", "spellings"),
+        f"two rows, or {SHOWN} tokens",
+    )
     rows = [_row(model, game, each) for model in results for game in GAMES for each in results[model][game]]
     about = " and ".join(f"that of {NAMED_MODELS[model].hub}" for model in results)
-    return PAGE.format(levels=LEVELS, rows="\n".join(rows), about=about)
+    return PAGE.format(levels=LEVELS, table=markdown_table(head, rows), about=about)
 
 
-def _row(model: str, game: str, found: dict[str, Any]) -> str:
+def _row(model: str, game: str, found: dict[str, Any]) -> list[str]:
     pieces, lines = [], 0
     for token in found["example"]:
         pieces.append(token.replace("\n", "\\n"))
@@ -76,8 +76,8 @@ def _row(model: str, game: str, found: dict[str, Any]) -> str:
             break
     cut = "`" + "¦".join(pieces) + "`"
     spellings = max(found["spellings"].values())
-    figures = f"{found['tokens_per_board']:.1f} | {found['cells_per_token']:.2f} | {spellings}"
-    return f"| `{model}` | {game} | `{found['text_format']}` | {figures} | {cut} |"
+    figures = f"{found['tokens_per_board']:.1f}", f"{found['cells_per_token']:.2f}", f"{spellings}"
+    return [f"`{model}`", game, f"`{found['text_format']}`", *figures, cut]
 
 
 if __name__ == "__main__":

@@ -14,19 +14,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
-from benchmarks import machine, page_parser
+from benchmarks import machine, markdown_table, page_parser, read_results
 from benchmarks.experiments.plan import plan
 from benchmarks.experiments.plots import COLOURS
 from benchmarks.experiments.runner import run_all
 from benchmarks.experiments.spec import read
 from ragen_agent.report.runs import load_run
 from ragen_agent.update.metrics import metric_label, smooth
-from ragen_gym.core.storage import atomic_path, write_atomic
+from ragen_gym.core.storage import write_atomic
 
 __all__ = ["PAGE", "RUNS", "SIGNALS", "draw", "main", "play", "table"]
 
@@ -63,7 +62,6 @@ def draw(runs: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     """A picture for each signal, with a line for each run: the values, faint, and their moving average."""
     for signal in SIGNALS:
         figure = Figure(figsize=(4.6, 2.6), layout="constrained")
-        FigureCanvasAgg(figure)
         axes = figure.subplots()
         for colour, (name, run) in zip(COLOURS, runs.items(), strict=False):
             points = [(i, value) for i, value in enumerate(run["signals"].get(signal, ())) if value is not None]
@@ -76,23 +74,19 @@ def draw(runs: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.25)
         figure.legend(loc="outside lower center", ncols=len(runs), fontsize=8, frameon=False)
-        with atomic_path(folder / f"signal-{signal}.png") as temporary:
-            figure.savefig(temporary, format="png", dpi=110)
-            picture = Image.open(temporary).convert("RGB").quantize(32, dither=Image.Dither.NONE)
-            picture.save(temporary, format="png", optimize=True)
+        path = folder / f"signal-{signal}.png"
+        figure.savefig(path, dpi=110)
+        Image.open(path).convert("RGB").quantize(32, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def table(runs: Mapping[str, Mapping[str, Any]]) -> str:
     """The means of each signal's first and last iterations, a column for each run, in Markdown."""
-    lines = [f"| first {ENDS} → last {ENDS} iterations | {' | '.join(runs)} |", "|---" * (1 + len(runs)) + "|"]
+    rows = []
     for signal in SIGNALS:
-        cells = []
-        for run in runs.values():
-            values = [value for value in run["signals"].get(signal, ()) if value is not None]
-            ends = [f"{fmean(part):.2f}" for part in (values[:ENDS], values[-ENDS:]) if part]
-            cells.append(" → ".join(ends) or "not measured")
-        lines.append(f"| {metric_label(signal)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        values = [[each for each in run["signals"].get(signal, ()) if each is not None] for run in runs.values()]
+        ends = [[f"{fmean(part):.2f}" for part in (each[:ENDS], each[-ENDS:]) if part] for each in values]
+        rows.append([metric_label(signal), *(" → ".join(each) or "not measured" for each in ends)])
+    return markdown_table([f"first {ENDS} → last {ENDS} iterations", *runs], rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.draw:
         played = {"machine": machine("torch", "numpy"), "runs": play(Path("runs/training_signals"), Console())}
         write_atomic(kept, json.dumps(played) + "\n")
-    runs = json.loads(kept.read_text(encoding="utf-8"))["runs"]
+    runs = read_results(options.out, "training_signals")["runs"]
     draw(runs, PAGE.parent)
     print(table(runs))
 

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks import machine, page_parser, write_results
+from benchmarks import machine, markdown_table, page_parser, write_results
 from benchmarks.experiments.plots import COLOURS, CONTROL
 from ragen_agent.cli import main as ragen_agent
 from ragen_agent.run.evaluation import evaluated_levels, play_fixed
@@ -28,7 +27,6 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_gym import TrialEnv
 from ragen_gym.core.stats import clustered_mean
-from ragen_gym.core.storage import atomic_path
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.policies import reply_for
 from ragen_gym.games.beliefs import Curve, TrialValues
@@ -130,11 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="models that are trained (default 1)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    results: dict[str, Any] = {
-        "machine": machine("torch", "numpy"),
-        "levels": options.levels,
-        "episodes": options.episodes,
-    }
+    results: dict[str, Any] = {"machine": machine("torch", "numpy")}
+    results |= {"levels": options.levels, "episodes": options.episodes}
     results["settings"] = {
         name: computed(setting, options.levels) | {SCRIPT: scripted(setting, options.levels, options.episodes)}
         for name, setting in SETTINGS.items()
@@ -264,12 +259,15 @@ def _cell(found: Mapping[str, Any], name: str, scale: float, digits: int) -> str
 
 
 def _table(setting: Setting, lines: Mapping[str, Any]) -> str:
-    columns = [f"attempt {attempt}" for attempt in setting.shown]
-    rows = [f"|success, %|{'|'.join(columns)}|return|", "|---" * (len(columns) + 2) + "|"]
-    for line, found in lines.items():
-        cells = [_cell(found["success"][attempt - 1], "rate", 100, 1) for attempt in setting.shown]
-        rows.append(f"|{line}|{'|'.join(cells)}|{_cell(found['return'], 'mean', 1, 2)}|")
-    return "\n".join(rows)
+    rows = [
+        [
+            line,
+            *(_cell(found["success"][attempt - 1], "rate", 100, 1) for attempt in setting.shown),
+            _cell(found["return"], "mean", 1, 2),
+        ]
+        for line, found in lines.items()
+    ]
+    return markdown_table(["success, %", *(f"attempt {attempt}" for attempt in setting.shown), "return"], rows)
 
 
 def _page(results: Mapping[str, Any]) -> str:
@@ -292,7 +290,6 @@ def _page(results: Mapping[str, Any]) -> str:
 def _draw(results: Mapping[str, Any], path: Path) -> None:
     """Success by attempt on lakes of unknown names and on the bandits that the first model was trained on."""
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
-    FigureCanvasAgg(figure)
     drawn = [line for line in LINES if line not in ("blind script", f"greedy, {EPSILON:.0%} of moves random")]
     for axes, name in zip(figure.subplots(1, 2, sharey=True), ("names", TRAINED), strict=True):
         for colour, line in zip(COLOURS, drawn, strict=True):
@@ -308,8 +305,7 @@ def _draw(results: Mapping[str, Any], path: Path) -> None:
         axes.grid(alpha=0.25)
     figure.axes[0].set_ylabel("success, %")
     figure.legend(*figure.axes[1].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":

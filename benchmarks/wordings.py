@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, page_parser, write_results
+from benchmarks import machine, markdown_table, page_parser, read_results, write_results
 from ragen_agent.cli import main as ragen_agent
 from ragen_agent.models.catalogue import NAMED_MODELS
 from ragen_gym.core.stats import wilson
@@ -29,6 +30,10 @@ MODELS = ("smollm2-135m", "qwen2.5-coder-0.5b")
 TURNS, TOKENS = 2, 96
 SHOWN = 70  # characters of a reply at most
 SETTINGS = [f"turns.max_turns={TURNS}", f"turns.max_tokens_per_turn={TOKENS}"]
+COLUMNS = (
+    *("model", "game", "wording", "well formed, %", "solved, %", "commonest problem", "cut"),
+    "the first of them",
+)
 SCRIPTS = ("random", "blind", "optimal")
 
 PAGE = """\
@@ -43,15 +48,11 @@ limit of tokens: more tokens might complete them. The example is the same on eve
 significantly better than random. Intervals are of 95 %; the share of well-formed replies takes replies as independent.
 
 {verdict}
-| model | game | wording | well formed, % | solved, % | commonest problem | cut | the first of them |
-|---|---|---|---|---|---|---|---|
 {rows}
 
 Scripts on the levels of each game's first row, solved in %; the blind script heads for the goal and ignores what is in
 the way:
 
-| game | random | blind | optimal |
-|---|---|---|---|
 {scripts}
 
 The models' weights are dequantised from the packages of `ragen-agent model`, not the Hub's own. A model that is given
@@ -69,17 +70,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--levels", type=int, default=256, metavar="N", help="levels of a new row (default: 256)")
     parser.add_argument("--work", type=Path, default=Path("runs/wordings"), metavar="DIR", help="of the episodes")
     options = parser.parse_args(argv)
-    file = options.out / "wordings.json"
-    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    for game in options.games:
-        for model in options.models:
-            for number, (wording, chosen) in enumerate(WORDINGS.items()):
-                rows = results.setdefault(game, {}).setdefault(model, {})
-                if wording not in rows:
-                    rows[wording] = _play(
-                        model, game, chosen, options.levels, options.work / f"{model}-{game}-{number}"
-                    )
-                    write_results(options.out, "wordings", results, _page(results))
+    results = read_results(options.out, "wordings")
+    for game, model, (number, wording) in product(options.games, options.models, enumerate(WORDINGS)):
+        rows = results.setdefault(game, {}).setdefault(model, {})
+        if wording not in rows:
+            out = options.work / f"{model}-{game}-{number}"
+            rows[wording] = _play(model, game, WORDINGS[wording], options.levels, out)
+            write_results(options.out, "wordings", results, _page(results))
     write_results(options.out, "wordings", results, _page(results))
     return 0
 
@@ -96,24 +93,23 @@ def _play(model: str, game: str, chosen: Sequence[str], levels: int, out: Path) 
 
 
 def _page(results: dict[str, Any]) -> str:
-    """The page of these results."""
-    rows = [
-        _row(model, game, wording, row)
+    every = [
+        (model, game, wording, row)
         for game, models in results.items()
         for model, wordings in models.items()
         for wording, row in wordings.items()
     ]
-    every = [row for models in results.values() for wordings in models.values() for row in wordings.values()]
-    scripts = {game: next(row for rows in models.values() for row in rows.values()) for game, models in results.items()}
-    names = sorted({model for models in results.values() for model in models}, reverse=True)
+    first = {game: row for _, game, _, row in reversed(every)}
+    scripts = [[game, *(f"{100 * first[game][name]['rate']:.1f}" for name in SCRIPTS)] for game in results]
+    names = sorted({model for model, *_ in every}, reverse=True)
     return PAGE.format(
         models="\n".join(f"- `{name}`: {NAMED_MODELS[name].about}." for name in names),
         tokens=TOKENS,
         turns=TURNS,
-        verdict=_verdict(every),
-        rows="\n".join(rows),
-        scripts="\n".join(_scripts(game, row) for game, row in scripts.items()),
-        machines="; ".join(dict.fromkeys(row["machine"] for row in every)),
+        verdict=_verdict([row for *_, row in every]),
+        rows=markdown_table(COLUMNS, [_row(*each) for each in every]),
+        scripts=markdown_table(["game", *SCRIPTS], scripts),
+        machines="; ".join(dict.fromkeys(row["machine"] for *_, row in every)),
     )
 
 
@@ -127,12 +123,7 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _scripts(game: str, row: dict[str, Any]) -> str:
-    rates = (f"{100 * row[script]['rate']:.1f}" for script in SCRIPTS)
-    return f"| {game} | {' | '.join(rates)} |"
-
-
-def _row(model: str, game: str, wording: str, row: dict[str, Any]) -> str:
+def _row(model: str, game: str, wording: str, row: dict[str, Any]) -> list[str]:
     malformed, common, success = row["malformed"], row["common_problem"], row["success"]
     whole = wilson(malformed["n"] - sum(malformed["problems"].values()), malformed["n"])
     problem, cut, first = "", "", ""
@@ -143,7 +134,7 @@ def _row(model: str, game: str, wording: str, row: dict[str, Any]) -> str:
     solved = (
         f"{100 * success['rate']:.1f} ({100 * success['low']:.1f} to {100 * success['high']:.1f}) of {success['n']}"
     )
-    return f"| `{model}` | {game} | {wording} | {share} | {solved} | {problem} | {cut} | {first} |"
+    return [f"`{model}`", game, wording, share, solved, problem, cut, first]
 
 
 if __name__ == "__main__":
