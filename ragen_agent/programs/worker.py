@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from ragen_agent.config.settings import Program
 from ragen_agent.inference import Sampled
-from ragen_agent.programs.conversation import ContextOverflowError, Conversation, Reply, read_request
+from ragen_agent.programs.conversation import ContextOverflowError, Conversation, read_request
 from ragen_agent.programs.endpoint import RequestError, completion
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
@@ -124,7 +124,6 @@ class _Episode:
     first: dict[str, Any]  # its first message, in the form of ragen-gym serve
     level_id: str
     board: str | None
-    completions: dict[str, Reply] = field(default_factory=dict)  # the sent replies by completion id
     #: the game's turns: the number of the last reply before each (-1 for none), its reward, and its facts
     turns: list[tuple[int, float, TurnInfo | None]] = field(default_factory=list)
     overflowed: bool = False  # the messages no longer fitted
@@ -224,19 +223,11 @@ class Worker:
                     failure = f"{Failure.ENGINE_NAN}: {error}"
                 else:
                     model, read = str(body.get("model", "policy")), len(reply.prompt)
-                    answer = completion(model, reply.text, read, len(reply.ids), reply.stopped)
-                    episode.completions[answer["id"]] = reply
-                    return answer
+                    return completion(model, reply.text, read, len(reply.ids), reply.stopped)
             if not failure:
                 raise RequestError(408, "abandoned", "the client closed the connection before the reply was sampled.")
             episode.failure = episode.failure or failure
             raise RequestError(500, "engine_error", failure)
-
-    def abandon(self, completion: str) -> None:
-        """See ``Player``."""
-        with self._lock:
-            if self._episode is not None and completion in self._episode.completions:
-                self._episode.conversation.drop(self._episode.completions.pop(completion))
 
     def begin(self) -> dict[str, Any]:
         """See ``Player``."""

