@@ -311,6 +311,9 @@ def read(name: str) -> Experiment:
         raise ValueError(f"{path.name} has several arms of the name {', '.join(sorted(twice))}.")
     if list(made.looks) != sorted(set(made.looks)):
         raise ValueError(f"{path.name} has looks={list(made.looks)}; give rising numbers of seeds.")
+    for each in made.comparisons:
+        if bool(each.first) == bool(each.foretold_by) or (each.beside and not each.second):
+            raise ValueError(f"{path.name} asks {each.asks!r}; give first or foretold_by, and beside only with second.")
     for arm in (arm for each in made.comparisons for arm in each.arms if arm not in arms):
         raise ValueError(f"{path.name} compares {arm!r}; its arms are {', '.join(arms)}.")
     return made
