@@ -208,17 +208,14 @@ def _head(status: RunStatus, width: int) -> RenderableType:
     title = Text.assemble(
         (status.path.name, "bold"), f"  {config.game}, {preset} ({training.algo.upper()}), seed {config.seed}"
     )
-    over = status.phase == FINISHED
     phase, *pace = status.words
-    state = Text(phase, "yellow" if status.silent else "green" if over else "cyan")
-    if "stopped" in status.summary:
-        state.append(f"\n{status.summary['stopped']}", "yellow")
+    state = Text(phase, "yellow" if status.silent else "green" if phase == FINISHED else "cyan")
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(ratio=1)
     line.add_column(justify="right")
     line.add_row(title, state)
     line.add_row(ProgressBar(training.iterations, done, width=max(10, width - 56)), Text(" · ".join(pace)))
-    return Panel(line)
+    return Panel(Group(line, Text(status.summary["stopped"], "yellow")) if "stopped" in status.summary else line)
 
 
 def _rates(status: RunStatus, width: int) -> RenderableType:
