@@ -18,13 +18,13 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.advantages import token_advantages, turn_advantages
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.iteration import Iteration, critic_estimates
 from ragen_agent.update.loss import Divisors, Targets, loss_terms
 from ragen_agent.update.metrics import reply_parts
 from ragen_agent.update.prefix_tree import PrefixTree, shares_prefixes
 from ragen_agent.update.scoring import passes, sampled_scores
-from ragen_agent.update.step_groups import token_advantages, turn_advantages
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -80,7 +80,7 @@ class Learner:
     longest: int = 1024  # the most tokens that an episode may have, for the aggregation ``constant``
     adapter: PeftModel | None = None  # with LoRA, peft's handle of the adapter in ``model``
     average_entropy: float = 0.0  # of the rollouts so far, in nats a token, for ``Training.entropy_smoothing``
-    task_scale: float = 1.0  # factor of a critic's advantages, see ``ragen_agent.update.weighting``
+    task_scale: float = 1.0  # factor of a critic's advantages, see ``ragen_agent.update.advantages``
 
     def observe(self, iteration: Iteration) -> None:
         """Takes over what the loss of an iteration needs beside its episodes."""

@@ -35,9 +35,9 @@ from ragen_agent.openrlhf.pictures import packed
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.advantages import token_advantages, turn_advantages
 from ragen_agent.update.iteration import Iteration, critic_estimates
 from ragen_agent.update.metrics import reply_parts
-from ragen_agent.update.step_groups import token_advantages, turn_advantages
 
 __all__ = [
     "AVERAGE_ENTROPY",
@@ -228,7 +228,7 @@ class StarPOExperience(RemoteExperienceMaker):  # type: ignore[misc]
     run: RunContext
     difference = LogProbDifference()
     average_entropy = 0.0  # of the rollouts so far, in nats a token
-    task_scale = 1.0  # factor of a critic's advantages, see ``ragen_agent.update.weighting``
+    task_scale = 1.0  # factor of a critic's advantages, see ``ragen_agent.update.advantages``
     sampled_advantages: Sequence[list[float]] = ()  # of the sampled tokens of each episode scored last
     reference_kl = 0.0  # of the policy that sampled from the start, in nats a token; 0 unless it is part of the reward
 

@@ -21,9 +21,8 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, FILTER_STATISTICS, GROUPINGS
 from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.update.advantages import task_scale, turn_advantages, weighted, with_turn_advantages
 from ragen_agent.update.metrics import reply_figures, turn_spans
-from ragen_agent.update.step_groups import turn_advantages, with_turn_advantages
-from ragen_agent.update.weighting import task_scale, weighted
 from ragen_gym.core.failures import Failure, failure_kind
 
 __all__ = [
@@ -275,7 +274,7 @@ class Iteration:
 
     @property
     def task_scale(self) -> float:
-        """Factor of all advantages, from 0 to 1: see ``ragen_agent.update.weighting.task_scale``."""
+        """Factor of all advantages, from 0 to 1: see ``ragen_agent.update.advantages.task_scale``."""
         return task_scale(int(self.groups.kept.any(1).sum()), self.settings)
 
     def figures(self, piece: Callable[[int], str] | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ragen_agent.openrlhf.experience import (
 )
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
-from ragen_agent.update.step_groups import token_advantages, turn_advantages
+from ragen_agent.update.advantages import token_advantages, turn_advantages
 from tests.ragen_agent.algo.known_processes import KNOWN_CREDIT, credit_settings, trajectory_of, whitened_credit
 
 pytestmark = pytest.mark.filterwarnings("default")

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ragen_agent.config import Config
 from ragen_agent.run import run_folder
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.seen import read_seen
-from ragen_gym.core.storage import append_json_lines, read_json_lines
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
@@ -28,23 +25,6 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
         RunFolder.create(tmp_path, Config())
     with pytest.raises(ValueError, match=r"holds no run .*give the folder"):
         RunFolder.reopen(tmp_path)
-
-
-@settings(max_examples=30)  # each writes to the disk, twice
-@given(st.lists(st.dictionaries(st.text(), st.integers() | st.text()), min_size=1), st.data())
-def test_a_torn_last_line_is_left_out(
-    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, object]], data: st.DataObject
-) -> None:
-    folder = RunFolder(tmp_path_factory.mktemp("run"))
-    append_json_lines(folder.metrics, records)
-    whole = folder.metrics.read_bytes()
-    assert read_json_lines(folder.metrics) == records
-    last = len(whole.rstrip(b"\n").split(b"\n")[-1])
-    torn = data.draw(st.integers(2, last))  # at least the closing brace is lost
-    folder.metrics.write_bytes(whole[:-torn])
-    folder.keep(folder.metrics, lambda record: True)
-    append_json_lines(folder.metrics, [{"next": 1}])
-    assert read_json_lines(folder.metrics) == [*records[:-1], {"next": 1}]
 
 
 def test_state_is_replaced_whole(tmp_path: Path) -> None:

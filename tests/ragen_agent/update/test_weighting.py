@@ -14,8 +14,8 @@ from ragen_agent.local.policy_update import Learner, update
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import group
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
+from ragen_agent.update.advantages import task_scale, weighted
 from ragen_agent.update.iteration import Iteration
-from ragen_agent.update.weighting import task_scale, weighted
 from tests.ragen_agent.update.test_iteration import DIFFERENT
 
 FILTERED: dict[str, Any] = {"groups": 4, "group_size": 2, "filter": "top", "keep": 0.5, "minibatch": 8}

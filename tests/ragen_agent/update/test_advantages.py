@@ -14,8 +14,8 @@ from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import group
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
+from ragen_agent.update.advantages import token_advantages, turn_advantages
 from ragen_agent.update.iteration import Iteration
-from ragen_agent.update.step_groups import token_advantages, turn_advantages
 from ragen_gym import make_turn
 
 #: A discount that is easy to multiply by hand.

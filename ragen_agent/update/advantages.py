@@ -1,27 +1,31 @@
-"""Advantages of single turns, from groups of turns that begin in the same state of the game (``training.groups_by``).
+"""Advantages of turns and tokens, and their weights in the loss.
 
-GiGPO (Group-in-Group Policy Optimization, arXiv 2505.10978, section 4) compares twice. A^E compares the episodes of a
-level, as usual. A^S compares the turns of these episodes that begin in the same *anchor state*, by their discounted
-returns R_t = r_t + gamma R_{t+1}. A turn's advantage is
+GiGPO (Group-in-Group Policy Optimization, arXiv 2505.10978, section 4), ``training.groups_by=state``, compares twice.
+A^E compares the episodes of a level, as usual. A^S compares the turns of these episodes that begin in the same *anchor
+state*, by their discounted returns R_t = r_t + gamma R_{t+1}. A turn's advantage is
 
     A = A^E + omega A^S,
 
 with gamma = ``training.gamma_turn`` (0.95 in the paper), omega = 1, and both normalised by
 ``training.algo`` (``grpo`` with the std, the paper's F_norm = std; ``dr_grpo`` without, its F_norm = 1).
 
-HGPO (Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817) compares the turns alone, also by the states before
-them: see ``algo.context_advantages``.
+HGPO (Hierarchy-of-Groups Policy Optimization, arXiv 2602.22817), ``training.groups_by=history``, compares the turns
+alone, also by the states before them: see ``algo.context_advantages``.
 
 **State.** The paper compares the texts of observations. Here the state is exact: the level, the board and the integers
 of the game's state (``TurnEnv.state_id``). The remaining turns and moves are *not* part of it, although the optimum
-depends on them. So, as in the paper, a turn is compared with later turns of its own episode, and a turn that leads in a
-circle or wastes moves returns to its state with a more discounted return. If the remaining moves were part of the
-state, no two turns of an episode would share one. Malformed replies count as turns: they stay in the state in which
-they began.
+depends on them: no two turns of an episode would share a state. So, as in the paper, a turn that leads in a circle or
+wastes moves returns to its state with a more discounted return. Malformed replies count as turns.
+
+**Weights.** RAGEN's code weighs finished advantages by the filter's kept share, by length, or not at all
+(``filter_loss_scaling``, ``grpo_advantage_length_weight``, ``zero_task_advantage``). The other terms of the loss keep
+their weight, so the factors set how strongly the task acts against the regularisers. AdamW divides by the gradient's
+size: without a regulariser a constant factor hardly changes its steps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pkgutil import resolve_name
@@ -34,7 +38,7 @@ from ragen_agent.config import Training
 from ragen_agent.config.algorithms import ADVANTAGE_RULES, GROUPINGS
 from ragen_agent.tokens.trajectory import Trajectory
 
-__all__ = ["token_advantages", "turn_advantages", "with_turn_advantages"]
+__all__ = ["task_scale", "token_advantages", "turn_advantages", "weighted", "with_turn_advantages"]
 
 
 def with_turn_advantages(
@@ -96,6 +100,40 @@ def token_advantages(
         found = algo.turns_to_tokens([turns[row] for row in rows], [turn_ends[row] for row in rows], sampled[rows])
         tokens[torch.tensor(rows, device=tokens.device)] = found.to(tokens.dtype)
     return tokens
+
+
+def task_scale(kept: int, settings: Training) -> float:
+    """Factor of all advantages of an iteration, in [0, 1].
+
+    ``kept`` is the number of groups that the filter keeps; the share is of ``Training.groups``, which dynamic sampling
+    does not exceed. A critic's advantages take it after their whitening.
+    """
+    if settings.zero_task_advantage:
+        return 0.0
+    share = kept / settings.groups
+    return {"none": 1.0, "linear": share, "sqrt": math.sqrt(share)}[settings.filter_loss_scaling]
+
+
+def weighted(
+    trajectories: Sequence[Trajectory], advantages: Tensor, scale: float, settings: Training
+) -> tuple[list[Trajectory], Tensor]:
+    """The episodes and their advantages, float (rows,), times the scale and with it, if set, ``algo.length_weights``.
+
+    The turns' own advantages, if there are any, get the weight of their episode.
+    """
+    weights = torch.full_like(advantages, scale)
+    if settings.advantage_length_weight and len(trajectories):
+        weights *= algo.length_weights(torch.tensor([int(t.sampled.sum()) for t in trajectories]))
+    if bool((weights == 1).all()):
+        return list(trajectories), advantages
+    changed = []
+    for trajectory, weight in zip(trajectories, weights.tolist(), strict=True):
+        infos = [
+            turn if turn.advantage is None else replace(turn, advantage=turn.advantage * weight)
+            for turn in trajectory.turn_infos
+        ]
+        changed.append(replace(trajectory, turn_infos=tuple(infos)))
+    return changed, advantages * weights
 
 
 def _states(trajectory: Trajectory, settings: Training) -> list[str]:
