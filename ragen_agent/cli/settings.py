@@ -113,11 +113,8 @@ def configure(
 ) -> Config:
     """Defaults, the game's settings, the recipe, the file, ``assumed``, what was asked for: each over the one before.
 
-    Args:
-        options: of a parser with ``add_settings``.
-        flags: the settings behind the command's own flags, as they were given.
-        assumed: what these imply.
-        fetch: whether a model that is named, not given as a folder, is fetched if need be.
+    ``options`` are of a parser with ``add_settings``, ``flags`` the settings behind the command's own flags, which
+    imply those ``assumed``; ``fetch`` brings a model that is named and not here.
     """
     from ragen_agent.config.presets import default_settings
     from ragen_gym.games.registry import full_name
@@ -157,14 +154,9 @@ def check_consent(
     asked: Settings | None = None,
     kinds: Collection[str] = (*OPENS,),
 ) -> None:
-    """Raises a ValueError if a file or folder would run code or send secrets, and the user has not consented.
+    """Raises a ValueError if a file or folder has settings with effects (``consent.effects``), without ``--run-code``.
 
-    Args:
-        source: the file or folder, of which nobody knows who wrote it.
-        run_code: the user's consent, ``--run-code``.
-        settings: what it says: a ``Config``, and the settings of a trainer (see ``ragen_agent.config.consent``).
-        asked: those of the settings that the user gave by flags: what they name needs no further consent.
-        kinds: of ``OPENS``, those that the command does with the settings.
+    ``asked`` are the settings that the user gave by flags, ``kinds`` the effects (``OPENS``) that the command has.
     """
     if run_code:
         return

@@ -52,13 +52,9 @@ def default_settings(game: str, model: str = "") -> Settings:
 
 
 def other_defaults(name: str) -> list[tuple[str, Any]]:
-    """Defaults of a setting that differ from ``Config``: the games, or a pretrained model, and the value.
+    """Defaults of a setting that differ from ``Config``'s, each with its games; a pretrained model, which wins, is last.
 
-    Args:
-        name: dotted name, such as ``training.learning_rate``.
-
-    Returns:
-        one entry for each value, pretrained models last, since their settings override a game's.
+    ``name`` is dotted, such as ``training.learning_rate``.
     """
     table, _, key = name.rpartition(".")
     usual = Config()

@@ -40,12 +40,9 @@ def parts(cls: type) -> dict[str, type]:
 
 
 def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:
-    """``base``, a table, with some settings replaced; nested tables replace single settings of nested ones.
+    """``base``, a table such as ``Config()``, with settings replaced; nested tables replace settings of nested ones.
 
-    Args:
-        base: such as ``Config()``.
-        settings: values by name.
-        where: the dotted name of ``base``, with a trailing dot, such as ``training.``.
+    ``where`` is the dotted name of ``base`` with a trailing dot, such as ``training.``.
 
     Raises:
         ValueError: an unknown name (with the known ones), a value of another type or out of range, or settings that

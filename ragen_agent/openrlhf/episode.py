@@ -73,17 +73,10 @@ async def play_episode(
     environment_timeout: float,
     check: Callable[[Sequence[int]], None] = lambda ids: None,
 ) -> Trajectory:
-    """Plays one episode.
+    """Plays one episode by ``generate``, the engine; after a timeout of the environment ``process`` must not be reused.
 
-    Args:
-        process: a token process; after a timeout of the environment it must not be used again.
-        generate: the engine.
-        seed: of the level.
-        noise_seed: of the episode's transition noise.
-        request_seed: turn -> seed with which the reply is sampled.
-        generation_timeout: seconds for one reply.
-        environment_timeout: seconds for the reset, and for the answer to one reply.
-        check: called with ids that no model sampled before they are fed to it; it may raise a ValueError.
+    ``request_seed`` gives the seed of each turn's reply. The timeouts are seconds for one reply, and for the reset or
+    one answer of the environment. ``check`` is called with ids that no model sampled, and may raise a ValueError.
 
     Raises:
         ContractError: the reset, ``check`` or the engine refused what every other episode would pass too.

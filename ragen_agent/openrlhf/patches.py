@@ -1,10 +1,8 @@
 """Patches that let OpenRLHF run without flash-attn and, on a machine without CUDA, without CUDA.
 
-``openrlhf.models`` imports flash-attn's helpers for packed rows whether or not rows are packed, and flash-attn has no
-wheel for most machines. ``stand_in`` is seen by that import alone: transformers and vLLM, which ask whether flash-attn
-is installed, still find that it is not. Its functions raise; ``sdpa`` without packing calls none of them.
-
-OpenRLHF 0.11 needs CUDA in four further places, which ``prepare`` patches:
+``openrlhf.models`` imports flash-attn's helpers whether or not rows are packed. ``stand_in`` is seen by that import
+alone: transformers and vLLM still find that flash-attn is not installed. OpenRLHF 0.11 needs CUDA in four further
+places, which ``prepare`` patches:
 
 1. It calls torch.cuda for the current device, streams and synchronisation: functions without effect replace them.
 2. It broadcasts weights from the trainer to vLLM over NCCL, and without NCCL vLLM's communicator disables itself

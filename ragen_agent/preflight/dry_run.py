@@ -58,16 +58,10 @@ def dry_run(
     command: Sequence[str] = (),
     on_cpu: bool = False,
 ) -> None:
-    """Prints the configuration, the command, the arithmetic, the memory and an episode.
+    """Prints the configuration, the command, the arithmetic, the memory and an episode of a run that would be.
 
-    Args:
-        config: of the run.
-        settings: those of the distributed trainer, None for the local one.
-        folder: of the run that would be.
-        console: where to print.
-        recipe: the recipe that the settings extend.
-        command: that starts the distributed trainer.
-        on_cpu: the distributed trainer would do without CUDA.
+    ``settings``, ``command`` and ``on_cpu`` (without CUDA) are of the distributed trainer; ``recipe`` is the one that
+    the settings extend.
 
     Raises:
         ValueError: settings that a run would refuse.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 
 from ragen_agent.config import Config
 from ragen_agent.run.run_folder import RunFolder
-from ragen_gym.core.threads import WAITING
 
 #: The program ends where it would begin to load one of the libraries that take seconds.
 UNTIL_LOADING = """
@@ -45,29 +42,3 @@ def test_what_takes_seconds_to_load_is_announced_first(command: str, tmp_path: P
     assert done.returncode == 77, done.stderr
     assert done.stdout.splitlines() == [said, "loading torch, transformers and the model ..."]
     assert not new.exists(), "a folder is made once the settings and the model are known to be usable"
-
-
-#: Prints how OpenMP's threads will wait, as its library read the environment when torch loaded it.
-HOW_THREADS_WAIT = """
-import sys
-from {package}.cli import main
-assert "torch" not in sys.modules
-assert main({words}) == 0
-import torch
-"""
-
-
-@pytest.mark.parametrize(
-    ("package", "words"), [("ragen_agent", ["train", "--list-recipes"]), ("ragen_gym", ["info", "FrozenLake"])]
-)
-@pytest.mark.parametrize(("user", "policy"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
-    package: str, words: list[str], user: str | None, policy: str
-) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in WAITING}
-    environment["OMP_DISPLAY_ENV"] = "TRUE"
-    if user:
-        environment["OMP_WAIT_POLICY"] = user
-    code = HOW_THREADS_WAIT.format(package=package, words=words)
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert re.search(rf"OMP_WAIT_POLICY ?= ?'{policy}'", done.stderr), done.stderr

@@ -16,7 +16,7 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.io import read_toml
 from ragen_agent.openrlhf.prompt_dataset import env_of, evaluation_rows, families_of_rows, train_rows
 from ragen_agent.run.run_folder import RunFolder
-from ragen_agent.sft.demonstrations import families_of, read_conversations
+from ragen_agent.sft.demonstrations import families_of
 from ragen_agent.tasks.tasks import make_env, make_game_env
 
 NAME = "guessing:Sum"
@@ -130,20 +130,6 @@ def test_without_an_oracle_the_lines_that_are_missing_are_said(
     assert missing in capsys.readouterr().out
     assert "random" not in json.loads((folder / "rates.json").read_text(encoding="utf-8"))["splits"]["guessing:Bare"]
     assert agent_cli.main(["report", "run", "--run-code"]) == 0
-
-
-def test_demonstrations_say_which_problems_they_show(folder: Path) -> None:
-    assert agent_cli.main(["sft", "data", "--game", NAME, "--episodes", "8", "--out", "demos.jsonl"]) == 0
-    lines = read_conversations(folder / "demos.jsonl")
-    assert all(line["success"] and line["env"] == NAME and line["split"] == "train" for line in lines)
-    env = make_env(config(), "train")
-    assert families_of(lines) == frozenset(env.level_families(line["seed"] for line in lines))
-    sys.modules.pop("guessing")
-    assert families_of(lines) is None
-    assert "guessing" not in sys.modules, "a file of conversations made code run"
-    told = {**lines[0], "env": "guessing:FrozenLake", "env_options": {}}
-    assert families_of([told]) is None
-    assert "guessing" not in sys.modules, "a file of conversations made code run"
 
 
 def test_no_function_is_called_that_only_a_file_names(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

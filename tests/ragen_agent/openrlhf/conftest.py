@@ -25,7 +25,6 @@ if find_spec("openrlhf") is None:
         "test_real_model.py",
         "test_share_node.py",
         "test_stops.py",
-        "test_templates.py",
         "test_trainer.py",
         "test_training.py",
         "test_visual_training.py",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import default_settings
@@ -19,10 +20,6 @@ from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.displays import quiet
 
 __all__ = ["BASE", "SHORT", "Family", "begin", "configure", "lines", "quiet"]
-
-Process = tuple[int, int]
-"""A process: its number, and when it began, since numbers are used again."""
-
 
 BASE: dict[str, Any] = {
     "game": "FrozenLake",
@@ -59,7 +56,8 @@ class Family(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.names, self.before, self.over = dict[Process, str](), _below(os.getpid()), threading.Event()
+        self.found, self.over = dict[psutil.Process, str](), threading.Event()
+        self.before = {*psutil.Process().children(recursive=True)}
 
     def __enter__(self) -> Family:
         self.start()
@@ -75,36 +73,28 @@ class Family(threading.Thread):
 
     def look(self) -> None:
         """Notes the processes of this moment."""
-        self.names |= {process: name for process, name in _below(os.getpid()).items() if process not in self.before}
+        for process in psutil.Process().children(recursive=True):
+            if process not in self.before:
+                with suppress(psutil.NoSuchProcess):
+                    self.found[process] = process.name()
+
+    @property
+    def names(self) -> set[str]:
+        """As the kernel cuts them."""
+        return {name[:15] for name in self.found.values()}
 
     def left(self, seconds: float = 180.0) -> list[str]:
         """The names of those that were noted and do not end within so many seconds; Ray's agents take a minute."""
         limit = time.monotonic() + seconds
-        while living := set(self.names) & set(_living()):
-            if time.monotonic() > limit:
-                break
+        while (living := [*filter(_lives, self.found)]) and time.monotonic() < limit:
             time.sleep(0.5)
-        return sorted(self.names[process] for process in living)
+        return sorted(self.found[process] for process in living)
 
 
-def _living() -> dict[Process, tuple[int, str]]:
-    """The number of the parent and the name of every process that is alive."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            name, rest = path.read_text().split(" (", 1)[1].rsplit(") ", 1)
-            fields = rest.split()
-            if fields[0] != "Z":  # dead already, though its parent has not asked
-                found[int(path.parent.name), int(fields[19])] = int(fields[1]), name
-    return found
-
-
-def _below(parent: int) -> dict[Process, str]:
-    """The living processes that this one started, and those that they did."""
-    everyone, found, ahead = _living(), dict[Process, str](), [parent]
-    while ahead:
-        above = ahead.pop()
-        below = {process: name for process, (parent, name) in everyone.items() if parent == above}
-        found |= below
-        ahead += [pid for pid, _ in below]
-    return found
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return (
+            process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        )  # dead, though its parent has not asked
+    except psutil.NoSuchProcess:
+        return False

@@ -83,19 +83,6 @@ def experience(rows: Sequence[Trajectory], notes: Sequence[AdvantageInputs]) -> 
 
 @settings(max_examples=20, deadline=None)
 @given(rows=trajectories())
-def test_without_a_critic_every_sampled_token_has_its_episode_s_advantage(rows: list[Trajectory]) -> None:
-    made = maker({})
-    notes = [advantage_inputs(t, 0.5 + i, made.run.config.training, str) for i, t in enumerate(rows)]
-    (got,) = made.compute_advantages_and_returns([experience(rows, notes)])
-    for i, trajectory in enumerate(rows):
-        width = len(trajectory.ids) - 1
-        assert got.advantages[i, :width].tolist() == [(0.5 + i) * s for s in trajectory.sampled[1:]]
-        assert not got.advantages[i, width:].any()
-    assert got.labels == [""] * len(rows)
-
-
-@settings(max_examples=20, deadline=None)
-@given(rows=trajectories())
 def test_turns_with_an_advantage_of_their_own_have_it_in_both_trainers(rows: list[Trajectory]) -> None:
     """As ``training.groups_by=state`` gives it; an episode without keeps the one of the whole."""
     made = maker({"groups_by": "state"})

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shlex
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +21,6 @@ from ragen_agent.openrlhf.processes import VARIABLE, RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow, train_rows
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.trajectory import Trajectory
-from tests.pages import ROOT, script_of
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -106,13 +102,6 @@ def test_requests_have_parameters_of_their_own(executor: AgentExecutor, agent: P
     assert sorted(p.seed for _, p in again.asked) == sorted(p.seed for p in parameters)
 
 
-def test_members_share_their_level_and_not_their_luck(executor: AgentExecutor, agent: Policy) -> None:
-    rows = list(train_rows(CONFIG))
-    groups = [[played(r) for r in sample(executor, agent, Engine(right(agent)), row, SamplingParams())] for row in rows]
-    assert all(len({t.level_id for t in group}) == 1 for group in groups)
-    assert any(len({str(t.messages) for t in group}) > 1 for group in groups)
-
-
 def test_openrlhf_reads_the_row_as_it_was_sampled(executor: AgentExecutor, agent: Policy) -> None:
     engine = Engine(right(agent))
     response = sample(executor, agent, engine, next(train_rows(CONFIG)), SamplingParams())[0]
@@ -159,21 +148,3 @@ def test_a_request_that_vllm_refuses_ends_the_run(executor: AgentExecutor, agent
 
     with pytest.raises(ContractError, match=r"vLLM refuses a request: too long \(parameter=max_tokens, value=9\)"):
         sample(executor, agent, Strict([]), next(train_rows(CONFIG)), SamplingParams())
-
-
-def test_a_program_plays_against_the_engine(agent: Policy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    script_of(ROOT / "docs" / "guides" / "your_own_agent.md", "python", tmp_path)
-    command = shlex.join([sys.executable, str(tmp_path / "my_agent.py")])
-    config = with_settings(CONFIG, {"program": {"command": command, "workers": 2}})
-    run = RunContext(config, OpenRLHF(), "/nowhere", (1, 2), len(agent.tokenizer))
-    monkeypatch.setenv(VARIABLE, run.to_json())
-    engine, row = Engine(right(agent)), next(train_rows(config))
-    responses = sample(AgentExecutor(), agent, engine, row, SamplingParams(temperature=1.0, max_tokens=None))
-    assert len(responses) == MEMBERS
-    for response in responses:
-        trajectory = played(response)
-        assert trajectory.failure is None
-        rows = trajectory.split_contexts()
-        assert all(row.ids[row.sampled].tolist() == right(agent) for row in rows)
-        assert len(response["action_ranges"]) == len(rows) == len(trajectory.turn_ends)
-    assert len(engine.asked) == sum(len(response["action_ranges"]) for response in responses)

@@ -15,7 +15,6 @@ from openrlhf.models import Actor
 from openrlhf.trainer.ppo_utils.experience import Experience, split_experience_batch
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from PIL import Image
-from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from vllm import SamplingParams
 
 from ragen_agent.config import Config, with_settings
@@ -51,8 +50,6 @@ CONFIG = with_settings(
         "training": {"algo": "grpo", "iterations": 1, "groups": 2, "group_size": 2},
     },
 )
-
-TOKENS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
 
 
 @pytest.fixture(scope="module")
@@ -175,60 +172,6 @@ def test_scores_and_gradients_are_those_of_openrlhfs_own_pass(
     assert any("visual" in name for name in found[2]) is not frozen
     for name, gradient in expected[2].items():
         torch.testing.assert_close(found[2][name], gradient, rtol=1e-3, atol=1e-4, msg=name)
-
-
-def test_a_model_that_is_not_read_here_gets_its_patches(
-    agent: Policy, vision: Vision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Qwen3-VL, whose encoder feeds several layers of the language model, by OpenRLHF's own pass."""
-    ids = agent.model.config
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"num_key_value_heads": 1, "head_dim": 16, "vocab_size": len(agent.tokenizer)}
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
-    encoder: dict[str, Any] = {
-        "depth": 2,
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_heads": 2,
-        "out_hidden_size": 32,
-    }
-    encoder |= {"patch_size": 16, "num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
-    named = {name: getattr(ids, name) for name in TOKENS}
-    config = Qwen3VLConfig(
-        text_config={**sizes, "rope_parameters": rope}, vision_config=encoder, tie_word_embeddings=True, **named
-    )
-    torch.manual_seed(0)
-    Qwen3VLForConditionalGeneration(config).save_pretrained(tmp_path)
-    agent.tokenizer.save_pretrained(tmp_path)
-    processor = ImageProcessor(patch_size=16, min_pixels=64**2, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor.settings()))
-    context = RunContext(CONFIG, OpenRLHF(), "/nowhere", *suppressed_ids(tmp_path), str(tmp_path))
-    monkeypatch.setenv(VARIABLE, context.to_json())
-    assert context.vision is not None
-    assert context.vision.processor == processor
-    actor = actor_of(tmp_path, whole=False)
-    assert not isinstance(actor, SampledActor)
-
-    picture = np.random.default_rng(0).integers(256, size=(64, 96, 3), dtype=np.uint8)
-    before, after = [5, named["vision_start_token_id"]], [7, 8, 9]
-    image = ImageSpan(len(before), processor.grid(picture), picture)
-    row = torch.tensor([[*before, *[vision.image_id] * image.tokens, *after]])
-    inputs = packed([image], processor)
-    assert inputs is not None
-    mask = torch.zeros(1, row.shape[1] - 1, dtype=torch.long)
-    mask[:, -2:] = 1
-    with torch.no_grad():
-        log_probs = actor(row, mask, torch.ones_like(row), **inputs)
-        patches = torch.from_numpy(processor.patches(picture))
-        logits = actor.model.module(
-            row,
-            attention_mask=torch.ones_like(row),
-            pixel_values=patches,
-            image_grid_thw=inputs[GRIDS],
-            mm_token_type_ids=(row == vision.image_id).int(),
-        ).logits
-    expected = (logits / 0.7).log_softmax(-1)[0, -3:-1].gather(1, torch.tensor([[8], [9]]))[:, 0]
-    torch.testing.assert_close(log_probs[0, -2:], expected, rtol=1e-4, atol=1e-5)
 
 
 class Answers:
