@@ -52,7 +52,7 @@ def default_settings(game: str, model: str = "") -> Settings:
 
 
 def other_defaults(name: str) -> list[tuple[str, Any]]:
-    """Defaults of a setting that differ from ``Config``'s, each with its games; a pretrained model, which wins, is last.
+    """Defaults of a setting that differ from ``Config``'s, with their games; a pretrained model, which wins, is last.
 
     ``name`` is dotted, such as ``training.learning_rate``.
     """

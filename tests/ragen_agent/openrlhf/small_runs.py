@@ -93,8 +93,6 @@ class Family(threading.Thread):
 
 def _lives(process: psutil.Process) -> bool:
     try:
-        return (
-            process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        )  # dead, though its parent has not asked
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
