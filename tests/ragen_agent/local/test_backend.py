@@ -18,11 +18,10 @@ from ragen_agent.config import Config, Training, merged, with_settings
 from ragen_agent.config.algorithms import AGGREGATIONS, CREDITS
 from ragen_agent.config.presets import default_settings
 from ragen_agent.local import run as training
-from ragen_agent.local.backend import LearnerDiagnostics, RolloutWorker
+from ragen_agent.local.backend import RolloutWorker
 from ragen_agent.local.policy_update import Critic, Learner, policy_terms, targets_of, update
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.run.console import Display
-from ragen_agent.run.information import information_figures
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import generate_demonstrations
@@ -31,7 +30,7 @@ from ragen_agent.tasks.tasks import draw_games, games_at
 from ragen_agent.tokens.rollout import group
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch
-from ragen_agent.update.metrics import cost_line, piece_decoder
+from ragen_agent.update.metrics import piece_decoder
 from ragen_agent.update.scoring import sampled_scores
 from ragen_gym.core.storage import read_json_lines
 from tests.ragen_agent.displays import quiet
@@ -242,21 +241,6 @@ def test_a_curriculum_changes_the_options_on_the_way() -> None:
 # --- probes -------------------------------------------------------------------------------------------------------
 
 
-def test_information_of_the_reasoning(warm: tuple[Config, Policy]) -> None:
-    """Where the first thought names the way to the goal it tells of its prompt; a fresh model's does not."""
-    _, agent = warm
-    rows = played(agent, seeds=16)
-    learner = policy_of(agent)
-    assert learner.piece is not None
-    measured = LearnerDiagnostics(learner, Training())
-    figures = information_figures(measured, rows, learner.piece)
-    assert figures["retrieval_chance"] == 1 / 8
-    assert figures["conditional_entropy"] > 0
-    assert figures["turns_retrieval_chance"] < 1 / 8
-    assert figures["turns_conditional_entropy"] > 0
-    assert "mutual_information" not in information_figures(measured, rows[:4], learner.piece), "one first prompt"
-
-
 # --- whole runs ---------------------------------------------------------------------------------------------------
 
 OPTIONS: list[dict[str, Any]] = [
@@ -291,21 +275,6 @@ def test_the_rates_rise_and_fall(warm: tuple[Config, Policy], tmp_path: Path) ->
     for schedule, factors in (("constant", [1 / 3, 2 / 3, 1, 1]), ("cosine", [1 / 3, 2 / 3, 1, 0.5])):
         settings = Training(iterations=4, warm_up=0.5, schedule=schedule)
         assert [settings.rate_factor(iteration) for iteration in range(4)] == pytest.approx(factors)
-
-
-def test_a_run_that_measures_everything(warm: tuple[Config, Policy], tmp_path: Path) -> None:
-    settings = {
-        "training": {"iterations": 4, "starpo_s": False},
-        "diagnostics": {"information_every": 2},
-        "stops": {"validate_every": 2, "validation_levels": 4},
-    }
-    records, _ = reinforced(configure(settings), warm[1], tmp_path / "run")
-    assert ["retrieval_accuracy" in record for record in records] == [True, False] * 2
-    assert [record.get("validation") is not None for record in records] == [False, True] * 2
-    assert {"replies", "information", "alarm"} <= set(records[0]["diagnostics_s"])
-    shares = cost_line([{"seconds": 3.0, "diagnostics_s": {"a": 0.5, "b": 1.0}}])
-    assert shares == "Measuring added 100.0 % to an iteration: b 66.7 %, a 33.3 %."
-    assert cost_line(records).startswith("Measuring added ")
 
 
 def test_a_mixture_is_measured_game_by_game(tmp_path: Path) -> None:

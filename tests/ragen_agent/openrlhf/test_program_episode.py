@@ -57,14 +57,6 @@ class Engine:
         return reply
 
 
-class LateEngine(Engine):
-    """It never answers."""
-
-    async def __call__(self, ids: Sequence[int], images: Sequence[ImageSpan], *, limit: int, seed: int) -> Sampled:
-        await asyncio.sleep(600)
-        raise AssertionError
-
-
 def play(agent: Policy, engine: Engine, command: str, count: int = 1, timeout: float = 60.0) -> list[Trajectory]:
     program = Program(command)
     processes = agent.processes("train", count)
@@ -107,22 +99,6 @@ def test_sampled_ids_are_kept_in_rows_that_openrlhf_reads(agent: Policy, tmp_pat
         spans = [response["observation_tokens"][first:end] for first, end in response["action_ranges"]]
         assert spans == [asked[100 * number + turn][1].ids for turn in range(len(rows))]
     assert len(asked) == sum(len(trajectory.turn_ends) for trajectory in played)
-
-
-def test_an_engine_that_is_late_fails_the_episode(agent: Policy, tmp_path: Path) -> None:
-    script_of(GUIDE, "python", tmp_path)
-    command = shlex.join([sys.executable, str(tmp_path / "my_agent.py")])
-    [trajectory] = play(agent, LateEngine(agent), command, timeout=0.05)
-    assert trajectory.failure == "generation_timeout: no reply within 0.05 s"
-
-
-def test_a_program_that_ends_before_its_episode_is_started_again(agent: Policy, tmp_path: Path) -> None:
-    """Twice, as in the local trainer: whatever broke need not break again."""
-    script_of(GUIDE, "python", tmp_path)
-    script = f"echo >> tries; [ $(wc -l < tries) = 3 ] && exec {shlex.quote(sys.executable)} my_agent.py"
-    command = shlex.join(["sh", "-c", f"cd {shlex.quote(str(tmp_path))}; {script}"])
-    [trajectory] = play(agent, Engine(agent), command)
-    assert trajectory.failure is None
 
 
 @pytest.mark.parametrize(

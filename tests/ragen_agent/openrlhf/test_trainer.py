@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.algorithms import ADVANTAGE_RULES
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import experience
 from ragen_agent.openrlhf.episode import TooManyFailuresError
 from ragen_agent.openrlhf.experience import (
-    AdvantageInputs,
     EpisodeGenerator,
     EpisodeSample,
-    LogProbDifference,
     WeightsLostError,
 )
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.openrlhf.trainer import StarPO
-from ragen_agent.tokens.trajectory import Trajectory, failed
-from ragen_agent.update.iteration import Iteration
+from ragen_agent.tokens.trajectory import failed
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -76,69 +69,3 @@ def test_engines_that_share_their_gpus_wake_to_play_and_sleep_again(
     monkeypatch.setattr(rollouts, "_dispatch_prompts_to_vllm", lambda *args, **settings: calls.append("play"))
     assert rollouts.play([], 1, 1.0) == []
     assert calls == (["wake_up", "play", "sleep"] if sleeps else ["play"])
-
-
-def episode(seed: int, reward: float) -> Trajectory:
-    return Trajectory(
-        ids=np.arange(4),
-        sampled=np.array([False, True, True, True]),
-        log_probs=np.array([0, -1, -0.5 - reward, -1], dtype=np.float32),
-        turn_ends=(3,),
-        turn_rewards=(reward,),
-        terminated=True,
-        success=reward > 0.5,
-        seed=seed,
-    )
-
-
-def row() -> SimpleNamespace:
-    """A row of OpenRLHF's, of four tokens."""
-    four, three = torch.ones(1, 4), torch.ones(1, 3)
-    kept = {"sequences": four, "attention_mask": four, "action_mask": three, "rollout_log_probs": three}
-    return SimpleNamespace(**kept, mm_train_inputs=[None], info={})
-
-
-@pytest.mark.parametrize("algo", ADVANTAGE_RULES)
-@pytest.mark.parametrize("rule", ["none", "top", "top_p", "min_p", "reverse", "random"])
-def test_every_rule_and_filter_of_the_local_trainer_reaches_the_rows(
-    monkeypatch: pytest.MonkeyPatch, algo: str, rule: str
-) -> None:
-    training = {
-        "algo": algo,
-        "filter": rule,
-        "keep": 0.5,
-        "groups": 4,
-        "group_size": 3,
-        "minibatch": 8,
-    }
-    config = with_settings(Config(), {"training": training})
-    rng = np.random.default_rng(7)
-    learned = [episode(i // 3, float(reward)) for i, reward in enumerate(rng.random(12))]
-    iteration = Iteration.score_and_filter(0, learned, ["FrozenLake"] * 4, config.training, 5)
-    scored = iteration.groups
-    status = {"timing/make_experience": 0.0, "timing/ppo_train": 0.0, "timing/broadcast": 0.0}
-    made = trainer([])
-    made.run = RunContext(config, OpenRLHF(), "", (), 1)
-    made.piece = str
-    unread = {"observe": lambda iteration: None, "sampled_advantages": []}
-    made.experience_maker = SimpleNamespace(difference=LogProbDifference(), reference_kl=0.0, **unread)
-    made.critic_model_group = None
-    made.actor_model_group = SimpleNamespace(async_run_method=lambda **arguments: [])
-    batches: list[list[Any]] = []
-
-    def train_step(rows: list[Any], iteration: int) -> tuple[dict[str, float], int]:
-        batches.append(rows)
-        return status, iteration
-
-    made.train_step = train_step
-    monkeypatch.setattr("ray.get", lambda refs: refs)
-    made.rollouts = SimpleNamespace(rows=lambda trajectory: [row()])
-    record, _ = made.update(iteration)
-    kept = scored.kept.flatten().nonzero().flatten().tolist()
-    (seen,) = batches
-    notes = [AdvantageInputs(**json.loads(row.labels[0])) for row in seen]
-    assert len(seen) % 8 == 0
-    assert record["updates"] == len(seen) // 8
-    assert [note.advantage for note in notes[: len(kept)]] == scored.advantages.flatten()[kept].tolist()
-    assert [note.turn_rewards[0] for note in notes[: len(kept)]] == [learned[i].turn_rewards[0] for i in kept]
-    assert not any(int(row.action_mask.sum()) for row in seen[len(kept) :]), "the rest is padding"

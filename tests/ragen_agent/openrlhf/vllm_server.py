@@ -21,17 +21,14 @@ START_TIMEOUT = 300  # seconds
 
 
 @contextmanager
-def serving(model: Path, log: Path, context: int, *extra: str) -> Iterator[str]:
-    """Within it the model is served as ``lake``, with at most ``context`` tokens a conversation; gives the address.
-
-    ``extra`` are further options of vLLM.
-    """
+def serving(model: Path, log: Path, context: int) -> Iterator[str]:
+    """Within it the model is served as ``lake``, with at most ``context`` tokens a conversation; gives the address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = ["--served-model-name", "lake", "--host", "127.0.0.1", "--port", str(port), "--max-num-seqs", "32"]
     # No prompt is read in pieces: vLLM on a CPU dies of that where requests have seeds.
     options += ["--max-num-batched-tokens", str(32 * context)]
-    options += ["--dtype", "float32", "--max-model-len", str(context), "--enforce-eager", "--disable-log-stats", *extra]
+    options += ["--dtype", "float32", "--max-model-len", str(context), "--enforce-eager", "--disable-log-stats"]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), *options]
     environment = {**os.environ, **CPU_ENVIRONMENT, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with log.open("wb") as output:
