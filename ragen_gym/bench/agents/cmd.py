@@ -32,7 +32,6 @@ import shlex
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from shutil import which
 from typing import Any
 
@@ -66,14 +65,11 @@ class _Command:
         except ValueError as error:
             raise ValueError(f"cmd:{command}: {error}.") from error
         program = self._words[0]
-        if which(program) is None and Path(program).is_file() and os.sep in program:
-            raise ValueError(
-                f"cmd: {program} is not executable: run chmod +x {program}, or name its interpreter first, such as "
-                f"'cmd:python {program}'."
-            )
         if which(program) is None:
-            where = "" if os.sep in program else f" on the PATH; one of this folder is written ./{program}"
-            raise ValueError(f"cmd: there is no program {program!r}{where}.")
+            raise ValueError(
+                f"cmd: there is no executable program {program!r}: give one of the PATH, ./NAME for one of the folder, "
+                "or its interpreter first, such as 'cmd:python my_agent.py'."
+            )
         self.name, self.settings = f"cmd:{command}", {"kind": kind}
         self._starts = _STARTS
         self._process: _Process | None = None

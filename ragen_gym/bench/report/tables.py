@@ -30,7 +30,6 @@ __all__ = [
     "sentences",
     "success",
     "too_good",
-    "wrong_oracle",
 ]
 
 Summary = Mapping[str, Any]
@@ -170,17 +169,6 @@ def budgets(summary: Summary) -> list[str]:
     return said
 
 
-def wrong_oracle(splits: Mapping[str, Summary]) -> list[str]:
-    """Sentences on the splits, by name, whose random play is significantly better than their optimal play."""
-    return [
-        f"{name}: random play succeeds in {percent(split['random']['rate'])} and optimal play in "
-        f"{percent(split['optimal_expected'])}, so the oracle of {split['env']} is wrong, but for a chance of "
-        f"at most 2.5 %: run `ragen-gym check {split['env']}`."
-        for name, split in splits.items()
-        if "random" in split and "optimal_expected" in split and split["random"]["low"] > split["optimal_expected"]
-    ]
-
-
 def common_problems(summary: Summary) -> list[str]:
     """Sentences on the format problems that more than half of the replies of a split share, each with an example."""
     shared: dict[str, dict[str, Summary]] = {}
@@ -205,7 +193,7 @@ def common_problems(summary: Summary) -> list[str]:
 def sentences(summary: Summary) -> list[str]:
     """All that must be said next to the scores of a run."""
     about = common_problems, seen_in_training, left_out, overflowed, lacks, at_most_blind, too_good, budgets
-    return [*wrong_oracle(summary["splits"]), *(sentence for each in about for sentence in each(summary))]
+    return [sentence for each in about for sentence in each(summary)]
 
 
 def _scored(entry: Summary) -> int:

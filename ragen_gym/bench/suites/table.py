@@ -48,7 +48,7 @@ from typing import Any
 
 from ragen_gym.core.levels import check_file
 from ragen_gym.core.storage import json_line, write_atomic
-from ragen_gym.core.text import Vocabulary, without_controls
+from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.core.validation import shown
 from ragen_gym.envs.task import TaskEnv
@@ -74,7 +74,6 @@ def read_table(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         _check("the suite", table, _SUITE_KEYS, ("name", "splits"))
-        _check_printable("the suite", table)
         _check_name("the suite", table["name"])
         _check("[budgets]", table.get("budgets", {}), _TURN_OPTIONS)
         if not isinstance(table["splits"], list) or not table["splits"]:
@@ -119,21 +118,6 @@ def _check_file(what: str, levels: Any) -> None:
             f"{what}: levels={shown(levels)} must be the name of a file in the folder of the table, such as "
             '"slippery.txt".'
         )
-
-
-def _check_printable(what: str, value: Any) -> None:
-    """A ValueError where a text, however deep in a table, has a character that a terminal may obey; newlines may be.
-
-    Options of an environment are left alone: they are no texts for people.
-    """
-    if isinstance(value, str) and without_controls(value) != value:
-        raise ValueError(f"{what}: {shown(value)} has a character that is not printable: leave it out.")
-    for name, inner in (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    ):
-        if name != "env_options":
-            _check_printable(what, name)
-            _check_printable(f"{what}, {name}", inner)
 
 
 def env_options(options: dict[str, Any]) -> dict[str, Any]:

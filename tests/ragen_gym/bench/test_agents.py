@@ -441,13 +441,10 @@ def test_a_program_that_cannot_be_started_ends_the_command_before_it_plays(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "plain.py").write_text("print()")
-    for command, said in (
-        ("cmd:./absent --fast", "there is no program './absent'"),
-        ("cmd:nonexistent", "there is no program 'nonexistent' on the PATH"),
-        ("cmd:./plain.py", "./plain.py is not executable: run chmod +x ./plain.py, or name its interpreter first"),
-    ):
+    for program in ("./absent", "nonexistent", "./plain.py"):
+        command = f"cmd:{program} --fast"
         assert main(["bench", "run", "--suite", "smoke", "--agent", command, "--out", "run"]) == 2
-        assert said in capsys.readouterr().err
+        assert f"there is no executable program '{program}'" in " ".join(capsys.readouterr().err.split())
         assert not (here / "run").exists()
 
 

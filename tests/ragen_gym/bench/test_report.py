@@ -28,7 +28,6 @@ from ragen_gym.bench.runner import run_suite
 from ragen_gym.bench.score import score_results
 from ragen_gym.bench.suites import load_suite
 from ragen_gym.cli import main
-from ragen_gym.core.stats import percent
 from ragen_gym.games.registry import TABLE
 from tests.browser import Sheet, launched, open_page
 from tests.ragen_gym.bench.imperfect_agent import ImperfectAgent
@@ -152,14 +151,6 @@ def test_steps_show_the_boards_of_the_replay(sheet: Sheet, report: Report) -> No
     assert pieces == ["#tile-box-done", "#tile-worker"]
 
 
-def test_space_plays_to_the_end(sheet: Sheet) -> None:
-    sheet.press(" ")
-    assert sheet.page.get_by_label("Pause (space)").count() == 1
-    last = sheet.page.locator(".rv-controls input").get_attribute("max")
-    expect(sheet.page.locator(".rv-place")).to_have_text(f"{last} / {last}", timeout=15_000)
-    assert sheet.page.get_by_label("Play (space)").count() == 1
-
-
 def first_episode(report: Report) -> str:
     """The id of the first episode in the list."""
     record = next(r for r in report.runs[0].records if (r.split, r.index, r.rollout) == ("sokoban", 0, 0))
@@ -265,58 +256,6 @@ def test_on_a_phone_nothing_hangs_over(chromium: Any, report: Report, scheme: st
     phone.close()
 
 
-def test_on_a_phone_the_numbers_are_read_without_scrolling(chromium: Any, report: Report) -> None:
-    phone = open_page(chromium, report.path.as_uri(), viewport={"width": 390, "height": 844})
-    for section in ("numbers", "losses"):
-        cells = phone.page.locator(f"section:has(#{section}) td[data-label]:visible")
-        assert cells.count() > 10
-        for box in (cell.bounding_box() for cell in cells.all()):
-            assert box["x"] >= 0
-            assert box["x"] + box["width"] <= 390
-    row = phone.page.locator("section:has(#losses) tr:has(td)").first
-    labels = row.locator("td").evaluate_all("nodes => nodes.map(node => node.dataset.label)")
-    assert labels == ["lost", "chance explains", "moves before", "mistakes there"]
-    phone.close()
-
-
-def test_the_replay_follows_the_findings_and_terms_come_last(sheet: Sheet) -> None:
-    headings = sheet.page.locator("h2").all_inner_texts()
-    assert headings == [
-        "Findings",
-        "Replay",
-        "Success by split",
-        "Scores",
-        "Numbers",
-        "Where games are lost",
-        "Agent against agent",
-        "Terms",
-    ]
-    bar = sheet.page.locator("nav.contents a")
-    assert bar.all_inner_texts() == headings
-    bar.last.click()
-    assert sheet.page.evaluate("document.querySelector(location.hash).getBoundingClientRect().top") >= 0
-    viewer = sheet.page.locator("#viewer").evaluate("node => node.getBoundingClientRect().top + scrollY")
-    assert viewer < 900
-    terms = sheet.page.locator("dt").all_inner_texts()
-    assert {"success", "random, blind, optimal", "of asked, bounds", "verified"} < set(terms)
-
-
-def test_every_picture_has_a_role_and_a_title(sheet: Sheet) -> None:
-    has_title = "n.role === 'img' && !!n.querySelector('title')?.textContent"
-    told = f"nodes => nodes.map(n => n.ariaHidden === 'true' || ({has_title}))"
-    assert all(sheet.page.locator("main svg").evaluate_all(told))
-
-
-def test_every_rate_says_of_how_many_episodes_it_is(sheet: Sheet, report: Report) -> None:
-    head = [name.lower() for name in sheet.page.locator("section[aria-labelledby=numbers] thead th").all_inner_texts()]
-    assert head[:4] == ["agent", "success", "of asked", "bounds"]
-    bandit = report.summaries[1]["splits"]["bandit"]
-    text = sheet.page.inner_text("section[aria-labelledby=numbers]")
-    assert "14 of 16\n2 excluded" in text
-    assert f"{100 * bandit['bounds']['least']:.1f} to {100 * bandit['bounds']['most']:.1f}" in text
-    assert "14 of 16" in sheet.page.inner_text("section[aria-labelledby=standing]")
-
-
 def test_every_control_has_a_name(sheet: Sheet) -> None:
     assert sheet.unnamed_controls() == []
     levels = sheet.page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((node) => +node.tagName[1])")
@@ -419,15 +358,6 @@ def test_files_are_not_replaced_unasked(report: Report, capsys: pytest.CaptureFi
         default.write_text(earlier)
         assert main(["bench", "report", run]) == code
         assert (default.read_text() == earlier) is (code == 2)
-
-
-def test_numbers_as_people_read_them() -> None:
-    assert (percent(0.625), percent(None), percent(-0.0004)) == ("62.5 %", "\N{EN DASH}", "0.0 %")
-    assert [tables.number(value) for value in (-0.5, -0.004, -0.006)] == [
-        "\N{MINUS SIGN}0.50",
-        "0.00",
-        "\N{MINUS SIGN}0.01",
-    ]
 
 
 def test_a_bandits_success_without_a_return_is_explained(report: Report) -> None:

@@ -429,26 +429,6 @@ def test_no_summary_outlives_the_episodes_it_is_of(tmp_path: Path, monkeypatch: 
     assert json.loads(Path("run/summary.json").read_text())["splits"]["bandit"]["success"]["n"] == 16
 
 
-def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
-    folder = begun(tmp_path)
-    path = folder.episodes
-    with EpisodeLog(folder) as log:
-        for one in (record("a", failure=Failure.TIMEOUT), record("b"), record("a")):
-            log.append(one)
-    assert read_records(path) == [record("b"), record("a")]
-
-
-@pytest.mark.parametrize("line", [b'{"key": ', b"[]", b'{"key": "a"}', b"\xff"])
-def test_a_broken_line_in_the_middle_is_an_error(line: bytes, tmp_path: Path) -> None:
-    folder = begun(tmp_path)
-    path = folder.episodes
-    with EpisodeLog(folder) as log:
-        log.append(record("a"))
-    path.write_bytes(line + b"\n" + path.read_bytes())
-    with pytest.raises(ValueError, match=r"episodes.jsonl, line 1, .*; remove that line"):
-        read_records(path)
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_ends_the_run_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     play(make_agent("random"), tmp_path / "run", limit=1)
@@ -459,20 +439,6 @@ def test_a_full_disk_ends_the_run_and_says_so(tmp_path: Path, capsys: pytest.Cap
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{tmp_path / 'run' / 'episodes.jsonl'} cannot be written: no space left on device" in said
     assert re.search(r"[0-9.]+ MiB are free in .*\. Make room there\. Then the same command resumes the run\.$", said)
-
-
-def test_a_torn_line_longer_than_a_block_is_cut_off(tmp_path: Path) -> None:
-    folder = begun(tmp_path)
-    path = folder.episodes
-    with EpisodeLog(folder) as log:
-        log.append(record("a"))
-        log.append(record("b", "x" * 100_000))
-    path.write_bytes(path.read_bytes()[:-5])
-    with EpisodeLog(folder):
-        assert read_records(path) == [record("a")]
-    path.write_bytes(b'{"key": ' + b"x" * 200_000)
-    with EpisodeLog(folder):
-        assert path.read_bytes() == b""
 
 
 def test_no_line_follows_one_that_found_no_room(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,6 @@ from ragen_gym.core.stats import wilson
 from ragen_gym.core.storage import locked_folder
 from ragen_gym.envs.policies import blind_policy, reply_for
 from ragen_gym.envs.turn import TurnEnv
-from ragen_gym.games.frozen_lake import FrozenLake, FrozenLakeSolution
 
 SMOKE = load_suite("smoke")
 Player = Callable[[TurnEnv, np.random.Generator], str]
@@ -354,34 +352,6 @@ def test_the_command_takes_a_record_and_keeps_it(tmp_path: Path, capsys: pytest.
 def test_episodes_of_another_suite_are_refused(change: dict[str, Any], random_run: list[EpisodeRecord]) -> None:
     with pytest.raises(ValueError, match="another"):
         score(CALM, [replace(random_run[0], **change)], "random")
-
-
-def test_random_play_that_beats_optimal_play_is_a_warning(
-    random_run: list[EpisodeRecord], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Pessimist(FrozenLakeSolution):
-        """An oracle that steps back and forth, and promises no more."""
-
-        def success(self, *state: Any) -> float:
-            return 0.05
-
-        def action(self, *state: Any) -> int:
-            return 0
-
-    def pessimist(game: FrozenLake, board: bytes) -> Pessimist:
-        return Pessimist(game, board)
-
-    assert tables.wrong_oracle(score(CALM, random_run, "random")["splits"]) == []
-    monkeypatch.setattr(FrozenLake, "solve", pessimist)
-    monkeypatch.setattr("ragen_gym.bench.baselines._BASELINES", {})
-    monkeypatch.setattr("ragen_gym.bench.baselines._ORACLE_EPISODES", {})
-    [warning] = tables.wrong_oracle(score(CALM, random_run, "random")["splits"])
-    assert re.fullmatch(
-        r"frozen_lake: random play succeeds in \d\d\.\d % and optimal play in 5\.0 %, so the oracle of FrozenLake is "
-        r"wrong, but for a chance of at most 2\.5 %: run `ragen-gym check FrozenLake`\.",
-        warning,
-    )
-    assert warning in bench_results.score_lines(score(CALM, random_run, "random"))
 
 
 # The commands

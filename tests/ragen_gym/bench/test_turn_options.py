@@ -84,11 +84,6 @@ def test_grounding_and_state_reward_reach_every_command(
         assert main(["bench", *command, str(run.path), "--suite", str(suite)]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("problem", Problem)
-def test_the_viewer_explains_every_problem(problem: Problem) -> None:
-    assert explain_problem(problem) not in ("", str(problem))
-
-
 @pytest.mark.parametrize("option", [field.name for field in fields(TurnConfig)])
 def test_the_hash_of_a_suite_covers_every_option_of_a_turn(option: str) -> None:
     def hash_of(**options: Any) -> str:
