@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import machine, page_parser, write_results
+from benchmarks import machine, markdown_table, page_parser, write_results
 from ragen_agent.cli import main as ragen_agent
 from ragen_agent.config import Config
 from ragen_agent.exact.level import ExactLevel
@@ -63,9 +63,7 @@ The small model of {parameters:,} parameters after a short training by reinforce
 turns, replies of at most {room} tokens. On these levels random moves solve {random:.1f} %, the blind script
 {blind:.1f} % and optimal play {optimal:.1f} %, all computed.
 
-| mass left out | success, % | tokens a level | seconds a level | states a level |
-|---|---|---|---|---|
-{rows}
+{table}
 
 {episodes} episodes a level: {sampled:.2f} %, {sampled_tokens:,.0f} tokens and {sampled_seconds:.3f} s a level. This
 leaves a 95 % interval of ± {sampled_half:.2f} points for the mean over these levels, and of up to ± {level_half:.1f}
@@ -178,22 +176,22 @@ def _same_width(results: dict[str, Any], mass: float) -> dict[str, float]:
 
 
 def _page(results: dict[str, Any]) -> str:
-    """The page of some results."""
     variance, episodes, sampled = np.array(results["variance"]), results["episodes"], results["sampled"]
     compared = next(each for each in results["exact"] if each["mass"] == COMPARED)
     fine, coarse = _same_width(results, COMPARED), _same_width(results, COARSE)
     middle = sum(compared["success"]) / 2
     whole = middle * (1 - middle)  # the variance of one episode on a level drawn anew
     between = whole - variance.mean()
-    rows = "\n".join(
-        f"| {each['mass']:g} | {100 * each['success'][0]:.3f} to {100 * each['success'][1]:.3f} | "
-        f"{each['tokens']:,.0f} | {each['seconds']:.3f} | {each['states']:.1f} |"
-        for each in results["exact"]
-    )
+    rows = []
+    for each in results["exact"]:
+        low, high = (f"{100 * end:.3f}" for end in each["success"])
+        costs = f"{each['tokens']:,.0f}", f"{each['seconds']:.3f}", f"{each['states']:.1f}"
+        rows.append([f"{each['mass']:g}", f"{low} to {high}", *costs])
+    head = ("mass left out", "success, %", "tokens a level", "seconds a level", "states a level")
     return PAGE.format(
         **{name: results[name] for name in ("machine", "parameters", "temperature", "room", "levels", "episodes")},
         **{name: 100 * rate for name, rate in results["references"].items()},
-        rows=rows,
+        table=markdown_table(head, rows),
         sampled=100 * sampled["success"],
         sampled_tokens=sampled["tokens"],
         sampled_seconds=sampled["seconds"],

@@ -14,7 +14,7 @@ from itertools import islice
 
 import numpy as np
 
-from benchmarks import page_parser
+from benchmarks import markdown_table, page_parser
 from ragen_gym.bench.suites import SUITES, Split, load_suite
 from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.core.stats import percent
@@ -46,15 +46,11 @@ Of {levels:,} different levels of the test split: how many have a level of their
 the player begins where it could walk, or the ends are exchanged), and how many have one among the first {draws:,}
 levels that training draws.
 
-| levels | training owns one | training draws one |
-|---|---|---|
 {duplicates}
 
 What a family does not hold: a room may be *moved* within its walls, where the board leaves space around it. The moves
 are the same, the picture and the places differ, and the split decides of each copy by itself. Of the same test levels:
 
-| levels | can be moved | training owns a moved copy | training draws one |
-|---|---|---|---|
 {moved}
 
 ## What the suites hold, and what `split=None` gives away
@@ -65,8 +61,6 @@ draws with `split=None` (the default of `gymnasium.make`) contain, or as many wi
 and the other protocols of papers have instances of all splits; those of the bandits are pairs of names in two orders.
 The draws for `beyond-blind` leave that option out.
 
-| suite | split | instances | levels | families | in `split=None` | in `split="train"` |
-|---|---|---|---|---|---|---|
 {suites}
 """
 
@@ -81,11 +75,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     page = PAGE.format(
         levels=arguments.levels,
         draws=draws,
-        duplicates="\n".join(_duplicates(title, game, arguments.levels, draws) for title, game in games.items()),
-        moved="\n".join(
-            _moved(title, game, arguments.levels, draws) for title, game in games.items() if isinstance(game, Sokoban)
+        duplicates=markdown_table(
+            ["levels", "training owns one", "training draws one"],
+            [[title, *_duplicates(game, arguments.levels, draws)] for title, game in games.items()],
         ),
-        suites="\n".join(_of_suite(name, split, draws) for name in SUITES for split in load_suite(name).splits),
+        moved=markdown_table(
+            ["levels", "can be moved", "training owns a moved copy", "training draws one"],
+            [
+                [title, *_moved(game, arguments.levels, draws)]
+                for title, game in games.items()
+                if isinstance(game, Sokoban)
+            ],
+        ),
+        suites=markdown_table(
+            ["suite", "split", "instances", "levels", "families", "in `split=None`", 'in `split="train"`'],
+            [_of_suite(name, split, draws) for name in SUITES for split in load_suite(name).splits],
+        ),
     )
     write_atomic(arguments.out / "heldout.md", page)
     print(page)
@@ -140,33 +145,29 @@ def drawn(game: Game, split: str | None, count: int) -> frozenset[int]:
     return frozenset(game.family(bytes(board)) for block in blocks for board in game.generate(block, split))
 
 
-def _duplicates(title: str, game: Game, levels: int, draws: int) -> str:
+def _shares(*found: Sequence[bool]) -> list[str]:
+    return [percent(float(np.mean(each))) for each in found]
+
+
+def _duplicates(game: Game, levels: int, draws: int) -> list[str]:
     boards, families = [*islice(distinct_boards(game, 1, "test"), levels)], drawn(game, "train", draws)
-    owned = np.mean([any(game.owns("train", other) for other in variants(game, board)) for board in boards])
-    met = np.mean([game.family(board) in families for board in boards])
-    return f"| {title} | {percent(float(owned))} | {percent(float(met))} |"
+    owned = [any(game.owns("train", other) for other in variants(game, board)) for board in boards]
+    return _shares(owned, [game.family(board) in families for board in boards])
 
 
-def _moved(title: str, game: Game, levels: int, draws: int) -> str:
-    families, copies = drawn(game, "train", draws), []
-    for board in islice(distinct_boards(game, 1, "test"), levels):
-        copies.append([*moved(game, bytes(board))])
-    shares = (
-        [bool(others) for others in copies],
-        [any(game.owns("train", other) for other in others) for others in copies],
-        [any(game.family(other) in families for other in others) for others in copies],
-    )
-    return f"| {title} | {' | '.join(percent(float(np.mean(share))) for share in shares)} |"
+def _moved(game: Game, levels: int, draws: int) -> list[str]:
+    families = drawn(game, "train", draws)
+    copies = [[*moved(game, bytes(board))] for board in islice(distinct_boards(game, 1, "test"), levels)]
+    owned = [any(game.owns("train", other) for other in others) for others in copies]
+    return _shares([*map(bool, copies)], owned, [any(game.family(o) in families for o in others) for others in copies])
 
 
-def _of_suite(suite: str, split: Split, draws: int) -> str:
+def _of_suite(suite: str, split: Split, draws: int) -> list[str]:
     options = {name: value for name, value in split.env_options.items() if name != "beyond_blind"}  # slow to draw
-    game, cells = replace(split, env_options=options).make_game().game, [suite, split.name]
-    cells += [f"{size:,}" for size in (len(split.levels), len(set(split.levels)), len(set(split.families)))]
-    for source in (None, "train"):
-        families = drawn(game, source, draws)
-        cells.append(percent(float(np.mean([family in families for family in split.families]))))
-    return f"| {' | '.join(cells)} |"
+    game = replace(split, env_options=options).make_game().game
+    sizes = (f"{size:,}" for size in (len(split.levels), len(set(split.levels)), len(set(split.families))))
+    sources = [drawn(game, source, draws) for source in (None, "train")]
+    return [suite, split.name, *sizes, *_shares(*([family in each for family in split.families] for each in sources))]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, numbered, page_parser, write_results
+from benchmarks import machine, markdown_table, numbered, page_parser, read_results, write_results
 from ragen_agent.agents.hf import weights_hash
 from ragen_gym.bench.agents import make_agent
 from ragen_gym.bench.compare import compare_results
@@ -76,11 +76,14 @@ SUITE = """
 
 {about}
 
-| agent | success | normalised | well-formed | episodes | failed | read | written | minutes | CPU minutes | machine |
-|---|---|---|---|---|---|---|---|---|---|---|
 {overall}
 {said}
 {splits}{published}{differences}"""
+
+COLUMNS = (
+    *("agent", "success", "normalised", "well-formed", "episodes", "failed", "read", "written"),
+    *("minutes", "CPU minutes", "machine"),
+)
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(f"no row is called {', '.join(sorted(unknown))}: there are {', '.join(r.name for r in rows)}.")
     chosen = [row for row in rows if not arguments.rows or row.name in arguments.rows]
     suites = [load_suite(name) for name in arguments.suite]
-    file = arguments.out / "leaderboard.json"
-    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"suites": {}}
-    results["max_tokens"] = arguments.max_tokens
+    results = {"suites": {}, **read_results(arguments.out, "leaderboard"), "max_tokens": arguments.max_tokens}
     for suite in suites:
         results["suites"].setdefault(suite.name, {"rows": {}})
     for row in chosen:
@@ -282,7 +283,6 @@ def _write(
 
 
 def _page(results: Mapping[str, Any]) -> str:
-    """The Markdown page of these results."""
     shown = [(load_suite(name), entry) for name, entry in results["suites"].items() if entry["rows"]]
     rows = [row for _, entry in shown for row in entry["rows"].values()]
     machines = list(dict.fromkeys(row["machine"] for row in rows if "machine" in row))
@@ -316,7 +316,7 @@ def _suite(suite: Suite, entry: Mapping[str, Any], machines: Sequence[str]) -> s
     return SUITE.format(
         name=suite.name,
         about=suite.about,
-        overall="\n".join(_overall(name, row, instances, machines) for name, row in measured.items()),
+        overall=markdown_table(COLUMNS, [_overall(name, row, instances, machines) for name, row in measured.items()]),
         said=said,
         splits=splits,
         published=published,
@@ -338,12 +338,12 @@ def _rates(splits: Sequence[Split], rows: Mapping[str, Mapping[str, Mapping[str,
     return "\n".join([*map(markdown_row, [head, ["---"] * len(head), *body]), ""])
 
 
-def _overall(name: str, row: Mapping[str, Any], instances: int, machines: Sequence[str]) -> str:
+def _overall(name: str, row: Mapping[str, Any], instances: int, machines: Sequence[str]) -> list[str]:
     replies = sum(split["replies"] for split in row["splits"].values())
     malformed = sum(split["malformed"] * split["replies"] for split in row["splits"].values())
     failed = sum(count for split in row["splits"].values() for count in split["failures"].values())
     tokens = row["tokens"] or {}
-    cells = [
+    return [
         name,
         "" if row["success"] is None else percent(row["success"]),
         "" if row["normalised"] is None else f"{row['normalised']:.2f}",
@@ -355,7 +355,6 @@ def _overall(name: str, row: Mapping[str, Any], instances: int, machines: Sequen
         f"{row['cpu_seconds'] / 60:.1f}",
         str(1 + machines.index(row["machine"])) if "machine" in row else "",  # a run of an earlier checkout lacks it
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

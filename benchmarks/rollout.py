@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
-from benchmarks import machine, page_parser, write_results
+from benchmarks import machine, markdown_table, page_parser, write_results
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.inference import Engine, RowImages, Sampled
@@ -117,9 +117,7 @@ everything included: prompts, chat templates, parsing, the games. Medians of {ru
 
 Machine: {machine}. The small model of {parameters:,} parameters, {game}.
 
-| what | turns an episode | engine | `generate` | ratio |
-|---|---|---|---|---|
-{rows}
+{table}
 
 The untrained model hardly ever answers in the right form, so its episodes take all their turns.
 """
@@ -152,16 +150,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _page(results: dict[str, Any]) -> str:
-    """The page of these results."""
-    rows = "\n".join(
-        f"| {what} | {r['turns']:.1f} | {r['engine']:,.0f} | {r['generate']:,.0f} | {r['ratio']:.2f} |"
+    rows = [
+        [what, f"{r['turns']:.1f}", f"{r['engine']:,.0f}", f"{r['generate']:,.0f}", f"{r['ratio']:.2f}"]
         for what, r in results["rates"].items()
-    )
-    return PAGE.format(
-        **{name: results[name] for name in ("machine", "runs", "batch", "parameters")},
-        game=GAME,
-        rows=rows,
-    )
+    ]
+    table = markdown_table(["what", "turns an episode", "engine", "`generate`", "ratio"], rows)
+    about = {name: results[name] for name in ("machine", "runs", "batch", "parameters")}
+    return PAGE.format(**about, game=GAME, table=table)
 
 
 def _warm(config: Config) -> Policy:

@@ -6,23 +6,24 @@ above what these reach on the same levels. The lakes do not slip.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import markdown_table, page_parser
 from ragen_agent.config import Config, merged, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.run.evaluation import evaluated_levels
 from ragen_agent.sft.demonstrations import chunks
 from ragen_agent.tasks.tasks import make_env
+from ragen_agent.tokens.rollout import Instance
 from ragen_gym.core.stats import Rate, percent, wilson
 from ragen_gym.core.storage import write_atomic
 from ragen_gym.core.text import EDGE
 from ragen_gym.envs.policies import random_value
+from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.frozen_lake import FrozenLake
 from ragen_gym.games.game import PLAYING, SUCCESS
@@ -41,6 +42,11 @@ LAKES = (  # size, chance of ice, least moves, budget of moves
     (8, 0.6, 14, 20),
 )
 
+COLUMNS = (
+    *("lakes", "ice", "shortest path", "moves", "walker", "forward walker", "nearest", "one cell apart"),
+    *("random", "optimal"),
+)
+
 PAGE = """\
 # Scripts that solve lakes without planning
 
@@ -53,9 +59,7 @@ single cell. No test lake is a rotation, a reflection or the way back of a train
 computed within the same number of moves. Fifteen moves are three turns of five: a run of two turns plays at most ten,
 so compare it with scripts of ten moves.
 
-| lakes | ice | shortest path | moves | walker | forward walker | nearest | one cell apart | random | optimal |
-|---|---|---|---|---|---|---|---|---|---|
-{rows}
+{table}
 
 **No model of these pages is shown to be above these scripts.** On 6x6 lakes with paths of twelve moves or more, a
 model of 0.42M parameters imitated 11,000 faultless demonstrations, nine minutes on one core with one seed. It solves
@@ -74,28 +78,25 @@ ragen-agent train --recipe small-beyond-blind --set env_options.size=6 --set env
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures and writes the page; 0."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.shortcuts", description=(__doc__ or "").split("\n\n")[1]
-    )
+    parser = page_parser("shortcuts", __doc__)
     parser.add_argument("--levels", type=int, default=512, help="test lakes of each size (default: 512)")
     parser.add_argument("--episodes", type=int, default=24_000, help="training lakes (default: 24000)")
-    parser.add_argument("--page", type=Path, default=Path(__file__).with_suffix(".md"), help="where the page goes")
-    arguments = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     rows = []
     for size, ice, moves, budget in LAKES:
         settings = {
             "env_options": {"size": size, "frozen_prob": ice, "min_path": moves, "beyond_blind": True},
             "turns": {"max_actions": budget},
-            "demonstrations": {"episodes": arguments.episodes},
-            "evaluation": {"levels": arguments.levels},
+            "demonstrations": {"episodes": options.episodes},
+            "evaluation": {"levels": options.levels},
         }
         config = with_settings(Config(), merged(default_settings("FrozenLake"), settings))
         rates = [rate.rate for rate in shortcuts(config).values()] + _references(config)
-        cells = [f"{size}x{size}", percent(ice), f"{moves} or more", f"{budget}", *map(percent, rates)]
-        rows.append(f"| {' | '.join(cells)} |")
-    half = 196 * (0.25 / arguments.levels) ** 0.5
-    page = PAGE.format(levels=arguments.levels, episodes=arguments.episodes, half=half, rows="\n".join(rows))
-    write_atomic(arguments.page, page)
+        rows.append([f"{size}x{size}", percent(ice), f"{moves} or more", f"{budget}", *map(percent, rates)])
+    half = 196 * (0.25 / options.levels) ** 0.5
+    table = markdown_table(COLUMNS, rows)
+    page = PAGE.format(levels=options.levels, episodes=options.episodes, half=half, table=table)
+    write_atomic(options.out / "shortcuts.md", page)
     print(page)
     return 0
 
@@ -114,18 +115,14 @@ def shortcuts(config: Config) -> dict[str, Rate]:
     ``walker`` and ``forward_walker``: see ``walked``. ``nearest``: see ``copied``, of the levels of the demonstrations.
     ``one_cell``: no script, but the share of levels that differ from one of those in a single cell.
     """
-    env, instances = evaluated_levels(config)
-    assert isinstance(env, TurnEnv)
+    env, starts = _starts(*evaluated_levels(config))
     assert isinstance(env.game, FrozenLake)
-    boards, budget = [], env.config.max_actions
-    for instance in instances:
-        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-        boards.append(bytes(env.env.state[0]))
+    game, budget, boards = env.game, env.config.max_actions, [*starts]
     shown = demonstrated(config)
     rates = {
-        "walker": [walked(env.game, board, budget, forward=False) for board in boards],
-        "forward_walker": [walked(env.game, board, budget, forward=True) for board in boards],
-        "nearest": [copied(env.game, board, shown, budget) for board in boards],
+        "walker": [walked(game, board, budget, forward=False) for board in boards],
+        "forward_walker": [walked(game, board, budget, forward=True) for board in boards],
+        "nearest": [copied(game, board, shown, budget) for board in boards],
         "one_cell": [float(differences(board, shown).min() == 1) for board in boards],
     }
     return {name: wilson(sum(chances), len(chances)) for name, chances in rates.items()}
@@ -153,27 +150,30 @@ def walked(game: FrozenLake, board: bytes, budget: int, *, forward: bool) -> flo
     return reached
 
 
+def _starts(env: ReplyEnv, instances: Iterable[Instance]) -> tuple[TurnEnv, Iterator[bytes]]:
+    """The environment, and the board of each level, on which it stands then."""
+    assert isinstance(env, TurnEnv)
+
+    def boards() -> Iterator[bytes]:
+        for instance in instances:
+            env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
+            yield bytes(env.env.state[0])
+
+    return env, boards()
+
+
 def _references(config: Config) -> list[float]:
     """Success of random and of optimal play within ``turns.max_actions``, computed."""
-    env, instances = evaluated_levels(config)
-    assert isinstance(env, TurnEnv)
-    found = []
-    for instance in instances:
-        env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-        moves = config.turns.max_actions
-        found.append((random_value(env.env, moves)[0], env.solution().success(*env.env.state, moves)))
+    moves = config.turns.max_actions
+    env, starts = _starts(*evaluated_levels(config))
+    found = [(random_value(env.env, moves)[0], env.solution().success(*env.env.state, moves)) for _ in starts]
     return [float(rate) for rate in np.mean(found, 0)]
 
 
 def demonstrated(config: Config) -> NDArray[np.uint8]:
     """The boards of a run's demonstrations in all rotations and reflections, each once, uint8 (n, rows, columns)."""
-    env = make_env(config, SPLIT)
-    assert isinstance(env, TurnEnv)
-    boards = set()
-    for chunk in chunks(config, config.demonstrations):
-        for instance in chunk.instances:
-            env.reset(seed=instance.seed, options={"noise_seed": instance.noise_seed})
-            boards.add(bytes(env.env.state[0]))
+    instances = (instance for chunk in chunks(config, config.demonstrations) for instance in chunk.instances)
+    boards = set(_starts(make_env(config, SPLIT), instances)[1])
     lakes = np.stack([_cells(board) for board in sorted(boards)])
     turned = [np.rot90(each, turns, (1, 2)) for each in (lakes, lakes[:, :, ::-1]) for turns in range(4)]
     return np.unique(np.concatenate(turned), axis=0)
