@@ -155,9 +155,7 @@ def risk_notice(config: Config) -> str:
         return ""
     envs = [(each.game, make_env(each, None)) for each in all_settings(config)]
     risky = dict.fromkeys(
-        name
-        for name, env in envs
-        if (env.game if isinstance(env, TurnEnv) else env).risky_returns  # type: ignore[attr-defined]
+        name for name, env in envs if (env.game.risky_returns if isinstance(env, TurnEnv) else env.risky_returns)
     )
     if not risky:
         return ""

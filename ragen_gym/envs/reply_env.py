@@ -33,9 +33,10 @@ class ReplyEnv(gymnasium.Env[Any, str]):
     max_turns: int
     #: Texts that make a reply malformed wherever they stand in it, in capitals or not: a tokenizer's special tokens.
     forbidden_texts: tuple[str, ...] = ()
-    #: Whether it can draw a reply at random, and knows a best one; a text task may lack either.
+    #: Whether it can draw a reply at random, and knows a best one (a text task may lack either); ``Game.risky_returns``.
     has_random_replies: bool = True
     has_oracle: bool = True
+    risky_returns: bool = False
     #: Whether it is a game with a blind script (``ragen_gym.games.game.Game.blind``).
     has_blind: bool = False
     _turn: int = 0
