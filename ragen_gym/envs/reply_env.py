@@ -33,7 +33,7 @@ class ReplyEnv(gymnasium.Env[Any, str]):
     max_turns: int
     #: Texts that make a reply malformed wherever they stand in it, in capitals or not: a tokenizer's special tokens.
     forbidden_texts: tuple[str, ...] = ()
-    #: Whether it can draw a reply at random, and knows a best one (a text task may lack either); ``Game.risky_returns``.
+    #: Whether it can draw a reply at random, and knows a best one (a text task may lack either); and ``risky_returns``.
     has_random_replies: bool = True
     has_oracle: bool = True
     risky_returns: bool = False
