@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ragen_gym.cli import bench_results, bench_suites
 from ragen_gym.cli.command import add_command, named_values, print_json
-from ragen_gym.core.command_line import stops_at_sigterm, terminal_width, wrap
+from ragen_gym.core.command_line import stops_at_sigterm
 from ragen_gym.core.seen import read_seen
 from ragen_gym.core.storage import DiskFullError
 from ragen_gym.core.validation import joined
@@ -114,11 +113,10 @@ def _add_run(group: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     agent.add_argument(
         "--set",
-        action=_Set,
-        nargs="?",
+        action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any setting of the agent, its value as JSON or as text; repeatable; --set alone lists all",
+        help="any setting of the agent, its value as JSON or as text; repeatable",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument(
@@ -226,19 +224,3 @@ def _agent(arguments: argparse.Namespace) -> ReplyAgent | StepAgent:
     if "timeout" in known:
         settings.setdefault("timeout", _TIMEOUT)
     return make_agent(arguments.agent, **settings)
-
-
-class _Set(argparse.Action):
-    """``--set KEY=VALUE``; without one it lists the settings of all agents with their defaults, and stops."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option_string: Any = None) -> None:
-        if values not in (None, "help"):
-            namespace.set = [*namespace.set, values]
-            return
-        from ragen_gym.bench.agents import KINDS, settings_of
-
-        for name, kind in KINDS.items():
-            settings = settings_of(f"{name}:{kind.target}" if kind.target else name)
-            shown = ", ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
-            print("\n".join(wrap(shown or "none", terminal_width(), f"{name + ':':8}", " " * 8)))
-        parser.exit()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from typing import Any, TextIO
 
@@ -28,7 +27,7 @@ __all__ = [
 ]
 
 _LISTED = 20
-_LEAST_ROOM = 12  # columns of a terminal for the last column of a table; a longer one goes below where there are fewer
+_LEAST_ROOM = 12  # columns for the last column of a table; where there are fewer, a longer one goes below
 
 
 def named_values(
@@ -101,24 +100,13 @@ _for_json: ContextVar[TextIO | None] = ContextVar("_for_json", default=None)
 
 @contextmanager
 def json_alone(asked: bool) -> Iterator[None]:
-    """Meanwhile, if ``asked``, standard output is for ``print_json`` alone; all else goes to standard error.
-
-    What child processes and libraries in C write to its descriptor does too.
-    """
-    if not asked:
-        yield
-        return
-    sys.stdout.flush()
-    with ExitStack() as undo:
-        out = sys.stdout
-        with suppress(OSError):  # a stream without a descriptor
-            descriptor, errors = out.fileno(), sys.stderr.fileno()
-            out = undo.enter_context(open(os.dup(descriptor), "w", encoding=out.encoding, errors=out.errors))
-            os.dup2(errors, descriptor)
-            undo.callback(os.dup2, out.fileno(), descriptor)
-        undo.callback(_for_json.reset, _for_json.set(out))
-        undo.enter_context(redirect_stdout(sys.stderr))
-        yield
+    """Meanwhile, if ``asked``, standard output is for ``print_json`` alone; all else goes to standard error."""
+    before = _for_json.set(sys.stdout if asked else None)
+    try:
+        with redirect_stdout(sys.stderr if asked else sys.stdout):
+            yield
+    finally:
+        _for_json.reset(before)
 
 
 def print_json(value: Any) -> None:

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
 
 import ragen_gym
 from ragen_gym.cli.command import add_command, add_seed, named_values, print_json, progress_bar, wrapped
@@ -25,7 +24,7 @@ from ragen_gym.envs.episode_stream import distinct_boards
 from ragen_gym.envs.policies import action_budget, blind_value, hashed_draw, play_episode, random_policy
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.games.game import Solution
-from ragen_gym.games.registry import build_game, load, load_task
+from ragen_gym.games.registry import build_game, load_task
 
 __all__ = ["LevelRecord", "add"]
 
@@ -77,8 +76,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     add_environment_options(solve, rules_only=True)
     solve.add_argument("file", metavar="FILE", help="a file of boards, or - for the standard input")
     solve.add_argument("--actions", type=int, metavar="N", help="the most actions (default: the id's horizon)")
-    limit = "limit of each search, in games that are solved by search (default: 2,000,000)"
-    solve.add_argument("--max-nodes", type=int, metavar="N", help=limit)
     solve.add_argument("--json", action="store_true", help="print JSON")
     check = add_command(
         commands,
@@ -130,7 +127,7 @@ def _distinct_levels(env: StepEnv, n: int, seed: int) -> list[Level]:
     return [env.game.for_board(board).level(board) for board in boards]
 
 
-def _record_of(env: StepEnv, level: Level, actions: int | None, solution: Solution | None = None) -> LevelRecord:
+def _record_of(env: StepEnv, level: Level, actions: int | None) -> LevelRecord:
     """Oracle's answers for a level within so many actions (None: those of ``action_budget``)."""
     env.reset(seed=0, options={"level": level})
     game = env.game
@@ -138,7 +135,7 @@ def _record_of(env: StepEnv, level: Level, actions: int | None, solution: Soluti
     left = actions or action_budget(env)
     known = level.id, level.game, game.split_of(board), level.text, left
     try:
-        solution = solution or env.solution()
+        solution = env.solution()
         success = solution.success(board, state, left)
         total = solution.expected_return(board, state, left)
         first = env.action_names[solution.action(board, state, left)]
@@ -235,12 +232,8 @@ def _command(arguments: argparse.Namespace, out: Path) -> str:
 
 
 def _solve(arguments: argparse.Namespace) -> int:
-    spec = load(arguments.id)
-    for option, value in (("--actions", arguments.actions), ("--max-nodes", arguments.max_nodes)):
-        if value is not None and value < 1:
-            raise ValueError(f"{option} {value}: give 1 or more.")
-    if arguments.max_nodes and not spec.game_class.solved_by_search:
-        raise ValueError(f"--max-nodes is for games that are solved by search; leave it out for {spec.name}.")
+    if arguments.actions is not None and arguments.actions < 1:
+        raise ValueError(f"--actions {arguments.actions}: give 1 or more.")
     arguments.levels = f"{sys.stdin.read()}\n" if arguments.file == "-" else arguments.file
     if not arguments.levels.strip():
         raise ValueError("the standard input holds no board: write one row a line, a blank line between boards.")
@@ -249,10 +242,7 @@ def _solve(arguments: argparse.Namespace) -> int:
     solved = []
     for number in track(range(count := len(env._levels or ())), count, "boards", prefix="ragen-gym: "):
         env.reset(seed=0, options={"level": number})
-        level, solution = env.level, cast(Any, env.solution())
-        if arguments.max_nodes:
-            solution.max_nodes = arguments.max_nodes
-        solved.append(_record_of(env, level, arguments.actions, solution))
+        solved.append(_record_of(env, env.level, arguments.actions))
         if not arguments.json:
             _print(solved[-1])
     if arguments.json:

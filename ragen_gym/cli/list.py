@@ -10,7 +10,7 @@ from ragen_gym.cli.env_options import add_environment_options, chosen_environmen
 from ragen_gym.cli.episodes import success_rates
 from ragen_gym.envs.policies import action_budget
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.registry import TABLE, load_task, own_module
+from ragen_gym.games.registry import TABLE, load_task
 
 __all__ = ["add"]
 
@@ -62,18 +62,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    check = f"`ragen-gym check {arguments.id}` plays it and says what is wrong with it."
     if load_task(arguments.id) is not None:
-        raise ValueError(f"{arguments.id} is a text task, and info is about games: {check}")
-    try:
-        return _info_of_game(arguments)
-    except Exception as error:
-        if own_module(arguments.id):
-            error.add_note(f"If that is no mistake in the command: {check}")
-        raise
-
-
-def _info_of_game(arguments: argparse.Namespace) -> int:
+        raise ValueError(f"{arguments.id} is a text task, and info is about games: `ragen-gym check` plays it.")
     spec, chosen = chosen_environment(arguments)
     env = StepEnv(spec.name, **chosen)
     game = env.game

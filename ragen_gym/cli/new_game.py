@@ -67,10 +67,7 @@ def new_game(name: str, folder: Path, *, text: bool = False) -> list[Path]:
         ValueError: a name that cannot be used, or a file is there.
     """
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
-        fixed = "".join(part[:1].upper() + part[1:] for part in re.findall(r"[A-Za-z0-9]+", name)).lstrip("0123456789")
-        fixed = fixed[:1].upper() + fixed[1:]
-        hint = f" Did you mean {fixed}?" if fixed else ""
-        raise ValueError(f"{name!r} is not the name of a class: give letters and digits, such as TreasureHunt.{hint}")
+        raise ValueError(f"{name!r} is not the name of a class: give letters and digits, such as TreasureHunt.")
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
     if name in TABLE:
         raise ValueError(f"{name} is a game of the suite ({TABLE[name].game}): choose another name.")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from ragen_gym.cli.command import add_command, add_seed, wrapped
@@ -50,13 +49,8 @@ _COLOURS = {
     "WALL": "2",
 }
 
-_ARROWS = {
-    f"\x1b{form}{end}": word for form in "[O" for end, word in zip("ABCD", ("up", "down", "right", "left"), strict=True)
-}
-
-#: A key as a terminal sends it: a control sequence (ECMA-48), or a letter. Without its end the rest is yet to come.
-_KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)|[^\x1b]", re.DOTALL)
-_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
+_ARROWS = dict(zip("ABCD", ("up", "down", "right", "left"), strict=True))
+_KEY = re.compile(r"\x1b[\[O]([A-D])|([^\x1b])", re.DOTALL)
 
 _END = "\x04"  # Ctrl-D
 _CLEAR = "\x1b[H\x1b[2J"
@@ -76,8 +70,12 @@ def _play(arguments: argparse.Namespace) -> int:
     if arguments.turn:
         ended = _play_turns(make_turn(spec.name, **chosen), arguments.seed, _lines("\nreply> "))
     else:
-        with single_keys(sys.stdin) if _has_keys() else nullcontext(_words(_lines("> "))) as words:
-            ended = HumanPlay(StepEnv(spec.name, **chosen), arguments.seed).play(words)
+        person = HumanPlay(StepEnv(spec.name, **chosen), arguments.seed)
+        if _has_keys():
+            with single_keys(sys.stdin) as keys:
+                ended = person.play(keys, redraws=True)
+        else:
+            ended = person.play(part.strip() for line in _lines("> ") for part in line.split(SEPARATOR))
     print(f"{sum(ended)} of {len(ended)} levels solved." if ended else "No level was played to its end.")
     return 0
 
@@ -106,16 +104,11 @@ def single_keys(stream: TextIO) -> Iterator[Iterator[str]]:
 
 
 def _keys(number: int) -> Iterator[str]:
-    decoder, pressed = codecs.getincrementaldecoder("utf-8")("replace"), ""
-    while piece := os.read(number, 64):
-        pressed += decoder.decode(piece)
-        rest = _UNFINISHED.search(pressed)
-        end = rest.start() if rest else len(pressed)
-        for key in _KEY.findall(pressed[:end]):
+    while pressed := os.read(number, 1024).decode(errors="replace"):
+        for arrow, key in _KEY.findall(pressed):
             if key == _END:
                 return
-            yield _ARROWS.get(key, key)
-        pressed = pressed[end:]
+            yield _ARROWS[arrow] if arrow else key
 
 
 def _lines(prompt: str) -> Iterator[str]:
@@ -127,11 +120,6 @@ def _lines(prompt: str) -> Iterator[str]:
         if not line:
             return
         yield line.rstrip("\n")
-
-
-def _words(lines: Iterator[str]) -> Iterator[str]:
-    for line in lines:
-        yield from (part.strip() for part in line.split(SEPARATOR))
 
 
 class HumanPlay:
@@ -149,13 +137,9 @@ class HumanPlay:
         actions = ", ".join(f"{key} {name}" for key, name in zip(self.keys, self.env.action_names, strict=True))
         return wrapped(f"Play: {actions}. Also: ? hint, n next level, q quit.")
 
-    def play(self, words: Iterator[str]) -> list[bool]:
-        """Play with the words or keys of a player, until there are no more or one says to quit.
-
-        Returns:
-            Success of each level that was played to its end.
-        """
-        redraws, about = _has_keys(), wrapped(self.env.game.description)
+    def play(self, words: Iterator[str], redraws: bool = False) -> list[bool]:
+        """Success of each level that a player finished by words or keys, until one says to quit."""
+        about = wrapped(self.env.game.description)
         if not redraws:
             print(f"{about}\n{self.menu}")
         said, changed = self._level_line(), True
@@ -233,11 +217,7 @@ def painted(game: Game, board: Board, vocabulary: Vocabulary, text: str) -> str:
 
 
 def _play_turns(env: TurnEnv, seed: int, lines: Iterator[str]) -> list[bool]:
-    """Play level after level with whole replies, each one line, until there are no more or one says to quit.
-
-    Returns:
-        Success of each level that was played to its end.
-    """
+    """Success of each level that was finished by whole replies, each one line, until one says to quit."""
     ended: list[bool] = []
     env.reset(seed=seed)
     print(f"{env.instructions}\n\n(? shows the oracle's move, {_GO_ON})\n\n{env.message_text}", flush=True)

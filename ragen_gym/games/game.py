@@ -190,8 +190,6 @@ class Game(ABC):
     sprites: ClassVar[dict[str, list[str]]] = {}
     #: Options of the same game in other packages, and what they are here: for the error about an unknown option.
     foreign_options: ClassVar[dict[str, str]] = {}
-    #: Whether the oracle searches. A solution then has the limit ``max_nodes`` of each search, which may be set.
-    solved_by_search: ClassVar[bool] = False
 
     def __getstate__(self) -> dict[str, Any]:
         """The options: all else follows from them."""

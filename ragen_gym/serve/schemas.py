@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
@@ -129,24 +129,11 @@ class RequestError(Exception):
 
 
 @contextmanager
-def library_errors(options: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Turn the library's errors into ``RequestError``: to be put around calls of it and nothing else.
-
-    With ``options``, a client's options of a game that is being made, every exception is blamed on them: a value of a
-    type that the game does not expect.
-    """
+def library_errors() -> Iterator[None]:
+    """Turn the library's errors into ``RequestError``: to be put around calls of it and nothing else."""
     try:
         yield
-    except RequestError:
-        raise
     except ResetNeeded as error:
         raise RequestError("no_episode", str(error)) from error
     except (DependencyNotInstalled, ValueError) as error:
         raise RequestError("bad_value", str(error)) from error
-    except Exception as error:
-        if not options:
-            raise
-        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        raise RequestError(
-            "bad_value", f"no game can be made with {given} ({type(error).__name__}: {error})."
-        ) from error

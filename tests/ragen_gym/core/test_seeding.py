@@ -77,10 +77,6 @@ def test_seeds_and_streams_have_keys_of_their_own(seeds: list[int]) -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_numpy_integers_are_seeds() -> None:
-    assert stream_key(np.int64(7), Stream.LEVEL) == stream_key(7, Stream.LEVEL)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("seed", [-1, 1.0, "1", None, True])
 def test_what_is_not_a_seed(seed: object) -> None:
     with pytest.raises(ValueError, match=r"is not a seed: give an integer from 0 on"):

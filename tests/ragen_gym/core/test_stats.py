@@ -150,16 +150,6 @@ def test_an_interval_never_contradicts_its_test(rows: list[tuple[float, float, i
     assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low), abs=1e-9)
 
 
-def test_a_comparison_is_of_shares() -> None:
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        paired_difference([2.0, 0.0], [0.0, 0.0], "ab")
-
-
-def test_one_level_that_has_most_of_the_episodes_is_less_than_an_episode() -> None:
-    n = effective_episodes([1.0] * 5 + [0.0] * 3, [0] * 5 + [1, 2, 3], 8)
-    assert 0 < n < 1
-
-
 def test_the_clustered_interval_is_korn_and_graubards() -> None:
     values, clusters = [1, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0], np.repeat(range(4), 4).tolist()
     effective = 0.375 * 0.625 / (np.var([0.75, 0.25, 0, 0.5], ddof=1) / 4)

@@ -18,19 +18,6 @@ def test_every_option_is_declared_with_a_meaning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({}, ()),
-        ({"grounding": True}, ("observation",)),
-        ({"world_modelling": True}, ("prediction",)),
-        ({"grounding": True, "world_modelling": True, "state_reward": 1}, ("observation", "prediction")),
-    ],
-)
-def test_the_parts_of_the_thinking_that_hold_boards(options: dict[str, Any], parts: tuple[str, ...]) -> None:
-    assert TurnConfig(**options).state_parts == parts
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_turns": 0}, "max_turns is 0; it must be at least 1"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -12,11 +10,8 @@ import httpx
 import numpy as np
 import pytest
 
-from ragen_gym import register
-from ragen_gym.games.frozen_lake import FrozenLake
-from ragen_gym.games.registry import TABLE, GameSpec
 from ragen_gym.serve import RemoteEnv, RemoteTurnEnv, SessionLost
-from ragen_gym.serve.served_envs import ServedStep
+from ragen_gym.serve.service import ServedStep
 
 NO_RATES: list[Any] = [2, "1", True, float("nan")]
 
@@ -87,39 +82,6 @@ def test_bodies_that_are_no_requests(http: httpx.Client, content: bytes, status:
     answer = http.post("/sessions", content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["message"]
-
-
-@dataclass(frozen=True)
-class FragileLake(FrozenLake):
-    """FrozenLake with an option that nobody checks."""
-
-    name = "FragileLake"
-    weights: Any = (1, 2)
-
-    def __post_init__(self, *size: Any) -> None:
-        super().__post_init__(*size)
-        sum(self.weights)
-
-
-@pytest.fixture
-def fragile() -> Iterator[str]:
-    """The name of a game whose constructor breaks at an option of another type."""
-    register(GameSpec("FragileLake", f"{__name__}:FragileLake", 10, "breaks"))
-    yield "FragileLake"
-    del TABLE["FragileLake"], gymnasium.registry["ragen/FragileLake-v0"]
-
-
-@pytest.mark.parametrize("body", [{}, {"grain": "turn"}], ids=str)
-def test_a_value_that_breaks_a_constructor_is_the_clients_mistake(
-    http: httpx.Client, fragile: str, body: dict[str, Any]
-) -> None:
-    for _ in range(3):  # on one connection, which stays open
-        answer = http.post("/sessions", json={"env": fragile, "env_options": {"weights": "ab", "size": 4}, **body})
-        assert answer.status_code == 422, answer.text
-        message = answer.json()["error"]["message"]
-        assert "weights='ab', size=4" in message
-        assert "TypeError: unsupported operand" in message
-        assert http.get("/health").status_code == 200
 
 
 def test_after_our_own_mistake_the_connection_can_be_used(

@@ -14,9 +14,8 @@ import pytest
 from ragen_gym.serve import RemoteEnv, ServerError, serving
 from ragen_gym.serve.app import is_loopback
 from ragen_gym.serve.schemas import CreateRequest, RequestError
-from ragen_gym.serve.served_envs import ServedStep
 from ragen_gym.serve.server import check_token
-from ragen_gym.serve.service import Service
+from ragen_gym.serve.service import ServedStep, Service
 
 LAKE = {"env": "FrozenLake"}
 

@@ -118,18 +118,6 @@ def test_seeds_that_numpy_drew(server: str) -> None:
     remote.close()
 
 
-@pytest.mark.parametrize("seed", [-1, "7", True])
-def test_a_seed_that_is_none_is_refused_as_here(server: str, seed: Any) -> None:
-    for remote, local in (
-        (RemoteEnv(server, "FrozenLake"), gymnasium.make("ragen/FrozenLake-v0").unwrapped),
-        (RemoteTurnEnv(server, "FrozenLake"), make_turn("FrozenLake")),
-    ):
-        for env in (remote, local):
-            with pytest.raises(ValueError, match="seed"):
-                env.reset(seed=seed)
-        remote.close()
-
-
 def test_levels_of_ones_own(server: str) -> None:
     level = Level("FrozenLake", "P___\n____\n____\n___G")
     for given in (level, level.text):
@@ -165,19 +153,6 @@ def test_files_stay_here(server: str) -> None:
     for levels in given:
         with pytest.raises(ValueError, match="a server reads no files"):
             RemoteEnv(server, "Sokoban", levels=levels)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"levels": [None]}, "level=None is not a level: give a ragen_gym.Level"),
-        ({"success_rate": float("nan")}, "success_rate=nan must be"),
-        ({"max_episode_steps": float("inf")}, "max_episode_steps: Input should be a valid integer"),
-    ],
-)
-def test_an_argument_that_is_none_is_named(server: str, arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        RemoteEnv(server, "FrozenLake", **arguments)
 
 
 def test_what_is_no_option_is_refused(server: str) -> None:
