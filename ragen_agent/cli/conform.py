@@ -1,0 +1,72 @@
+"""``ragen-agent conform``: what a trainer computes, beside the published formulas."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+__all__ = ["add"]
+
+ABOUT = """\
+Calls the functions of a trainer's advantages and losses on small batches made to tell variants apart, and names the
+formula that each computes: the published one, or a known variant of it. Looks at the libraries that are installed in
+this environment.
+
+examples:
+  ragen-agent conform
+  ragen-agent conform trl --json
+  ragen-agent conform my_trainer:LIBRARY    a ragen_agent.conform.libraries.Library of your own"""
+
+
+def add(commands: Any) -> None:
+    """Adds the command to the parser."""
+    parser = commands.add_parser("conform", help="what a trainer computes, beside the formulas", description=ABOUT)
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "libraries",
+        nargs="*",
+        metavar="LIBRARY",
+        help="trl, verl, openrlhf, skyrl, molt, ragen_agent, or module:attribute (default: those installed)",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+
+
+def _run(options: argparse.Namespace) -> int:
+    import json
+    import sys
+    from contextlib import redirect_stdout
+
+    from rich.table import Table
+
+    from ragen_agent.conform.compare import Finding, findings
+    from ragen_agent.conform.libraries import LIBRARIES, load
+    from ragen_agent.run.console import Display
+    from ragen_gym.core.console import rich_console
+
+    found: list[Finding] = []
+    missing: dict[str, str] = {}
+    # Some libraries greet on standard output when they are imported.
+    with Display(rich_console(stderr=True)).waiting("loading the libraries"), redirect_stdout(sys.stderr):
+        for name in options.libraries or LIBRARIES:
+            try:
+                found += findings(load(name))
+            except ImportError as error:
+                if options.libraries:
+                    raise
+                missing[name] = str(error)
+    if options.json:
+        print(json.dumps([each.as_dict() for each in found], indent=2))
+        return 0
+    console = rich_console(soft_wrap=True)
+    for library in dict.fromkeys((each.library, each.version) for each in found):
+        table = Table(
+            "rule", "computes", "largest error", title=" ".join(library), title_justify="left", show_edge=False
+        )
+        for each in found:
+            if (each.library, each.version) == library:
+                words = "; ".join(each.differences) or each.verdict
+                table.add_row(each.rule, words, f"{max(each.errors.values()):.0e}" if each.verdict != "same" else "")
+        console.print(table, "")
+    for name, why in missing.items():
+        console.print(f"{name} is not looked at: {why}", style="dim", markup=False)
+    return 0

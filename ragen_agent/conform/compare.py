@@ -1,0 +1,103 @@
+"""Comparison of a library's functions with the published formulas."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ragen_agent.conform.batches import Batch
+from ragen_agent.conform.formulas import RULES, Rule
+from ragen_agent.conform.libraries import Function, Library
+
+__all__ = ["TOLERANCE", "Finding", "compare", "findings", "variants"]
+
+TOLERANCE = 1e-5
+"""Relative error up to which two results are one: some libraries compute in float32."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule of a library beside its published formula."""
+
+    library: str
+    version: str
+    rule: str
+    function: str
+    """Dotted name of the library's function."""
+    verdict: str
+    """same, differs (and ``differences`` give the formula that it computes) or unexplained."""
+    differences: list[str]
+    errors: dict[str, float]
+    """Of each batch: the norm of the error over the norm of the formula's result; where that is 0, the root mean square
+    of the library's result over the sampled tokens."""
+    refused: list[str]
+    """Batches that the library refuses before it trains."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """A row of JSON."""
+        return asdict(self)
+
+
+def findings(library: Library) -> list[Finding]:
+    """Every rule that the library has, compared with its published formula."""
+    return [compare(library, rule, function) for rule, function in library.functions.items()]
+
+
+def compare(library: Library, name: str, function: Function) -> Finding:
+    """A function of a library compared with the formula of a key of ``RULES``, and with its variants.
+
+    The variant named is the one with the fewest differences that agrees on every batch.
+
+    Raises:
+        ValueError: an unknown rule, or a result of another shape than the batch.
+    """
+    if name not in RULES:
+        raise ValueError(f"rule is {name!r}; it must be one of {', '.join(RULES)}")
+    rule = RULES[name]
+    batches = {key: batch for key, batch in rule.batches().items() if key not in function.refused}
+    found = {key: _result(rule, function.call, batch) for key, batch in batches.items()}
+    best: list[str] | None = None
+    for changed, words in variants(rule):
+        wanted = {
+            key: _result(rule, lambda b, c=changed: rule.formula(b, **c), batch) for key, batch in batches.items()
+        }
+        errors = {key: _error(found[key], wanted[key], batch.mask) for key, batch in batches.items()}
+        if not changed:
+            published = errors
+        if max(errors.values()) <= TOLERANCE:
+            best = words
+            break
+    verdict = "unexplained" if best is None else "differs" if best else "same"
+    left = list(function.refused)
+    return Finding(library.name, library.version, name, function.name, verdict, best or [], published, left)
+
+
+def variants(rule: Rule) -> list[tuple[dict[str, Any], list[str]]]:
+    """Keywords of the formula's variants and their words, the fewest changes first."""
+    rows = []
+    for values in product(*rule.variants.values()):
+        changed = {key: value for key, value in zip(rule.variants, values, strict=True) if rule.variants[key][value]}
+        rows.append((changed, [rule.variants[key][value] for key, value in changed.items()]))
+    return sorted(rows, key=lambda row: len(row[0]))
+
+
+def _result(rule: Rule, call: Any, batch: Batch) -> Tensor:
+    """The advantages at sampled tokens, or the gradient of the loss with respect to the log-probs; float64."""
+    if rule.kind == "loss":
+        batch = replace(batch, log_probs=batch.log_probs.clone().requires_grad_())
+        (found,) = torch.autograd.grad(call(batch), batch.log_probs)
+    else:
+        found = call(batch)
+    if found.shape != batch.mask.shape:
+        raise ValueError(f"the result has shape {tuple(found.shape)}; it must be {tuple(batch.mask.shape)}")
+    return torch.where(batch.mask, found.detach().double(), 0.0)
+
+
+def _error(found: Tensor, wanted: Tensor, mask: Tensor) -> float:
+    if not bool(found.isfinite().all()):
+        return float("inf")
+    return float((found - wanted).norm() / (wanted.norm() if wanted.any() else mask.sum().sqrt()))

@@ -1,0 +1,113 @@
+import json
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from benchmarks import conform as conform_page
+from ragen_agent.cli import main
+from ragen_agent.conform.batches import GAMMA, LAMBDA, loss_batches, value_batches
+from ragen_agent.conform.compare import compare, findings, variants
+from ragen_agent.conform.formulas import RULES
+from ragen_agent.conform.libraries import Function, Library, load
+
+MINE = Library("mine", "1", {})
+
+
+def test_this_trainer_computes_every_published_formula():
+    found = findings(load("ragen_agent"))
+    assert {each.rule: each.verdict for each in found} == dict.fromkeys(RULES, "same")
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_variant_is_told_from_every_other(name):
+    rule = RULES[name]
+    for changed, words in variants(rule):
+        found = compare(MINE, name, Function("planted", partial(rule.formula, **changed)))
+        assert (found.verdict, found.differences) == ("differs" if words else "same", words)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_formula_of_no_known_variant_is_unexplained(name):
+    formula = RULES[name].formula
+    assert compare(MINE, name, Function("doubled", lambda b: 2 * formula(b))).verdict == "unexplained"
+
+
+def test_formulas_by_hand():
+    """One row of two or three tokens each, worked out on paper."""
+    batch = loss_batches()["ratios near 1"]
+    first = torch.zeros_like(batch.mask)
+    first[0, 0] = True
+
+    def gradient(name, ratio, advantage):
+        logs = batch.old + math.log(ratio)
+        one = replace(batch, mask=first, log_probs=logs.requires_grad_(), advantages=torch.full_like(logs, advantage))
+        return float(torch.autograd.grad(RULES[name].formula(one), one.log_probs)[0][0, 0])
+
+    assert gradient("PPO, token mean", 1.1, 2.0) == pytest.approx(-2.2)
+    assert gradient("PPO, token mean", 1.3, 2.0) == 0  # above 1.28
+    assert gradient("PPO, token mean", 4.0, -1.0) == pytest.approx(4.0)  # no dual clip
+    assert gradient("CISPO", 4.0, -1.0) == pytest.approx(1.28)
+    assert gradient("CISPO", 0.5, 1.0) == pytest.approx(-0.5)
+    assert gradient("SAPO", 1.0, 3.0) == pytest.approx(-3.0)
+
+    two = value_batches()["two turns"]
+    ends = torch.zeros_like(two.mask)
+    ends[0, 2] = ends[0, 6] = True  # a token, observations, a token that earns 1
+    two = replace(two, mask=ends, rewards=torch.ones(4).double())
+    before, last = two.values[0, 2], two.values[0, 6]
+    found = RULES["GAE"].formula(two)[0]
+    assert found[6] == pytest.approx(float(1 - last))
+    assert found[2] == pytest.approx(float(GAMMA * last - before + GAMMA * LAMBDA * (1 - last)))
+
+
+def test_returns_by_hand():
+    """(R - mean) / std of 0 and 1, and what is left of them without the other one."""
+    batch = RULES["GRPO"].batches()["returns far apart"]
+    pair = replace(
+        batch,
+        groups=torch.tensor([0, 0]),
+        rewards=torch.tensor([0.0, 1.0]).double(),
+        mask=batch.mask[:2],
+    )
+    assert RULES["GRPO"].formula(pair)[:, 0].tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5], rel=1e-5)
+    assert RULES["Dr. GRPO"].formula(pair)[:, 0].tolist() == [-0.5, 0.5]
+    assert RULES["RLOO"].formula(pair)[:, 0].tolist() == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("grpo", "module:attribute"),
+        ("json:dumps", "is a function; it must be a ragen_agent.conform.libraries.Library"),
+    ],
+)
+def test_what_is_not_a_library_is_refused(name, words):
+    with pytest.raises(ValueError, match=words):
+        load(name)
+
+
+def test_results_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="must be one of GRPO"):
+        compare(MINE, "PPO", Function("none", lambda b: b.old))
+    with pytest.raises(ValueError, match=r"has shape \(8,\)"):
+        compare(MINE, "GRPO", Function("rows", lambda b: b.rewards))
+
+
+def test_the_command_prints_what_the_page_reads(capsys):
+    assert main(["conform", "ragen_agent", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [row["rule"] for row in printed] == list(RULES)
+    assert main(["conform", "ragen_agent"]) == 0
+    assert "PPO, token mean" in capsys.readouterr().out
+    assert main(["conform", "no_such_trainer:LIBRARY"]) == 2
+
+
+def test_the_page_is_of_its_records(tmp_path):
+    assert conform_page.main(["--out", str(tmp_path)]) == 0
+    folder = conform_page.__file__.removesuffix("conform.py")
+    for name in ("conform.json", "conform.md"):
+        with open(folder + name) as committed:
+            assert (tmp_path / name).read_text() == committed.read()
