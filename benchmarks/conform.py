@@ -1,4 +1,4 @@
-"""What each trainer computes, library by library: ``python -m benchmarks.conform FILE ...``.
+"""Formulas that trainers compute, library by library: ``python -m benchmarks.conform FILE ...``.
 
 Each FILE is the output of ``ragen-agent conform LIBRARY --json`` in an environment with that library; its rows replace
 those of the same library. Written are ``conform.json`` and ``conform.md``.

@@ -46,6 +46,7 @@ FLOORS = (
     "sft exact",
     "preflight",
     "local openrlhf report",
+    "conform",
     "cli",
 )
 AGENT: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""``ragen-agent conform``: what a trainer computes, beside the published formulas."""
+"""``ragen-agent conform``: formulas that a trainer computes, beside the published ones."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -61,13 +62,12 @@ def compare(library: Library, name: str, function: Function) -> Finding:
     batches = {key: batch for key, batch in rule.batches().items() if key not in function.refused}
     found = {key: _result(rule, function.call, batch) for key, batch in batches.items()}
     best: list[str] | None = None
+    published: dict[str, float] = {}  # the errors of the first variant, which changes nothing
     for changed, words in variants(rule):
-        wanted = {
-            key: _result(rule, lambda b, c=changed: rule.formula(b, **c), batch) for key, batch in batches.items()
-        }
+        formula = partial(rule.formula, **changed)
+        wanted = {key: _result(rule, formula, batch) for key, batch in batches.items()}
         errors = {key: _error(found[key], wanted[key], batch.mask) for key, batch in batches.items()}
-        if not changed:
-            published = errors
+        published = published or errors
         if max(errors.values()) <= TOLERANCE:
             best = words
             break

@@ -126,7 +126,8 @@ def _cispo(batch: Batch, *, bounds: tuple[float, float] = (0, 1 + CLIP[1])) -> T
 
 
 def _sapo(batch: Batch, *, over: str = "rows") -> Tensor:
-    tau = torch.where(batch.advantages > 0, *(torch.tensor(t).double() for t in TEMPERATURES))
+    positive, other = (torch.full_like(batch.advantages, each) for each in TEMPERATURES)
+    tau = torch.where(batch.advantages > 0, positive, other)
     gate = 4 / tau * torch.sigmoid(tau * (_ratio(batch) - 1))
     return -_mean(gate * batch.advantages, batch.mask, over)
 

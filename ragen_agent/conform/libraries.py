@@ -81,6 +81,9 @@ def _ragen_agent() -> Library:
 
         return policy_loss
 
+    def divergence(kind: str) -> Callable[[Batch], Tensor]:
+        return lambda b: algo.kl_loss(b.log_probs, b.reference, b.mask, kind, "token_mean")
+
     bounds = {"clip_low": CLIP[0], "clip_high": CLIP[1]}
     functions = {
         "GRPO": Function("algo.normalised", grouped("grpo")),
@@ -94,10 +97,7 @@ def _ragen_agent() -> Library:
         "CISPO": Function("algo.policy_loss", loss("cispo", "token_mean", clip_high=CLIP[1])),
         "SAPO": Function("algo.policy_loss", loss("sapo", "sequence_mean")),
     }
-    for kind in ("k1", "k2", "k3"):
-        functions[f"KL, {kind}"] = Function(
-            "algo.kl_loss", lambda b, kind=kind: algo.kl_loss(b.log_probs, b.reference, b.mask, kind, "token_mean")
-        )
+    functions |= {f"KL, {kind}": Function("algo.kl_loss", divergence(kind)) for kind in ("k1", "k2", "k3")}
     return Library("ragen_agent", __version__, functions)
 
 
@@ -230,7 +230,7 @@ def _verl() -> Library:
 
 
 def _openrlhf() -> Library:
-    from ragen_agent.openrlhf.flash_attention import stand_in
+    from ragen_agent.openrlhf.patches import stand_in
 
     stand_in()
     from openrlhf.models.loss import PolicyLoss
@@ -341,7 +341,9 @@ def _molt() -> Library:
 
     def divergence(kind: str) -> Callable[[Batch], Tensor]:
         def compute(b: Batch) -> Tensor:
-            return agg_loss(compute_approx_kl(b.log_probs, b.reference, kind), b.mask.double(), "token-mean")
+            each = compute_approx_kl(b.log_probs, b.reference, kind)
+            found: Tensor = agg_loss(each, b.mask.double(), "token-mean")
+            return found
 
         return compute
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,8 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.conform.compare import findings
+from ragen_agent.conform.libraries import load
 from ragen_agent.openrlhf.experience import (
     AdvantageInputs,
     StarPOExperience,
@@ -175,3 +179,9 @@ def test_agreement_reads_the_sampled_tokens_alone() -> None:
     assert difference.mismatch_kl == pytest.approx(expected), "the k3 estimate"
     one.rollout_log_probs[0, 0] = float("nan")
     assert log_prob_difference([one])[0] != log_prob_difference([one])[0]
+
+
+def test_the_installed_openrlhf_computes_what_the_page_says():
+    recorded = json.loads((Path(__file__).parents[3] / "benchmarks" / "conform.json").read_text())
+    wanted = {row["rule"]: row["differences"] for row in recorded["libraries"]["OpenRLHF"]}
+    assert {found.rule: found.differences for found in findings(load("openrlhf"))} == wanted
