@@ -17,11 +17,11 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import markdown_table
 from ragen_gym.audit import CHECKS, SEVERITIES, AuditSettings, audit
 from ragen_gym.core.child_python import child_environment, child_python
 from ragen_gym.core.storage import write_atomic
@@ -33,13 +33,13 @@ OUT = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).with_suffix(".md")
 _REPRODUCE_SECONDS = 600  # of a machine that does other work, too
 _ATTEMPTS = 8
-_INSTALLERS = 4  # that wait for the network more than they work
 
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 PACKAGES: dict[str, list[str]] = TABLES["packages"]
 FALSE_ALARMS = {(row["target"], row["check"]): row["why"] for row in TABLES["false_alarms"]}
 #: Of the repositories that the table below was made with.
 _REVISIONS = "RAGEN at 5eb79b8, VAGEN at 2936322 and its branch vagen-legacy at 787c7e2."
+COLUMNS = ("library", "version", "target", "errors", "warnings", "passed", "not applicable")
 
 
 @dataclass(frozen=True)
@@ -98,23 +98,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_atomic(PAGE, page(rows))
     failed = [(row, check) for row in rows for check in row.get("checks", ()) if not check.get("reproduced", True)]
     for row, check in failed:
-        print(
-            f"not reproduced: {row['library']}, {row['target']}, {check['check']}: {check['not_reproduced']}",
-            file=sys.stderr,
-        )
-    if failed:
-        print(
-            f"Findings not reproduced by their evidence: {len(failed)}. Either a finding is false or its evidence is: "
-            f"run the evidence in {OUT.name} by itself; --only TARGET asks again.",
-            file=sys.stderr,
-        )
+        said = f"{row['library']}, {row['target']}, {check['check']}: {check['not_reproduced']}"
+        print(f"not reproduced: {said}", file=sys.stderr)
     return int(bool(failed))
 
 
 def _installed(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """An interpreter for each of these of ``PACKAGES``, made some at a time."""
-
-    def install(name: str) -> str:
+    """An interpreter for each of these of ``PACKAGES``."""
+    found = {}
+    for name in names:
         venv, done = folder / name, folder / name / "installed"
         if not done.exists():
             print(f"installing {', '.join(PACKAGES[name])} into {venv}", flush=True)
@@ -122,10 +114,8 @@ def _installed(folder: Path, names: Sequence[str]) -> dict[str, str]:
             pip = child_python("-m", "pip", "--python", str(venv), "install", "-qq")
             subprocess.run([*pip, *PACKAGES[name]], check=True)
             done.touch()
-        return str(venv.resolve())
-
-    with ThreadPoolExecutor(_INSTALLERS) as pool:
-        return dict(zip(names, pool.map(install, names), strict=True))
+        found[name] = str(venv.resolve())
+    return found
 
 
 def merged(rows: Sequence[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -149,15 +139,8 @@ def _row(subject: Subject, venvs: Mapping[str, str], repositories: Mapping[str, 
         return {**row, "left_out": f"no sources were given: --repository {root}=PATH"}
     python = str(Path(venvs[subject.venv]) / "bin" / "python") if subject.venv else sys.executable
     path = [str(Path(repositories[root]) / inside), str(Path(__file__).parent)] if root else []
-    settings = AuditSettings(
-        options=subject.options,
-        actions=subject.actions,
-        train=subject.train,
-        test=subject.test,
-        python=python,
-        path=path,
-        checks=subject.checks,
-    )
+    asked = {name: getattr(subject, name) for name in ("options", "actions", "train", "test", "checks")}
+    settings = AuditSettings(**asked, python=python, path=path)
     try:
         report = audit(subject.target, settings)
     except ValueError as error:
@@ -229,36 +212,30 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         "",
         f"The sources: {_REVISIONS}",
         "",
-        "| library | version | target | errors | warnings | passed | not applicable |",
-        "|---|---|---|---|---|---|---|",
     ]
+    rows_of = []
     for row in audited:
         counts = Counter(check["severity"] for check in row["checks"] if check["status"] == "finding")
-        version = row["version"].rpartition(" ")[2]
-        cells = [row["library"], version, f"`{row['target']}`"]
+        cells = [row["library"], row["version"].rpartition(" ")[2], f"`{row['target']}`"]
         cells += [str(counts[severity] or "-") for severity in SEVERITIES]
-        cells += [str(row["counts"][status]) for status in ("passed", "not applicable")]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "## Findings", ""]
-    lines += ["The evidence of all is in `audit.json`.", ""]
-    for library in dict.fromkeys(row["library"] for row in audited):
-        shown = [(row, check) for row, check in found if row["library"] == library]
-        if not shown:
-            continue
-        lines += [f"### {library}", "", "| target | finding | what was seen | reproduced |", "|---|---|---|---|"]
-        for row, check in shown:
-            detail = " ".join(check["detail"].replace("|", "\\|").split())
-            again = "yes" if check["reproduced"] else f"no: {check['not_reproduced']}".replace("|", "\\|")
-            if reason := FALSE_ALARMS.get((row["target"], check["check"])):
-                again = f"{again}; false alarm: {reason}"
-            lines.append(f"| `{row['target']}` | {check['severity']}: {check['check']} | {detail[:300]} | {again} |")
-        lines.append("")
-    left_out = [row for row in rows if "left_out" in row]
+        rows_of.append([*cells, *(str(row["counts"][status]) for status in ("passed", "not applicable"))])
+    lines += [markdown_table(COLUMNS, rows_of), "", "## Findings", "", "The evidence of all is in `audit.json`.", ""]
+    for library in dict.fromkeys(row["library"] for row, _ in found):
+        shown = [_finding(row, check) for row, check in found if row["library"] == library]
+        table = markdown_table(["target", "finding", "what was seen", "reproduced"], shown)
+        lines += [f"### {library}", "", table, ""]
+    left_out = [f"- {row['library']}, `{row['target']}`: {row['left_out'][:200]}" for row in rows if "left_out" in row]
     if left_out:
-        lines += ["## Left out", ""]
-        lines += [f"- {row['library']}, `{row['target']}`: {row['left_out'][:200]}" for row in left_out]
-        lines.append("")
+        lines += ["## Left out", "", *left_out, ""]
     return "\n".join(lines)
+
+
+def _finding(row: Mapping[str, Any], check: Mapping[str, Any]) -> list[str]:
+    detail = " ".join(check["detail"].replace("|", "\\|").split())
+    again = "yes" if check["reproduced"] else f"no: {check['not_reproduced']}".replace("|", "\\|")
+    if reason := FALSE_ALARMS.get((row["target"], check["check"])):
+        again = f"{again}; false alarm: {reason}"
+    return [f"`{row['target']}`", f"{check['severity']}: {check['check']}", detail[:300], again]
 
 
 if __name__ == "__main__":
