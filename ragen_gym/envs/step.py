@@ -130,7 +130,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
 
     def __init__(
         self,
-        name: str,
+        name: str | GameSpec,
         *,
         observation: Literal["text", "grid", "rgb"] = "text",
         text_format: TextFormat = "grid",
@@ -144,7 +144,7 @@ class StepEnv(LazyGenerator, gymnasium.Env[Any, int]):
         regret: bool | int = False,
         **options: Any,
     ) -> None:
-        self.game_spec: GameSpec = find(name)
+        self.game_spec: GameSpec = name if isinstance(name, GameSpec) else find(name)
         levels = joined_levels(levels, self.game_spec.game_class.foreign_levels(options))
         self.game: Game = build_game(self.game_spec, options, preset, StepEnv.__init__.__kwdefaults__ or ())
         check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))

@@ -253,7 +253,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         """Parsed reply, by the options of the turn and the names of the actions; plays nothing."""
         if self.spells_forbidden(text):
             return Reply(text, problem=Problem.FORBIDDEN_TEXT)
-        return self._prompt.parse(text, self.action_names, self._budgets)
+        reply: Reply = self._prompt.parse(text, self.action_names, self._budgets)
+        return reply
 
     def reseed_noise(self, noise_seed: int) -> None:
         """Draw the transition noise of the turns to come from another seed; see ``StepEnv.reseed_noise``."""

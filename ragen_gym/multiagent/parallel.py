@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from string import ascii_lowercase, ascii_uppercase
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +17,15 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.seeding import np_random
 from pettingzoo import ParallelEnv
 
-from ragen_gym.core.levels import Level, check_split
+from ragen_gym.core.levels import Level
 from ragen_gym.core.seeding import Keys, Stream, episode_keys, stream_key, uniforms
-from ragen_gym.core.text import TextFormat, Vocabulary
+from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.validation import check_choice, check_number, checked_options, plain_number, shown
-from ragen_gym.envs.board_view import BoardView
 from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import StepEnv
-from ragen_gym.games.game import PLAYING, SUCCESS, Board, Game
-from ragen_gym.games.given_levels import SIZE_OPTIONS, check_one_size, chosen_board, given_levels, joined_levels
-from ragen_gym.games.registry import GameSpec, build_game, find
+from ragen_gym.games.game import PLAYING, SUCCESS, Board
+from ragen_gym.games.given_levels import check_one_size
+from ragen_gym.games.registry import find
 
 if TYPE_CHECKING:
     from ragen_gym.render.renderer import Window
@@ -90,48 +89,28 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         *,
         players: int = 2,
         max_cycles: int | None = None,
-        observation: Literal["text", "grid", "rgb"] = "text",
-        text_format: TextFormat = "grid",
-        vocabulary: str | Vocabulary | None = None,
-        preset: str | None = None,
-        split: str | None = None,
-        levels: Any = None,
-        skip_invalid: bool = False,
         render_mode: str | None = None,
-        tile_size: int = 48,
-        **options: Any,
+        **arguments: Any,
     ) -> None:
-        self.game_spec: GameSpec = find(name)
+        self.game_spec = spec = find(name)
         players, max_cycles = plain_number(players), plain_number(max_cycles)
         check_number(name, "players", players, 1, self.most, whole=True)
         if max_cycles is not None:
             check_number(name, "max_cycles", max_cycles, 1, whole=True)
         check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))
-        one_alone = players == 1 or self.shared is None
-        levels = joined_levels(levels, self.game_spec.game_class.foreign_levels(options))
-        self.game: Game = build_game(
-            self.game_spec if one_alone else replace(self.game_spec, game=self.shared or self.game_spec.game),
-            options,
-            preset,
-            ParallelGame.__init__.__kwdefaults__ or (),
+        #: What one player alone would play; of it this takes the game, its levels and its views.
+        self._alone = one = StepEnv(
+            spec if players == 1 or self.shared is None else replace(spec, game=self.shared), **arguments
         )
-        self.players = players
-        self.max_cycles = self.game_spec.horizon if max_cycles is None else max_cycles
-        self.observation, self.text_format, self.render_mode = observation, text_format, render_mode
-        self.split = check_split(split)
-        self.vocabulary = self.game.vocabulary(self.game_spec.vocabulary if vocabulary is None else vocabulary)
-        module = re.sub(r"(?<!^)(?=[A-Z])", "_", self.game_spec.name).lower()
+        check_one_size(one.games, "a game of several players")
+        self.game, self.vocabulary, self.split, self._seen = one.game, one.vocabulary, one.split, one._view
+        self.players, self.render_mode = players, render_mode
+        self.max_cycles = spec.horizon if max_cycles is None else max_cycles
+        module = re.sub(r"(?<!^)(?=[A-Z])", "_", spec.name).lower()
         self.metadata = {**self.metadata, "name": f"{module}_v0"}
         self.possible_agents = [f"player_{i}" for i in range(players)]
         self.agents: list[str] = []
         self._numbers = {agent: i for i, agent in enumerate(self.possible_agents)}
-        self._levels, self._size_given = None, bool(SIZE_OPTIONS & options.keys())
-        if levels is not None:
-            sizes = {"own_size": not self._size_given, "skip_invalid": skip_invalid}
-            given = given_levels(self.game, levels, split, vocabulary=self.vocabulary, **sizes)
-            check_one_size(given.games, "a game of several players")
-            self._levels, self.game = given.boards, given.games[0]
-        self._seen = BoardView(self.game, observation, self.vocabulary, text_format, tile_size)
         # Each agent has spaces of its own, since sampling from a space moves its generator on.
         self._observation_spaces = {agent: self._seen.space() for agent in self.possible_agents}
         self._action_spaces = {agent: spaces.Discrete(len(self.game.Action)) for agent in self.possible_agents}
@@ -154,18 +133,16 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         """Start an episode; see "Starting State" in the class."""
         if seed is not None or self._episodes is None:
             seed = int(np_random()[0].integers(2**63)) if seed is None else seed
-            self._episodes = Episodes(self.game, seed, self.split, self._levels)
+            self._episodes = Episodes(self.game, seed, self.split, self._alone._levels)
             self._level_stream, self._episode = stream_key(seed, Stream.LEVEL), 0
         options = checked_options(options, _OPTIONS)
         level = options.get("level")
-        chosen = None
-        if level is not None:
-            chosen = chosen_board([self.game], level, self._levels, self.vocabulary, size_given=self._size_given)
+        chosen = None if level is None else self._alone.level_board(level)
         board, state, self._level_id, noise_key, _ = self._episodes.take_with(chosen, options.get("noise_seed"))
         level_key = int(episode_keys(self._level_stream, self._episode, 1)[0])
         self._episode += 1
         self.agents, self._start = [], board  # nobody plays, should the level have no room for all
-        self._begin(board, state, level_key, fixed=chosen is not None or self._levels is not None)
+        self._begin(board, state, level_key, fixed=chosen is not None or self._alone._levels is not None)
         self._keys = player_keys(noise_key, self.players, self.game.noise)
         self._cycle = 0
         self.agents = self.possible_agents[:]

@@ -25,7 +25,7 @@ from ragen_gym.core.stats import binomial_tail
 from ragen_gym.core.text import TextFormat, Vocabulary
 from ragen_gym.games.game import OVER, PLAYING, SUCCESS, Game, Solution
 from ragen_gym.games.grid import GridGame
-from ragen_gym.games.values import UNKNOWN, LevelValues, exact_play, script_of
+from ragen_gym.games.values import LevelValues, exact_play, script_of
 from ragen_gym.testing.strategies import Play, first_state, plays
 
 T = TypeVar("T")
@@ -244,18 +244,19 @@ def _check_oracle(game: Game, actions: int, max_nodes: int) -> list[str]:
     levels = [(start, game.solve(start[0]), LevelValues(game, start, actions)) for start in starts]
     for left, (start, solution, values) in product(range(actions + 1), levels):
         best = values.value(*start, left)
+        too_large = [
+            f"the oracle against a search through everything, from {left} actions on (too many states): a better policy "
+            "may exist, and the promised return may be too high"
+        ]
+        if isnan(best.total):
+            return too_large
         try:
             said = solution.expected_return(*start, left), solution.success(*start, left)
             won, total = exact_play(game, start, left, script_of(solution), max_nodes)
         except RuntimeError as error:
             return [_no_answer(error)]
         except OverflowError:
-            best = UNKNOWN
-        if isnan(best.total):
-            return [
-                f"the oracle against a search through everything, from {left} actions on (too many states): a better "
-                "policy may exist, and the promised return may be too high"
-            ]
+            return too_large
         label = f"{game.name}: with {left} actions the oracle promises (return, success) {said}"
         require(
             isclose(said[1], sum(won), abs_tol=CLOSE),

@@ -193,7 +193,6 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
         ("not a game of this suite", "Chess", {}),
         ("players=0 must be an integer from 1 to 8", "FrozenLake", {"players": 0}),
         ("max_cycles=0 must be an integer from 1 on", "Bandit", {"max_cycles": 0}),
-        ("no option 'max_cycle'.*Did you mean max_cycles", "FrozenLake", {"max_cycle": 9}),
         ("needs 8, in this order: .*OTHER, OTHER_ON_GOAL", "FrozenLake", {"vocabulary": short_vocabulary()}),
         ("a level of a race shows one player", "FrozenLake", {"levels": ["PQ__\n____\n____\n___G"]}),
     ):
