@@ -245,8 +245,8 @@ def _check_oracle(game: Game, actions: int, max_nodes: int) -> list[str]:
     for left, (start, solution, values) in product(range(actions + 1), levels):
         best = values.value(*start, left)
         too_large = [
-            f"the oracle against a search through everything, from {left} actions on (too many states): a better policy "
-            "may exist, and the promised return may be too high"
+            f"the oracle against a search through everything, from {left} actions on (too many states): a better "
+            "policy may exist, and the promised return may be too high"
         ]
         if isnan(best.total):
             return too_large
