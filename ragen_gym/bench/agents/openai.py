@@ -3,9 +3,8 @@
 **The key** is read from the environment, from ``OPENAI_API_KEY`` or the variable that ``key_env`` names, and is written
 nowhere; should a server's answer quote it, it is redacted. A server that asks for no key needs none.
 
-**Thinking.** Servers that separate a model's reasoning from its reply (``reasoning_content``, ``reasoning``,
-``reasoning_details``, parts of the content that think) take the model's thinking tags away. Where a suite wants replies
-that think, and a reply has no ``<think>`` of its own, the reasoning is put back before it:
+**Thinking.** Servers that separate the reasoning from the reply take the model's thinking tags away. Where a suite
+wants replies that think, and a reply has no ``<think>`` of its own, the reasoning is put back before it:
 ``<think>reasoning</think>reply`` is what is parsed, recorded, and sent back as the conversation goes on. A reply with
 one ``</think>`` and no ``<think>`` completes a thinking that the chat template has begun. With ``reasoning=drop`` the
 reply is parsed as it came. Either way the record keeps the reasoning as the server gave it.
@@ -118,7 +117,17 @@ class OpenAIAgent:
         if self._extra.get("stream"):
             raise ValueError(f'{self.name}: extra has "stream", and replies are not streamed: leave it out.')
         self._folds = False
-        self._client = self._connected(place)
+        try:
+            from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+        except ImportError as error:
+            raise ImportError("openai: agents need the extra `bench`: pip install 'ragen-gym[bench]'") from error
+        self._client = AsyncOpenAI(
+            api_key=self._key or "none",
+            base_url=self._base_url,
+            timeout=self._timeout,
+            max_retries=self._retries,
+            http_client=DefaultAsyncHttpxClient(trust_env=place.hostname not in _LOOPBACK),  # no proxy to this machine
+        )
         self.settings = {
             # Without the port: a server that was started again may listen at another.
             "server": f"{place.hostname}{place.path.rstrip('/')}",
@@ -128,19 +137,6 @@ class OpenAIAgent:
             "extra": self._extra,
         }
         self.circumstances = {"base_url": place.geturl(), "timeout": self._timeout, "retries": retries}
-
-    def _connected(self, place: SplitResult) -> Any:
-        try:
-            from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-        except ImportError as error:
-            raise ImportError("openai: agents need the extra `bench`: pip install 'ragen-gym[bench]'") from error
-        return AsyncOpenAI(
-            api_key=self._key or "none",
-            base_url=self._base_url,
-            timeout=self._timeout,
-            max_retries=self._retries,
-            http_client=DefaultAsyncHttpxClient(trust_env=place.hostname not in _LOOPBACK),  # no proxy to this machine
-        )
 
     async def start(self) -> str | None:
         """See that the server is there; a notice where it does not list the model.
@@ -174,7 +170,6 @@ class OpenAIAgent:
         """
         import openai
 
-        config = task.env.config
         try:
             answer = await self._ask(messages, task)
         except openai.APITimeoutError:
@@ -182,12 +177,10 @@ class OpenAIAgent:
             raise AgentFailure(Failure.TIMEOUT, detail) from None
         except Exception as error:
             raise self._failure(error) from None
-        answer = replace(
-            answer, text=self._redact(answer.text), reasoning=answer.reasoning and self._redact(answer.reasoning)
-        )
-        if self._reasoning == "drop":
-            return answer
-        return replace(answer, text=whole_reply(answer.text, reasoning=answer.reasoning, think=config.think))
+        text, reasoning = self._redact(answer.text), answer.reasoning and self._redact(answer.reasoning)
+        if self._reasoning == "think":
+            text = whole_reply(text, reasoning=reasoning, think=task.env.config.think)
+        return replace(answer, text=text, reasoning=reasoning)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -258,18 +251,11 @@ def _read_completion(text: str, retries: int) -> Answer:
         raise ValueError(f"the server answered an error: {text[:200]!r}")
     usage = completion.get("usage")
     counts = usage if isinstance(usage, dict) else {}
-    return Answer(
-        text=reply,
-        reasoning=reasoning,
-        prompt_tokens=_count(counts.get("prompt_tokens")),
-        completion_tokens=_count(counts.get("completion_tokens")),
-        finish_reason=reason if isinstance(reason, str) else None,
-        retries=retries,
+    prompt, written = (
+        count if type(count) is int and 0 <= count <= MOST else None
+        for count in map(counts.get, ("prompt_tokens", "completion_tokens"))
     )
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value <= MOST else None
+    return Answer(reply, reasoning, prompt, written, reason if isinstance(reason, str) else None, retries)
 
 
 def _address(url: str) -> SplitResult:

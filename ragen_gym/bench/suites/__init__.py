@@ -21,7 +21,7 @@ from ragen_gym.bench.suites.table import SUITE_FILE, Problem, env_options, read_
 from ragen_gym.core.levels import Level
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
-from ragen_gym.core.validation import did_you_mean
+from ragen_gym.core.validation import check_number, did_you_mean
 from ragen_gym.envs.reply_env import ReplyEnv
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.task import TaskEnv
@@ -256,8 +256,7 @@ def _load(path: Path, *, run_code: bool) -> Suite:
     table = read_table(path)
     try:
         temperature = table.get("temperature", 0.5)
-        if isinstance(temperature, bool) or not isinstance(temperature, int | float) or temperature < 0:
-            raise ValueError(f"temperature={temperature!r} must be a number from 0 on.")
+        check_number("the suite", "temperature", temperature, 0)
         splits = tuple(_split(row, table.get("budgets", {}), path.parent, run_code=run_code) for row in table["splits"])
         return Suite(
             name=table["name"],

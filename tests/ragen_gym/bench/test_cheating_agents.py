@@ -228,27 +228,6 @@ def test_an_agent_that_looks_ahead_on_copies_gains_nothing(
     assert verify(run).doubts == []
 
 
-def test_what_an_agent_is_shown_stands_where_the_episode_does_with_other_noise(tmp_path: Path) -> None:
-    shown: list[Any] = []
-
-    class Watcher:
-        name = "watcher"
-
-        def act(self, observation: Any, info: dict[str, Any], task: Task) -> int:
-            env = task.env.env
-            assert (env.text, env.level.id) == (observation, info["level_id"])
-            shown.append((task.index, env._noise_key, env))
-            return 0
-
-    run_suite(SMOKE, Watcher(), tmp_path, RunOptions(splits=("frozen_lake",), concurrency=1))
-    for record in load_results(tmp_path).records:
-        env = LAKE.make_game().env
-        LAKE.begin(env, record.index, record.noise_seed)
-        keys = {key for index, key, _ in shown if index == record.index}
-        assert len(keys) == 1
-        assert env._noise_key not in keys
-
-
 def test_success_above_the_interval_of_optimal_play_is_a_doubt_that_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

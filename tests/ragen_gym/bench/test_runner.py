@@ -20,8 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ragen_gym.bench.agent import AgentFailure, Answer, Task
 from ragen_gym.bench.agents import make_agent
@@ -387,29 +385,6 @@ def begun(path: Path) -> ResultsFolder:
 def record(key: str, text: str = "é", failure: Failure | None = None) -> EpisodeRecord:
     turn = TurnRecord(message=text, reply=text, actions=(1, 2), reward=-0.1, problem="no_answer")
     return EpisodeRecord(key, "s", 0, 0, "id", 7, (turn,), False, -0.1, False, True, text, failure=failure)
-
-
-@settings(max_examples=40)  # each writes to the disk
-@given(st.lists(st.text(), min_size=1, max_size=4), st.data())
-def test_a_torn_last_line_is_left_out_and_cut_off(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
-) -> None:
-    folder = begun(tmp_path_factory.mktemp("run"))
-    path = folder.episodes
-    records = [record(str(place), text) for place, text in enumerate(texts)]
-    with EpisodeLog(folder) as log:
-        for one in records:
-            log.append(one)
-    whole = path.read_bytes()
-    assert read_records(path) == records
-    torn = data.draw(st.integers(1, len(whole.rstrip(b"\n").split(b"\n")[-1]) + 1))
-    path.write_bytes(whole[:-torn])
-    kept = records if torn == 1 else records[:-1]  # only the newline was lost
-    assert read_records(path) == kept
-    with EpisodeLog(folder) as log:
-        log.append(record("new"))
-    assert read_records(path) == [*kept, record("new")]
-    assert path.read_bytes().count(b"\n") == len(kept) + 1
 
 
 def test_no_summary_outlives_the_episodes_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

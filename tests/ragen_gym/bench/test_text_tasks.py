@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -261,20 +258,6 @@ def test_a_task_without_enough_problems_is_refused(folder: Path, capsys: pytest.
     (folder / "words" / "suite.toml").write_text(few)
     assert main(["bench", "freeze", "words"]) == 2
     assert " of 99 different problems" in capsys.readouterr().err
-
-
-def test_the_report_of_text_tasks_leaves_out_what_they_have_none_of() -> None:
-    for splits, has in ((["--split", "spelling"], False), ([], True)):
-        out = f"run{len(splits)}"
-        run("python:backwards_words:reply", *splits, out=out)
-        assert bench("report", out, "--out", f"{out}.html") == 0
-        page = Path(f"{out}.html").read_text(encoding="utf-8")
-        assert ('<th scope="col">malformed</th>' in page) == has
-        [index] = re.findall(r'id="episodes-index"[^>]*>([^<]+)<', page)
-        filters = [each["label"] for each in json.loads(gzip.decompress(base64.b64decode(index)))["filters"]]
-        assert filters == ["All", "Solved", "Failed", *["Malformed"] * has]
-        for name in ("success", "return", "turns"):
-            assert f'<th scope="col">{name}</th>' in page
 
 
 def test_a_suite_of_code_is_not_run_for_a_name_in_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
