@@ -180,7 +180,8 @@ def extra_flags(settings: OpenRLHF) -> list[str]:
         for flag, setting in DECIDED.items():
             if f"--{flag}".startswith(name):
                 where = f"it is {setting[1:-1]}" if setting.startswith("(") else f"use the setting {setting}"
-                raise ValueError(f"openrlhf.flags: {name} (--{flag}) is decided by the run's own settings: {where}.")
+                short = "" if name == f"--{flag}" else f", short for --{flag},"
+                raise ValueError(f"openrlhf.flags: {name}{short} is decided by the run's own settings: {where}.")
         if not name.startswith(_OPEN):
             raise ValueError(f"openrlhf.flags: {name} does not fit this trainer; flags begin with {', '.join(_OPEN)}.")
     return words

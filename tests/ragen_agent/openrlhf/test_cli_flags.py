@@ -71,10 +71,10 @@ def test_playing_ahead_is_openrlhfs_asynchronous_trainer() -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ("--train.seed 3", r"--train.seed \(--train.seed\) is decided by .* use the setting seed"),
+        ("--train.seed 3", r"--train.seed is decided by .* use the setting seed"),
         ("--actor.adam.lr=1e-5", r"use the setting training.learning_rate"),
         ("--actor.eps_clip_low_high 0.1 0.3", r"begin with --ds., --vllm., --actor.adam., "),
-        ("--train.batch 64", r"--train.batch \(--train.batch_size\)"),
+        ("--train.batch 64", r"--train.batch, short for --train.batch_size,"),
         ("--ckpt.path /x", r"it is the run's folder"),
         ("--train.partial_rollout_enable", r"does not fit this trainer"),
     ],
