@@ -43,17 +43,14 @@ MIN_UNCERTAINTY = 1e-6
 def group_std(values: Tensor, counted: Tensor | None = None) -> Tensor:
     """The sample standard deviation of each group; for returns, the uncertainty U(s0) (RAGEN, StarPO-S).
 
-    The divisor is G - 1, as in the reward variance of RAGEN-2 (arXiv 2604.06268) and in ``normalised``; with groups of
-    one size it does not change the order.
+    The divisor is G - 1, as in the reward variance of RAGEN-2 (arXiv 2604.06268) and in ``normalised``.
 
     Args:
-        values: (groups, group size), a number of each episode: its return, mean entropy or length. Integers become
-            floats.
+        values: (groups, group size), a number of each episode: its return, mean entropy or length.
         counted: bool (groups, group size), False for failed episodes, which are left out; None counts all.
 
     Returns:
-        float (groups,), at least 0; exactly 0 if the counted values are equal (see ``MIN_UNCERTAINTY``) or fewer
-        than two count.
+        float (groups,); exactly 0 if the counted values are equal (see ``MIN_UNCERTAINTY``) or fewer than two count.
     """
     return group_variance(values, counted).sqrt()
 
@@ -90,12 +87,7 @@ def group_mean_order(values: Tensor, counted: Tensor | None = None) -> Tensor:
 
 
 def finite_groups(values: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Values of the episodes as float, 0 if not counted, and the mask of counted ones, bool of the same shape.
-
-    Args:
-        values: (groups, group size).
-        counted: bool (groups, group size), or None for all.
-    """
+    """Values of the episodes as float, 0 if not counted, and the mask of counted ones, bool of the same shape."""
     if values.ndim != 2 or values.shape[1] == 0:
         raise ValueError(f"values has shape {tuple(values.shape)}; give it as (groups, group size)")
     keep = torch.ones_like(values, dtype=torch.bool) if counted is None else counted

@@ -149,7 +149,7 @@ def test_alarms_are_marked_where_they_were_raised() -> None:
         record |= {"return_std": 0.4 if k < 15 else 0.02, "grad_norm": 9.0 if k == 17 else 0.5}
         record |= {"invalid_rate": 0.0 if k < 22 else 0.9}
         history.add(record | {"alarm": [sign.name for sign in history.new_signs(record)]}, False)
-    run = made("dying", history.records)
+    run = made("dying", [*map(dict, history.records)])
     assert [sign.name for sign in run.signs] == ["return_std_fall", "gradient_spike", "invalid_rise"]
     assert {sign.name: sign.iteration for sign in run.signs} == {
         "return_std_fall": 16,

@@ -32,9 +32,12 @@ def test_a_resumed_run_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pyte
     def spied(**options: Any) -> Any:
         run = begin(**options)
         log = run.log
-        monkeypatch.setattr(
-            run, "log", lambda figures, step: (sent.append((run.id, step, figures)), log(figures, step))
-        )
+
+        def noted(figures: dict[str, float], step: int) -> None:
+            sent.append((run.id, step, figures))
+            log(figures, step)
+
+        monkeypatch.setattr(run, "log", noted)
         return run
 
     monkeypatch.setattr("wandb.init", spied)
