@@ -80,12 +80,6 @@ def completion(model: str, text: str, prompt_tokens: int, completion_tokens: int
     }
 
 
-def _bounded(size: int, most: int) -> int:
-    if not 0 <= size <= most:
-        raise ValueError(f"{size} bytes, where 0 to {most} are allowed")
-    return size
-
-
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
@@ -201,26 +195,12 @@ class _Handler(BaseHTTPRequestHandler):
             with suppress(OSError):
                 self.connection.settimeout(self.timeout)
 
-    def _content(self) -> bytes:
-        """The body, by Content-Length or in chunks (RFC 9112, section 7.1); raises a ValueError if it is too long."""
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(_bounded(int(self.headers.get("Content-Length", "0")), LARGEST))
-        text = b""
-        while size := int(self.rfile.readline(100).partition(b";")[0], 16):  # of a chunk; the last one is empty
-            text += self.rfile.read(_bounded(size, LARGEST - len(text)))
-            self.rfile.readline(100)
-        while self.rfile.readline(LARGEST).strip():  # trailers
-            pass
-        return text
-
     def _body(self) -> dict[str, Any]:
-        try:
-            text = self._content()
-        except ValueError:
-            self.close_connection = True  # the rest of the body is not read
-            raise RequestError(
-                413, "too_large", f"a request's body has at most {LARGEST} bytes, of a Content-Length or in chunks."
-            ) from None
+        size = self.headers.get("Content-Length", "0")
+        if "Transfer-Encoding" in self.headers or not size.isdigit() or int(size) > LARGEST:
+            self.close_connection = True  # the body is not read
+            raise RequestError(413, "too_large", f"a request needs a Content-Length of at most {LARGEST} bytes.")
+        text = self.rfile.read(int(size))
         if not text:
             return {}
         try:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -20,7 +19,7 @@ from ragen_agent.inference.kv_cache import SlotCache
 from ragen_agent.inference.torch_engine import TorchEngine, TorchSession
 from ragen_agent.models.small_model import reading_only
 from ragen_agent.run.policy import Policy
-from ragen_agent.tokens.rollout import Instance, group, play
+from ragen_agent.tokens.rollout import group, play
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch, by_length
 from ragen_agent.update.scoring import sampled_scores
@@ -135,19 +134,6 @@ def test_a_session_refuses_what_makes_no_sense(agent: Policy) -> None:
         agent.engine.start([[1], []], temperature=1.0, seed=0)
     with pytest.raises(ValueError, match="limits of at least 1"):
         agent.engine.start([[1], [2]], temperature=1.0, seed=0).reply([3, 0])
-
-
-def test_a_failed_environment_ends_its_own_episode_only(agent: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = agent.processes("train", 2)
-
-    def broken(action: str) -> tuple[str, float, bool, bool, dict[str, object]]:
-        raise gymnasium.error.Error("no board")
-
-    monkeypatch.setattr(processes[0].env, "step", broken)
-    first, second = agent.play(processes, [Instance(1, 1), Instance(2, 2)], 1.0, seed=0)
-    assert first.failure is not None
-    assert "no board" in first.failure
-    assert second.failure is None
 
 
 def test_minibatches_by_length_hold_every_row_once() -> None:

@@ -128,18 +128,6 @@ def test_what_a_merge_rounds_away_is_said(scale: float, rounds: bool) -> None:
         assert abs(int(notice.partition("bfloat16 rounds away ")[2].partition("%")[0]) - 100 * lost) < 1
 
 
-@pytest.mark.filterwarnings("ignore:dtype=bfloat16")
-def test_a_run_whose_update_is_rounded_away_says_so(tmp_path: Path) -> None:
-    for rate, rounds in ((1e-6, True), (1e-1, False)):
-        training_settings = {"iterations": 1, "learning_rate": rate}
-        config = configure({"dtype": "bfloat16", "training": training_settings})
-        display = quiet()
-        run = training.TrainingRun(config, RunFolder.create(tmp_path / str(rate), config), display)
-        run.warm_start()
-        run.reinforce()
-        assert ("bfloat16 rounds away" in display.console.file.getvalue()) is rounds  # type: ignore[attr-defined]
-
-
 def test_an_adapter_depends_on_its_seed_alone_and_not_on_the_global_state(monkeypatch: pytest.MonkeyPatch) -> None:
     def used(*arguments: Any) -> None:
         raise AssertionError("a GPU's state takes memory on it")
@@ -341,19 +329,6 @@ def test_auto_takes_the_cpu_where_there_is_no_gpu(tmp_path: Path, monkeypatch: p
     if not torch.backends.cuda.is_built():
         with pytest.raises(ValueError, match="'cuda' cannot be used"):
             device_and_dtype(large)
-
-
-def test_a_gpu_that_is_not_there_is_answered_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*arguments: Any, **options: Any) -> None:
-        raise RuntimeError("CUDA error: invalid device ordinal\nCUDA kernel errors might be reported later.")
-
-    monkeypatch.setattr(torch, "empty", missing)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(
-        ValueError, match=r"^device 'cuda:3' cannot be used: CUDA error: invalid device ordinal\. "
-    ) as error:
-        device_and_dtype(replace(Config(), device="cuda:3"))
-    assert "Torch finds here: cpu, cuda:0, cuda:1; name one of these" in str(error.value)
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -98,31 +95,3 @@ def test_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert (cpu_threads(LARGE), cpu_threads(Config()), cpu_threads(replace(LARGE, threads=5))) == (2, 1, 5)
     monkeypatch.setenv("OMP_NUM_THREADS", "0")
     assert cpu_threads(LARGE) == 3
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="glibc gives memory back"
-)
-def test_freed_memory_is_given_back() -> None:
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
-    held, freed, released = map(int, done.stdout.split())
-    assert freed > held - 20_000, "what lies between blocks in use stays with the process"
-    assert released < held - 40_000, (held, freed, released)
-
-
-MEMORY = """
-import re
-from pathlib import Path
-from ragen_agent.models.resources import release_freed_memory
-
-def resident():  # KiB
-    print(re.search(r"VmRSS:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
-
-blocks = [bytearray(b"1" * 100_000) for _ in range(1000)]
-resident()
-kept = blocks[::2]
-del blocks
-resident()
-release_freed_memory()
-resident()
-"""

@@ -84,7 +84,7 @@ class Served:
             return client.chat.completions.create(model="policy", **{"messages": [USER], **fields})
 
     def post(self, path: str, body: Any, method: str = "POST") -> tuple[int, Any]:
-        data = body if isinstance(body, (bytes, Iterator)) else json.dumps(body).encode()
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, method=method)
         try:
             with urllib.request.urlopen(request) as answer:
@@ -289,9 +289,6 @@ def test_what_is_asked_wrongly_is_refused_and_told(served: Served) -> None:
     assert ask("/sessions/0/turn", {"reply": 3})[0] == 422
     assert ask("/nothing", {})[0] == 404
     half = {"role": "user", "content": "half a pair: \ud83d"}
-    whole = json.dumps({"messages": [user], "max_tokens": 2}).encode()
-    status, answer = ask(chat, iter([whole[:9], whole[9:]]))  # in chunks, as of an unknown length
-    assert (status, answer["object"]) == (200, "chat.completion")
     limits = {"max_tokens": 2, "max_completion_tokens": None}
     status, answer = ask(chat, {"messages": [half], "temperature": 0.0, **limits})
     assert status == 200

@@ -25,14 +25,11 @@ from ragen_agent.run import policy
 from ragen_agent.run.console import Display
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder, families_met
-from ragen_agent.sft import fine_tune as sft
 from ragen_agent.sft.demonstrations import families_of, trajectory_of
 from ragen_agent.sft.fine_tune import agent_config, begin, fine_tune, reopen
 from ragen_gym.core.seen import SEEN_FILE, read_seen, write_seen
-from ragen_gym.core.storage import DiskFullError
 from tests.ragen_agent.displays import quiet
 from tests.ragen_agent.sft.test_demonstrations import lines_of
-from tests.ragen_gym.core.test_storage import limited_files
 
 pytest.importorskip("peft", reason="LoRA needs the extra sft")
 
@@ -101,18 +98,6 @@ def test_from_data_to_reinforcement_and_measurement(
     assert main(["train", *game, "--model", str(out / "model"), *tiny]) == 0
     assert "after" in json.loads((run / "summary.json").read_text())
     assert read_seen(run) >= read_seen(out / "model"), "a run inherits what its model has seen"
-
-
-def test_a_full_gpu_is_said_with_what_to_raise(
-    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: Any, **options: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(sft, "fit", full)
-    with pytest.raises(MemoryError, match=r"raise accumulate in its sft\.json.*sft train --resume") as error:
-        fine_tune(begin(settings_of(data, model), tmp_path / "sft"), tmp_path / "sft", quiet())
-    assert "training.minibatch" not in str(error.value), "a setting of ragen-agent train"
 
 
 def test_data_of_other_splits_are_said_to_be(data: Path, model: Path, tmp_path: Path) -> None:
@@ -289,15 +274,3 @@ def test_what_does_not_fit_is_one_line(
     changed.write_text(bare.read_text())
     with pytest.raises(ValueError, match="is not the file that"):
         reopen(tmp_path / "old")
-
-
-def test_a_full_disk_is_named_and_the_fine_tuning_goes_on(data: Path, model: Path, tmp_path: Path) -> None:
-    settings, whole, full = settings_of(data, model), tmp_path / "whole", tmp_path / "full"
-    fine_tune(begin(settings, whole), whole, quiet())
-    begun(settings, full)
-    size = (whole / "state.pt").stat().st_size
-    with limited_files(size - 1), pytest.raises(DiskFullError, match=r"state.pt cannot be written: file too") as said:
-        fine_tune(reopen(full), full, quiet())
-    assert str(said.value).endswith(f"go on with: ragen-agent sft train --resume {full}")
-    fine_tune(reopen(full), full, quiet())
-    assert (whole / "model/model.safetensors").read_bytes() == (full / "model/model.safetensors").read_bytes()

@@ -97,16 +97,6 @@ def test_a_demonstration_that_runs_out_of_tokens_is_named() -> None:
         demonstrate(process, [Instance(0, 0)], config.demonstrations, 0)
 
 
-def test_on_ice_the_foreseen_board_is_often_another() -> None:
-    turns = {"world_modelling": True, "state_reward": 1.0, "max_tokens_per_turn": 400}
-    config = with_settings(Config(), {"game": "FrozenLake", "env_options": {"success_rate": 0.4}, "turns": turns})
-    process = Policy.build(config).processes("train", 1)[0]
-    shown = demonstrate(process, [Instance(seed, seed) for seed in range(40)], config.demonstrations, 0)
-    figures = reply_figures(shown)
-    assert 0.1 < figures["prediction_rate"] < 0.9
-    assert "observation_rate" not in figures
-
-
 WAYS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 Place = tuple[int, int]
 

@@ -13,8 +13,6 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat
-from ragen_agent.tokens import message_encoding
-from ragen_agent.tokens.message_encoding import MessageEncoder
 
 MakeTokenizer = Callable[[str, str], PreTrainedTokenizerFast]
 
@@ -329,12 +327,3 @@ def test_cut_does_not_begin_a_text(make_tokenizer: MakeTokenizer) -> None:
     chat = ChatFormat.from_tokenizer(tokenizer)
     assert space in encode(chat, "x")
     assert space not in chat.glue_ids("<|im_end|>")
-
-
-def test_the_cache_of_encodings_is_bounded(make_tokenizer: MakeTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = make_tokenizer("bpe", "chatml")
-    encoder = MessageEncoder(tokenizer, tokenizer.eos_token_id, {})
-    monkeypatch.setattr(message_encoding, "_CACHED", 2)
-    for letter in "abacabcc":
-        assert encoder.ids(["", letter, ""]) == tokenizer.encode(letter, add_special_tokens=False)
-        assert len(encoder._encoded) <= 2

@@ -78,21 +78,6 @@ def test_padded_rows_give_the_scores_of_shared_prefixes(agent: Policy, monkeypat
     assert torch.allclose(shared, padded, atol=1e-5)
 
 
-def test_a_prefix_that_takes_several_passes_has_the_same_gradient(
-    agent: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = Batch.of(played_with(agent))
-    gradients = []
-    for limit in (4096, 100):
-        monkeypatch.setattr("ragen_agent.update.scoring.TOKENS_PER_PASS", limit)
-        agent.model.zero_grad(set_to_none=True)
-        sampled_scores(agent.model, batch, agent.engine.bias).log_probs.sum().backward()
-        gradients.append({name: p.grad.clone() for name, p in agent.model.named_parameters() if p.grad is not None})
-    agent.model.zero_grad(set_to_none=True)
-    assert any("visual" in name for name in gradients[0])
-    assert all(torch.allclose(gradients[1][name], one, rtol=1e-3, atol=1e-4) for name, one in gradients[0].items())
-
-
 def test_placeholders_are_those_of_the_rendered_conversation(agent: Policy) -> None:
     """As the processor writes it: the template's text, with a placeholder for each visual token."""
     process = process_of(agent)
@@ -135,10 +120,6 @@ def test_a_record_gives_the_pictures_back_and_stays_small(agent: Policy) -> None
     assert text.count('"png"') == len({image.digest for image in played.images}) < len(played.images)
     assert len(text) < 20_000
     assert torch.equal(Batch.of([again]).ids, Batch.of([played]).ids)
-
-
-def test_a_record_of_text_is_what_it_was(agent: Policy) -> None:
-    assert "images" not in played_with(agent, observation="text")[0].to_dict()
 
 
 def of_equal_replies(agent: Policy, *seeds: int) -> list[Trajectory]:
@@ -295,18 +276,6 @@ def test_a_picture_too_large_for_the_context_is_refused(agent: Policy) -> None:
     policy = with_turns(agent, image_tile_size=128, max_tokens_per_episode=200)
     with pytest.raises(ValueError, match=r"tokens \(196 of them visual: a smaller turns.image_tile_size needs fewer\)"):
         policy.play(policy.processes("train", 1), [Instance(0, 0)], 1.0, seed=0)
-
-
-def test_an_episode_that_overflows_is_truncated(agent: Policy) -> None:
-    process = process_of(agent)
-    process.begin(seed=1)
-    most = len(process.ids) + 12
-    (t,) = with_turns(agent, max_tokens_per_episode=most).play(
-        with_turns(agent, max_tokens_per_episode=most).processes("train", 1), [Instance(1, 1)], 1.0, seed=0
-    )
-    assert (t.truncated, t.terminated, t.failure, len(t.turn_ends)) == (True, False, None, 1)
-    assert len(t.images) == 1, "the next picture did not fit, and no part of it is there"
-    assert len(t.ids) <= most
 
 
 def test_a_dry_run_shows_where_pictures_stand(agent: Policy) -> None:
