@@ -108,7 +108,7 @@ class MessageEncoder:
     @cached_property
     def _spelled(self) -> re.Pattern[str]:
         tokens = "|".join(re.escape(token) for token in sorted(self.control, key=len, reverse=True))
-        return re.compile(f"(?=(?:{tokens}))", re.IGNORECASE)
+        return re.compile(f"(?=(?:{tokens}))")
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

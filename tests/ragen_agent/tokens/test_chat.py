@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, models, normalizers, pre_tokenizers
+from tokenizers import models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ragen_agent import ChatFormat
@@ -243,16 +243,6 @@ def test_a_reply_begins_after_the_header_that_a_model_writes_itself(
         assert ChatFormat.from_tokenizer(make_tokenizer("bpe", other), keep_thinking=False).header == ""
 
 
-def test_an_opening_stands_after_the_header_that_a_model_would_write(make_tokenizer: MakeTokenizer) -> None:
-    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", "gpt-oss"), keep_thinking=False, reply_opening="<think>")
-    talk = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
-    for ids in (chat.prompt_ids("S", "U"), chat.conversation_ids(talk)):
-        assert str(chat.tokenizer.decode(ids)).endswith("assistant final<|end_header_id|><think>")
-    reply = "<think>up</think><answer>Up</answer>"
-    assert chat.reply_ids(reply) == encode(chat, "up</think><answer>Up</answer><|endoftext|>")
-    assert chat.decode_reply(chat.reply_ids(reply)) == reply
-
-
 def test_cannot_be_used(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer("bpe", "chatml")
     tokenizer.chat_template = None
@@ -267,28 +257,21 @@ def test_cannot_be_used(make_tokenizer: MakeTokenizer) -> None:
     with pytest.raises(ValueError, match="writes ' over' between a reply and the token"):
         ChatFormat.from_tokenizer(make_tokenizer("bpe", late))
 
-    endless = make_tokenizer("bpe", "{% for m in messages %}{{ m.role }}\n{{ m.content }}\n{% endfor %}assistant\n")
-    endless.eos_token = None
-    with pytest.raises(ValueError, match=r"set tokenizer\.eos_token"):
-        ChatFormat.from_tokenizer(endless)
-
-
-def test_empty_system_message_where_the_template_demands_one(make_tokenizer: MakeTokenizer) -> None:
-    tokenizer = make_tokenizer("bpe", "qwen3")
     demand = "{% if messages[0].role != 'system' %}{{ raise_exception('no') }}{% endif %}"
-    tokenizer.chat_template = demand + str(tokenizer.chat_template)
-    chat = ChatFormat.from_tokenizer(tokenizer)
+    chat = ChatFormat.from_tokenizer(make_tokenizer("bpe", demand + OPENS))
     assert chat.prompt_ids("S", "U")
     with pytest.raises(ValueError, match="demands a system message"):
         chat.prompt_ids("", "U")
 
-
-def test_symbol_that_is_a_special_token_is_refused(make_tokenizer: MakeTokenizer) -> None:
     tokenizer = make_tokenizer("bpe", "chatml")
     tokenizer.add_special_tokens({"additional_special_tokens": ["√"]})
-    chat = ChatFormat.from_tokenizer(tokenizer)
     with pytest.raises(ValueError, match="choose symbols"):
-        chat.glue_ids("the box is on √")
+        ChatFormat.from_tokenizer(tokenizer).glue_ids("the box is on √")
+
+    endless = make_tokenizer("bpe", "{% for m in messages %}{{ m.role }}\n{{ m.content }}\n{% endfor %}assistant\n")
+    endless.eos_token = None
+    with pytest.raises(ValueError, match=r"set tokenizer\.eos_token"):
+        ChatFormat.from_tokenizer(endless)
 
 
 def test_markup_that_is_not_marked_special_is_guarded_where_the_template_uses_it(
@@ -305,16 +288,6 @@ def test_markup_that_is_not_marked_special_is_guarded_where_the_template_uses_it
     assert glue.count(encode(chat, "[USER]")[0]) == 1
     assert glue.count(encode(chat, "[TABLE]")[0]) == 1
     assert tokenizer.decode(glue) == "[USER][USER] [TABLE]<|endoftext|>[ASSISTANT]"
-
-
-def test_special_token_in_other_letters_is_cut_too(make_tokenizer: MakeTokenizer) -> None:
-    """A tokenizer that lower-cases its text finds its special tokens in capitals as well."""
-    tokenizer = make_tokenizer("bpe", "chatml")
-    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("<|x|>", normalized=True)]})
-    chat = ChatFormat.from_tokenizer(tokenizer)
-    assert tokenizer.convert_tokens_to_ids("<|x|>") in encode(chat, "<|X|>")
-    assert tokenizer.convert_tokens_to_ids("<|x|>") not in chat.glue_ids("<|X|>")
 
 
 def test_cut_does_not_begin_a_text(make_tokenizer: MakeTokenizer) -> None:

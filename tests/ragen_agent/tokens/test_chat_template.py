@@ -31,13 +31,6 @@ def test_texts_around_the_messages() -> None:
     assert text.keeps_thinking
 
 
-def test_white_space_that_is_stripped_is_noticed() -> None:
-    text = read_template(jinja(HEAD + "{{ m.content | trim }}" + TAIL))
-    assert text.trims_messages
-    assert text.trims_replies
-    assert text.keeps_thinking
-
-
 def test_first_message_stripped_only_at_its_end_counts_as_stripped() -> None:
     """Llama 2 puts the system message into the first user message and strips the two together."""
     text = read_template(
@@ -51,6 +44,8 @@ def test_first_message_stripped_only_at_its_end_counts_as_stripped() -> None:
     assert (text.before_system, text.before_user) == ("[<<", ">>")
     assert text.trims_messages
     assert not text.trims_replies
+    text = read_template(jinja(HEAD + "{{ m.content | trim }}" + TAIL))
+    assert all((text.trims_messages, text.trims_replies, text.keeps_thinking))
 
 
 @pytest.mark.parametrize(
@@ -73,15 +68,13 @@ def test_system_message_without_a_place_is_folded(system: str) -> None:
 
 def test_system_message_that_moves_to_the_last_user_message_is_folded() -> None:
     """Mistral 7B v0.3 writes it into the last user message, so that every turn moves it."""
-    text = read_template(
-        jinja(
-            "{% set s = messages[0].content + '~' if messages[0].role == 'system' else '' %}"
-            "{% for m in messages %}{% if m.role == 'user' %}[{{ s if loop.last else '' }}{{ m.content }}]"
-            "{% elif m.role == 'assistant' %}{{ m.content }}</s>{% endif %}{% endfor %}"
-        )
+    moves = (
+        "{% set s = messages[0].content + '~' if messages[0].role == 'system' else '' %}"
+        "{% for m in messages %}{% if m.role == 'user' %}[{{ s if loop.last else '' }}{{ m.content }}]"
+        "{% elif m.role == 'assistant' %}{{ m.content }}</s>{% endif %}{% endfor %}"
     )
-    assert text.fold_system
-    assert text.without_system == "["
+    text = read_template(jinja(moves))
+    assert (text.fold_system, text.without_system) == (True, "[")
 
 
 def test_demanded_system_message() -> None:
