@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from contextlib import suppress
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,9 @@ examples:
   ragen-agent watch runs/FrozenLake-grpo-seed0 --json      the same figures as JSON"""
 
 
+SECONDS = 1.0  # between two updates
+
+
 def add(commands: Any) -> None:
     """Adds the commands to the parser."""
     report = commands.add_parser("report", help="write a page of one or more runs", description=REPORT)
@@ -58,7 +61,6 @@ def add(commands: Any) -> None:
     watch = commands.add_parser("watch", help="show a run while it goes on", description=WATCH)
     watch.set_defaults(run=_watch)
     watch.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run, which may still be empty")
-    watch.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between two updates (default 1)")
     instead = watch.add_mutually_exclusive_group()
     instead.add_argument("--once", action="store_true", help="print one update and exit")
     instead.add_argument("--json", action="store_true", help="print the figures once, as JSON")
@@ -96,12 +98,8 @@ def _watch(options: argparse.Namespace) -> int:
     from ragen_agent.report.watch import FINISHED, dashboard, read_status
     from ragen_gym.core.console import rich_console
 
-    if not 0 < options.every < inf:
-        raise ValueError(f"--every is {options.every:g}; it must be above 0, and finite.")
     if options.web:
         return _serve(options)
-    if options.port:
-        raise ValueError("--port is for the page: add --web, or leave it out.")
     console = rich_console()
     if (options.once or options.json) and not options.run_folder.is_dir():
         raise ValueError(f"there is no folder {options.run_folder}.")
@@ -114,7 +112,7 @@ def _watch(options: argparse.Namespace) -> int:
             with Live(console=console, screen=True, auto_refresh=False) as live:
                 while status.phase != FINISHED:
                     live.update(dashboard(status, console.width), refresh=True)
-                    time.sleep(options.every)
+                    time.sleep(SECONDS)
                     status = read_status(options.run_folder)
         except KeyboardInterrupt:
             pass
@@ -130,7 +128,7 @@ def _serve(options: argparse.Namespace) -> int:
         check_consent(options.run_folder, options.run_code, config, kinds=("module",))
 
     page = RunPage(options.run_folder, check)
-    with make_server(LivePage(page.render, page.files, options.every), options.port) as server:
+    with make_server(LivePage(page.render, page.files, SECONDS), options.port) as server:
         print(f"http://127.0.0.1:{server.server_port}/ follows {options.run_folder}; Ctrl-C ends it.", flush=True)
         with suppress(KeyboardInterrupt):
             server.serve_forever()

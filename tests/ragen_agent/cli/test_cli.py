@@ -107,8 +107,6 @@ def test_train_then_eval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         ),
         (["eval", "x", "--set", "openrlhf.micro_batch=4"], "openrlhf.micro_batch is a setting of the distributed"),
         (["report", "nope"], "nope holds no run"),
-        (["watch", "nope", "--every", "nan"], "--every is nan; it must be above 0"),
-        (["watch", "nope", "--port", "8000"], "--port is for the page: add --web, or leave it out."),
         (["sft", "data", "--out", "nope/demos.jsonl"], "there is no folder nope: make it, or choose another path."),
         (["train", "--out", f"{__file__}/x"], "not a directory"),
         (["eval", "no-such-run"], "ragen-agent: model no-such-run: there is no such folder"),

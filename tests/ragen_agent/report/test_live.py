@@ -26,7 +26,7 @@ def test_the_page_of_a_training_grows_in_a_browser(chromium: Any, runs: dict[str
     whole, run = runs["seed0"], tmp_path / "run"
     metrics, episodes = (read_json_lines(whole / f"{name}.jsonl") for name in ("metrics", "episodes"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "ragen_agent.cli", "watch", str(run), "--web", "--every", "0.2"],
+        [sys.executable, "-m", "ragen_agent.cli", "watch", str(run), "--web"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -131,7 +131,7 @@ def test_json_holds_no_figure_that_is_none(tmp_path: Path, capsys: pytest.Captur
 def watching(run: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """`ragen-agent watch` on a terminal of its own: the process, and the terminal's other end."""
     terminal, other = pty.openpty()
-    command = [sys.executable, "-m", "ragen_agent.cli", "watch", str(run), "--every", "0.1"]
+    command = [sys.executable, "-m", "ragen_agent.cli", "watch", str(run)]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
     process = subprocess.Popen(
         command, stdin=other, stdout=other, stderr=other, env=environment, start_new_session=True
