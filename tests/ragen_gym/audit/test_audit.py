@@ -106,11 +106,6 @@ def test_settings_are_checked(given: dict[str, object], message: str) -> None:
         AuditSettings(**given)  # type: ignore[arg-type]
 
 
-def test_an_interpreter_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="cannot be started"):
-        audit("audited_envs:Maze", AuditSettings(python="/no/such/python"))
-
-
 def test_a_finding_is_shown_with_its_evidence_and_its_fix(run: Run) -> None:
     code, text, _ = run("audited_envs:PaysAfterEnd", "--check", "reward_after_end", "--check", "plays")
     assert code == 1

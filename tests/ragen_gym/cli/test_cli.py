@@ -376,14 +376,6 @@ def test_a_dataset_card_holds_the_rates_of_the_exported_levels(run: Run, tmp_pat
     assert "license: mit" not in card.read_text(encoding="utf-8"), "levels of a file are not ours"
 
 
-def test_more_levels_than_a_file_holds_are_refused(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "one.txt").write_text("P_\n_G\n")
-    arguments = ("FrozenLake", "--option", "size=2", "--levels", tmp_path / "one.txt", "-n", 2)
-    code, _, errors = run("levels", "export", *arguments, "--out", tmp_path / "more.txt")
-    assert code == 2
-    assert "the file of --levels has only 1 different levels of all splits; ask for -n 1 or fewer." in errors
-
-
 def test_solve_takes_any_size_from_the_standard_input(run: Run) -> None:
     code, out, _ = run("solve", "FrozenLake", "-", "--option", "success_rate=1", typed="P__\n_OG\n")
     assert code == 0
@@ -422,12 +414,3 @@ def test_check_reports_and_fails_with_its_own_code(run: Run, monkeypatch: pytest
     assert code == 1
     assert "FAILED  the game" in out
     assert "two players on one board" in out
-
-
-def test_check_says_what_it_needs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "hypothesis", None)
-    for module in [name for name in sys.modules if name.startswith("ragen_gym.testing")]:
-        monkeypatch.delitem(sys.modules, module)
-    code, _, errors = run("check", "Bandit")
-    assert code == 2
-    assert "needs Hypothesis: pip install hypothesis" in errors
