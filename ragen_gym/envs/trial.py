@@ -176,7 +176,8 @@ class TrialEnv(gymnasium.Env[str, str]):
         first.env.reset(seed=seed)
         self._level = first.env.level
         self._level_id = f"{self._level.id} {world}"
-        self._env, self._env.meanings = self._worlds[world]
+        self._env = env = self._worlds[world][0]
+        env.meanings = self._worlds[world][1]
         self._noise = stream_key(seed if noise is None else noise, Stream.DYNAMICS, "noise_seed")
         self._successes: list[bool] = []
         self._over = self._reflecting = False
