@@ -5,13 +5,14 @@ A small model is trained on a game by GRPO, with replies without thoughts and pr
 it plays batches of episodes on eight fixed levels. Each estimator of the trainer turns the same batches into
 advantages and a gradient, as the first step of an update does.
 
-Records are kept in ``credit.jsonl``, by game, moment and batch size; a command that was stopped goes on.
+Records are kept in ``credit.jsonl``, one for each game, moment and batch size; a command that was stopped goes on.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from benchmarks import page_parser, read_records
+from benchmarks import page_parser
 from benchmarks.credit_page import TREE, TRUE, write_page
 from benchmarks.credit_tree import BRANCHES, Resumed, Tree
 from ragen_agent import algo
@@ -48,7 +49,7 @@ from ragen_agent.update.iteration import Iteration, shaped
 from ragen_agent.update.loss import Divisors, loss_terms
 from ragen_agent.update.scoring import passes, sampled_scores
 from ragen_gym.core.console import ProgressBar, rich_console
-from ragen_gym.core.storage import append_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines, repair_json_lines
 
 __all__ = ["ESTIMATORS", "GAMES", "Bench", "main"]
 
@@ -61,10 +62,21 @@ _LAKE: Settings = {
 GAMES: dict[str, tuple[str, Settings, float]] = {
     "lake": ("FrozenLake", _LAKE, 1e-2),
     "slippery lake": ("FrozenLake", merged(_LAKE, {"env_options": {"success_rate": 0.8}}), 1e-2),
+    "sokoban": (
+        "Sokoban",
+        {
+            "env_options": {"size": 5, "max_moves": 4},
+            "turns": {"max_turns": 3, "max_actions_per_turn": 2, "max_actions": 6},
+            "demonstrations": {"episodes": 16000, "moves": [0.6, 0.4]},
+            "training": {"iterations": 60},
+        },
+        1e-2,
+    ),
     "bandit": ("Bandit", {"env_options": {"names": "ragen-v1"}, "demonstrations": {"episodes": 3000}}, 1e-4),
 }
 """Game, settings, and the mass that its reply trees may leave out. A bandit's policy soon does one thing: the little
 that is left of its gradient comes from unlikely replies."""
+IDEAL_MASS = 1e-2
 #: Short replies at a low temperature have small trees.
 _SHORT: Settings = {
     "turns": {"think": False, "history": 0, "max_tokens_per_turn": 6},
@@ -74,7 +86,12 @@ _SHORT: Settings = {
 }
 
 #: What all estimators share: the gradient of the policy's term alone, of the undiscounted return.
-_SHARED: dict[str, Any] = {"aggregation": "sequence_sum", "filter": "none", "kl_kind": "none", "entropy_bonus": 0.0}
+_SHARED: dict[str, Any] = {
+    "aggregation": "sequence_sum",
+    "filter": "none",
+    "kl_kind": "none",
+    "entropy_bonus": 0.0,
+}
 #: Each estimator by name, with its settings; a new rule of the trainer is a new row.
 ESTIMATORS: dict[str, dict[str, Any]] = {
     **{name: {"algo": name} for name, rule in ADVANTAGE_RULES.items() if not rule.critic},
@@ -86,12 +103,12 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
 }
 CRITICS = {name for name, settings in ESTIMATORS.items() if ADVANTAGE_RULES[settings["algo"]].critic}
 ROWS = (*ESTIMATORS, TREE, TRUE)
+EXACT = "exact gradient"
 MOMENTS = ("start", "middle", "end")
 
 LEVELS, GROUP_SIZE = 8, 8
 BATCHES = {1: 20, 4: 20, 16: 20, 64: 6}
 """Groups of a batch, and batches."""
-QUICK_BATCHES = {1: 4, 4: 4}
 CRITIC_GROUPS, CRITIC_EPOCHS = 64, 8
 EPISODES = 2**16
 """Episodes of one seed, at most: each has its own noise seed. Those that critics are fitted to, seed 0, meet the noise
@@ -283,12 +300,18 @@ class Bench:
                 sums[name] += _flat(torch.autograd.grad(scores, parameters, along, retain_graph=True))
         return sums
 
-    def measure(self, groups: Sequence[Sequence[Trajectory]], names: Sequence[str] = ROWS) -> dict[str, Any]:
+    def measure(
+        self,
+        groups: Sequence[Sequence[Trajectory]],
+        names: Sequence[str] = ROWS,
+        tick: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
         """Figures of some estimators on some batches of episodes; lists have an entry for each batch.
 
         Args:
             groups: the episodes of each batch. Rollout trees are grown on as many groups of their own.
             names: of the estimators, of ``ROWS``.
+            tick: called after each batch.
 
         Returns:
             ``tokens``, the sampled ones; ``known``, the share of them whose true sign is known; and by estimator
@@ -296,7 +319,8 @@ class Bench:
             product with the sum over the batches, all in units of the exact gradient; ``sign`` and ``rank``, see
             ``_agreement``. Trees have ``tokens`` of their own.
         """
-        figures: dict[str, dict[str, list[Any]]] = {name: {"vector": [], "sign": [], "rank": []} for name in names}
+        found: dict[str, Any] = {name: {"sign": [], "rank": []} for name in names}
+        vectors: dict[str, list[Tensor]] = {name: [] for name in found}
         tokens, tree_tokens, shares = [], [], []
         for number, played in enumerate(groups):
             batch = Batch.of(played)
@@ -304,28 +328,28 @@ class Bench:
             estimated = {name: self.advantages(name, played, batch) for name in names if name in ESTIMATORS}
             if TRUE in names:
                 estimated[TRUE] = true, true / len(played)
-            self._compare(batch, estimated, true, known, figures)
+            self._compare(batch, estimated, true, known, vectors, found)
             if TREE in names:
                 size = len(played) // GROUP_SIZE
                 tree = self.grow(size, 100 * size + number)
                 grown = Batch.of([*tree.episodes.values()])
-                width = grown.ids.shape[1]
-                new, (true, known_too) = tree.owned(width), self.true_advantages([*tree.episodes.values()], grown)
-                self._compare(grown, {TREE: tree.advantages(width)}, true, known_too & new, figures)
+                new = tree.owned(grown.ids.shape[1])
+                true, known_too = self.true_advantages([*tree.episodes.values()], grown)
+                self._compare(grown, {TREE: tree.advantages(grown.ids.shape[1])}, true, known_too & new, vectors, found)
                 tree_tokens.append(int(new.sum()))
             tokens.append(int(batch.sampled.sum()))
             shares.append(float(known.sum() / batch.sampled.sum()))
-        unit, found = self.truth / self.truth.norm(), dict[str, Any]()
-        for name, each in figures.items():
-            rows = torch.stack(each.pop("vector"))
-            found[name] = {
-                **each,
+            tick()
+        if TREE in names:
+            found[TREE]["tokens"] = tree_tokens
+        unit = self.truth / self.truth.norm()
+        for name, each in vectors.items():
+            rows = torch.stack(each)
+            found[name] |= {
                 "along": (rows @ unit).tolist(),
                 "norm2": rows.square().sum(1).tolist(),
                 "with_sum": (rows @ rows.sum(0)).tolist(),
             }
-        if TREE in names:
-            found[TREE]["tokens"] = tree_tokens
         return {"tokens": tokens, "known": shares, "estimators": found}
 
     def _compare(
@@ -334,13 +358,15 @@ class Bench:
         estimated: Mapping[str, tuple[Tensor, Tensor]],
         true: Tensor,
         known: Tensor,
-        figures: Mapping[str, Mapping[str, list[Any]]],
+        vectors: Mapping[str, list[Tensor]],
+        found: Mapping[str, Any],
     ) -> None:
         """Add a batch's gradients, and the agreement of its advantages with the true ones, by estimator."""
         for name, gradient in self.gradients(batch, {k: weights for k, (_, weights) in estimated.items()}).items():
+            vectors[name].append(gradient / self.truth.norm())
             sign, rank = _agreement(estimated[name][0][known], true[known])
-            for figure, value in (("vector", gradient / self.truth.norm()), ("sign", sign), ("rank", rank)):
-                figures[name][figure].append(value)
+            found[name]["sign"].append(sign)
+            found[name]["rank"].append(rank)
 
 
 def _flat(parts: Sequence[Tensor]) -> Tensor:
@@ -356,26 +382,33 @@ def _agreement(estimated: Tensor, true: Tensor) -> tuple[float, float]:
     return sign, 0.0 if constant else float(spearmanr(estimated.numpy(), true.numpy()).statistic)
 
 
-def measured(
-    game: str, moment: str, checkpoint: Path, quick: bool, done: Mapping[Any, set[str]]
-) -> Iterator[dict[str, Any]]:
-    """Records of one policy, by the estimators that are not ``done`` with batches of a size."""
-    batches, critic_groups = (QUICK_BATCHES, 4) if quick else (BATCHES, CRITIC_GROUPS)
-    missing = {size: [name for name in ROWS if name not in done.get((game, moment, size), ())] for size in batches}
+def records_of(
+    game: str,
+    moment: str,
+    checkpoint: Path,
+    options: argparse.Namespace,
+    done: Mapping[tuple[Any, ...], set[str]],
+    bar: ProgressBar,
+) -> None:
+    """Measure one policy by the estimators that are not ``done`` with batches of a size, and keep the records."""
+    missing = {
+        size: [name for name in ROWS if name not in done.get((game, moment, size), ())] for size in options.batches
+    }
     if not any(missing.values()):
         return
-    bench = Bench(Policy.build(config_of(game), checkpoint), range(LEVELS), GAMES[game][2])
-    where: dict[str, Any] = {"game": game, "moment": moment}
+    bench = Bench(Policy.build(config_of(game), checkpoint), range(options.levels), GAMES[game][2])
     if (game, moment, None) not in done:
-        yield _short(where | _facts(bench) | {"critic": critic_groups * GROUP_SIZE})
+        where = {"game": game, "moment": moment}
+        append_json_lines(options.records, [_short(where | _facts(bench) | {"critic": options.critic * GROUP_SIZE})])
     if any(CRITICS.intersection(names) for names in missing.values()):
-        bench.fit_critics(bench.play(critic_groups, 0))
-    played = bench.play(max(size * number for size, number in batches.items()), 1)
+        bench.fit_critics(bench.play(options.critic, 0))
+    played = bench.play(max(size * number for size, number in options.batches.items()), 1)
     for size, names in missing.items():
         step = size * GROUP_SIZE
-        groups = [played[step * place : step * (place + 1)] for place in range(batches[size])]
+        batches = [played[step * place : step * (place + 1)] for place in range(options.batches[size])]
         if names:
-            yield _short(where | {"groups": size, **bench.measure(groups, names)})
+            found = bench.measure(batches, names, bar.advance)
+            append_json_lines(options.records, [_short({"game": game, "moment": moment, "groups": size, **found})])
 
 
 def _short(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -399,29 +432,88 @@ def _facts(bench: Bench) -> dict[str, Any]:
     }
 
 
+def ideal(game: str, start: Path, options: argparse.Namespace, done: set[tuple[Any, ...]], bar: ProgressBar) -> None:
+    """Steps of AdamW along the exact gradient, and along those of GRPO and Dr. GRPO, from one start."""
+    for method in (EXACT, "grpo", "dr_grpo"):
+        if (method, options.steps) in done:
+            continue
+        policy, records = Policy.build(config_of(game), start), []
+        settings = policy.config.training
+        optimiser = adamw(policy.model, settings.learning_rate, weight_decay=0.0)
+        for step in range(options.steps + 1):
+            bench = Bench(policy, range(options.levels), IDEAL_MASS)
+            total = np.mean([each.of("return") for each in bench.found], 0).tolist()
+            records.append({"method": method, "step": step, "return": total, "game": game})
+            records[-1] |= {"levels": options.levels, "batch": options.ideal_groups}
+            gradient = bench.truth
+            if method != EXACT:
+                played = bench.play(options.ideal_groups, 2 + step)
+                batch = Batch.of(played)
+                gradient = bench.gradients(batch, {method: bench.advantages(method, played, batch)[1]})[method]
+            _climb(policy, optimiser, gradient, settings.max_grad_norm)
+            bar.advance()
+        append_json_lines(options.records, records)
+
+
+def _climb(policy: Policy, optimiser: torch.optim.Optimizer, gradient: Tensor, longest: float) -> None:
+    parameters = [each for each in policy.model.parameters() if each.requires_grad]
+    for each, part in zip(parameters, (-gradient).split([each.numel() for each in parameters]), strict=True):
+        each.grad = part.view_as(each).clone()
+    torch.nn.utils.clip_grad_norm_(parameters, longest)
+    optimiser.step()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is missing, and write the page."""
     parser = page_parser("credit", __doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/credit"), metavar="DIR", help="folder of the trainings")
     parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES), metavar="NAME", help=", ".join(GAMES))
+    parser.add_argument("--levels", type=int, default=LEVELS, help=f"levels of a game (default {LEVELS})")
+    parser.add_argument(
+        "--steps", type=int, default=0, help="steps of the ideal run, on the first of --games (default 0)"
+    )
     parser.add_argument("--quick", action="store_true", help="a check in minutes: small batches after a short training")
     options = parser.parse_args(arguments)
+    if options.levels < 1 or options.steps < 0:
+        parser.error(f"--levels is {options.levels} and --steps {options.steps}; give at least 1 level and 0 steps.")
     torch.set_num_threads(1)
-    records = options.out / "credit.jsonl"
+    options.batches, options.critic, options.ideal_groups = BATCHES, CRITIC_GROUPS, 32
+    if options.quick:
+        options.batches, options.critic, options.ideal_groups = {1: 4, 4: 4}, 4, 4
+    options.records = options.out / "credit.jsonl"
+    if options.records.exists():
+        repair_json_lines(options.records)
+    _measure(options)
+    write_page(options.out, read_json_lines(options.records))
+    return 0
+
+
+def _measure(options: argparse.Namespace) -> None:
+    records = read_json_lines(options.records)
+    asked = {"levels": options.levels, "critic": options.critic * GROUP_SIZE}
+    for each in records:
+        if other := [f"{name} {each[name]}" for name, value in asked.items() if each.get(name, value) != value]:
+            raise SystemExit(f"{options.records} has records with {', '.join(other)}: give these, or another --out.")
     done: dict[tuple[Any, ...], set[str]] = {}
-    for each in read_records(records):
-        key = each["game"], each["moment"], each.get("groups")
-        done.setdefault(key, set()).update(each.get("estimators", ()))
+    for each in records:
+        if "moment" in each:
+            done.setdefault((each["game"], each["moment"], each.get("groups")), set()).update(
+                each.get("estimators", ())
+            )
+    curves = {(each["method"], each["step"]) for each in records if "method" in each}
     quick = {"demonstrations": {"episodes": 1000}, "training": {"iterations": 2, "groups": 4}} if options.quick else {}
     folder = options.runs / "quick" if options.quick else options.runs
-    with ProgressBar("policies", len(options.games) * len(MOMENTS)) as bar:
-        for game in options.games:
-            for moment, checkpoint in trained(game, folder / game.replace(" ", "-"), quick).items():
-                for record in measured(game, moment, checkpoint, options.quick, done):
-                    append_json_lines(records, [record])
-                bar.advance()
-    write_page(options.out, read_records(records))
-    return 0
+    runs = {game: trained(game, folder / game.replace(" ", "-"), quick) for game in options.games}
+    total = len(runs) * len(MOMENTS) * sum(options.batches.values())
+    before = sum(options.batches.get(key[-1], 0) for key, names in done.items() if names.issuperset(ROWS))
+    with ProgressBar("batches", total, done=min(before, total)) as bar:
+        for game, moments in runs.items():
+            for moment in MOMENTS:
+                records_of(game, moment, moments[moment], options, done, bar)
+    if options.steps:
+        with ProgressBar("steps", 3 * (options.steps + 1)) as bar:
+            game = options.games[0]
+            ideal(game, runs[game]["start"], options, curves, bar)
 
 
 if __name__ == "__main__":

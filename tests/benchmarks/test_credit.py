@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import credit
-from benchmarks.credit import ESTIMATORS, MOMENTS, ROWS, Bench, config_of
+from benchmarks.credit import ESTIMATORS, MOMENTS, ROWS, Bench, config_of, main
 from benchmarks.credit_page import TREE, TRUE, cosines, expected
 from benchmarks.experiments.risk import bandit, drift
 from ragen_agent import algo
@@ -183,19 +182,29 @@ def test_figures_of_known_vectors() -> None:
     assert cosines(still) == pytest.approx([0.0, 0.6])
 
 
-def test_the_command_goes_on_and_writes_its_page(lake: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credit, "LEVELS", 2)
+def test_the_command_goes_on_and_writes_its_page(lake: Policy, tmp_path: Path) -> None:
     (tmp_path / "runs" / "quick" / "lake").mkdir(parents=True)
     for folder in ("warm", "middle", "checkpoint"):
         save_checkpoint(lake.model, lake.tokenizer, tmp_path / "runs" / "quick" / "lake" / folder)
-    command = ["--quick", "--games", "lake", "--runs", f"{tmp_path}/runs", "--out", f"{tmp_path}/out"]
-    assert credit.main(command) == 0
+    command = ["--quick", "--games", "lake", "--levels", "2", "--runs", f"{tmp_path}/runs", "--out", f"{tmp_path}/out"]
+    assert main([*command, "--steps", "1"]) == 0
     records = tmp_path / "out" / "credit.jsonl"
     before = read_json_lines(records)
     assert [each["moment"] for each in before if "groups" in each] == [m for m in MOMENTS for _ in range(2)]
+    assert {each["method"] for each in before if "method" in each} == {"exact gradient", "grpo", "dr_grpo"}
     page = (tmp_path / "out" / "credit.md").read_text(encoding="utf-8")
     assert all(f"| {name} |" in page for name in ESTIMATORS)
+    assert "After 1 steps" in page
     data = records.read_bytes()
     records.write_bytes(data[: len(data) // 2])  # it was killed
-    assert credit.main(command) == 0
-    assert len([each for each in read_json_lines(records) if "groups" in each]) == 2 * len(MOMENTS)
+    assert main(command) == 0
+    again = [each for each in read_json_lines(records) if "groups" in each]
+    assert len(again) == 2 * len(MOMENTS)
+    with pytest.raises(SystemExit, match="has records with levels 2: give these, or another --out"):
+        main([*command, "--levels", "1"])
+
+
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--levels", "0"])
+    assert "--levels is 0 and --steps 0; give at least 1 level" in capsys.readouterr().err
