@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragen_gym import __version__
 from ragen_gym.games.registry import TABLE, GameSpec
@@ -27,6 +28,9 @@ __all__ = ["create_app", "is_loopback"]
 
 #: Served without a token.
 _OPEN_PATHS = frozenset({"/health", "/docs", "/openapi.json"})
+
+#: Most bytes of a request's body, and seconds in which it must arrive.
+_MAX_BODY, _BODY_SECONDS = 2**18, 30.0
 
 _OF_STATUS = {404: "not_found", 405: "method_not_allowed", 400: "bad_json"}
 #: What every route may answer besides what it is for.
@@ -205,24 +209,50 @@ class AccessMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it before its body is read."""
         answer = self._app
-        if scope["type"] == "http" and (error := self._refusal(scope["path"], dict(scope["headers"]))):
-            headers = {"Connection": "close"} | ({"WWW-Authenticate": "Bearer"} if error.status == 401 else {})
-            answer = JSONResponse(error.body(), error.status, headers)
+        if scope["type"] == "http":
+            try:
+                self._admit(scope["path"], dict(scope["headers"]))
+                receive = await _whole_body(receive) if scope["method"] == "POST" else receive
+            except RequestError as error:  # what is left of a body is not read
+                headers = {"Connection": "close"} | ({"WWW-Authenticate": "Bearer"} if error.status == 401 else {})
+                answer = JSONResponse(error.body(), error.status, headers)
         await answer(scope, receive, send)
 
-    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> RequestError | None:
+    def _admit(self, path: str, headers: dict[bytes, bytes]) -> None:
         if self._token is None:
-            if is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
-                return None
-            return RequestError(
-                "foreign_host",
-                "this server has no token, so it answers only requests to localhost or a loopback address.",
-            )
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        right = scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
-        if right or path in _OPEN_PATHS:
-            return None
-        return RequestError("unauthorized", "send the server's token as 'Authorization: Bearer TOKEN'.")
+            if not is_loopback(_host_name(headers.get(b"host", b"").decode("latin-1"))):
+                raise RequestError(
+                    "foreign_host",
+                    "this server has no token, so it answers only requests to localhost or a loopback address.",
+                )
+        elif path not in _OPEN_PATHS:
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
+                raise RequestError("unauthorized", "send the server's token as 'Authorization: Bearer TOKEN'.")
+
+
+async def _whole_body(receive: Receive) -> Receive:
+    """The request's body, read whole within its bounds, which uvicorn does not set."""
+    body, size, more = bytearray(), 0, True
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            while more:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if size <= _MAX_BODY:  # the rest is read too: a connection closed before loses the answer
+                    body += message.get("body", b"")
+                more = message.get("more_body", False)
+    except TimeoutError:
+        words = f"the request's body did not arrive in {_BODY_SECONDS:g} seconds."
+        raise RequestError("timeout", words) from None
+    if size > _MAX_BODY:
+        raise RequestError("body_too_large", f"a request's body may have {_MAX_BODY} bytes.")
+    whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+    async def replay() -> Message:
+        return whole.pop() if whole else await receive()
+
+    return replay
 
 
 def is_loopback(host: str) -> bool:

@@ -103,7 +103,9 @@ STATUS = {
     "not_found": 404,
     "unknown_session": 404,
     "method_not_allowed": 405,
+    "timeout": 408,
     "no_episode": 409,  # a step before reset, or after the end
+    "body_too_large": 413,
     "bad_request": 422,  # the body or a parameter is not of the documented form
     "bad_value": 422,  # an unknown game or option, an action out of range, a wrong board
     "internal": 500,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +12,10 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from ragen_gym.serve.app import create_app, is_loopback
+from ragen_gym.serve.schemas import RequestError
 
 __all__ = ["LEAST_TOKEN", "bound_socket", "check_token", "run", "serving", "url_of"]
 
@@ -19,6 +23,7 @@ __all__ = ["LEAST_TOKEN", "bound_socket", "check_token", "run", "serving", "url_
 LEAST_TOKEN = 16
 
 _BACKLOG = 4096
+_HEADER_SECONDS = 10.0  # in which a request's header must arrive
 _GRACE = 10.0  # seconds for the requests that are under way
 
 
@@ -85,9 +90,45 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # h11's or httptools', by what is installed
+    """A connection with a deadline for each request's header, for which uvicorn would wait for ever."""
+
+    deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self.deadline = self.loop.call_later(_HEADER_SECONDS, self.give_up)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.stop_waiting()
+        elif self.deadline is None:
+            self.deadline = self.loop.call_later(_HEADER_SECONDS, self.give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stop_waiting()
+        super().connection_lost(exc)
+
+    def stop_waiting(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+    def give_up(self) -> None:
+        if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):
+            return
+        error = RequestError("timeout", f"the request's header did not arrive in {_HEADER_SECONDS:g} seconds.")
+        body = json.dumps(error.body()).encode()
+        head = f"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: {len(body)}\r\n"
+        self.transport.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
+        self.transport.close()
+
+
 def _config(app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=_Connection,
         log_level="warning",
         access_log=False,
         backlog=_BACKLOG,

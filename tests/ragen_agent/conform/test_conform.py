@@ -2,6 +2,7 @@ import json
 import math
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,13 +17,13 @@ from ragen_agent.conform.libraries import Function, Library, load
 MINE = Library("mine", "1", {})
 
 
-def test_this_trainer_computes_every_published_formula():
+def test_this_trainer_computes_every_published_formula() -> None:
     found = findings(load("ragen_agent"))
     assert {each.rule: each.verdict for each in found} == dict.fromkeys(RULES, "same")
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_every_variant_is_told_from_every_other(name):
+def test_every_variant_is_told_from_every_other(name: str) -> None:
     rule = RULES[name]
     for changed, words in variants(rule):
         found = compare(MINE, name, Function("planted", partial(rule.formula, **changed)))
@@ -30,18 +31,18 @@ def test_every_variant_is_told_from_every_other(name):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_formula_of_no_known_variant_is_unexplained(name):
+def test_a_formula_of_no_known_variant_is_unexplained(name: str) -> None:
     formula = RULES[name].formula
     assert compare(MINE, name, Function("doubled", lambda b: 2 * formula(b))).verdict == "unexplained"
 
 
-def test_formulas_by_hand():
+def test_formulas_by_hand() -> None:
     """One row of two or three tokens each, worked out on paper."""
     batch = loss_batches()["ratios near 1"]
     first = torch.zeros_like(batch.mask)
     first[0, 0] = True
 
-    def gradient(name, ratio, advantage):
+    def gradient(name: str, ratio: float, advantage: float) -> float:
         logs = batch.old + math.log(ratio)
         one = replace(batch, mask=first, log_probs=logs.requires_grad_(), advantages=torch.full_like(logs, advantage))
         return float(torch.autograd.grad(RULES[name].formula(one), one.log_probs)[0][0, 0])
@@ -63,7 +64,7 @@ def test_formulas_by_hand():
     assert found[2] == pytest.approx(float(GAMMA * last - before + GAMMA * LAMBDA * (1 - last)))
 
 
-def test_returns_by_hand():
+def test_returns_by_hand() -> None:
     """(R - mean) / std of 0 and 1, and what is left of them without the other one."""
     batch = RULES["GRPO"].batches()["returns far apart"]
     pair = replace(
@@ -84,19 +85,19 @@ def test_returns_by_hand():
         ("json:dumps", "is a function; it must be a ragen_agent.conform.libraries.Library"),
     ],
 )
-def test_what_is_not_a_library_is_refused(name, words):
+def test_what_is_not_a_library_is_refused(name: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         load(name)
 
 
-def test_results_that_do_not_fit_are_refused():
+def test_results_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="must be one of GRPO"):
         compare(MINE, "PPO", Function("none", lambda b: b.old))
     with pytest.raises(ValueError, match=r"has shape \(8,\)"):
         compare(MINE, "GRPO", Function("rows", lambda b: b.rewards))
 
 
-def test_the_command_prints_what_the_page_reads(capsys):
+def test_the_command_prints_what_the_page_reads(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conform", "ragen_agent", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [row["rule"] for row in printed] == list(RULES)
@@ -105,9 +106,7 @@ def test_the_command_prints_what_the_page_reads(capsys):
     assert main(["conform", "no_such_trainer:LIBRARY"]) == 2
 
 
-def test_the_page_is_of_its_records(tmp_path):
+def test_the_page_is_of_its_records(tmp_path: Path) -> None:
     assert conform_page.main(["--out", str(tmp_path)]) == 0
-    folder = conform_page.__file__.removesuffix("conform.py")
     for name in ("conform.json", "conform.md"):
-        with open(folder + name) as committed:
-            assert (tmp_path / name).read_text() == committed.read()
+        assert (tmp_path / name).read_text() == Path(conform_page.__file__).with_name(name).read_text()
