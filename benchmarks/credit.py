@@ -92,9 +92,9 @@ _SHARED: dict[str, Any] = {
     "kl_kind": "none",
     "entropy_bonus": 0.0,
 }
-#: Each estimator by name, with its settings; a new rule of the trainer is a new row.
+#: Each estimator by name, with its settings; a new rule is a new row, but for one that tells games apart.
 ESTIMATORS: dict[str, dict[str, Any]] = {
-    **{name: {"algo": name} for name, rule in ADVANTAGE_RULES.items() if not rule.critic},
+    **{name: {"algo": name} for name, rule in ADVANTAGE_RULES.items() if not rule.critic and rule.across != "game"},
     "grpo, states": {"algo": "grpo", "groups_by": "state"},
     "dr_grpo, states": {"algo": "dr_grpo", "groups_by": "state"},
     "grpo, history": {"algo": "grpo", "groups_by": "history"},
