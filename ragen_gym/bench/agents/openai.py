@@ -210,7 +210,9 @@ class OpenAIAgent:
             body["max_tokens"] = min(limits)
         body = {name: value for name, value in (body | self._extra).items() if name not in self._omit}
         answer = await self._client.chat.completions.with_raw_response.create(
-            model=self._model, messages=as_data_urls(messages), extra_body=body
+            model=self._model,
+            messages=as_data_urls(messages),  # type: ignore[arg-type]  # unions of dictionaries in its signature
+            extra_body=body,
         )
         return _read_completion(answer.text, answer.retries_taken)
 

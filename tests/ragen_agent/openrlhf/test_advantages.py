@@ -181,7 +181,7 @@ def test_agreement_reads_the_sampled_tokens_alone() -> None:
     assert log_prob_difference([one])[0] != log_prob_difference([one])[0]
 
 
-def test_the_installed_openrlhf_computes_what_the_page_says():
+def test_the_installed_openrlhf_computes_what_the_page_says() -> None:
     recorded = json.loads((Path(__file__).parents[3] / "benchmarks" / "conform.json").read_text())
     wanted = {row["rule"]: row["differences"] for row in recorded["libraries"]["OpenRLHF"]}
     assert {found.rule: found.differences for found in findings(load("openrlhf"))} == wanted
