@@ -65,6 +65,8 @@ def _run(options: argparse.Namespace) -> int:
         for each in found:
             if (each.library, each.version) == library:
                 words = "; ".join(each.differences) or each.verdict
+                if (size := max(each.equal.values(), default=0)) > 1e-3:
+                    words += f"; equal returns in float32 get advantages of {size:.1g}"
                 table.add_row(each.rule, words, f"{max(each.errors.values()):.0e}" if each.verdict != "same" else "")
         console.print(table, "")
     for name, why in missing.items():

@@ -8,18 +8,20 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "CONSTANT",
     "GAMMA",
     "LAMBDA",
     "LENGTH",
     "Batch",
     "advantage_batches",
     "divergence_batches",
+    "equal_batches",
     "loss_batches",
     "value_batches",
 ]
 
-LENGTH = 12
-"""Tokens of a row, and the constant length that Dr. GRPO divides by."""
+LENGTH, CONSTANT = 12, 16
+"""Columns of a batch, and the constant length that Dr. GRPO divides by."""
 
 GAMMA, LAMBDA = 0.99, 0.9
 
@@ -92,9 +94,12 @@ def advantage_batches() -> dict[str, Batch]:
         "returns far apart": _batch([4, 4], wide, [6] * 8),
         "returns close together": _batch([4], [1e-5, -1e-5, 0.0, 2e-5], [6] * 4),
         "a group of one": _batch([1, 4], [0.5, *wide[:4]], [6] * 5),
-        "equal returns of 0.1, float32": _batch([8], [0.1] * 8, [6] * 8, torch.float32),
-        "equal returns of 10.9, float32": _batch([8], [10.9] * 8, [6] * 8, torch.float32),
     }
+
+
+def equal_batches() -> dict[str, Batch]:
+    """Two groups of eight whose rollouts all return the same, in float32, as trainers hold rewards."""
+    return {f"{value}": _batch([8, 8], [value] * 16, [6] * 16, torch.float32) for value in (-0.3, 9.9)}
 
 
 def value_batches() -> dict[str, Batch]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragen_agent.conform.batches import Batch
+from ragen_agent.conform.batches import Batch, equal_batches
 from ragen_agent.conform.formulas import RULES, Rule
 from ragen_agent.conform.libraries import Function, Library
 
@@ -33,10 +33,11 @@ class Finding:
     """same, differs (and ``differences`` give the formula that it computes) or unexplained."""
     differences: list[str]
     errors: dict[str, float]
-    """Of each batch: the norm of the error over the norm of the formula's result; where that is 0, the root mean square
-    of the library's result over the sampled tokens."""
+    """Of each batch: the norm of the error over the norm of the formula's result."""
     refused: list[str]
     """Batches that the library refuses before it trains."""
+    equal: dict[str, float]
+    """The size of the advantages where all rollouts of a group return the same, by this return; 0 by the formulas."""
 
     def as_dict(self) -> dict[str, Any]:
         """A row of JSON."""
@@ -66,14 +67,18 @@ def compare(library: Library, name: str, function: Function) -> Finding:
     for changed, words in variants(rule):
         formula = partial(rule.formula, **changed)
         wanted = {key: _result(rule, formula, batch) for key, batch in batches.items()}
-        errors = {key: _error(found[key], wanted[key], batch.mask) for key, batch in batches.items()}
+        errors = {key: _error(found[key], wanted[key]) for key in batches}
         published = published or errors
         if max(errors.values()) <= TOLERANCE:
             best = words
             break
     verdict = "unexplained" if best is None else "differs" if best else "same"
+    equal = {}
+    if rule.kind == "advantages" and "alone" in rule.variants:
+        sizes = {key: _result(rule, function.call, batch).abs() for key, batch in equal_batches().items()}
+        equal = {key: float(size.max()) for key, size in sizes.items()}
     left = list(function.refused)
-    return Finding(library.name, library.version, name, function.name, verdict, best or [], published, left)
+    return Finding(library.name, library.version, name, function.name, verdict, best or [], published, left, equal)
 
 
 def variants(rule: Rule) -> list[tuple[dict[str, Any], list[str]]]:
@@ -97,7 +102,5 @@ def _result(rule: Rule, call: Any, batch: Batch) -> Tensor:
     return torch.where(batch.mask, found.detach().double(), 0.0)
 
 
-def _error(found: Tensor, wanted: Tensor, mask: Tensor) -> float:
-    if not bool(found.isfinite().all()):
-        return float("inf")
-    return float((found - wanted).norm() / (wanted.norm() if wanted.any() else mask.sum().sqrt()))
+def _error(found: Tensor, wanted: Tensor) -> float:
+    return float((found - wanted).norm() / wanted.norm()) if bool(found.isfinite().all()) else float("inf")

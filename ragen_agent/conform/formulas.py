@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ragen_agent.conform.batches import (
+    CONSTANT,
     GAMMA,
     LAMBDA,
     LENGTH,
@@ -45,13 +46,13 @@ class Rule:
     """Values of each keyword, the formula's first, and what a library with this value does."""
 
 
-def _group(batch: Batch, *, divide: bool, eps: float = 1e-6, alone: str = "zero", equal: str = "zero") -> Tensor:
+def _group(batch: Batch, *, divide: bool, eps: float = 1e-6, alone: str = "zero") -> Tensor:
     advantages = torch.zeros_like(batch.rewards)
     for rows in batch.ids:
         returns = batch.rewards[rows]
         if len(rows) == 1:
             advantages[rows] = returns if alone == "reward" else 0.0
-        elif equal == "rounding" or bool((returns != returns[0]).any()):
+        elif bool((returns != returns[0]).any()):
             advantages[rows] = (returns - returns.mean()) / (returns.std() + eps if divide else 1)
     return advantages[:, None] * batch.mask
 
@@ -95,8 +96,8 @@ def _mean(terms: Tensor, mask: Tensor, over: str) -> Tensor:
     rows = len(mask) if over.startswith("all rows") else int((tokens > 0).sum())
     if over == "tokens":
         return terms.sum() / tokens.sum()
-    if over.endswith("constant"):
-        return terms.sum() / (rows * LENGTH)
+    if over.endswith(("constant", "width")):
+        return terms.sum() / (rows * (len(terms[0]) if over.endswith("width") else CONSTANT))
     return (terms.sum(dim=1) / tokens.clamp(min=1)).sum() / rows
 
 
@@ -132,12 +133,12 @@ def _sapo(batch: Batch, *, over: str = "rows") -> Tensor:
     return -_mean(gate * batch.advantages, batch.mask, over)
 
 
-def _divergence(batch: Batch, *, kind: str, most: float | None = None) -> Tensor:
+def _divergence(batch: Batch, *, kind: str, most: float | None = None, weighed: bool = False) -> Tensor:
     d = batch.log_probs - batch.reference
     estimate = {"k1": d, "k2": d**2 / 2, "k3": torch.exp(-d) - 1 + d}[kind]
     if most is not None:
         estimate = estimate.clamp(-most, most)
-    return _mean(estimate, batch.mask, "tokens")
+    return _mean(estimate * _ratio(batch) if weighed else estimate, batch.mask, "tokens")
 
 
 def _with(formula: Callable[..., Tensor], **fixed: Any) -> Callable[..., Tensor]:
@@ -145,7 +146,6 @@ def _with(formula: Callable[..., Tensor], **fixed: Any) -> Callable[..., Tensor]
 
 
 ALONE = {"zero": "", "reward": "the only rollout of a group keeps its return"}
-EQUAL = {"zero": "", "rounding": "equal returns keep the rounding error of their mean"}
 EPS = {1e-6: "", 1e-4: "std + 1e-4", 1e-8: "std + 1e-8", 1e-9: "std + 1e-9", 0.0: "std without epsilon"}
 DUAL = {None: "", 3.0: "bounded at 3 times a negative advantage (dual clip)"}
 ROWS = {"rows": "", "all rows": "rows without tokens count as rows", "tokens": "mean over tokens"}
@@ -159,11 +159,10 @@ RULES: dict[str, Rule] = {
         {
             "eps": EPS,
             "alone": ALONE,
-            "equal": EQUAL,
         },
     ),
     "Dr. GRPO": Rule("advantages", "arXiv 2503.20783, section 3.2", _dr_grpo, advantage_batches, {"alone": ALONE}),
-    "RLOO": Rule("advantages", "arXiv 2402.14740, section 3.2", _rloo, advantage_batches, {"alone": ALONE}),
+    "RLOO": Rule("advantages", "arXiv 2402.14740", _rloo, advantage_batches, {"alone": ALONE}),
     "GAE": Rule(
         "advantages",
         "arXiv 1506.02438, equation 16; over sampled tokens alone",
@@ -184,11 +183,15 @@ RULES: dict[str, Rule] = {
         },
     ),
     "PPO, token mean": Rule(
-        "loss", "arXiv 1707.06347, equation 7; mean of DAPO", _with(_ppo, over="tokens"), loss_batches, {"dual": DUAL}
+        "loss",
+        "arXiv 1707.06347, equation 7, bounds and mean of arXiv 2503.14476",
+        _with(_ppo, over="tokens"),
+        loss_batches,
+        {"dual": DUAL},
     ),
     "PPO, sequence mean": Rule(
         "loss",
-        "arXiv 2402.03300, equation 3",
+        "arXiv 2402.03300, equation 3, without its KL term",
         _with(_ppo, over="rows"),
         loss_batches,
         {"dual": DUAL, "over": ROWS},
@@ -198,12 +201,12 @@ RULES: dict[str, Rule] = {
         "arXiv 2503.20783, section 3.2",
         _with(_ppo, over="all rows, constant"),
         loss_batches,
-        {"dual": DUAL, "over": {"all rows, constant": "", "constant": "rows without tokens do not count as rows"}},
+        {"dual": DUAL, "over": {"all rows, constant": "", "all rows, width": "divided by the width of the batch"}},
     ),
     "GSPO": Rule("loss", "arXiv 2507.18071, equation 5", _gspo, loss_batches, {"over": ROWS}),
     "CISPO": Rule(
         "loss",
-        "arXiv 2506.13585, equations 4 and 5; no lower bound",
+        "arXiv 2506.13585, equations 4 and 5, with no lower bound",
         _cispo,
         loss_batches,
         {
@@ -211,18 +214,20 @@ RULES: dict[str, Rule] = {
                 (0, 1 + CLIP[1]): "",
                 (1 - CLIP[0], 1 + CLIP[1]): "ratios clipped from below too",
                 (1, 1 + CLIP[1]): "ratios below 1 count as 1",
-                (0, CLIP[1]): "bounded by epsilon, not by 1 + epsilon",
             }
         },
     ),
-    "SAPO": Rule("loss", "arXiv 2511.20347, section on the objective", _sapo, loss_batches, {"over": ROWS}),
+    "SAPO": Rule("loss", "arXiv 2511.20347", _sapo, loss_batches, {"over": ROWS}),
     **{
         f"KL, {kind}": Rule(
             "loss",
-            "Schulman, Approximating KL Divergence (2020)",
+            "Schulman 2020; as a loss",
             _with(_divergence, kind=kind),
             divergence_batches,
-            {"most": {None: "", 10.0: "no gradient where the estimate is above 10"}},
+            {
+                "most": {None: "", 10.0: "no gradient where the estimate is beyond 10"},
+                "weighed": {False: "", True: "times the probability ratio, with its gradient"},
+            },
         )
         for kind in ("k1", "k2", "k3")
     },

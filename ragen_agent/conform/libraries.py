@@ -18,10 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragen_agent.conform.batches import GAMMA, LAMBDA, LENGTH, Batch
+from ragen_agent.conform.batches import CONSTANT, GAMMA, LAMBDA, Batch
 from ragen_agent.conform.formulas import CLIP
 
 __all__ = ["LIBRARIES", "Function", "Library", "load"]
+
+REWARDS = (-10.0, 10.0)
+"""Bounds to which OpenRLHF and Molt clip rewards by default."""
+
+ALONE = ("a group of one",)
 
 
 @dataclass(frozen=True)
@@ -75,9 +80,9 @@ def _ragen_agent() -> Library:
 
     def loss(rule: str, how: str, **options: Any) -> Callable[[Batch], Tensor]:
         def policy_loss(b: Batch) -> Tensor:
-            return algo.policy_loss(b.log_probs, b.old, b.advantages, b.mask, rule, how=how, length=LENGTH, **options)[
-                0
-            ]
+            return algo.policy_loss(
+                b.log_probs, b.old, b.advantages, b.mask, rule, how=how, length=CONSTANT, **options
+            )[0]
 
         return policy_loss
 
@@ -115,7 +120,7 @@ def _trl() -> Library:
                 accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, **_: x),
                 args=SimpleNamespace(
                     delta=None,
-                    use_bias_correction_kl=False,
+                    use_bias_correction_kl=True,
                     sapo_temperature_pos=1.0,
                     sapo_temperature_neg=1.05,
                     steps_per_generation=1,
@@ -127,7 +132,7 @@ def _trl() -> Library:
                 epsilon_low=CLIP[0],
                 importance_sampling_level=level,
                 loss_type=kind,
-                max_completion_length=LENGTH,
+                max_completion_length=CONSTANT,
                 model=SimpleNamespace(training=True),
                 off_policy_mask_threshold=None,
                 top_entropy_quantile=1.0,
@@ -155,7 +160,7 @@ def _trl() -> Library:
         "PPO, sequence mean": Function(f"{name}, grpo", loss("grpo")),
         "PPO, constant length": Function(f"{name}, dr_grpo", loss("dr_grpo")),
         "GSPO": Function(f"{name}, grpo, sequence", loss("grpo", "sequence")),
-        "CISPO": Function(f"{name}, cispo", loss("cispo")),
+        "CISPO": Function(f"{name}, cispo", loss("cispo", high=1 + CLIP[1])),  # its setting is the bound itself
         "SAPO": Function(f"{name}, sapo", loss("sapo")),
         "KL, k3": Function(f"{name}, beta", loss("dapo", beta=1.0)),
     }
@@ -197,7 +202,7 @@ def _verl() -> Library:
                 dp_size=1,
                 batch_num_tokens=int(b.mask.sum()),
                 global_batch_size=len(b.mask),
-                loss_scale_factor=LENGTH,
+                loss_scale_factor=config.loss_scale_factor,
             )
             found: Tensor = function(b.old, b.log_probs, b.advantages, b.mask.double(), mean, config)[0]
             return found
@@ -257,7 +262,7 @@ def _openrlhf() -> Library:
                         no_std_norm=False,
                     )
                 ),
-                reward=SimpleNamespace(clip_range=None, overlong_buffer_len=None, stop_properly_penalty_coef=None),
+                reward=SimpleNamespace(clip_range=REWARDS, overlong_buffer_len=None, stop_properly_penalty_coef=None),
                 rollout=SimpleNamespace(n_samples_per_prompt=len(b.ids[0])),
             )
             maker: Any = SimpleNamespace(
@@ -290,11 +295,11 @@ def _openrlhf() -> Library:
 
         return compute
 
-    name, alone = "compute_advantages_and_returns", ("a group of one",)
+    name = "compute_advantages_and_returns"
     functions = {
-        "GRPO": Function(f"{name}, group_norm", advantages("group_norm"), refused=alone),
-        "Dr. GRPO": Function(f"{name}, dr_grpo", advantages("dr_grpo"), refused=alone),
-        "RLOO": Function(f"{name}, rloo", advantages("rloo"), refused=alone),
+        "GRPO": Function(f"{name}, group_norm", advantages("group_norm"), refused=ALONE),
+        "Dr. GRPO": Function(f"{name}, dr_grpo", advantages("dr_grpo"), refused=ALONE),
+        "RLOO": Function(f"{name}, rloo", advantages("rloo"), refused=ALONE),
         "GAE": Function(f"{name}, gae", advantages("gae")),
         "PPO, token mean": Function("PolicyLoss", loss("ppo", tokens=True)),
         "PPO, sequence mean": Function("PolicyLoss", loss("ppo", tokens=False)),
@@ -323,7 +328,8 @@ def _molt() -> Library:
                 values=[b.values],
                 **options,
             )
-            found: Tensor = get_advantage_estimator(estimator)(b.rewards, b.ids, context)[0][0]
+            rewards = b.rewards.clamp(*REWARDS)  # as its trainer does before
+            found: Tensor = get_advantage_estimator(estimator)(rewards, b.ids, context)[0][0]
             return found
 
         return compute
@@ -341,20 +347,19 @@ def _molt() -> Library:
 
     def divergence(kind: str) -> Callable[[Batch], Tensor]:
         def compute(b: Batch) -> Tensor:
-            each = compute_approx_kl(b.log_probs, b.reference, kind)
+            each = compute_approx_kl(b.log_probs, b.reference, kind, kl_ref="model")
             found: Tensor = agg_loss(each, b.mask.double(), "token-mean")
             return found
 
         return compute
 
     functions = {
-        "GRPO": Function("advantage.grpo", advantages("grpo")),
-        "Dr. GRPO": Function("advantage.dr_grpo", advantages("dr_grpo")),
-        "RLOO": Function("advantage.rloo", advantages("rloo")),
+        "GRPO": Function("advantage.grpo", advantages("grpo"), ALONE),
+        "Dr. GRPO": Function("advantage.dr_grpo", advantages("dr_grpo"), ALONE),
+        "RLOO": Function("advantage.rloo", advantages("rloo"), ALONE),
         "GAE": Function("advantage.gae", advantages("gae")),
         "PPO, token mean": Function("PolicyLoss", loss("ppo", "token-mean")),
         "PPO, sequence mean": Function("PolicyLoss", loss("ppo", "seq-mean-token-mean")),
-        "PPO, constant length": Function("PolicyLoss", loss("ppo", "seq-mean-token-sum-norm")),
         "GSPO": Function("PolicyLoss, gspo", loss("gspo", "seq-mean-token-mean")),
         "CISPO": Function("PolicyLoss, cispo", loss("cispo", "token-mean", 1 + CLIP[1])),
     }
@@ -390,7 +395,7 @@ def _skyrl() -> Library:
             function = ppo_utils.PolicyLossRegistry.get(kind)
             mask = b.mask.double()
             weighed = ppo_utils.apply_loss_reduction_to_advantages_minibatch(
-                b.advantages, mask, mean, len(mask), LENGTH
+                b.advantages, mask, mean, len(mask), CONSTANT
             )
             found: Tensor = function(b.log_probs, b.old, weighed, config, mask)[0]
             return found

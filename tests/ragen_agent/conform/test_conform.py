@@ -110,3 +110,10 @@ def test_the_page_is_of_its_records(tmp_path: Path) -> None:
     assert conform_page.main(["--out", str(tmp_path)]) == 0
     for name in ("conform.json", "conform.md"):
         assert (tmp_path / name).read_text() == Path(conform_page.__file__).with_name(name).read_text()
+
+
+def test_equal_returns_are_measured_apart() -> None:
+    """A rule that divides the rounding error of a mean by its own size is seen, whatever it computes otherwise."""
+    noisy = Function("noisy", lambda b: 0.5 * b.mask.to(b.rewards.dtype))
+    assert compare(MINE, "GRPO", noisy).equal == {"-0.3": 0.5, "9.9": 0.5}
+    assert {each.rule: each.equal for each in findings(load("ragen_agent"))}["GRPO"] == {"-0.3": 0, "9.9": 0}
