@@ -18,7 +18,6 @@ from transformers import PreTrainedTokenizerFast
 from ragen_agent.cli import main
 from ragen_agent.config import Config, Demonstrations, merged, to_toml, with_settings
 from ragen_agent.config.presets import default_settings, read_recipe
-from ragen_agent.config.trainers import FineTuning
 from ragen_agent.run.console import Display
 from ragen_agent.run.evaluation import baseline_notices, evaluated_levels
 from ragen_agent.run.policy import Policy
@@ -35,7 +34,6 @@ from ragen_agent.sft.demonstrations import (
     trajectory_of,
     write_conversations,
 )
-from ragen_agent.sft.fine_tune import agent_config
 from ragen_agent.tasks.tasks import all_settings, make_env
 from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.rollout import Instance, group
@@ -100,8 +98,6 @@ def test_lines_without_options_are_written_as_parquet(tmp_path: Path) -> None:
     lines = read_conversations(tmp_path / "demos.jsonl")
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(lines), tmp_path / "demos.parquet")
     assert pyarrow.parquet.read_table(tmp_path / "demos.parquet").to_pylist() == lines
-    turns = agent_config(FineTuning(data="demos.jsonl"), lines).turns
-    assert (turns, agent_config(FineTuning(data="demos.jsonl"), lines).env_options) == (config.turns, {})
     assert families_of(lines) is not None
 
 
