@@ -50,7 +50,8 @@ _COLOURS = {
 }
 
 _ARROWS = dict(zip("ABCD", ("up", "down", "right", "left"), strict=True))
-_KEY = re.compile(r"\x1b[\[O]([A-D])|([^\x1b])", re.DOTALL)
+#: An arrow, another key that sends a control sequence (ECMA-48), or a letter.
+_KEY = re.compile(r"\x1b(?:[\[O]([A-D])|\[[0-?]*[ -/]*[@-~]|O.)|([^\x1b])", re.DOTALL)
 
 _END = "\x04"  # Ctrl-D
 _CLEAR = "\x1b[H\x1b[2J"
@@ -108,7 +109,8 @@ def _keys(number: int) -> Iterator[str]:
         for arrow, key in _KEY.findall(pressed):
             if key == _END:
                 return
-            yield _ARROWS[arrow] if arrow else key
+            if arrow or key:
+                yield _ARROWS[arrow] if arrow else key
 
 
 def _lines(prompt: str) -> Iterator[str]:

@@ -254,7 +254,7 @@ def test_keys_are_read_one_by_one_and_the_terminal_is_put_back() -> None:
     with os.fdopen(terminal, "r") as stream:
         before = termios.tcgetattr(stream.fileno())
         with single_keys(stream) as keys:
-            os.write(keyboard, b"w\x1b[A\x1b[A\x1b[B\x1bOD\xc3\xa9?\x04q")
+            os.write(keyboard, b"w\x1b[A\x1b[A\x1b[B\x1bOD\x1b[3~\x1bOQ\x1b[1;5C\xc3\xa9?\x04q")
             assert list(keys) == ["w", "up", "up", "down", "left", "é", "?"]
             assert termios.tcgetattr(stream.fileno()) != before
         assert termios.tcgetattr(stream.fileno()) == before
