@@ -256,7 +256,13 @@ class LevelValues:
         return None if row is None or self._reached.reach[row] < moves_left else row
 
 
-_kept: OrderedDict[tuple[Game, bytes, int, bool], LevelValues] = OrderedDict()
+class _Kept(OrderedDict[tuple[Game, bytes, int, bool], LevelValues]):
+    """Values by level, those that were asked for last at the end."""
+
+    nbytes = 0  # of all
+
+
+_kept = _Kept()
 _lock = Lock()
 
 
@@ -272,15 +278,18 @@ def level_values(game: Game, board: Board, moves: int, *, may_stop: bool = False
     state = game.starts(np.frombuffer(level[1], np.uint8)[None])[0].tolist()
     try:
         with _lock:
-            values = _kept.pop(level, None)
+            if level in _kept:
+                _kept.move_to_end(level)
+                return _kept[level]
     except TypeError:  # an option that cannot be hashed, such as a list
         return LevelValues(game, (board, state), moves, may_stop=may_stop)
-    if values is None:
-        values = LevelValues(game, (level[1], state), moves, may_stop=may_stop)
+    values = LevelValues(game, (level[1], state), moves, may_stop=may_stop)
     with _lock:
-        _kept[level] = values
-        while sum(each.nbytes for each in _kept.values()) > _KEPT_BYTES:
-            _kept.popitem(last=False)
+        if level not in _kept:  # else another thread was faster
+            _kept[level] = values
+            _kept.nbytes += values.nbytes
+        while _kept.nbytes > _KEPT_BYTES:
+            _kept.nbytes -= _kept.popitem(last=False)[1].nbytes
     return values
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.policies import plan_moves, reply_for
 from ragen_gym.envs.turn import TurnEnv
 from ragen_gym.games.registry import TABLE
+from ragen_gym.games.values import _Kept
 
 CORRIDOR = Level("Sokoban", "######\n#____#\n#PX_O#\n#____#\n######\n######")
 LAKE = Level("FrozenLake", "P__G\nO___\n____\n____")
@@ -113,7 +113,7 @@ def test_without_values_nothing_is_said() -> None:
 
 def test_levels_with_too_many_states_are_shown_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ragen_gym.games.values.MAX_STATES", 3)
-    monkeypatch.setattr("ragen_gym.games.values._kept", OrderedDict())
+    monkeypatch.setattr("ragen_gym.games.values._kept", _Kept())
     replayer, record = played(LAKE, [[1]], success_rate=1.0)
     run: Any = SimpleNamespace(records=[record])
     [(name, place, found)] = losses_by_split([run], {"split": replayer})

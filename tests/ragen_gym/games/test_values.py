@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from math import isnan
 from typing import Any, ClassVar
@@ -170,7 +169,7 @@ def test_who_may_stop_loses_nothing_by_it() -> None:
 
 
 def test_tables_are_kept_up_to_a_size_those_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_kept", OrderedDict())
+    monkeypatch.setattr(module, "_kept", module._Kept())
     lake = FrozenLake(size=5)
     boards = list(map(bytes, lake.generate(episode_keys(3, 0, 3), None)))
     first, second = (level_values(lake, board, 6) for board in boards[:2])
