@@ -318,15 +318,19 @@ def _json(answer: httpx.Response) -> Json:
         found = answer.json()
     except ValueError:
         found = None
-    if not isinstance(found, dict) or not found.keys() & {"session", "observation", "error"}:
+    if (
+        not isinstance(found, dict)
+        or not found.keys() & {"session", "observation", "error"}
+        or not isinstance(found.get("error", {}), dict)
+    ):
         raise ServerError("no_ragen_gym", f"{answer.url} answered {answer.status_code} and is no ragen-gym server.")
     return found
 
 
 def _error(answer: httpx.Response) -> Exception:
     """The Python exception for a server's refusal."""
-    problem = _json(answer)["error"]
-    code, message = problem["code"], problem["message"]
+    problem = _json(answer).get("error", {})
+    code, message = str(problem.get("code")), str(problem.get("message"))
     if code == "unknown_session":
         return SessionLost(message)
     if code == "no_episode":

@@ -25,7 +25,7 @@ def test_a_program_without_a_server_ends_in_one_clear_line() -> None:
     assert done.stderr.count("Traceback") == 1, "the frames of the HTTP library say nothing to its user"
 
 
-@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}"], ids=str)
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"error": "Not Found"}'], ids=str)
 @pytest.mark.parametrize("status", [201, 500])
 def test_an_answer_that_is_none(body: bytes, status: int) -> None:
     class Handler(BaseHTTPRequestHandler):
