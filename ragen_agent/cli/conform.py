@@ -51,8 +51,8 @@ def _run(options: argparse.Namespace) -> int:
             try:
                 found += findings(load(name))
             except ImportError as error:
-                if options.libraries:
-                    raise
+                if options.libraries:  # as a ValueError, since pip has it by another name than we would say
+                    raise ValueError(f"{name} cannot be looked at here: {error}; install it first.") from error
                 missing[name] = str(error)
     if options.json:
         print(json.dumps([each.as_dict() for each in found], indent=2))

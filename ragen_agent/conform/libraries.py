@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from pkgutil import resolve_name
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from ragen_agent.conform.batches import CONSTANT, GAMMA, LAMBDA, Batch
 from ragen_agent.conform.formulas import CLIP
+from ragen_gym.bench.agents.python import find
 
 __all__ = ["LIBRARIES", "Function", "Library", "load"]
 
@@ -49,10 +49,10 @@ class Library:
 
 
 def load(name: str) -> Library:
-    """A key of ``LIBRARIES``, or ``module:attribute`` of a ``Library`` of your own.
+    """A key of ``LIBRARIES``, or ``module:attribute`` of a ``Library`` of your own, in the current folder too.
 
     Raises:
-        ValueError: neither.
+        ValueError: neither, or its module cannot be imported.
         ImportError: the library is not installed here.
     """
     if name in LIBRARIES:
@@ -61,7 +61,7 @@ def load(name: str) -> Library:
         raise ValueError(
             f"{name!r} is not a library; give one of {', '.join(LIBRARIES)}, or module:attribute of a Library"
         )
-    found = resolve_name(name)
+    found = find(name)
     if not isinstance(found, Library):
         raise ValueError(f"{name} is a {type(found).__name__}; it must be a ragen_agent.conform.libraries.Library")
     return found

@@ -1,5 +1,6 @@
 import json
 import math
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -88,6 +89,14 @@ def test_returns_by_hand() -> None:
 def test_what_is_not_a_library_is_refused(name: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         load(name)
+
+
+def test_a_library_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from ragen_agent.conform.libraries import Library\nLIBRARY = Library('mine', '1', {})\n"
+    (tmp_path / "trainer_of_this_folder.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert load("trainer_of_this_folder:LIBRARY") == MINE
 
 
 def test_results_that_do_not_fit_are_refused() -> None:
