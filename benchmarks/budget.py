@@ -118,8 +118,6 @@ HEAD = (
     *("agent", "success %", "holds %", "width", "score: optimal", "constant and clock", "score: own"),
     *("constant and clock", "precision %", "recall %", "saved %", "lost %"),
 )
-NOT_SEEING = ("split", "agent", "statements", "not seeing %", "not planning %", "chance %")
-EXACT = ("model", "success %", "truth", "holds %", "score", "best constant", "score above it")
 
 
 class CurrentTurn:

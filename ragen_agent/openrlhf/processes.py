@@ -49,7 +49,6 @@ VARIABLE = "RAGEN_AGENT_RUN"
 POLL_INTERVAL = 1.0  # seconds
 STOP_TIMEOUT = 30.0  # seconds in which a process may stop in order
 GRACE_PERIOD = 5  # seconds in which a process may end by itself before it is killed
-KEPT_STATES = 2  # so that one is always complete
 
 
 @dataclass(frozen=True)
