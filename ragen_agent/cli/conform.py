@@ -50,10 +50,12 @@ def _run(options: argparse.Namespace) -> int:
         for name in options.libraries or LIBRARIES:
             try:
                 found += findings(load(name))
-            except ImportError as error:
-                if options.libraries:  # as a ValueError, since pip has it by another name than we would say
-                    raise ValueError(f"{name} cannot be looked at here: {error}; install it first.") from error
-                missing[name] = str(error)
+            except Exception as error:  # not installed, or of a version whose functions are called otherwise
+                if name not in LIBRARIES:  # the user's own
+                    raise
+                missing[name] = f"{type(error).__name__}: {error}"
+                if options.libraries:
+                    raise ValueError(f"{name} cannot be looked at here: {missing[name]}") from error
     if options.json:
         print(json.dumps([each.as_dict() for each in found], indent=2))
         return 0

@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import conform as conform_page
 from ragen_agent.cli import main
+from ragen_agent.conform import libraries
 from ragen_agent.conform.batches import GAMMA, LAMBDA, loss_batches, value_batches
 from ragen_agent.conform.compare import compare, findings, variants
 from ragen_agent.conform.formulas import RULES
@@ -97,6 +98,16 @@ def test_a_library_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     assert load("trainer_of_this_folder:LIBRARY") == MINE
+
+
+def test_a_library_of_another_version_does_not_hide_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(libraries, "LIBRARIES", {"trl": lambda: libraries.nothing, "ragen_agent": lambda: MINE})  # type: ignore[attr-defined]
+    assert main(["conform"]) == 0
+    assert "trl is not looked at: AttributeError" in capsys.readouterr().out
+    assert main(["conform", "trl"]) == 2
+    assert "trl cannot be looked at here: AttributeError" in capsys.readouterr().err
 
 
 def test_results_that_do_not_fit_are_refused() -> None:
