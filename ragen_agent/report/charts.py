@@ -224,10 +224,10 @@ def _panel(groups: Sequence[SeedGroup], name: str, found: Mapping[int, SeedCurve
         "label": f"{title} by iteration, smoothed: {ends}.",
         "readout": {
             "last": last,
-            "places": {
-                str(colour): [[int(i), text(value)] for i, value in zip(curve.at, curve.mean, strict=True)]
+            "places": [
+                [colour, [[int(i), text(value)] for i, value in zip(curve.at, curve.mean, strict=True)]]
                 for _, curve, colour in drawn
-            },
+            ],
         },
     }
 

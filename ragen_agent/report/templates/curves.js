@@ -10,7 +10,7 @@ async function bindCurves() {
 
   function show(iteration) {
     for (const chart of charts) {
-      const values = iteration === null ? [] : Object.entries(chart.places).map(([colour, pairs]) => [colour, nearest(pairs, iteration)]);
+      const values = iteration === null ? [] : chart.places.map(([colour, pairs]) => [colour, nearest(pairs, iteration)]);
       chart.cursor.setAttribute("visibility", values.length ? "visible" : "hidden");
       if (!values.length) {
         chart.readout.replaceChildren();

@@ -11,11 +11,9 @@ from ragen_gym.core.stats import percent
 
 __all__ = [
     "COLOURS",
-    "bound_marks",
     "bound_rate",
     "bounding_split",
     "end_labels",
-    "lane",
     "strips",
 ]
 
@@ -66,9 +64,9 @@ def _short(text: str) -> str:
     return text if len(text) <= LABEL else text[: LABEL - 1].rstrip(" ,") + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def lane(
+def _lane(
     name: str,
-    colour: int | str,
+    colour: int,
     rate: Mapping[str, Any] | None,
     label: str,
     reported: Sequence[tuple[float, str]] = (),
@@ -77,7 +75,7 @@ def lane(
 
     Args:
         name: at its left.
-        colour: number of its colour, or ``"x"`` for none.
+        colour: number of its colour.
         rate: ``rate``, ``low`` and ``high`` from 0 to 1; None draws no point.
         label: what it shows, in words.
         reported: thin marks: a rate from 0 to 1, and what it is.
@@ -95,7 +93,7 @@ def lane(
     }
 
 
-def bound_marks(random: float, optimal: float) -> dict[str, float]:
+def _bound_marks(random: float, optimal: float) -> dict[str, float]:
     """The marks of random and optimal play, and the band between them."""
     left, right = sorted((_share(random), _share(optimal)))
     return {"random": _share(random), "optimal": _share(optimal), "left": left, "span": round(right - left, 2)}
@@ -108,19 +106,19 @@ def _split(name: str, summaries: Sequence[tuple[int, Summary]]) -> dict[str, Any
         solved = success(split)
         rate, low, high = (percent(solved[end]) for end in ("rate", "low", "high"))
         label = f"{summary['agent']} on {name}: {rate}, {low} to {high}"
-        lanes.append(lane(summary["agent"], place % COLOURS, solved, label))
+        lanes.append(_lane(summary["agent"], place % COLOURS, solved, label))
     random, optimal = (bound_rate(kind, name, [summary for _, summary in summaries]) for kind in ("random", "optimal"))
     marks, bounds = None, ""
     if random is not None and optimal is not None:
         blind = bound_rate("blind", name, [summary for _, summary in summaries])
         known = {"random": random, "blind": blind, "optimal": optimal}
         bounds = " · ".join(f"{kind} {percent(rate)}" for kind, rate in known.items() if rate is not None)
-        marks = bound_marks(random, optimal)
+        marks = _bound_marks(random, optimal)
     published = summaries[0][1]["splits"][name].get("published")
     if published:
         said = "; ".join(f"{who} {percent(rate)}" for who, rate in published.items())
         reported = [(rate, f"{who}: {percent(rate)}") for who, rate in published.items()]
-        lanes.append(lane("published", 0, None, f"Published by others on {name}: {said}", reported))
+        lanes.append(_lane("published", 0, None, f"Published by others on {name}: {said}", reported))
     return {"name": name, "bounds": bounds, "marks": marks, "lanes": lanes}
 
 

@@ -142,6 +142,13 @@ def test_every_line_of_a_chart_has_its_name() -> None:
     assert alone["labels"] == []
 
 
+def test_lines_of_one_colour_each_have_their_values_under_the_pointer() -> None:
+    runs = [made(f"run{k}", series([0.1 * k]), training={"learning_rate": (k + 1) * 1e-4}) for k in range(7)]
+    (panel,) = panels(group_by_settings(runs), 1.0)
+    assert [colour for colour, _ in panel["readout"]["places"]] == [0, 1, 2, 3, 4, 5, 0]
+    assert len({said for _, [[_, said]] in panel["readout"]["places"]}) == 7
+
+
 def test_alarms_are_marked_where_they_were_raised() -> None:
     history = History([], Stops())
     for k in range(30):
