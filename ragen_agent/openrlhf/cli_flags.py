@@ -172,7 +172,10 @@ def extra_flags(settings: OpenRLHF) -> list[str]:
         ValueError: a flag that a setting decides, or one that is not among ``_OPEN``. Argparse reads ``--train.see`` as
             ``--train.seed``, so a prefix of such a flag is refused too.
     """
-    words = shlex.split(settings.flags)
+    try:
+        words = shlex.split(settings.flags)
+    except ValueError as error:  # a quotation that does not end
+        raise ValueError(f"openrlhf.flags is {settings.flags!r}: {str(error).lower()}.") from None
     for word in words:
         name = word.split("=")[0]
         if not word.startswith("--") or name in _REPLACEABLE:

@@ -77,6 +77,7 @@ def test_playing_ahead_is_openrlhfs_asynchronous_trainer() -> None:
         ("--train.batch 64", r"--train.batch, short for --train.batch_size,"),
         ("--ckpt.path /x", r"it is the run's folder"),
         ("--train.partial_rollout_enable", r"does not fit this trainer"),
+        ("--ds.offload 'x", r"openrlhf.flags is .*: no closing quotation"),
     ],
 )
 def test_flags_that_the_settings_decide_are_refused(flags: str, reason: str) -> None:
