@@ -98,6 +98,8 @@ class ParallelGame(ParallelEnv):  # type: ignore[misc]  # PettingZoo ships no ty
         if max_cycles is not None:
             check_number(name, "max_cycles", max_cycles, 1, whole=True)
         check_choice("render_mode", render_mode, (*self.metadata["render_modes"], None))
+        if arguments.get("regret"):
+            raise ValueError("regret is of single environments: leave it out.")
         #: What one player alone would play; of it this takes the game, its levels and its views.
         self._alone = one = StepEnv(
             spec if players == 1 or self.shared is None else replace(spec, game=self.shared), **arguments

@@ -193,6 +193,7 @@ def test_bad_input_is_refused_with_the_remedy() -> None:
         ("not a game of this suite", "Chess", {}),
         ("players=0 must be an integer from 1 to 8", "FrozenLake", {"players": 0}),
         ("max_cycles=0 must be an integer from 1 on", "Bandit", {"max_cycles": 0}),
+        ("regret is of single environments", "Bandit", {"regret": True}),
         ("needs 8, in this order: .*OTHER, OTHER_ON_GOAL", "FrozenLake", {"vocabulary": short_vocabulary()}),
         ("a level of a race shows one player", "FrozenLake", {"levels": ["PQ__\n____\n____\n___G"]}),
     ):
