@@ -122,9 +122,13 @@ def fetch(name: str, out: Path | None = None) -> Path:
         _say(f"converting it to {folder}, once")
         convert(model, file, made)
         (made / SOURCE).write_text(json.dumps(asdict(model), indent=2) + "\n", encoding="utf-8")
-        if folder.exists():
-            folder.rmdir()
-        made.rename(folder)
+        try:
+            if folder.exists():
+                folder.rmdir()
+            made.rename(folder)
+        except OSError:
+            if not (folder / SOURCE).is_file():  # else another run was first, with the same
+                raise
     return folder
 
 

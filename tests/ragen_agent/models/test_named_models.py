@@ -18,7 +18,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
-from ragen_agent.models.catalogue import NAMED_MODELS
+from ragen_agent.models import named_models
+from ragen_agent.models.catalogue import NAMED_MODELS, NamedModel
 from ragen_agent.models.named_models import cache_folder, cached_folder, fetch, model_folder
 
 NAME = "smollm2-135m"
@@ -123,6 +124,21 @@ def test_what_is_there_is_not_fetched_again(tmp_path: Path, monkeypatch: pytest.
     folder.mkdir(parents=True)
     (folder / "source.json").write_text(json.dumps({"sha256": NAMED_MODELS[NAME].sha256}))
     assert model_folder(NAME) == fetch(NAME) == folder
+
+
+def test_another_run_may_be_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "model"
+
+    def convert(model: NamedModel, file: Path, made: Path) -> None:
+        for each in (made, folder):
+            each.mkdir()
+        (folder / "source.json").write_text("of another run")
+
+    monkeypatch.setattr(named_models, "_weights", lambda model, where: where / "weights.gguf")
+    monkeypatch.setattr(named_models, "convert", convert)
+    assert fetch(NAME, folder) == folder
+    assert [file.read_text() for file in folder.iterdir()] == ["of another run"]
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_tokenizer_in_the_cache_of_the_hub_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
