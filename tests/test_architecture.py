@@ -30,7 +30,7 @@ GYM: dict[str, str] = {
     "bench": "core games render envs .",
     "serve": "core games render envs .",
     "audit": "core",
-    "integrations": "core games envs bench .",
+    "integrations": "core games envs audit bench .",
     "cli": "core games render envs testing audit bench serve integrations .",
 }
 #: The rooms of ``ragen_agent`` by floor, from the bottom up: a room may import what lies on the floors below it.

@@ -7,6 +7,7 @@ export-env`` writes the package that a hub asks for; it holds the game's facts a
 |---|---|---|
 | ``verifiers`` | verifiers, Environments Hub | a ``Taskset`` and an ``Env`` |
 | ``openenv`` | OpenEnv | the server's ``Environment``, its app, a client |
+| ``graders`` | OpenEnv's validation | checks of any OpenEnv server, by the audit and by replays |
 | ``nemo``, ``nemo_fixture`` | NeMo Gym | a ``GymnasiumServer``; the cases of its verifier |
 | ``trl``, ``trl_rollout`` | TRL | ``environment_factory``; ``rollout_func`` |
 | ``verl`` | verl | an ``AgentLoopBase``; ``rollout.verl_rows`` writes its data sets |

@@ -85,8 +85,8 @@ def _passes(target: str, base: str, rest: list[str]) -> bool:
         shutil.copyfile(pins, done)
     path = os.pathsep.join((str(python.parent), os.environ["PATH"]))  # the libraries call uv and themselves by name
     variables = {**os.environ, "RAGEN_GYM_INTEGRATION": target, "PATH": path}
-    test = f"tests/integrations/test_{target}.py"
-    command = [str(python), "-m", "pytest", "-W", "default", "-p", "no:cacheprovider", test, *rest]
+    tests = sorted(map(str, Path(__file__).parent.glob(f"test_{target}*.py")))
+    command = [str(python), "-m", "pytest", "-W", "default", "-p", "no:cacheprovider", *tests, *rest]
     return subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode == 0
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,12 +15,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from ragen_gym.integrations import Rollout
 
-__all__ = ["CHATML", "REPLIES", "byte_tokenizer", "export", "install", "needs", "options", "played", "serving_replies"]
+__all__ = [
+    "CHATML",
+    "REPLIES",
+    "byte_tokenizer",
+    "export",
+    "install",
+    "needs",
+    "options",
+    "played",
+    "serving",
+    "serving_replies",
+]
 
 #: Replies that a stand-in for a model gives, one malformed, in the order of the turns.
 REPLIES = ("<think>Up.</think><answer>Left || Up</answer>", "Up, I think.", "<think>On.</think><answer>Right</answer>")
@@ -84,6 +98,28 @@ def played(seed: int, noise_seed: int, **arguments: Any) -> Rollout:
         if not rollout.over:
             rollout.reply(reply)
     return rollout
+
+
+@contextmanager
+def serving(folder: Path, app: str = "server.app:app") -> Iterator[str]:
+    """The URL of an app that uvicorn serves from a folder, as the container of an exported package does."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", app, "--port", str(port), "--log-level", "warning"]
+    process = subprocess.Popen(command, cwd=folder)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            assert process.poll() is None, "the server ended"
+            try:
+                urlopen(f"{url}/health", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
 
 
 class _Model(BaseHTTPRequestHandler):

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
 from ragen_gym.integrations import METRICS, Rollout
 from tests.integrations import library
-from tests.integrations.library import REPLIES, export, install, needs, options
+from tests.integrations.library import REPLIES, export, install, needs, options, serving
 
 needs("openenv", "openenv")
 
@@ -31,28 +27,6 @@ PACKAGE = "ragen_frozen_lake"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export(tmp_path_factory.mktemp("openenv") / "package", "openenv", *options(OPTIONS))
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """The URL of the package's server, run as its container runs it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", "server.app:app", "--port", str(port), "--log-level", "warning"]
-    process = subprocess.Popen(command, cwd=folder)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            assert process.poll() is None, "the server ended"
-            try:
-                urlopen(f"{url}/health", timeout=5).close()
-                break
-            except OSError:
-                time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @pytest.fixture(scope="module")
