@@ -230,7 +230,7 @@ class HFAgent:
             with self._news:
                 if ended and not self.closed:
                     self._news.wait_for(partial(self._have, ended), _GATHER)
-                new = self._next()
+                new = [] if self.closed else self._next()  # what waits when it is closed is settled by ``close``
                 if self.closed or not (new or self._running):
                     self._working = False
                     return

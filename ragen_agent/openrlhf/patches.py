@@ -6,8 +6,8 @@ places, which ``prepare`` patches:
 
 1. It calls torch.cuda for the current device, streams and synchronisation: functions without effect replace them.
 2. It broadcasts weights from the trainer to vLLM over NCCL, and without NCCL vLLM's communicator disables itself
-   silently: the run would go on sampling from the old weights. ``stateless_init_process_group`` broadcasts them over a
-   TCPStore instead, which is fast enough for small models.
+   silently: the run would go on sampling from the old weights. ``weight_broadcast`` sends them through a TCPStore
+   instead, which is fast enough for small models.
 3. vLLM's worker receives weights on "cuda": ``CpuWorker`` receives them on the CPU.
 4. vLLM packs linear weights for the CPU and drops the originals, after which no weight can be loaded: ``CpuWorker``
    makes it keep them.
@@ -26,10 +26,10 @@ from types import ModuleType
 from typing import Any
 
 from ragen_agent.inference.torchvision_ops import PatchAfterImport
+from ragen_agent.openrlhf.weight_broadcast import stateless_init_process_group
 
 __all__ = ["CpuWorker", "check_attention", "needed", "prepare", "stand_in"]
 
-NEVER = 10**9  # seconds: no tensor is deleted before a slow engine has read it
 IMPORTER = "openrlhf.models.ring_attn_utils"
 MODULES = {
     "flash_attn": (),
@@ -140,44 +140,6 @@ _PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "torch": _patch_torch_cuda,
     "openrlhf.utils.distributed_util": _patch_process_group,
 }
-
-
-class _StoreBroadcast:
-    """Replaces vLLM's NCCL communicator: tensors are broadcast through a key-value store."""
-
-    def __init__(self, group: Any) -> None:
-        self.group = group
-
-    def broadcast(self, tensor: Any, src: int, stream: Any = None) -> None:
-        """Sends ``tensor`` from rank ``src``, or overwrites it with what that rank sent."""
-        import torch
-
-        if self.group.rank == src:
-            self._forget()
-        here = tensor.detach().cpu()
-        bits = here.contiguous().view(torch.uint8).numpy() if self.group.rank == src else None  # NumPy has no bfloat16
-        sent = self.group.broadcast_obj(bits, src)
-        if self.group.rank != src:
-            tensor.copy_(torch.from_numpy(sent.copy()).view(tensor.dtype).view(tensor.shape))
-
-    def _forget(self) -> None:
-        """Deletes what was sent before: OpenRLHF waits until all engines have read a tensor before it sends the next.
-
-        The store would keep it for a time, and the weights of a whole model for each synchronisation in it.
-        """
-        while self.group.entries:
-            key, _ = self.group.entries.popleft()
-            self.group.store.delete_key(key)
-
-
-def stateless_init_process_group(address: str, port: int, rank: int, world_size: int, device: Any) -> _StoreBroadcast:
-    """Replaces OpenRLHF's function of the same name."""
-    from vllm.distributed.utils import StatelessProcessGroup
-
-    group = StatelessProcessGroup.create(
-        host=address, port=port, rank=rank, world_size=world_size, data_expiration_seconds=NEVER
-    )
-    return _StoreBroadcast(group)
 
 
 class CpuWorker:

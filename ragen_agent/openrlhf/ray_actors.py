@@ -38,9 +38,9 @@ from ragen_agent.inference.sampling import SUPPRESSED
 from ragen_agent.inference.vision import FAMILIES, Vision, attach
 from ragen_agent.openrlhf.experience import narrow_to_returns
 from ragen_agent.openrlhf.loss import install, install_critic
+from ragen_agent.openrlhf.merged_lora import save_merged, send_merged
 from ragen_agent.openrlhf.pictures import copy_processor, cut_into_patches, visual_rows
 from ragen_agent.openrlhf.processes import RunContext, kill_after_exit
-from ragen_agent.openrlhf.weight_broadcast import save_merged, send_merged
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.scoring import sampled_scores

@@ -240,7 +240,7 @@ class Loop:
         self._seen |= rollouts.families
         without_failed(rollouts.trajectories)  # raises if nothing is left
 
-        iteration = Iteration.score_and_filter(  # format reward, return std, filter, advantages
+        iteration = Iteration.score_and_filter(  # return std, filter, advantages
             number,
             rollouts.trajectories,
             rollouts.games,

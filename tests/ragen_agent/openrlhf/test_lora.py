@@ -16,7 +16,7 @@ pytest.importorskip("peft")
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
 
 from ragen_agent.cli import main
-from ragen_agent.openrlhf.weight_broadcast import merged_parameters, save_merged, send_merged
+from ragen_agent.openrlhf.merged_lora import merged_parameters, save_merged, send_merged
 
 
 def adapted() -> PeftModel:

@@ -16,6 +16,7 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import read_recipe, recipe_names
 from ragen_agent.config.trainers import OpenRLHF
 from ragen_agent.openrlhf import launch, patches
+from ragen_agent.openrlhf.weight_broadcast import stateless_init_process_group
 
 IMPORTS = """
 import sys
@@ -97,7 +98,7 @@ def test_weights_arrive_bit_for_bit_and_are_not_kept_once_they_were_read() -> No
     read: Queue[torch.Tensor] = Queue()
 
     def engine() -> None:
-        group = patches.stateless_init_process_group("127.0.0.1", port, 1, 2, "cpu")
+        group = stateless_init_process_group("127.0.0.1", port, 1, 2, "cpu")
         for tensor in sent:
             into = torch.empty_like(tensor)
             group.broadcast(into, src=0)
@@ -105,7 +106,7 @@ def test_weights_arrive_bit_for_bit_and_are_not_kept_once_they_were_read() -> No
 
     thread = threading.Thread(target=engine, daemon=True)
     thread.start()
-    group = patches.stateless_init_process_group("127.0.0.1", port, 0, 2, "cpu")
+    group = stateless_init_process_group("127.0.0.1", port, 0, 2, "cpu")
     for tensor in sent:
         group.broadcast(tensor, src=0)
         assert torch.equal(read.get(timeout=60), tensor)
