@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import shutil
 import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from ragen_agent.config.consent import load_problem
@@ -57,12 +57,34 @@ def main(path: Path) -> None:
 
 
 def explanation(error: BaseException) -> str:
-    """The first error in one line, wherever it was raised: Ray wraps it once for each process it passes through."""
-    from ray.exceptions import RayTaskError
+    """The first error, wherever in the cluster it was raised: Ray wraps it once for each process it passes through."""
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
     while isinstance(error, RayTaskError) and error.cause is not None:
         error = error.cause
-    return shorten(f"{type(error).__name__}: {load_problem(error)}", 1000).removesuffix(":")
+    if isinstance(error, OutOfMemoryError):
+        return _memory_ran_out(str(error))
+    if isinstance(error, ActorUnavailableError) or (
+        isinstance(error, ActorDiedError) and "node has died" in str(error)
+    ):
+        where = re.search(r"ip: (\S+)", str(error))
+        return (
+            f"a process of the run is out of reach, most likely with its node{f' ({where[1]})' if where else ''}: ray "
+            "status shows which nodes are left; bring it back, or join another one."
+        )
+    return f"{type(error).__name__}: {load_problem(error)}" if str(error) else type(error).__name__
+
+
+def _memory_ran_out(text: str) -> str:
+    """What to do, in place of Ray's page about it: who took the memory is at its end, a program between two commas."""
+    used = re.search(r"was ([\d.]+GB / [\d.]+GB)", text)
+    programs = re.findall(r", (\d+)\t([\d.]+)\t([^,]+)", text)[:3]
+    largest = ", ".join(f"process {pid} has {gib} GB ({name[:60].strip()})" for pid, gib, name in programs)
+    return (
+        f"the machine's memory ran out ({used[1] if used else 'nearly all'} in use), so Ray ended a process of the run"
+        f"{f'; {largest}' if largest else ''}: end other programs, lower openrlhf.micro_batch or "
+        "turns.max_tokens_per_episode, or use a smaller model; ragen-agent train --dry-run shows what a run needs."
+    )
 
 
 def _start_ray(address: str, start: dict[str, Any]) -> None:

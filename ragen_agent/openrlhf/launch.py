@@ -12,15 +12,18 @@ stopped.json     why a run stopped, if it did not finish
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import gc
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -56,6 +59,8 @@ from ragen_gym.games.registry import own_module
 
 __all__ = ["RunStoppedError", "check_run", "planned_command", "starting_model", "suppressed_ids", "train_distributed"]
 
+STARTS = 3  # of the driver, where other programs take its ports
+PORT_TAKEN = re.compile(rb"EADDRINUSE|address already in use", re.IGNORECASE)
 POLL_INTERVAL = 0.5  # seconds between reads of a run's metrics
 DRIVER = child_python("-m", "ragen_agent.openrlhf.driver")
 PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_NCCL_")
@@ -113,6 +118,7 @@ def train_distributed(config: Config, settings: OpenRLHF, folder: RunFolder, dis
         os.environ.update(CPU_ENVIRONMENT)  # libraries of the stack are imported here too
         wait_passively()  # the processes work in turn: threads that wait must not hold the cores
     started = time.monotonic()
+    atexit.register(_send_stderr_to, folder.path / "openrlhf.log")
     with resumable(folder.path, f"ragen-agent train{run_code_flag(config, settings)} --resume"):
         write_atomic(folder.path / "openrlhf.toml", tomli_w.dumps(dataclasses.asdict(settings)))
         folder.note_versions()
@@ -220,27 +226,38 @@ def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
 def _run(
     folder: RunFolder, config: Config, settings: OpenRLHF, done: int, display: Display, trackers: Sequence[Tracker]
 ) -> None:
+    """Starts the driver, shows its metrics until it ends, and gives them to the trackers.
+
+    OpenRLHF, vLLM and Ray choose free ports before they use them. If another program takes one in between, and no
+    iteration was done, the driver is started again.
+    """
     history, log = History(read_json_lines(folder.metrics), config.stops), folder.path / "openrlhf.log"
-    (folder.path / "stopped.json").unlink(missing_ok=True)
-    display.say(f"starting OpenRLHF; its output goes to {log}")
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [*DRIVER, str(folder.path / START)],
-            env=child_environment(),
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            with display.progress("reinforcement", config.training.iterations, done):
-                while process.poll() is None:
-                    time.sleep(POLL_INTERVAL)
+    for start in range(1, STARTS + 1):
+        before = len(history.records)
+        (folder.path / "stopped.json").unlink(missing_ok=True)
+        display.say(f"starting OpenRLHF; its output goes to {log}")
+        with log.open("ab") as output:
+            printed = output.tell()
+            process = subprocess.Popen(
+                [*DRIVER, str(folder.path / START)],
+                env=child_environment(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                with display.progress("reinforcement", config.training.iterations, done):
+                    while process.poll() is None:
+                        time.sleep(POLL_INTERVAL)
+                        _show(folder, history, display, trackers)
                     _show(folder, history, display, trackers)
-                _show(folder, history, display, trackers)
-        finally:
-            stop_process(process)
-    if process.returncode:
-        raise RunStoppedError(_stop_reason(folder, log, process.returncode) + run_code_flag(config, settings))
+            finally:
+                stop_process(process)
+        if not process.returncode:
+            return
+        if start == STARTS or len(history.records) > before or not PORT_TAKEN.search(log.read_bytes()[printed:]):
+            raise RunStoppedError(_stop_reason(folder, log, process.returncode) + run_code_flag(config, settings))
+        display.say("another program took a port that OpenRLHF had chosen; starting again")
 
 
 def _show(folder: RunFolder, history: History, display: Display, trackers: Sequence[Tracker]) -> None:
@@ -267,3 +284,10 @@ def _stop_reason(folder: RunFolder, log: Path, code: int) -> str:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         reason = f"its process ended with code {code}; its last line was: {lines[-1] if lines else ''}"
     return f"the run stopped: {reason} Go on with: ragen-agent train --resume {folder.path}"
+
+
+def _send_stderr_to(log: Path) -> None:
+    """Sends what libraries print when the interpreter ends, such as reports of leaked objects, to the run's log."""
+    with suppress(OSError), log.open("ab") as output:
+        sys.stderr.flush()
+        os.dup2(output.fileno(), 2)

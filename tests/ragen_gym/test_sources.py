@@ -25,7 +25,7 @@ CLOCKED |= {"episode_stream.py"}
 
 IMPURE_MODULES = {"random", "secrets", "uuid"}
 #: Random names of temporary files decide nothing.
-ALLOWED = {"storage.py": ["secrets.token_hex"]}
+ALLOWED = {"storage.py": ["secrets.token_hex"], "validate.py": ["time"]}  # the seconds of a check, in OpenEnv's report
 CLOCKS = {"time", "datetime"}
 IMPURE_CALLS = {"os.urandom", "os.getpid", "os.getrandom"}
 

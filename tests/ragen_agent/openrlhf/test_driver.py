@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from ray.exceptions import RayTaskError
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
 from ragen_agent.config import Config
 from ragen_agent.config.trainers import OpenRLHF
@@ -97,3 +98,32 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypa
     assert here == 1
     assert str(tmp_path) not in path[:-1], "last, if at all"
     assert not (tmp_path / "ran").exists()
+
+
+MEMORY = (
+    "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 192.0.2.2, ID: eca4) was "
+    "22.37GB / 23.54GB (0.950438), which exceeds the memory usage threshold of 0.950000; Object store memory usage: "
+    "[- objects spillable: 0]; Top 10 memory users: PID\tMEM(GB)\tCOMMAND, 3410\t6.02\tpython other.py --a, 7284\t4.08"
+    "\tray::PolicyActor, 7748\t1.88\tVLLM::Worker, 7286\t0.78\tray::RolloutRayActor, Refer to the documentation on how"
+)
+
+
+@pytest.mark.filterwarnings("default")
+def test_memory_that_ran_out_is_said_in_one_sentence_with_what_to_do() -> None:
+    said = explanation(OutOfMemoryError(MEMORY))
+    assert said.startswith("the machine's memory ran out (22.37GB / 23.54GB in use), so Ray ended a process of the run")
+    assert "process 3410 has 6.02 GB (python other.py --a), process 7284 has 4.08 GB (ray::PolicyActor)" in said
+    assert "end other programs, lower openrlhf.micro_batch" in said
+    assert len(said) < 500
+    assert "memory ran out (nearly all in use)" in explanation(OutOfMemoryError("Ray's words changed"))
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_lost_node_is_named_and_a_process_that_died_on_its_own_is_not_blamed_on_it() -> None:
+    """Ray says either, by what it notices first."""
+    unavailable = ActorUnavailableError("RpcError: Socket closed", b"0" * 16)
+    assert explanation(RayTaskError("f", "traceback", unavailable)).startswith("a process of the run is out of reach")
+    context = {"class_name": "PolicyActor", "actor_id": b"0" * 16, "node_ip_address": "192.0.2.2"}
+    for text, blamed in (("The actor died because its node has died. Node Id: 7", True), ("Killed by signal 9", False)):
+        died = ActorDiedError(ActorDiedErrorContext(error_message=text, **context))
+        assert ("most likely with its node (192.0.2.2): ray status" in explanation(died)) is blamed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import nullcontext
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -82,3 +84,41 @@ def test_signs_of_collapse_are_shown_as_they_are_recorded(tmp_path: Path) -> Non
     assert console.file.getvalue().count("Echo Trap alarm after iteration 4: invalid rise (1 against 0)") == 1
     assert console.file.getvalue().count("Echo Trap alarm") == 1
     assert len(history.records) == 5
+
+
+# As a driver: it meets a port that is in use at each start but the last, or plays an iteration first.
+COLLIDING = """
+import json, pathlib, socket, sys
+run = pathlib.Path(sys.argv[-1]).parent
+starts = run / "starts"
+starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
+if sys.argv[2] == "after-iterations":
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"iteration": 0, "success": 0.5}) + "\\n")
+if sys.argv[2] == "other":
+    raise ValueError("another reason")
+if len(starts.read_text()) < int(sys.argv[1]):
+    taken = socket.create_server(("127.0.0.1", 0))
+    socket.create_server(taken.getsockname())
+"""
+
+
+@pytest.mark.parametrize(
+    ("free_at", "kind", "starts", "ends"),
+    [
+        (2, "port", 2, ""),
+        (9, "port", launch.STARTS, "already in use"),
+        (9, "after-iterations", 1, "already in use"),
+        (2, "other", 1, "another reason"),
+    ],
+)
+def test_a_start_whose_port_was_taken_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_at: int, kind: str, starts: int, ends: str
+) -> None:
+    monkeypatch.setattr(launch, "DRIVER", (sys.executable, "-c", COLLIDING, str(free_at), kind))
+    folder, console = RunFolder.create(tmp_path / "run", Config()), Console(file=StringIO(), width=400)
+    with nullcontext() if not ends else pytest.raises(launch.RunStoppedError, match=ends):
+        launch._run(folder, Config(), OpenRLHF(), 0, Display(console), [])
+    assert len((folder.path / "starts").read_text()) == starts
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().count("starting again") == starts - 1
