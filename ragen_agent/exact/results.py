@@ -205,7 +205,7 @@ _TERMS = (
     ("pass@k", "Mean over levels of 1 - (1 - p)^k: the chance that one of k episodes succeeds."),
     ("reached", "Chance that an episode comes to this state."),
     ("Q", "Expected success or return after a reply, if the policy goes on by itself."),
-    ("random, blind", "Exact success of uniformly drawn moves, and of a script that ignores obstacles."),
+    ("random, blind", "Success of drawn moves, exact unless called sampled, and of a script that ignores obstacles."),
     ("optimal", "Exact success of an oracle that looks after every move; a policy looks after every reply."),
 )
 
