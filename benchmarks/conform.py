@@ -1,7 +1,7 @@
 """Formulas that trainers compute, library by library: ``python -m benchmarks.conform FILE ...``.
 
 Each FILE is the output of ``ragen-agent conform LIBRARY --json`` in an environment with that library; its rows replace
-those of the same library. Written are ``conform.json`` and ``conform.md``.
+the rows of the same library. The results are ``conform.json`` and ``conform.md``.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _sokoban_pool(**arguments: Any) -> Play:
 
 
 def _ready(play: Play) -> Play:
-    """What is compiled after a second of Python, compiled before it is measured."""
+    """Compile now what would be compiled after a second of Python."""
     with compiling():
         play[0](1)
     return play

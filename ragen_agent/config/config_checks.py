@@ -30,6 +30,12 @@ def check_config(config: Config) -> None:
     _check_curriculum(config)
     _check_overlong(config)
     _check_program(config)
+    for name in ("loss_tokens", "advantage_tokens"):
+        if getattr(config.training, name) == "reasoning" and not config.turns.think:
+            raise ValueError(
+                f"training.{name} is 'reasoning', but with turns.think=false replies hold none; use all or answer, "
+                "or turns.think=true."
+            )
 
 
 def _check_games(config: Config) -> None:
@@ -150,6 +156,22 @@ def _refusals(training: Training) -> Iterator[tuple[object, str]]:
         f"training.filter_statistic is {training.filter_statistic!r}, which only orders the groups, and the filter "
         f"{training.filter_rule} does not keep them by their order; use training.filter={ordered}, or "
         "training.filter_statistic=std.",
+    )
+    kinds = training.loss_tokens, training.advantage_tokens
+    yield (
+        "all" not in kinds and kinds[0] != kinds[1],
+        f"training.loss_tokens is {kinds[0]!r} and training.advantage_tokens is {kinds[1]!r}, which have no token in "
+        "common: no token in the loss would have an advantage. Make them equal, or one of them all.",
+    )
+    yield (
+        training.entropy_smoothing and not training.entropy_bonus,
+        f"training.entropy_smoothing is {training.entropy_smoothing:g}, a part of the entropy bonus, whose weight "
+        "training.entropy_bonus is 0; raise it, for example to 0.001, or use training.entropy_smoothing=0.",
+    )
+    yield (
+        training.zero_task_advantage and training.kl_estimate == "none" and not training.entropy_bonus,
+        "training.zero_task_advantage leaves the entropy bonus and the KL term alone, and both are off; raise "
+        "training.entropy_bonus or choose training.kl_kind.",
     )
     yield (
         training.zero_task_advantage

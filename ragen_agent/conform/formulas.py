@@ -46,14 +46,14 @@ class Rule:
     """Values of each keyword, the formula's first, and what a library with this value does."""
 
 
-def _group(batch: Batch, *, divide: bool, eps: float = 1e-6, alone: str = "zero") -> Tensor:
+def _group(batch: Batch, *, divide: bool, eps: float = 1e-6, alone: str = "zero", over: int = 1) -> Tensor:
     advantages = torch.zeros_like(batch.rewards)
     for rows in batch.ids:
         returns = batch.rewards[rows]
         if len(rows) == 1:
             advantages[rows] = returns if alone == "reward" else 0.0
         elif bool((returns != returns[0]).any()):
-            advantages[rows] = (returns - returns.mean()) / (returns.std() + eps if divide else 1)
+            advantages[rows] = (returns - returns.mean()) / (returns.std(correction=over) + eps if divide else 1)
     return advantages[:, None] * batch.mask
 
 
@@ -159,6 +159,7 @@ RULES: dict[str, Rule] = {
         {
             "eps": EPS,
             "alone": ALONE,
+            "over": {1: "", 0: "std over n, not n - 1"},
         },
     ),
     "Dr. GRPO": Rule("advantages", "arXiv 2503.20783, section 3.2", _dr_grpo, advantage_batches, {"alone": ALONE}),

@@ -63,7 +63,9 @@ def load(name: str) -> Library:
         )
     found = find(name)
     if not isinstance(found, Library):
-        raise ValueError(f"{name} is a {type(found).__name__}; it must be a ragen_agent.conform.libraries.Library")
+        raise ValueError(
+            f"{name} has the type {type(found).__name__}; it must be a ragen_agent.conform.libraries.Library"
+        )
     return found
 
 

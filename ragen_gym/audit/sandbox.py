@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
 
 from ragen_gym.audit.worker.main import CHECKS
@@ -251,7 +251,13 @@ def _answers(
                 raise ValueError(f"python={settings.python} cannot be started: {error.strerror}.") from error
             finally:
                 os.close(writing)
-            timer = Timer(_START_SECONDS + limit * len(checks), _end, [process])
+            late = Event()
+
+            def stop() -> None:
+                late.set()
+                _end(process)
+
+            timer = Timer(_START_SECONDS + limit * len(checks), stop)
             timer.start()
             try:
                 for line in answers:
@@ -268,7 +274,7 @@ def _answers(
         log.seek(0)
         text = log.read().decode(errors="replace").strip()
     reason = f"the process ended by itself with {_how(code)}" + f"; it said: {text[-_LOG_CHARACTERS:]}" * bool(text)
-    if "Timeout (" in text:  # of faulthandler
+    if late.is_set() or "Timeout (" in text:  # of faulthandler
         reason = f"the time limit of {limit:g} s was exceeded"
     if not report.version:
         raise ValueError(f"{report.target} cannot be audited: {reason}")

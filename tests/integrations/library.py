@@ -53,6 +53,17 @@ def needs(target: str, *modules: str) -> None:
         raise ImportError(f"the environment of {target} lacks {', '.join(missing)}.")
 
 
+def conforms(name: str) -> None:
+    """Checks that the installed library computes what ``benchmarks/conform.md`` says of it."""
+    from ragen_agent.conform.compare import findings
+    from ragen_agent.conform.libraries import load
+
+    page = Path(__file__).parents[2] / "benchmarks" / "conform.json"
+    library = load(name)
+    said = {row["rule"]: row["differences"] for row in json.loads(page.read_text())["libraries"][library.name]}
+    assert {found.rule: found.differences for found in findings(library)} == said
+
+
 def options(chosen: dict[str, Any]) -> list[str]:
     """Options as arguments of ``ragen-gym export-env``."""
     return [word for name, value in chosen.items() for word in ("--option", f"{name}={value}")]

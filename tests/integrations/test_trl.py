@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ragen_gym.integrations import METRICS, Rollout, rows
-from tests.integrations.library import byte_tokenizer, export, needs, options
+from tests.integrations.library import byte_tokenizer, conforms, export, needs, options
 
 needs("trl", "trl", "transformers", "datasets", "torch")
 
@@ -137,3 +137,7 @@ def test_an_episode_that_runs_out_of_tokens_is_unfinished(tokenizer: Any) -> Non
     played = rollout_func(data, max_tokens=30)([row["prompt"] for row in data], trainer)
     assert played["unfinished"] == [1.0, 1.0]
     assert played["turns"] == [1.0, 1.0]
+
+
+def test_it_computes_what_the_page_on_trainers_says() -> None:
+    conforms("trl")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ragen_gym.integrations import METRICS, Rollout
-from tests.integrations.library import REPLIES, byte_tokenizer, export, needs, options
+from tests.integrations.library import REPLIES, byte_tokenizer, conforms, export, needs, options
 
 needs("verl", "verl", "transformers", "datasets", "torch", "hydra")
 
@@ -203,3 +203,7 @@ def test_what_cannot_be_played_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         generate(configured(*further), tokenizer, Engine(tokenizer), 1, **extra)
+
+
+def test_it_computes_what_the_page_on_trainers_says() -> None:
+    conforms("verl")

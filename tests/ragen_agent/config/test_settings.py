@@ -96,6 +96,16 @@ def test_a_setting_says_what_it_is_and_refuses_another_type(name: str) -> None:
             r"'mean', which only orders .* use training\.filter=top, top_k, reverse, or",
         ),
         (
+            {"training": {"loss_tokens": "reasoning"}, "turns": {"think": False}},
+            r"training\.loss_tokens is 'reasoning', but with turns\.think=false",
+        ),
+        (
+            {"training": {"algo": "ppo", "loss_tokens": "answer", "advantage_tokens": "reasoning"}},
+            r"no token in the loss would have an advantage",
+        ),
+        ({"training": {"entropy_smoothing": 0.5, "entropy_bonus": 0.0}}, r"raise it, for example to 0\.001"),
+        ({"training": {"zero_task_advantage": True, "entropy_bonus": 0.0}}, r"both are off; raise"),
+        (
             {"training": {"zero_task_advantage": True, "algo": "ppo", "kl_kind": "k1"}},
             r"would remove the KL term too.* use training\.kl_place=loss",
         ),

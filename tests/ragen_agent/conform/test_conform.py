@@ -84,7 +84,7 @@ def test_returns_by_hand() -> None:
     ("name", "words"),
     [
         ("grpo", "module:attribute"),
-        ("json:dumps", "is a function; it must be a ragen_agent.conform.libraries.Library"),
+        ("json:dumps", "has the type function; it must be a ragen_agent.conform.libraries.Library"),
     ],
 )
 def test_what_is_not_a_library_is_refused(name: str, words: str) -> None:
