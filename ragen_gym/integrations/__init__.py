@@ -9,6 +9,7 @@ export-env`` writes the package that a hub asks for; it holds the game's facts a
 | ``openenv`` | OpenEnv | the server's ``Environment``, its app, a client |
 | ``graders`` | OpenEnv's validation | checks of any OpenEnv server, by the audit and by replays |
 | ``nemo``, ``nemo_fixture`` | NeMo Gym | a ``GymnasiumServer``; the cases of its verifier |
+| ``ors`` | OpenReward | an ``Environment`` of the Open Reward Standard, its server |
 | ``trl``, ``trl_rollout`` | TRL | ``environment_factory``; ``rollout_func`` |
 | ``verl`` | verl | an ``AgentLoopBase``; ``rollout.verl_rows`` writes its data sets |
 | ``skyrl`` | SkyRL-gym | a ``BaseTextEnv`` and its registration |
@@ -16,6 +17,7 @@ export-env`` writes the package that a hub asks for; it holds the game's facts a
 | ``art`` | ART | an async rollout that returns a ``Trajectory`` |
 | ``inspect`` | Inspect AI | a task for each suite of the benchmark |
 | ``sb3`` | Stable-Baselines3 | a ``VecEnv`` over the native batch of single moves |
+| ``requirement`` | these modules | what to install where a library is missing |
 | ``token_rollout`` | trainers whose engines take ids and give ids | a ``Rollout`` as a row of ids with its mask |
 """
 

@@ -30,6 +30,7 @@ TARGETS = {
     "verifiers": "the Environments Hub: a taskset and an environment of verifiers 0.4",
     "openenv": "OpenEnv 0.10: server, client, manifest with an oracle, Dockerfile",
     "nemo": "NeMo Gym 0.7: a resources server, an environment with manifest and rows, cases of its verifier",
+    "ors": "OpenReward, by its Open Reward Standard: a server and its Dockerfile",
     "trl": "TRL 1.16: a training script with environment_factory and rollout_func",
     "verl": "verl 0.7.1 to 0.9: an agent loop, rows and a training script",
     "skyrl": "SkyRL-gym 0.4: an environment, its registration and rows",

@@ -25,6 +25,7 @@ ENVIRONMENTS = {
     "verifiers": ("verifiers", "uv"),
     "openenv": ("openenv",),
     "nemo": ("nemo-gym", "httpx"),
+    "ors": ("openreward",),
     "trl": ("torch", "trl"),
     "verl": ("torch", "verl", "cachetools", "fastapi", "uvicorn"),  # the last three as vLLM brings them
     "skyrl": ("skyrl-gym",),

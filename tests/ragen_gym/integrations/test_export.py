@@ -27,6 +27,19 @@ def test_an_adapter_has_at_most_a_hundred_lines() -> None:
         assert f"``{path.stem}``" in str(integrations.__doc__), path.name
 
 
+def test_the_guide_names_the_versions_that_each_target_is_tested_with() -> None:
+    root = Path(__file__).parents[3]
+    guide = (root / "docs/guides/with_other_libraries.md").read_text(encoding="utf-8")
+    named = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", guide.partition("| TARGET |")[2].partition("\n\n")[0], re.M))
+    assert list(named) == list(TARGETS)
+    for target, versions in named.items():
+        pins = (root / "tests/integrations/constraints" / f"{target}.txt").read_text(encoding="utf-8")
+        pinned = dict(line.split("==") for line in pins.splitlines() if "==" in line)
+        found = {each[0]: each[1] for each in re.findall(r"([a-z][a-z_-]*) ([\d.]*\d)", versions) if each[0] in pinned}
+        assert found, f"{target}: {versions}"
+        assert found == {name: pinned[name] for name in found}
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_is_written_with_the_games_facts(target: str, tmp_path: Path) -> None:
     files = export_env(target, tmp_path / "out", "LargeSokoban", max_turns=3)
