@@ -18,7 +18,20 @@ from ragen_gym.core.threads import wait_passively
 __all__ = ["build_parser", "main", "run_program"]
 
 #: Modules of this package that add commands to the parser; each imports what it needs when it runs.
-COMMANDS = ("train", "eval", "exact", "thoughts", "model", "tokens", "settings", "conform", "doctor", "sft", "report")
+COMMANDS = (
+    "train",
+    "eval",
+    "exact",
+    "thoughts",
+    "gradients",
+    "model",
+    "tokens",
+    "settings",
+    "conform",
+    "doctor",
+    "sft",
+    "report",
+)
 
 #: The extras of libraries that are not in ``agent``.
 EXTRAS = {"peft": "sft", "tensorboard": "tracking", "wandb": "tracking", "deepspeed": "openrlhf", "ray": "openrlhf"}

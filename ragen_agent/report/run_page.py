@@ -13,6 +13,7 @@ import numpy as np
 
 from ragen_agent.report.charts import panels
 from ragen_agent.report.episodes import FILTERS, EpisodeViews, sort_headings
+from ragen_agent.report.gradients import gradients_of
 from ragen_agent.report.rates import rates_table, sentences
 from ragen_agent.report.runs import (
     RecordedRun,
@@ -91,6 +92,7 @@ def page(
         numbers=rates_table(groups),
         panels=drawn,
         signs=_signs(groups),
+        gradients=[table for run in runs if (table := gradients_of(run))],
         differing=differing_settings(groups),
         changed=changed_settings(groups),
         files=[
