@@ -75,9 +75,7 @@ def gradient_buckets(policy: Policy, groups: int, reference: Policy | None = Non
             episodes failed.
     """
     if groups < 2 * BUCKETS:
-        raise ValueError(
-            f"the batch has {groups} groups; give at least {2 * BUCKETS}, two for each of {BUCKETS} buckets."
-        )
+        raise ValueError(f"the batch has {groups} groups; give at least {2 * BUCKETS}, two for each of the buckets.")
     settings = _unfiltered(policy.config.training)
     number, config = settings.iterations, replace(policy.config, training=settings)
     worker = RolloutWorker(config, replace(policy, config=config))
