@@ -161,7 +161,7 @@ def iteration(config: Config, runs: int, work: Path) -> Results:
         with Peer(Path(sys.executable), "trl", start, work / "trl.log", cpu_threads(config)) as peer:
 
             def show(record: Mapping[str, Any]) -> None:
-                ours.append({"seconds": record["seconds"], "tokens": record["response_tokens"] * episodes})
+                ours.append({"seconds": record["seconds"], "tokens": record["reply_tokens"] * episodes})
                 theirs.append(peer.ask({}))
 
             LocalBackend(config, Policy.build(config), folder).loop().run(show=show)

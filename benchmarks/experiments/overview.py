@@ -23,7 +23,7 @@ from ragen_gym.core.stats import CONFIDENCE
 __all__ = ["markdown_overview", "without_copies"]
 
 #: Figures of an iteration that are equal in two runs only if one is a copy of the other.
-TRACE = ("success", "return", "return_std", "grad_norm", "entropy", "reply_tokens", "repeated_rate", "response_tokens")
+TRACE = ("success", "return", "return_std", "grad_norm", "entropy", "reply_tokens", "repeated_rate")
 
 #: What every verdict rests on.
 RULES = """\

@@ -31,7 +31,7 @@ CLAIMS = Path(__file__).with_name("claims.md")
 #: and the search for copies read.
 FIGURES = (
     *("iteration", "success", "return", "return_std", "entropy", "grad_norm", "invalid_rate", "repeated_rate"),
-    *("reply_tokens", "response_tokens", "reasoning_tokens", "observation_rate", "sampled_tokens", "train_tokens"),
+    *("reply_tokens", "reasoning_tokens", "observation_rate", "sampled_tokens", "train_tokens"),
 )
 MACHINE = ("wall_s", "memory_gib", "gpu")  # of a summary, in addition to its rates
 DIGITS = 5

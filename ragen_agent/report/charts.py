@@ -18,7 +18,7 @@ from ragen_agent.run.alarm import sign_label
 from ragen_agent.update.metrics import format_metric, is_share, metric_label, smooth
 from ragen_gym.bench.report.plots import COLOURS, end_labels
 
-__all__ = ["MAIN", "SAME", "SIGNS", "Scale", "SeedCurve", "axis", "is_number", "panels", "seed_curves", "tick_labels"]
+__all__ = ["MAIN", "SIGNS", "Scale", "SeedCurve", "axis", "is_number", "panels", "seed_curves", "tick_labels"]
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +31,6 @@ MAIN = (
     "return_std",
     "entropy",
     "grad_norm",
-    "response_tokens",
     "reply_tokens",
     "reasoning_tokens",
     "invalid_rate",
@@ -62,7 +61,6 @@ SIGNS = {
     "invalid_rise": "invalid_rate",
 }
 
-SAME = ("response_tokens", "reply_tokens")  # the second only where the first is missing
 LOGARITHMIC = 30.0  # times the median that a maximum may be before the axis is logarithmic
 POINTS = 500  # of a line; more are not told apart on a screen
 
@@ -158,8 +156,6 @@ def _names(groups: Sequence[SeedGroup]) -> list[str]:
         name for record in records for name, value in record.items() if is_number(value) and (value or name in MAIN)
     )
     known.pop("iteration", None)
-    if SAME[0] in known:
-        known.pop(SAME[1], None)
     rest = sorted(name for name in known if name not in MAIN)
     return [name for name in MAIN if name in known] + rest
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragen_agent.config import Config
-from ragen_agent.report.charts import MAIN, SAME, is_number
+from ragen_agent.report.charts import MAIN, is_number
 from ragen_agent.report.run_page import page
 from ragen_agent.report.runs import RecordedRun, load_run, read_episode
 from ragen_agent.run.alarm import FOLLOWS, Sign, sign_label
@@ -249,7 +249,7 @@ def _figures(status: RunStatus, width: int) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     for name in FIGURES:
         series = [float(record[name]) for record in status.metrics if is_number(record.get(name))]
-        if not series or (name == SAME[1] and any(SAME[0] in record for record in status.metrics)):
+        if not series:
             continue
         ends = (0.0, 1.0) if is_share(name) else (None, None)
         smoothed = smooth(series)

@@ -179,7 +179,7 @@ def _stagnant_reason(records: Sequence[Mapping[str, Any]]) -> str:
     if last["success"] == 1:
         advice = "Every episode succeeds: the game is solved."
     elif all(record.get("invalid_rate") == 1 for record in records):
-        advice = NO_FORMAT.format(last["response_tokens"])
+        advice = NO_FORMAT.format(last["reply_tokens"])
     else:
         advice = "The run is dead: try a lower training.learning_rate, a longer warm start or another --seed."
     return (

@@ -304,7 +304,6 @@ class Iteration:
             "overflowed": sum(t.overflowed for t in whole),
             "entropy_sampled": self.entropy_sampled,
             **self.counts,
-            "reply_tokens": _mean([t.sampled.sum() / max(1, len(t.turn_ends)) for t in self.played]),
             **reply_figures(self.learned, piece),
         }
 

@@ -68,7 +68,6 @@ METRICS: dict[str, Metric] = {
     "invalid_rate": Metric("malformed replies", share=True),
     "effective_rate": Metric("turns with an effective move", share=True),
     "repeated_rate": Metric("repeated replies", share=True),
-    "response_tokens": Metric("tokens per reply"),
     "reply_tokens": Metric("tokens per reply"),
     "reasoning_tokens": Metric("reasoning tokens per reply"),
     "observation_rate": Metric("right observations", share=True),
@@ -233,7 +232,7 @@ def _tokens_until(ends: list[int], character: int) -> int:
 def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str] | None = None) -> dict[str, float]:
     """Shares and means over the turns of an iteration that the environment reports on.
 
-    ``response_tokens``: sampled tokens per turn, end token included. ``reasoning_tokens``: tokens between the thinking
+    ``reply_tokens``: sampled tokens per turn, end token included. ``reasoning_tokens``: tokens between the thinking
     tags, 0 without tags, and ``valid_thinking_rate``: share of turns with such a token; both measured only with
     ``piece``, which gives a token's text. ``repeated_rate``: share of turns
     whose reply occurs more than once, token by token; it is high for any policy with few moves, so its trend matters
@@ -246,7 +245,7 @@ def reply_figures(trajectories: Sequence[Trajectory], piece: Callable[[int], str
     replies = Counter(tuple(t.ids[slice(*span)].tolist()) for t, span in spans)
     reasoning = [] if piece is None else [end - first for t in whole for first, end in reasoning_spans(t, piece)]
     measured: dict[str, tuple[float, int]] = {  # a sum and its divisor
-        "response_tokens": (sum(int(t.sampled.sum()) for t in whole), len(spans)),
+        "reply_tokens": (sum(int(t.sampled.sum()) for t in whole), len(spans)),
         "repeated_rate": (sum(count for count in replies.values() if count > 1), len(spans)),
         "invalid_rate": (sum(bool(turn.problem) for turn in said), len(said)),
         "effective_rate": (sum(turn.effective for turn in said), len(said)),

@@ -61,7 +61,7 @@ def run(
             "grad_norm": 1.0,
             "invalid_rate": 0.0,
             "repeated_rate": 0.1,
-            "response_tokens": 12.0,
+            "reply_tokens": 12.0,
             "effective_rate": 0.9,
         }
         rows.append(row | {name: values[place] for name, values in more.items()})

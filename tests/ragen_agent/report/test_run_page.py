@@ -78,7 +78,7 @@ def test_the_curves(sheet: Sheet, runs: dict[str, Path]) -> None:
     assert chart.locator(".spread").count() == 1, "one configuration has several seeds"
     assert chart.locator(".random, .optimal").count() == 2
     shown = sheet.page.locator(".chart").evaluate_all("nodes => nodes.map(node => node.dataset.name)")
-    assert {"success", "return", "return_std", "entropy", "grad_norm", "response_tokens", "invalid_rate"} <= set(shown)
+    assert {"success", "return", "return_std", "entropy", "grad_norm", "reply_tokens", "invalid_rate"} <= set(shown)
     assert len(set(shown)) == len(shown)
     chart.locator("> svg").hover(position={"x": 200, "y": 90})
     said = chart.locator(".readout").inner_text()

@@ -122,7 +122,7 @@ def test_reply_figures_by_hand() -> None:
     ]
     figures = reply_figures(played, PIECES)
     assert figures == {
-        "response_tokens": (2 + 1 + 2 + 17) / 4,
+        "reply_tokens": (2 + 1 + 2 + 17) / 4,
         "repeated_rate": 2 / 4,
         "invalid_rate": 2 / 4,
         "effective_rate": 1 / 4,
@@ -130,7 +130,7 @@ def test_reply_figures_by_hand() -> None:
         "valid_thinking_rate": 1 / 4,
     }
     assert reply_figures(played[3:]) == {}, "nothing is told of failed episodes"
-    assert set(reply_figures([spoken("ab")])) == {"response_tokens", "repeated_rate"}
+    assert set(reply_figures([spoken("ab")])) == {"reply_tokens", "repeated_rate"}
 
 
 def test_turn_infos_of_a_real_episode(make_tokenizer: Callable[[str, str], PreTrainedTokenizerFast]) -> None:

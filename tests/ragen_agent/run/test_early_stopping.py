@@ -26,7 +26,7 @@ LOW_STD = "after iteration 12: for 2 iterations the return std within groups was
         (Stops(), [record(8)], STAGNANT_ITERATIONS, "after iteration 9: for 3 iterations no episode .*The run is dead"),
         (
             Stops(),
-            [record(i, invalid_rate=1, response_tokens=9) for i in range(3)],
+            [record(i, invalid_rate=1, reply_tokens=9) for i in range(3)],
             STAGNANT_ITERATIONS,
             r"does not know the reply format: .* raise warm_start\.epochs and demonstrations\.episodes",
         ),
