@@ -36,16 +36,22 @@ class Episodes:
         self._level_key = stream_key(seed, Stream.LEVEL)
         self._noise_key = stream_key(seed, game.noise)
         self._block: list[Episode] = []
-        self._next, self._size = 0, 1
+        self._next, self._size, self._largest = 0, 1, _LARGEST_BLOCK
 
     def take(self) -> Episode:
         """The next episode."""
         if not self._block:
             began = time.perf_counter()
-            self._block = self._prepare(self._size)
+            try:
+                self._block = self._prepare(self._size)
+            except ValueError:  # one of these levels cannot be made: those before it can
+                if self._size == 1:
+                    raise
+                self._size = self._largest = 1
+                self._block = self._prepare(1)
             self._next += self._size
             if time.perf_counter() - began < _BLOCK_SECONDS:
-                self._size = min(4 * self._size, _LARGEST_BLOCK)
+                self._size = min(4 * self._size, self._largest)
         return self._block.pop()
 
     def take_with(self, board: bytes | None, noise_seed: int | None) -> Episode:

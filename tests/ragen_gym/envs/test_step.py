@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,13 +15,16 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.seeding import np_random
 
 from ragen_gym.core.levels import Level, write_levels
+from ragen_gym.core.seeding import Stream, episode_keys, stream_key
 from ragen_gym.core.text import TextFormat
 from ragen_gym.envs.board_view import OBSERVATIONS
+from ragen_gym.envs.episode_stream import Episodes
 from ragen_gym.envs.step import StepEnv
 from ragen_gym.envs.turn import make_turn
 from ragen_gym.envs.vector import BatchEnv
 from ragen_gym.games.grid import GridGame
 from ragen_gym.games.registry import TABLE
+from ragen_gym.games.sokoban import Sokoban, generate
 from ragen_gym.multiagent import parallel_env
 from ragen_gym.testing import check_env
 
@@ -188,3 +193,22 @@ def test_the_oracle_takes_any_number_of_actions(name: str) -> None:
     for wrong in (-1, 1.5, True, "3", None):
         with pytest.raises(ValueError, match=f"actions_left={wrong!r} must be an integer from 0 on"):
             env.oracle_action(wrong)  # type: ignore[arg-type]
+
+
+def test_a_level_that_cannot_be_made_ends_no_episode_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "MAX_TRIES", 1)  # a generator that soon gives up
+    game = Sokoban(min_moves=1)
+
+    def can_be_made(seed: int, episode: int) -> bool:
+        with suppress(ValueError):
+            game.generate(episode_keys(stream_key(seed, Stream.LEVEL), episode, 1), None)
+            return True
+        return False
+
+    for seed in range(6):
+        made = next(episode for episode in count() if not can_be_made(seed, episode))
+        episodes = Episodes(game, seed, None, None)
+        assert len({episodes.take()[3] for _ in range(made)}) == made
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no level in 1 draws"):
+                episodes.take()
