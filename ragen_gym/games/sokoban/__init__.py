@@ -157,7 +157,7 @@ class Sokoban(GridGame):
             fix = f"set boxes to {most} or fewer, or make the board larger" if most else "make the board larger"
             raise ValueError(
                 f"Sokoban: boxes={self.boxes} do not fit on height={self.height}, width={self.width}: each "
-                f"needs a cell and a target; {fix}."
+                f"needs a cell and a target, and a push three cells in a line; {fix}."
             )
         if not isinstance(self.generator, str) or self.generator not in GENERATORS:
             raise ValueError(f"Sokoban: generator={shown(self.generator)} must be one of {', '.join(GENERATORS)}.")

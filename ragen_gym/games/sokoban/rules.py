@@ -90,5 +90,8 @@ def legal(board: Any, state: Any, params: Any) -> int:
 
 
 def most_boxes(height: int, width: int) -> int:
-    """Boxes for which a board with its border of walls has cells: each needs a target, and the player a cell."""
-    return ((height - 2) * (width - 2) - 1) // 2
+    """Boxes for which a board with its border of walls has cells: each needs a target, and the player a cell.
+
+    None fits where no three cells lie in a line, as a push needs them.
+    """
+    return ((height - 2) * (width - 2) - 1) // 2 if max(height, width) > 4 else 0
