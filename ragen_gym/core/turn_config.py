@@ -230,9 +230,7 @@ def turn_config(config: TurnConfig | None, options: Mapping[str, Any]) -> TurnCo
         ValueError: not a ``TurnConfig``, an unknown option, or one out of range.
     """
     if not isinstance(config, TurnConfig | None):
-        raise ValueError(
-            f"config={shown(config)} is not a TurnConfig: give ragen_gym.core.turn_config.TurnConfig(...)."
-        )
+        raise ValueError(f"{shown(config)} is not a TurnConfig: give ragen_gym.core.turn_config.TurnConfig(...).")
     names = [each.name for each in fields(TurnConfig)]
     for name in options:
         if name not in names:

@@ -77,7 +77,7 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         if make is None:
             raise ValueError(f"{name!r} is not a text task: name a class as module:Name (see ragen_gym.envs.task).")
         self._name, self._make, self._split = name, make, check_split(split)
-        self.config = config or TurnConfig()
+        self.config = turn_config(config, {})
         known, takes_any = _parameters(make)
         reads_turns = "turn_config" in known
         for option in () if reads_turns else ("grounding", "world_modelling", "budget", "prompt", "observation"):

@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from ragen_gym.core.seeding import Stream, episode_key, stream_key
 from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.core.turn_config import turn_config as with_turn_options
 from ragen_gym.core.validation import check_number, checked_options, items_of, shown
 from ragen_gym.envs.policies import random_reply, reply_for
 from ragen_gym.envs.step import StepEnv
@@ -108,7 +109,7 @@ class TrialEnv(gymnasium.Env[str, str]):
         for name, value in {"shuffled": shuffled, "reflect": reflect, "oracle": oracle}.items():
             if not isinstance(value, bool):
                 raise ValueError(f"TrialEnv: {name}={shown(value)} must be True or False.")
-        config = turn_config or TurnConfig()
+        config = with_turn_options(turn_config, {})
         if config.sees:
             raise ValueError(f"TrialEnv: observation={config.observation!r} has pictures: a trial is text alone.")
         for name in ("world_modelling", "budget"):

@@ -176,6 +176,7 @@ def test_without_single_moves_there_is_no_oracle() -> None:
         ({"unknown": {"slip": [0.1, 0.2]}}, "no option 'slip'"),
         ({"game": "Chess"}, "not a game of this suite"),
         ({"regret": True}, "regret is of one episode"),
+        ({"turn_config": {"max_turns": 4}}, "{'max_turns': 4} is not a TurnConfig: give"),
         ({"turn_config": TurnConfig(observation="image")}, "a trial is text alone"),
         ({"turn_config": TurnConfig(budget=True)}, "budget=True asks what only known rules tell"),
         ({"turn_config": TurnConfig(world_modelling=True)}, "world_modelling=True asks what only known rules tell"),
