@@ -66,17 +66,15 @@ class SB3Agent:
             if not each.is_file() and str(each) != ".":
                 raise ValueError(f"{self.name}: there is no such file {each}; give the one that {writer} wrote.")
         loader = _algorithm(algorithm)
-        self._statistics = None
         try:
             # No buffer of transitions: its memory would be taken at once.
             model = loader.load(file, device="cpu", custom_objects={"buffer_size": 1})
-            if vec_normalize:
-                self._statistics = pickle.loads(Path(vec_normalize).read_bytes())
         except Exception as error:  # whatever a file of something else leads to
             raise ValueError(
                 f"{self.name} cannot be loaded as {algorithm}: {type(error).__name__}: {error}. Name the class that "
                 "saved it, such as --set algorithm=sb3_contrib:MaskablePPO."
             ) from error
+        self._statistics = _statistics(self.name, Path(vec_normalize)) if vec_normalize else None
         self.settings = {
             "algorithm": algorithm,
             "observation": observation,
@@ -150,6 +148,23 @@ class SB3Agent:
             f"the policy takes observations of shape {self._shape}, and {task.split} gives {np.shape(observation)}: "
             "choose the splits that fit with --split, or write a python: agent for stacked frames and other encodings",
         )
+
+
+def _statistics(name: str, file: Path) -> Any:
+    """The ``VecNormalize`` of a file, which knows the mean and the variance of observations."""
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    try:
+        found = pickle.loads(file.read_bytes())
+        held = f"a {type(found).__name__}"
+    except Exception as error:  # a file of something else can raise any error
+        found, held = None, f"{type(error).__name__}: {error}"
+    if isinstance(found, VecNormalize):
+        return found
+    raise ValueError(
+        f"{name}: vec_normalize={str(file)!r} holds no statistics ({held}); give the file that VecNormalize.save() "
+        "wrote."
+    )
 
 
 def _digest(file: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,8 +214,11 @@ def test_statistics_of_another_policy_are_refused(policies: dict[str, Path], tmp
 
     with pytest.raises(ValueError, match=r"there is no such file nowhere; .* VecNormalize"):
         make_with("nowhere")
-    with pytest.raises(ValueError, match="cannot be loaded"):
+    with pytest.raises(ValueError, match=r"vec_normalize='.*zip' holds no statistics \(UnpicklingError: "):
         make_with(policies["flat"].with_suffix(".zip"))
+    (tmp_path / "table.pkl").write_bytes(pickle.dumps({"mean": 0}))
+    with pytest.raises(ValueError, match=r"holds no statistics \(a dict\)"):
+        make_with(tmp_path / "table.pkl")
     statistics = VecNormalize(DummyVecEnv([lambda: single("flat")]))
     statistics.save(str(tmp_path / "sokoban.pkl"))
     with pytest.raises(ValueError, match="give those that were saved with the policy"):
