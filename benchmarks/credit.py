@@ -14,6 +14,7 @@ import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -385,18 +386,21 @@ def _agreement(estimated: Tensor, true: Tensor) -> tuple[float, float]:
 def records_of(
     game: str,
     moment: str,
-    checkpoint: Path,
+    checkpoints: Callable[[], Mapping[str, Path]],
     options: argparse.Namespace,
     done: Mapping[tuple[Any, ...], set[str]],
     bar: ProgressBar,
 ) -> None:
-    """Measure one policy by the estimators that are not ``done`` with batches of a size, and keep the records."""
+    """Measure one policy by the estimators that are not ``done`` with batches of a size, and keep the records.
+
+    ``checkpoints`` trains them where they are missing; nothing is trained where every record is there.
+    """
     missing = {
         size: [name for name in ROWS if name not in done.get((game, moment, size), ())] for size in options.batches
     }
     if not any(missing.values()):
         return
-    bench = Bench(Policy.build(config_of(game), checkpoint), range(options.levels), GAMES[game][2])
+    bench = Bench(Policy.build(config_of(game), checkpoints()[moment]), range(options.levels), GAMES[game][2])
     if (game, moment, None) not in done:
         where = {"game": game, "moment": moment}
         append_json_lines(options.records, [_short(where | _facts(bench) | {"critic": options.critic * GROUP_SIZE})])
@@ -432,12 +436,18 @@ def _facts(bench: Bench) -> dict[str, Any]:
     }
 
 
-def ideal(game: str, start: Path, options: argparse.Namespace, done: set[tuple[Any, ...]], bar: ProgressBar) -> None:
+def ideal(
+    game: str,
+    checkpoints: Callable[[], Mapping[str, Path]],
+    options: argparse.Namespace,
+    done: set[tuple[Any, ...]],
+    bar: ProgressBar,
+) -> None:
     """Steps of AdamW along the exact gradient, and along those of GRPO and Dr. GRPO, from one start."""
     for method in (EXACT, "grpo", "dr_grpo"):
         if (method, options.steps) in done:
             continue
-        policy, records = Policy.build(config_of(game), start), []
+        policy, records = Policy.build(config_of(game), checkpoints()["start"]), []
         settings = policy.config.training
         optimiser = adamw(policy.model, settings.learning_rate, weight_decay=0.0)
         for step in range(options.steps + 1):
@@ -503,17 +513,17 @@ def _measure(options: argparse.Namespace) -> None:
     curves = {(each["method"], each["step"]) for each in records if "method" in each}
     quick = {"demonstrations": {"episodes": 1000}, "training": {"iterations": 2, "groups": 4}} if options.quick else {}
     folder = options.runs / "quick" if options.quick else options.runs
-    runs = {game: trained(game, folder / game.replace(" ", "-"), quick) for game in options.games}
+    runs = {game: partial(trained, game, folder / game.replace(" ", "-"), quick) for game in options.games}
     total = len(runs) * len(MOMENTS) * sum(options.batches.values())
     before = sum(options.batches.get(key[-1], 0) for key, names in done.items() if names.issuperset(ROWS))
     with ProgressBar("batches", total, done=min(before, total)) as bar:
-        for game, moments in runs.items():
+        for game, checkpoints in runs.items():
             for moment in MOMENTS:
-                records_of(game, moment, moments[moment], options, done, bar)
+                records_of(game, moment, checkpoints, options, done, bar)
     if options.steps:
         with ProgressBar("steps", 3 * (options.steps + 1)) as bar:
             game = options.games[0]
-            ideal(game, runs[game]["start"], options, curves, bar)
+            ideal(game, runs[game], options, curves, bar)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,9 @@ def test_the_command_goes_on_and_writes_its_page(lake: Policy, tmp_path: Path) -
     assert main(command) == 0
     again = [each for each in read_json_lines(records) if "groups" in each]
     assert len(again) == 2 * len(MOMENTS)
+    shutil.rmtree(tmp_path / "runs")
+    assert main(command) == 0
+    assert not (tmp_path / "runs").exists(), "every record is there, so nothing is trained"
     with pytest.raises(SystemExit, match="has records with levels 2: give these, or another --out"):
         main([*command, "--levels", "1"])
 
