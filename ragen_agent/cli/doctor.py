@@ -10,10 +10,10 @@ from typing import Any
 __all__ = ["add"]
 
 ABOUT = """\
-Looks at what a run needs: versions against those that the tests pass with, torch and CUDA, vLLM, shared memory, disk,
-whether the tokenizer gives texts back as they were, and whether the chat template keeps the prefixes of a
-conversation. Nothing is changed. What a run's own settings need is checked by train --dry-run and at its start.
-The exit code is 0, or 1 if a run would break.
+Looks at what a run needs: versions against those that the tests pass with, torch and CUDA, vLLM, shared memory, locks
+of killed workers, disk, whether the tokenizer gives texts back as they were, and whether the chat template keeps the
+prefixes of a conversation. Nothing is changed. What a run's own settings need is checked by train --dry-run and at its
+start. The exit code is 0, or 1 if a run would break.
 
 examples:
   ragen-agent doctor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -183,6 +184,32 @@ def _shared_memory(look: Look) -> Finding | None:
     return ok(f"{free:.1f} GiB free in {place}")
 
 
+def _extension_locks(look: Look) -> Finding | None:
+    """Locks of torch's builds of extensions, such as DeepSpeed's; a worker waits for one for as long as it exists.
+
+    The builder keeps its lock open, so a lock that no process has open was left by a worker that was killed.
+    """
+    if not look.distributed:
+        return None
+    from torch.utils.cpp_extension import get_default_build_root
+
+    place = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    left = [str(lock) for lock in sorted(place.rglob("lock")) if not _is_open(lock)]
+    if not left:
+        return ok(f"no lock of a killed worker in {place}")
+    said = f"locks of killed workers, for which a run would wait for ever: {', '.join(left)}"
+    return fail(said, f"rm {shlex.join(left)}")
+
+
+def _is_open(file: Path) -> bool:
+    """True if a process has the file open, as far as Linux shows it."""
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # the process has ended, or is another user's
+            if descriptor.samefile(file):
+                return True
+    return False
+
+
 def _disk(look: Look) -> Finding:
     place = look.folder.absolute()
     while not place.exists():
@@ -259,6 +286,7 @@ CHECKS: dict[str, Callable[[Look], Finding | None]] = {
     "torchvision": _torchvision,
     "import of vllm": _vllm,
     "shared memory": _shared_memory,
+    "locks of extensions": _extension_locks,
     "disk for runs": _disk,
     "model": _model,
     "tokenizer round trip": _round_trip,

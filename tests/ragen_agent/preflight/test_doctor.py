@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.file_baton import FileBaton
 from transformers import PreTrainedTokenizerBase
 
 from ragen_agent.cli import main
@@ -101,6 +102,23 @@ def test_little_shared_memory_is_a_failure_where_nccl_needs_it(monkeypatch: pyte
     monkeypatch.setattr(Look, "gpus", 1)
     found = finding("shared memory", Look(True))
     assert (found.state, "--shm-size=16g" in found.advice) == ("fail", True)
+
+
+def test_only_locks_that_nobody_holds_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds = tmp_path / "my builds"
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(builds))
+    assert CHECKS["locks of extensions"](Look(False)) is None
+    assert finding("locks of extensions", Look(True)).state == "ok", "nothing was ever built"
+    (builds / "cpu_adam").mkdir(parents=True)
+    lock = builds / "cpu_adam" / "lock"
+    baton = FileBaton(str(lock))
+    assert baton.try_acquire()
+    assert finding("locks of extensions", Look(True)).state == "ok", "this process builds"
+    baton.release()
+    lock.touch()
+    found = finding("locks of extensions", Look(True))
+    assert (found.state, found.advice) == ("fail", f"rm '{lock}'")
+    assert str(lock) in found.found
 
 
 def test_a_template_that_rewrites_the_past_is_found(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
