@@ -198,37 +198,42 @@ def _refusals(training: Training) -> Iterator[tuple[object, str]]:
 
 def _check_unread(training: Training) -> None:
     """Raise a ValueError for a setting that differs from its default but is unused by the chosen options."""
-    clip = "higher" if training.clips_higher else "symmetric"
-    kl_kind = training.kl_kind or ("none" if training.starpo_s else "k1")
-    by_state = [name for name, row in GROUPINGS.items() if row.states]
-    ranking = [name for name, row in FILTER_RULES.items() if row.ranks_groups]
-    critics = [name for name, rule in ADVANTAGE_RULES.items() if rule.critic]
-    by_token = [name for name, row in CREDITS.items() if row.recursion != "turns"]
-    by_turn = [name for name, row in CREDITS.items() if row.recursion != "tokens"]
-    lower, upper = ([n for n, row in POLICY_LOSSES.items() if end in row.clips] for end in ("clip_low", "clip_high"))
-    if clip == "symmetric":
-        lower = upper  # clip_low is the upper bound too
-    for name, choice, made, readers in (
-        ("gae_lambda", "algo", training.algo, critics),
-        ("credit", "algo", training.algo, critics),
-        ("advantage_tokens", "algo", training.algo, critics),
-        ("advantage_length_weight", "algo", training.algo, [n for n in ADVANTAGE_RULES if n not in critics]),
-        ("groups_by", "algo", training.algo, [n for n, rule in ADVANTAGE_RULES.items() if rule.compares_groups]),
-        ("gamma", "algo", training.algo, critics),
-        ("gamma", "credit", training.credit, by_token),
-        *([("gamma_turn", "credit", training.credit, by_turn)] if training.groups_by not in by_state else []),
-        ("filter_statistic", "filter", training.filter_rule, ranking),
-        ("filter_loss_scaling", "filter", training.filter_rule, [name for name in FILTER_RULES if name != "none"]),
-        ("clip_low", "policy_loss", training.policy_loss, lower),
-        ("clip_high", "policy_loss", training.policy_loss, upper),
-        ("clip_high", "clip", clip, ["higher"]),
-        *((name, "kl_kind", kl_kind, [*KL_ESTIMATES]) for name in ("kl", "kl_place") if training.kl),
-        *([("correction_bounds", "correction", "none", ["clip", "mask"])] if training.correction == "none" else []),
-    ):
-        value, default = getattr(training, name), declared(type(training))[name].default
-        if value != default and made not in readers:
+    chosen = {
+        "algo": training.algo,
+        "credit": training.credit,
+        "filter": training.filter_rule,
+        "policy_loss": training.policy_loss,
+        "clip": "higher" if training.clips_higher else "symmetric",
+        "kl_kind": training.kl_kind or ("none" if training.starpo_s else "k1"),
+        "correction": training.correction,  # empty: the trainer's own choice, which may read its bounds
+    }
+    for name, choice, readers in _readers(training):
+        value, default, made = getattr(training, name), declared(type(training))[name].default, chosen[choice]
+        if value != default and made and made not in readers:
             others = f" ({', '.join(readers[1:])})" if readers[1:] else ""
             raise ValueError(
                 f"training.{name} is {value!r}, which has no effect with training.{choice}={made}; leave it at "
                 f"{default!r}, or use training.{choice}={readers[0]}{others}."
             )
+
+
+def _readers(training: Training) -> Iterator[tuple[str, str, list[str]]]:
+    """Settings that only some choices read: (setting, the setting that chooses, the choices that read it)."""
+    critics = [name for name, rule in ADVANTAGE_RULES.items() if rule.critic]
+    for name in ("gae_lambda", "credit", "advantage_tokens", "gamma"):
+        yield name, "algo", critics
+    yield "advantage_length_weight", "algo", [name for name in ADVANTAGE_RULES if name not in critics]
+    yield "groups_by", "algo", [name for name, rule in ADVANTAGE_RULES.items() if rule.compares_groups]
+    yield "gamma", "credit", [name for name, row in CREDITS.items() if row.recursion != "turns"]
+    if not GROUPINGS[training.groups_by].states:
+        yield "gamma_turn", "credit", [name for name, row in CREDITS.items() if row.recursion != "tokens"]
+    yield "filter_statistic", "filter", [name for name, row in FILTER_RULES.items() if row.ranks_groups]
+    yield "filter_loss_scaling", "filter", [name for name in FILTER_RULES if name != "none"]
+    lower = "clip_low" if training.clips_higher else "clip_high"  # symmetric: clip_low is the upper bound too
+    yield "clip_low", "policy_loss", [name for name, row in POLICY_LOSSES.items() if lower in row.clips]
+    yield "clip_high", "policy_loss", [name for name, row in POLICY_LOSSES.items() if "clip_high" in row.clips]
+    yield "clip_high", "clip", ["higher"]
+    if training.kl:
+        yield "kl", "kl_kind", [*KL_ESTIMATES]
+        yield "kl_place", "kl_kind", [*KL_ESTIMATES]
+    yield "correction_bounds", "correction", ["clip", "mask"]
