@@ -61,7 +61,7 @@ class LocalBackend:
         self.config, self.settings, self.folder = config, config.training, folder
         self.rollouts = RolloutWorker(config, policy)
         self.learner = _learner(config, policy)
-        self.policy = LearnerDiagnostics(self.learner, config.training)
+        self.measured_policy = LearnerDiagnostics(self.learner, config.training)
         self.piece = piece_decoder(policy.tokenizer)
         self.spent = 0
         self._state = state

@@ -140,7 +140,7 @@ class StarPO(PPOTrainer.__ray_metadata__.modified_class):  # type: ignore[misc]
         dataset = self.prompts_dataloader.dataset
         self.rows = [PromptRow.from_label(label) for label in dataset.labels]
         self.piece = piece_decoder(tokenizer)
-        self.policy = ActorDiagnostics(self.experience_maker, self.run.vision)
+        self.measured_policy = ActorDiagnostics(self.experience_maker, self.run.vision)
         say, staleness = partial(print, flush=True), self.run.settings.staleness
         self.loop = Loop(self.run.config, self.folder, self, self.piece, say, self._validate, staleness)
 

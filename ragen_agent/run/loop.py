@@ -68,7 +68,7 @@ class Backend(Protocol):
     """Rollouts, updates and saved state of one stack."""
 
     @property
-    def policy(self) -> MeasuredPolicy:
+    def measured_policy(self) -> MeasuredPolicy:
         """The policy that plays, to be measured before an update."""
         ...
 
@@ -249,7 +249,7 @@ class Loop:
             self.config.turns.max_tokens_per_turn,
             self.history.entropies,
         )
-        figures = self.monitor.before_update(self.backend.policy, iteration, self.history.records)
+        figures = self.monitor.before_update(self.backend.measured_policy, iteration, self.history.records)
         measured, advantages = {"train_tokens": 0, "updates": 0, "empty_updates": 1}, list[list[float]]()
         if iteration.rows:
             measured, advantages = self.backend.update(iteration)
