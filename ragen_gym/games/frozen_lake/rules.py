@@ -1,4 +1,8 @@
-"""The rules of FrozenLake, run as Python by the single environment and compiled by the batch."""
+"""The rules of FrozenLake, run as Python by the single environment and compiled by the batch.
+
+The slip probability is 1 - ``FrozenLake.success_rate``, an option of the game (``__init__.py``); ``straight`` and
+``first_side`` are made of it.
+"""
 
 from __future__ import annotations
 
