@@ -22,7 +22,8 @@ from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.local.policy_update import Learner
 from ragen_agent.local.policy_update import update as trainer_update
 from ragen_agent.models.checkpoint import save_checkpoint
-from ragen_agent.programs.endpoint import Endpoint, RequestError, completion
+from ragen_agent.programs.endpoint import Endpoint
+from ragen_agent.programs.request import Completion, Request, RequestError
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import sample
 from ragen_agent.update.iteration import Iteration
@@ -159,13 +160,13 @@ class SmallModel:
     def __init__(self, policy: Policy) -> None:
         self.policy, self.requests, self.lock = policy, 0, Lock()
 
-    def complete(self, body: Mapping[str, Any], gone: Callable[[], bool]) -> dict[str, Any]:
+    def complete(self, request: Request, gone: Callable[[], bool]) -> Completion:
         chat, self.requests = self.policy.chat, self.requests + 1
-        ids = chat.conversation_ids(body["messages"])
+        ids = chat.conversation_ids(request.messages)
         with self.lock:  # the engine reads one batch at a time
-            reply = sample(self.policy.engine, [ids], [body["max_tokens"]], temperature=1.0, seed=self.requests)[0]
+            reply = sample(self.policy.engine, [ids], [request.most or 8], temperature=1.0, seed=self.requests)[0]
         stopped = reply.ids[-1] in chat.stop_ids
-        return completion("small", chat.decode_reply(reply.ids), len(ids), len(reply.ids), stopped)
+        return Completion(chat.decode_reply(reply.ids), len(ids), len(reply.ids), stopped)
 
     def begin(self) -> dict[str, Any]:
         raise RequestError(404, "not_found", "this server plays no games")

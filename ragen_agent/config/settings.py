@@ -69,7 +69,7 @@ class Program(Table):
 
     command: str = setting(
         "",
-        "command that starts it; its environment holds OPENAI_BASE_URL and RAGEN_GYM_URL",
+        "command that starts it; its environment holds OPENAI_BASE_URL, ANTHROPIC_BASE_URL and RAGEN_GYM_URL",
         empty="replies go to the game",
         opens="command",
     )

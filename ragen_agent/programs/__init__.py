@@ -1,1 +1,1 @@
-"""Users' agent programs, in any language, behind an OpenAI-compatible endpoint of the training engine."""
+"""Users' agent programs, in any language, behind an endpoint of the engine with OpenAI's and Anthropic's APIs."""

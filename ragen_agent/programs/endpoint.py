@@ -1,44 +1,38 @@
-"""The HTTP server between programs and training: chat completions in OpenAI's form, and the game to play.
+"""The HTTP server between programs and training: replies in the forms of several APIs, and the game to play.
 
-Each program has its own address, ``http://127.0.0.1:PORT/KEY``. Below it are ``/v1/chat/completions`` and
-``/v1/models`` of OpenAI's interface, and the paths of ``ragen-gym serve`` for games with whole replies: ``POST
-/sessions``, ``POST /sessions/{session}/reset``, ``POST /sessions/{session}/turn``, ``DELETE /sessions/{session}``.
+Each program has its own address, ``http://127.0.0.1:PORT/KEY``. Below it are the paths of ``DIALECTS``, OpenAI's
+``/v1/models``, and the paths of ``ragen-gym serve`` for games with whole replies: ``POST /sessions``, ``POST
+/sessions/{session}/reset``, ``POST /sessions/{session}/turn``, ``DELETE /sessions/{session}``.
 Training chooses the level and the sampling; requests cannot change them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 import threading
-import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Protocol
 
-__all__ = ["Endpoint", "Player", "RequestError", "completion"]
+from ragen_agent.programs.dialects import CHAT, DIALECTS
+from ragen_agent.programs.request import Completion, Request, RequestError
+
+__all__ = ["Endpoint", "Player"]
 
 #: Maximum bytes of a request.
 LARGEST = 16 * 2**20
 
 
-class RequestError(Exception):
-    """A refused request, with its HTTP ``status``."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
-
-
 class Player(Protocol):
     """Handler of a program's requests. Each method may raise a ``RequestError``."""
 
-    def complete(self, body: Mapping[str, Any], gone: Callable[[], bool]) -> dict[str, Any]:
-        """A chat completion; ``gone()`` is True once the client has closed the connection."""
+    def complete(self, request: Request, gone: Callable[[], bool]) -> Completion:
+        """A reply; ``gone()`` is True once the client has closed the connection."""
         ...
 
     def begin(self) -> dict[str, Any]:
@@ -56,28 +50,6 @@ class Player(Protocol):
     def end(self) -> None:
         """End the episode at the program's request."""
         ...
-
-
-def completion(model: str, text: str, prompt_tokens: int, completion_tokens: int, stopped: bool) -> dict[str, Any]:
-    """A chat completion: a reply's text, the token counts of prompt and reply, and ``stopped``, False at the limit."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text, "refusal": None},
-        "finish_reason": "stop" if stopped else "length",
-        "logprobs": None,
-    }
-    return {
-        "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "choices": [choice],
-        "usage": {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-        },
-    }
 
 
 class _Server(ThreadingHTTPServer):
@@ -142,34 +114,43 @@ class _Handler(BaseHTTPRequestHandler):
         """Do nothing: a run has its own log."""
 
     def _serve(self, method: str) -> None:
+        key, *path = self.path.partition("?")[0].strip("/").split("/")
+        kind = "application/json"
         try:
-            status, answer = self._answer(method)
+            status, answer = self._answer(method, key, path)
         except RequestError as error:
-            status = error.status
-            answer = {"error": {"message": str(error), "type": "invalid_request_error", "code": error.code}}
+            status, answer = error.status, self._refusal(path, error)
         except Exception as error:  # a bug or a game's error: reported to the program and in the episode
-            status = 500
-            answer = {"error": {"message": f"{type(error).__name__}: {error}", "type": "server_error", "code": None}}
-        content = b"" if answer is None else json.dumps(answer).encode()
+            wrong = RequestError(500, "internal", f"{type(error).__name__}: {error}")
+            status, answer = 500, self._refusal(path, wrong)
+        if isinstance(answer, str):
+            kind, content = "text/event-stream", answer.encode()
+        else:
+            content = b"" if answer is None else json.dumps(answer).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         if status >= 400:
-            self.send_header("x-should-retry", "false")  # else OpenAI's clients retry 409 and 500
+            self.send_header("x-should-retry", "false")  # else OpenAI's and Anthropic's clients retry 409 and 500
         with suppress(ConnectionError):  # the client has left
             self.end_headers()
             self.wfile.write(content)
 
-    def _answer(self, method: str) -> tuple[int, dict[str, Any] | None]:
-        key, *path = self.path.partition("?")[0].strip("/").split("/")
+    def _refusal(self, path: list[str], error: RequestError) -> dict[str, Any]:
+        return DIALECTS.get("/".join(path), CHAT).refusal(error)
+
+    def _answer(self, method: str, key: str, path: list[str]) -> tuple[int, dict[str, Any] | str | None]:
+        """Status and content of the answer: a JSON object, server-sent events, or nothing."""
         player = self.server.players.get(key)
         if player is None:
             self.close_connection = True  # the body is not read
             raise RequestError(404, "not_found", "no program has this address: use OPENAI_BASE_URL and RAGEN_GYM_URL.")
         body = self._body()
+        dialect = DIALECTS.get("/".join(path)) if method == "POST" else None
+        if dialect is not None:
+            reply = player.complete(dialect.read(body), self._gone)
+            return 200, (dialect.stream if body.get("stream") else dialect.answer)(body, reply)
         match (method, *path):
-            case ("POST", "v1", "chat", "completions"):
-                return 200, player.complete(body, self._gone)
             case ("GET", "v1", "models"):
                 return 200, {"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "ragen"}]}
             case ("POST", "sessions"):
@@ -196,11 +177,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.settimeout(self.timeout)
 
     def _body(self) -> dict[str, Any]:
-        size = self.headers.get("Content-Length", "0")
-        if "Transfer-Encoding" in self.headers or not size.isdigit() or int(size) > LARGEST:
-            self.close_connection = True  # the body is not read
-            raise RequestError(413, "too_large", f"a request needs a Content-Length of at most {LARGEST} bytes.")
-        text = self.rfile.read(int(size))
+        try:
+            text = self._content()
+        except RequestError:
+            self.close_connection = True  # the rest of the body is not read
+            raise
         if not text:
             return {}
         try:
@@ -210,3 +191,29 @@ class _Handler(BaseHTTPRequestHandler):
         if not isinstance(body, dict):
             raise RequestError(400, "bad_json", "the body must be a JSON object.")
         return body
+
+    def _content(self) -> bytes:
+        """The bytes of a body of known length, or in chunks (RFC 9112, section 7.1)."""
+        coding = self.headers.get("Transfer-Encoding")
+        if coding is None:
+            return self._read(self.headers.get("Content-Length", "0"), 10, LARGEST)
+        if coding.lower() != "chunked":
+            raise RequestError(501, "unsupported", f"Transfer-Encoding must be chunked (got {coding!r:.100}).")
+        content = bytearray()
+        while chunk := self._read(self._line().partition(";")[0], 16, LARGEST - len(content)):
+            content += chunk
+            self._line()
+        while self._line():  # trailers
+            pass
+        return bytes(content)
+
+    def _line(self) -> str:
+        return self.rfile.readline(2**16).decode("latin-1").strip()
+
+    def _read(self, size: str, base: int, most: int) -> bytes:
+        """As many bytes as ``size`` says in this ``base``, if they are at most ``most``."""
+        if not re.fullmatch("[0-9]+" if base == 10 else "[0-9a-fA-F]+", size):
+            raise RequestError(400, "bad_length", f"the length of the body is {size!r:.100}; it must be a number.")
+        if len(size) > 12 or int(size, base) > most:
+            raise RequestError(413, "too_large", f"a request has a body of at most {LARGEST} bytes.")
+        return self.rfile.read(int(size, base))

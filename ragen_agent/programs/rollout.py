@@ -1,8 +1,8 @@
 """Episodes played by programs: processes that reach the engine and the game through the endpoint.
 
-A program is started with ``OPENAI_BASE_URL``, ``OPENAI_API_KEY`` and ``RAGEN_GYM_URL`` in its environment. It may play
-one episode and end, and is started again for the next, or request one session after another until none is left
-(HTTP 410). A reward of the game goes to the last reply sampled before it.
+A program is started with ``OPENAI_BASE_URL``, ``ANTHROPIC_BASE_URL`` and ``RAGEN_GYM_URL`` in its environment, and a
+key for each API. It may play one episode and end, and is started again for the next, or request one session after
+another until none is left (HTTP 410). A reward of the game goes to the last reply sampled before it.
 
 The game is played in the threads of the server, and all tokens are sampled in the thread of ``play_programs``, waiting
 requests in one batch. Each reply draws from the stream of its episode and its number, but batches depend on the

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from ragen_agent.config.settings import Program
 from ragen_agent.inference import Sampled
-from ragen_agent.programs.conversation import ContextOverflowError, Conversation, read_request
-from ragen_agent.programs.endpoint import RequestError, completion
+from ragen_agent.programs.conversation import ContextOverflowError, Conversation
+from ragen_agent.programs.request import Completion, Request, RequestError
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
@@ -163,7 +163,11 @@ class Worker:
     def start(self) -> None:
         """Start the program."""
         key = self.url.rpartition("/")[2]
-        variables = {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": key, "RAGEN_GYM_URL": self.url}
+        variables = {
+            **{"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": key},
+            **{"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_API_KEY": key},
+            "RAGEN_GYM_URL": self.url,
+        }
         self.episodes, self._late = 0, False
         self.process, self._since = ProgramProcess(self.program.command, variables), time.monotonic()
 
@@ -192,9 +196,8 @@ class Worker:
         finally:
             self._lock.release()
 
-    def complete(self, body: Mapping[str, Any], gone: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+    def complete(self, request: Request, gone: Callable[[], bool] = lambda: False) -> Completion:
         """See ``Player``; requests of one program are sampled together."""
-        request = read_request(body)
         with self._lock:
             episode = self._playing()
             try:
@@ -222,8 +225,7 @@ class Worker:
                 except ValueError as error:
                     failure = f"{Failure.ENGINE_NAN}: {error}"
                 else:
-                    model, read = str(body.get("model", "policy")), len(reply.prompt)
-                    return completion(model, reply.text, read, len(reply.ids), reply.stopped)
+                    return Completion(reply.text, len(reply.prompt), len(reply.ids), reply.stopped, reply.stop)
             if not failure:
                 raise RequestError(408, "abandoned", "the client closed the connection before the reply was sampled.")
             episode.failure = episode.failure or failure

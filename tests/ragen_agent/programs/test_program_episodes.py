@@ -22,7 +22,7 @@ from ragen_agent.config import Config, Program, with_settings
 from ragen_agent.inference import Sampled
 from ragen_agent.local.run import train
 from ragen_agent.programs.conversation import Conversation
-from ragen_agent.programs.endpoint import RequestError
+from ragen_agent.programs.request import Request, RequestError
 from ragen_agent.programs.rollout import _Rollout, play_programs
 from ragen_agent.programs.worker import ProgramProcess, Worker
 from ragen_agent.run.policy import Policy
@@ -282,7 +282,7 @@ def test_a_reward_that_is_no_number_fails_its_episode_alone(agent: Policy, monke
     monkeypatch.setattr(rollout, "sample", lambda *_: Sampled([process.chat.end_id], [-1.0]))
     worker = Worker(Program("none"), process, rollout, lambda ids: None)
     worker.begin()
-    worker.complete({"messages": [{"role": "user", "content": "hello"}]})
+    worker.complete(Request([{"role": "user", "content": "hello"}]))
     with pytest.raises(RequestError, match="the turn's reward is nan"):
         worker.turn({"reply": "<answer>Up</answer>"})
     worker.end()
