@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "integrations"
 PINS = Path(__file__).parent / "constraints"
 
-
+#: The rest of what the extra agent needs to play episodes.
+AGENT = ("jinja2", "pillow", "pydantic", "regex", "rich", "safetensors", "scipy", "tomli-w")
 #: What the environment of a target holds besides ragen-gym and pytest, as pinned in ``constraints/TARGET.txt``.
 ENVIRONMENTS = {
     "verifiers": ("verifiers", "uv"),
@@ -32,6 +33,7 @@ ENVIRONMENTS = {
     "atropos": ("atroposlib",),
     "art": ("openpipe-art", "openai<3"),
     "inspect": ("inspect-ai", "jinja2", "rich", "scipy"),  # the last three score, as the extra bench brings them
+    "clients": ("anthropic", "openai", "torch", "transformers", *AGENT),
 }
 
 #: The oldest Python that a target's library takes, and the first newer one that it does not, where not those of ours.
