@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.credit import ESTIMATORS, MOMENTS, ROWS, Bench, config_of, main
+from benchmarks.credit import MOMENTS, config_of, main
+from benchmarks.credit_bench import ESTIMATORS, ROWS, Bench
 from benchmarks.credit_page import TREE, TRUE, cosines, expected
 from benchmarks.experiments.risk import bandit, drift
 from ragen_agent import algo

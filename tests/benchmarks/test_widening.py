@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import benchmarks
-from benchmarks.widening import (
+from benchmarks.widening import main
+from benchmarks.widening_values import (
     COARSE,
     COOLED,
-    MASSES,
     MORE,
+    PLANS,
     POLICIES,
+    PRETRAINED,
     RL,
+    SMALL,
     START,
     TRAINED,
     Record,
@@ -25,17 +27,15 @@ from benchmarks.widening import (
     interval,
     level_facts,
     levels_of,
-    main,
     solved,
 )
 from ragen_agent.exact.results import pass_at_k
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.run.policy import Policy
 from ragen_gym.core.stats import mean_interval
-from ragen_gym.core.storage import read_json_lines
+from ragen_gym.core.storage import append_json_lines, read_json_lines
 from tests.benchmarks.test_credit import taught
 
-HERE = Path(benchmarks.__file__).parent
 SURE = 2e-4  # from the middle of an interval to its ends
 
 
@@ -51,7 +51,7 @@ def made_records(**chances: list[float]) -> list[Record]:
     records: list[Record] = [{"machine": "one", "parameters": 1, "levels": levels}]
     for name in POLICIES:
         ends = [[max(0.0, p - SURE), min(1.0, p + SURE)] for p in chances.get(name, chances[START])]
-        for turns in MASSES:
+        for turns in PLANS[SMALL].masses:
             each = {"policy": name, "turns": turns, "temperature": 0.5, "entropy": 1.0}
             records += [{"seed": seed, **each, "success": [[end] * turns for end in ends]} for seed in (1, 0)]
     return records
@@ -129,3 +129,24 @@ def test_the_command_goes_on_and_writes_its_page(policy: Policy, tmp_path: Path)
     assert (tmp_path / "out" / "widening.md").read_text(encoding="utf-8") == page
     with pytest.raises(SystemExit):
         main([*command, "--levels", "3"])
+
+
+def test_a_pretrained_model_has_a_section_of_its_own(policy: Policy, tmp_path: Path) -> None:
+    records, rows = tmp_path / "widening.jsonl", made_records(**{START: [0.0, 0.2, 0.0, 0.1], RL: [0.2, 0.3, 0.2, 0.3]})
+    append_json_lines(records, rows)
+    (tmp_path / f"{PRETRAINED}-seed0").mkdir()
+    for folder in ("warm", "checkpoint", "imitation"):
+        save_checkpoint(policy.model, policy.tokenizer, tmp_path / f"{PRETRAINED}-seed0" / folder)
+    command = ["--model", PRETRAINED, "--levels", "2", "--runs", str(tmp_path), "--out", str(tmp_path)]
+    assert main(command) == 0
+    found = read_json_lines(records)
+    assert found[: len(rows)] == rows
+    assert {each["policy"] for each in found[len(rows) :] if "policy" in each} == {START, RL, MORE}
+    assert all(each["model"] == PRETRAINED for each in found[len(rows) :])
+    table = Table(found, PRETRAINED)
+    assert table.facts["path"].min() >= 2
+    assert 0 <= table.chances(START, TRAINED).min() <= table.chances(START, 6).max() <= 1
+    page = (tmp_path / "widening.md").read_text(encoding="utf-8")
+    assert "## A pretrained model" in page
+    assert f"2 turns, {RL} against {COOLED}" in page.split("## A pretrained model")[0]
+    assert COOLED not in page.split("## A pretrained model")[1].split("## How it was measured")[0]
