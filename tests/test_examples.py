@@ -22,6 +22,7 @@ from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.local.policy_update import Learner
 from ragen_agent.local.policy_update import update as trainer_update
 from ragen_agent.models.checkpoint import save_checkpoint
+from ragen_agent.programs.dialects import chat
 from ragen_agent.programs.endpoint import Endpoint
 from ragen_agent.programs.request import Completion, Request, RequestError
 from ragen_agent.run.policy import Policy
@@ -179,7 +180,8 @@ class SmallModel:
     def end(self) -> None: ...
 
 
-def test_benchmark_openai_asks_a_real_server(small: Policy, tmp_path: Path) -> None:
+def test_benchmark_openai_asks_a_real_server(small: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "_TAKEN", {*chat._TAKEN, "seed"})  # which training refuses, and a benchmark sends
     with Endpoint() as endpoint:
         player = SmallModel(small)
         arguments = ["small", "--base-url", f"{endpoint.add(player)}/v1", "--max-tokens", "8"]

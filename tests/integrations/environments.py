@@ -21,6 +21,7 @@ PINS = Path(__file__).parent / "constraints"
 
 #: The rest of what the extra agent needs to play episodes.
 AGENT = ("jinja2", "pillow", "pydantic", "regex", "rich", "safetensors", "scipy", "tomli-w")
+
 #: What the environment of a target holds besides ragen-gym and pytest, as pinned in ``constraints/TARGET.txt``.
 ENVIRONMENTS = {
     "verifiers": ("verifiers", "uv"),
