@@ -23,8 +23,7 @@ from torch import Tensor
 from benchmarks import page_parser
 from benchmarks.credit_bench import CRITICS, GROUP_SIZE, LEAST, ROWS, Bench
 from benchmarks.credit_page import write_page
-from ragen_agent.config import Config, with_settings
-from ragen_agent.config.io import Settings, merged
+from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.local.run import TrainingRun
 from ragen_agent.models.checkpoint import save_checkpoint

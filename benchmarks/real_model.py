@@ -22,8 +22,7 @@ from rich.console import Console
 
 from benchmarks import machine, markdown_table, page_parser, write_results
 from benchmarks.peers import Peer, PeerError
-from ragen_agent.config import Config, merged, with_settings
-from ragen_agent.config.io import Settings
+from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.inference import Engine
 from ragen_agent.inference.torch_engine import TorchEngine

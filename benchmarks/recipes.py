@@ -17,8 +17,8 @@ from benchmarks import machine, markdown_table, numbered, page_parser, read_resu
 from benchmarks.shortcuts import applies, shortcuts
 from ragen_agent.cli import main as ragen_agent
 from ragen_agent.config import Config, Settings, merged, with_settings
-from ragen_agent.config.io import OPENRLHF
 from ragen_agent.config.presets import default_settings, read_recipe, recipe_names
+from ragen_agent.config.trainers import OPENRLHF
 from ragen_agent.models.small_model import build_model, build_tokenizer, game_texts
 from ragen_agent.tasks.tasks import make_env
 from ragen_gym.core.stats import mean_interval

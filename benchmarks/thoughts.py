@@ -18,8 +18,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import machine, markdown_table, page_parser, read_records
 from benchmarks.experiments.plots import COLOURS
-from ragen_agent.config import Config, with_settings
-from ragen_agent.config.io import Settings, merged
+from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.exact.thoughts import check_thoughts, measure, played_turns, summary
 from ragen_agent.exact.tree_reader import TreeReader

@@ -23,7 +23,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from ragen_agent.config.io import groups
+from ragen_agent.cli.settings import groups
 from ragen_agent.config.presets import other_defaults
 from ragen_gym.core.settings import Setting
 

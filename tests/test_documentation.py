@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ragen_gym
-from ragen_agent.config.io import groups
+from ragen_agent.cli.settings import groups
 from ragen_agent.run.information import Information
 from ragen_agent.update.metrics import METRICS
 from tests.pages import PAGES, ROOT, SKILLS, blocks, commands, run_blocks, run_commands

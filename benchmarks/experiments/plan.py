@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.experiments.spec import Arm, Experiment
 from ragen_agent.config import Config, Settings, merged, with_settings
-from ragen_agent.config.io import OPENRLHF
 from ragen_agent.config.presets import default_settings, read_recipe
+from ragen_agent.config.trainers import OPENRLHF
 from ragen_gym.core.validation import did_you_mean
 
 __all__ = ["PlannedRun", "WarmStart", "arm_settings", "plan", "warm_starts"]

@@ -79,7 +79,7 @@ def _run(name: str, build: Callable[[], Parser], words: list[str]) -> int:
 
 def _check_known(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
     """Ends the program where flags are unknown, with the nearest setting where one looks like a setting's."""
-    from ragen_agent.config.io import catalog, check_name
+    from ragen_agent.cli.settings import catalog, check_name
 
     for word in unknown:
         name = word.removeprefix("--").partition("=")[0]

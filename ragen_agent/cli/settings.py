@@ -1,35 +1,48 @@
-"""``ragen-agent settings``, and the flags of other commands that choose a game and change settings."""
+"""``ragen-agent settings``, and the flags of other commands that choose a game and change settings.
+
+The way of a value: ``--set NAME=VALUE`` is read by ``settings_of_pairs``, laid over files and defaults by
+``configure``, checked by ``ragen_agent.config.table.with_settings``, and read from its table, such as
+``Config.training``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import replace
-from itertools import count
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
 
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_agent.config.consent import effects
-from ragen_agent.config.io import OPENRLHF, check_name, groups, settings_of_pairs
+from ragen_agent.config.table import parts
+from ragen_agent.config.trainers import OPENRLHF, OpenRLHF
 from ragen_gym.core.command_line import terminal_width, wrap
-from ragen_gym.core.settings import OPENS, Setting
-from ragen_gym.core.validation import joined
+from ragen_gym.core.settings import OPENS, Setting, declared
+from ragen_gym.core.validation import did_you_mean, joined, json_or_text
 
 __all__ = [
+    "Group",
     "add",
     "add_run_code",
     "add_set",
     "add_settings",
+    "catalog",
     "check_consent",
+    "check_name",
     "check_not_distributed",
     "configure",
     "distributed",
     "free_folder",
     "given",
+    "groups",
     "help_text",
     "settings_of",
+    "settings_of_pairs",
 ]
 
 ABOUT = """\
@@ -41,6 +54,40 @@ examples:
   ragen-agent settings training
   ragen-agent settings training.filter
   ragen-agent train --set training.groups=16 --set training.filter=top_p --set training.keep=0.9"""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The settings of one table; top-level settings have the empty name."""
+
+    name: str
+    about: str
+    settings: Mapping[str, Setting]
+
+
+def groups() -> Iterator[Group]:
+    """All settings, table by table, by their dotted names."""
+    for table, cls in {"": Config, **parts(Config), OPENRLHF: OpenRLHF}.items():
+        prefix = f"{table}." if table else ""
+        about = (cls.__doc__ or "").partition("\n")[0].replace("``", "")
+        yield Group(table, about, {f"{prefix}{name}": each for name, each in declared(cls).items()})
+
+
+@cache
+def catalog() -> Mapping[str, Setting]:
+    """All settings by their dotted names."""
+    return {name: each for group in groups() for name, each in group.settings.items()}
+
+
+def check_name(name: str) -> None:
+    """Raise a ValueError with the nearest known names unless this dotted name is a setting."""
+    if name not in catalog():
+        table = name.rpartition(".")[0]
+        near = [each for each in catalog() if each.rpartition(".")[0] == table] or [*catalog()]
+        ends = {each.rpartition(".")[2]: each for each in catalog()}
+        close = get_close_matches(name.rpartition(".")[2], ends, 1)  # in another table
+        hint = did_you_mean(name, near) or "".join(f" Did you mean {ends[end]}?" for end in close)
+        raise ValueError(f"unknown setting {name!r}.{hint} ragen-agent settings lists all.")
 
 
 def add(commands: Any) -> None:
@@ -202,6 +249,32 @@ def settings_of(options: argparse.Namespace, flags: Settings | None = None) -> S
         ValueError: one setting is given two values.
     """
     return joined(flags or {}, settings_of_pairs(options.set))
+
+
+def settings_of_pairs(pairs: Sequence[str]) -> Settings:
+    """NAME=VALUE pairs, of ``--set``, as nested tables.
+
+    A value is read as JSON (3, 1e-3, true, [0.7, 0.3]), or else as text; values of text settings are always text.
+
+    Raises:
+        ValueError: a pair without a value, a name that is neither a setting nor an entry of a table setting, or two
+            values of one setting.
+    """
+    settings: Settings = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--set {pair} needs a value: NAME=VALUE.")
+        places = [*accumulate(name.split("."), lambda table, key: f"{table}.{key}")]
+        if not {*places} & {*catalog()} and name not in {group.name for group in groups()}:
+            check_name(name)
+        value: Any = json_or_text(text)
+        if name in catalog() and catalog()[name].type is str and not isinstance(value, str):
+            value = text
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        settings = joined(settings, value)
+    return settings
 
 
 def _files(options: argparse.Namespace) -> Settings:

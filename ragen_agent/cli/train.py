@@ -169,8 +169,7 @@ def _distributed(options: argparse.Namespace, folder: RunFolder) -> OpenRLHF | N
     if options.resume is None and options.backend != "openrlhf":
         check_not_distributed(options, "give --backend openrlhf, or leave it out")
         return None
-    from ragen_agent.config.io import read_openrlhf
-    from ragen_agent.config.trainers import OpenRLHF
+    from ragen_agent.config.trainers import OpenRLHF, read_openrlhf
 
     if options.resume is not None:
         settings = read_openrlhf(folder.path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ragen_agent.config.io import Settings, merged, read_toml, to_toml
 from ragen_agent.config.settings import (
     Config,
     Demonstrations,
@@ -15,7 +14,7 @@ from ragen_agent.config.settings import (
     Turns,
     WarmStart,
 )
-from ragen_agent.config.table import with_settings
+from ragen_agent.config.table import Settings, merged, read_toml, to_toml, with_settings
 from ragen_agent.config.training import Training
 
 __all__ = [

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ragen_agent.config.io import Settings, merged, read_toml
 from ragen_agent.config.settings import Config, pretrained
+from ragen_agent.config.table import Settings, merged, read_toml
 from ragen_gym.core.validation import did_you_mean
 from ragen_gym.games.registry import TABLE, find, load_task, own_module, task_of
 

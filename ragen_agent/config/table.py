@@ -1,9 +1,11 @@
-"""Base of the tables of settings: frozen pydantic dataclasses, and their errors in words."""
+"""Tables of settings: frozen pydantic dataclasses, TOML files, merging, and errors in words."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
@@ -13,7 +15,10 @@ from pydantic_core import PydanticCustomError
 from ragen_gym.core.settings import NAMES, declared
 from ragen_gym.core.validation import did_you_mean, shown
 
-__all__ = ["Table", "parts", "with_settings"]
+__all__ = ["Settings", "Table", "merged", "parts", "read_toml", "to_toml", "with_settings"]
+
+Settings = dict[str, Any]
+"""Settings as nested tables: a setting's dotted name, such as ``training.groups``, gives the nesting."""
 
 T = TypeVar("T")
 
@@ -37,6 +42,34 @@ class Table:
 def parts(cls: type) -> dict[str, type]:
     """The fields of a table that are tables themselves, and their classes."""
     return {name: type(value) for name, value in vars(cls()).items() if is_dataclass(value)}
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Settings:
+    """Merge nested tables of settings; ``over`` wins."""
+    result = dict(under)
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            value = merged(result[key], value)
+        result[key] = value
+    return result
+
+
+def read_toml(path: Path) -> Settings:
+    """The settings of a TOML file; raises a ValueError if it is missing or is not TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror or "").lower() if isinstance(error, OSError) else str(error)
+        raise ValueError(f"cannot read {path}: {reason}.") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
+
+
+def to_toml(config: Any) -> str:
+    """A whole configuration as TOML; ``with_settings(Config(), tomllib.loads(...))`` reads it back."""
+    import tomli_w  # from the extra `agent`, which listing settings does not need
+
+    return tomli_w.dumps(asdict(config))
 
 
 def with_settings(base: T, settings: Mapping[str, Any], where: str = "") -> T:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import field
 from math import inf
+from pathlib import Path
 
 from pydantic.dataclasses import dataclass
 
 from ragen_agent.config.settings import Lora
-from ragen_agent.config.table import Table
+from ragen_agent.config.table import Table, read_toml, with_settings
 from ragen_gym.core.settings import setting
 
-__all__ = ["FineTuning", "OpenRLHF"]
+__all__ = ["OPENRLHF", "FineTuning", "OpenRLHF", "read_openrlhf"]
+
+OPENRLHF = "openrlhf"
+"""The table of the distributed trainer's own settings in a configuration file."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,12 @@ class OpenRLHF(Table):
     evaluate_every: int = setting(
         0, "iterations between evaluations; 0: before and after training only", low=0, unit="iterations"
     )
+
+
+def read_openrlhf(folder: Path) -> OpenRLHF | None:
+    """The settings of a distributed run; None if the folder has none."""
+    path = folder / "openrlhf.toml"
+    return with_settings(OpenRLHF(), read_toml(path)) if path.is_file() else None
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ import pytest
 
 from ragen_agent.cli import build_parser, main
 from ragen_agent.cli import eval as eval_command
-from ragen_agent.cli.settings import configure
+from ragen_agent.cli.settings import catalog, configure, settings_of_pairs
 from ragen_agent.config import Config, with_settings
-from ragen_agent.config.io import catalog, settings_of_pairs
 from ragen_agent.local import run as training
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.run.policy import Policy

@@ -10,7 +10,7 @@ import gymnasium
 import pytest
 
 from ragen_agent import cli as agent_cli
-from ragen_agent.config.io import read_toml
+from ragen_agent.config import read_toml
 from ragen_gym import cli as gym_cli
 from ragen_gym.games import registry
 from ragen_gym.serve import RemoteTurnEnv

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from ragen_agent import cli as agent_cli
-from ragen_agent.config import Config, with_settings
-from ragen_agent.config.io import read_toml
+from ragen_agent.config import Config, read_toml, with_settings
 from ragen_agent.openrlhf.prompt_dataset import env_of, evaluation_rows, families_of_rows, train_rows
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.demonstrations import families_of

@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 import pytest
 
+from ragen_agent.cli.settings import catalog
 from ragen_agent.config import Config, with_settings
 from ragen_agent.config.consent import effects
-from ragen_agent.config.io import OPENRLHF, catalog
 from ragen_agent.config.table import parts
-from ragen_agent.config.trainers import FineTuning, OpenRLHF
+from ragen_agent.config.trainers import OPENRLHF, FineTuning, OpenRLHF
 from ragen_gym.core.settings import OPENS, Setting, declared
 
 NEED_CONSENT = ("module", "command", "address", "kernel", "flags")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from ragen_agent.cli.settings import catalog
 from ragen_agent.config import Config, Training, with_settings
-from ragen_agent.config.io import OPENRLHF, catalog
-from ragen_agent.config.trainers import OpenRLHF
+from ragen_agent.config.trainers import OPENRLHF, OpenRLHF
 from ragen_gym.core.settings import Setting
 from ragen_gym.core.turn_config import TurnConfig
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ragen_agent.config.io import read_openrlhf
+from ragen_agent.config.trainers import read_openrlhf
 from ragen_agent.models.named_models import model_folder
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines
