@@ -24,11 +24,11 @@ from ragen_agent.config import Config, with_settings
 from ragen_agent.config.presets import default_settings
 from ragen_agent.inference import Engine, RowImages, Sampled
 from ragen_agent.inference.torch_engine import PADDING, TorchEngine
-from ragen_agent.run.evaluation import without_failed
 from ragen_agent.run.policy import Policy
 from ragen_agent.sft.demonstrations import demonstrate
 from ragen_agent.sft.trainer import fit
 from ragen_agent.tokens.rollout import Instance, group, play
+from ragen_agent.tokens.trajectory import without_failed
 
 __all__ = ["GenerateEngine", "main"]
 

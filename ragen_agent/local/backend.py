@@ -191,7 +191,8 @@ class RolloutWorker:
                 env = processes[0].env.unwrapped
                 assert isinstance(env, ReplyEnv)
                 families.update(env.level_families({instances[row].seed for row in rows}))
-                episodes = self._play(processes, [instances[row] for row in rows], path)
+                seed, own = derive_seed(self.config.seed, SeedStream.SAMPLING, *path), [instances[row] for row in rows]
+                episodes = self.policy.play(processes, own, settings.temperature, seed)
                 played.update(zip(rows, episodes, strict=True))
         return Rollouts(
             [played[row] for row in range(len(instances))],
@@ -199,10 +200,6 @@ class RolloutWorker:
             [instance.noise_seed for instance in instances],
             families,
         )
-
-    def _play(self, processes: list[TokenMDP], instances: list[Instance], path: tuple[int, ...]) -> list[Trajectory]:
-        seed = derive_seed(self.config.seed, SeedStream.SAMPLING, *path)
-        return self.policy.play(processes, instances, self.config.training.temperature, seed)
 
     def _processes_of(self, config: Config) -> list[TokenMDP]:
         """Token processes for a game, made when the game or a step of the curriculum first comes up."""

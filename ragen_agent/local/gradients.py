@@ -24,10 +24,9 @@ from torch import Tensor
 from ragen_agent.config import Training
 from ragen_agent.local.backend import RolloutWorker
 from ragen_agent.local.policy_update import Learner, cut, policy_terms, targets_of
-from ragen_agent.run.evaluation import without_failed
 from ragen_agent.run.policy import Policy
 from ragen_agent.tasks.tasks import SeedStream, derive_seed
-from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.tokens.trajectory import Trajectory, without_failed
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.loss import Divisors, Targets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from ragen_agent.config import Config
@@ -36,22 +37,16 @@ class Monitor:
 
         ``past`` are the records of the iterations before.
         """
-        seed = derive_seed(self.config.seed, SeedStream.INFORMATION, iteration.number)
-        measures: dict[str, tuple[int, Callable[[], dict[str, Any]]]] = {
-            "replies": (1, lambda: iteration.figures(self.piece)),
-            "information": (
-                self.config.diagnostics.information_every,
-                lambda: information_figures(policy, iteration.played, self.piece, seed, past),
-            ),
-        }
         figures: dict[str, Any] = {}
         if self.config.stops.sampled_tokens:
             figures["sampled_tokens"] = iteration.sampled_tokens
         if self.config.program.command:
             figures["new_prompts"] = sum(max(0, len(t.contexts) - 1) for t in iteration.played)
-        for name, (every, measure) in measures.items():
-            if _due(every, iteration.number):
-                figures |= self.timed(name, measure)
+        figures |= self.timed("replies", lambda: iteration.figures(self.piece))
+        if _due(self.config.diagnostics.information_every, iteration.number):
+            seed = derive_seed(self.config.seed, SeedStream.INFORMATION, iteration.number)
+            measure = partial(information_figures, policy, iteration.played, self.piece, seed, past)
+            figures |= self.timed("information", measure)
         return figures
 
     def validate(self, iteration: int) -> dict[str, float]:

@@ -18,7 +18,7 @@ from ragen_agent.run.policy import Policy
 from ragen_agent.tasks.tasks import SeedStream, derive_seed, make_env
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.token_mdp import TokenMDP
-from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.tokens.trajectory import Trajectory, without_failed
 from ragen_gym.core.stats import Rate, wilson
 from ragen_gym.envs.policies import blind_value, play_turns, random_reply, random_value
 from ragen_gym.envs.reply_env import ReplyEnv
@@ -37,7 +37,6 @@ __all__ = [
     "rate_of_played",
     "scripted_rate",
     "validation_settings",
-    "without_failed",
 ]
 
 MAX_TRIES = 20  # resets for each level wanted
@@ -49,18 +48,6 @@ def rate_of_played(played: Sequence[Trajectory]) -> Rate:
     whole = without_failed(played)
     failed, overflowed = len(played) - len(whole), sum(t.overflowed for t in whole)
     return wilson(sum(t.success for t in whole), len(whole), failed=failed, overflowed=overflowed)
-
-
-def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
-    """The episodes that say something about the player; raises a ValueError if all failed."""
-    whole = [t for t in played if t.failure is None]
-    if not whole:
-        failure = played[0].failure or ""
-        advice = ". Lower evaluation.batch: so many episodes are played at a time" * ("OutOfMemoryError" in failure)
-        raise ValueError(
-            f"all {len(played)} episodes failed, so nothing was measured. The first failed by: {failure}{advice}"
-        )
-    return whole
 
 
 def fixed_instances(env: ReplyEnv, count: int) -> list[Instance]:

@@ -21,11 +21,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from ragen_agent.config import Config
 from ragen_agent.run.alarm import History
 from ragen_agent.run.diagnostics import Monitor
-from ragen_agent.run.evaluation import without_failed
 from ragen_agent.run.information import MeasuredPolicy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.tasks.tasks import SeedStream, derive_seed
-from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.tokens.trajectory import Trajectory, without_failed
 from ragen_agent.update.iteration import Iteration, undecided
 from ragen_gym.core.stats import Rate
 from ragen_gym.core.storage import append_json_lines, read_json_lines

@@ -189,7 +189,9 @@ def games_at(config: Config, iteration: int) -> list[MixtureGame]:
     """
     if config.games:
         return [_mixture_game(config, row) for row in config.games]
-    options = dict(config.env_options)
+    if not config.curriculum:
+        return [MixtureGame(config)]
+    options = config.env_options
     for step in config.curriculum:
         if iteration >= step["iteration"]:
             options = config.env_options | step["env_options"]

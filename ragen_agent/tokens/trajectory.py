@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ragen_agent.inference import ImageSpan
 from ragen_gym.render.png import decode_png, encode_png
 
-__all__ = ["Trajectory", "TurnInfo", "failed"]
+__all__ = ["Trajectory", "TurnInfo", "failed", "without_failed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +224,18 @@ def failed(ids: Sequence[int], reason: str, seed: int | None = None) -> Trajecto
         failure=reason,
         seed=seed,
     )
+
+
+def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
+    """The episodes that say something about the player; raises a ValueError if all failed."""
+    whole = [t for t in played if t.failure is None]
+    if not whole:
+        failure = played[0].failure or ""
+        advice = ". Lower evaluation.batch: so many episodes are played at a time" * ("OutOfMemoryError" in failure)
+        raise ValueError(
+            f"all {len(played)} episodes failed, so nothing was measured. The first failed by: {failure}{advice}"
+        )
+    return whole
 
 
 _ON_REQUEST = ("value", "state", "advantage")

@@ -12,9 +12,9 @@ import pytest
 from ragen_agent.config import Config, with_settings
 from ragen_agent.inference import Sampled
 from ragen_agent.inference.torch_engine import TorchSession
-from ragen_agent.run.evaluation import without_failed
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import Instance, play
+from ragen_agent.tokens.trajectory import without_failed
 
 CONFIG = with_settings(
     Config(),
