@@ -12,6 +12,7 @@ export-env`` writes the package that a hub asks for; it holds the game's facts a
 | ``ors`` | OpenReward | an ``Environment`` of the Open Reward Standard, its server |
 | ``trl``, ``trl_rollout`` | TRL | ``environment_factory``; ``rollout_func`` |
 | ``verl`` | verl | an ``AgentLoopBase``; ``rollout.verl_rows`` writes its data sets |
+| ``molt`` | Molt | an ``Env`` and its ``StepEnvRunner``; ``molt_rows`` writes its data sets |
 | ``skyrl`` | SkyRL-gym | a ``BaseTextEnv`` and its registration |
 | ``atropos`` | Atropos | a ``BaseEnv`` |
 | ``art`` | ART | an async rollout that returns a ``Trajectory`` |

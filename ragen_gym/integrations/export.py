@@ -33,6 +33,7 @@ TARGETS = {
     "ors": "OpenReward, by its Open Reward Standard: a server and its Dockerfile",
     "trl": "TRL 1.16: a training script with environment_factory and rollout_func",
     "verl": "verl 0.7.1 to 0.9: an agent loop, rows and a training script",
+    "molt": "Molt 0.2: an agent, a writer of rows and a training script",
     "skyrl": "SkyRL-gym 0.4: an environment, its registration and rows",
     "atropos": "Atropos 0.4: an environment to serve, process or evaluate",
     "art": "ART 0.5: a rollout and a training loop",

@@ -30,12 +30,26 @@ ENVIRONMENTS = {
     "ors": ("openreward",),
     "trl": ("torch", "trl"),
     "verl": ("torch", "verl", "cachetools", "fastapi", "uvicorn"),  # the last three as vLLM brings them
+    "molt": (
+        "torch",
+        "transformers",
+        "ray[default]",
+        "datasets",
+        "einops",
+        "optree",
+        "torchdata",
+        "fastapi",
+        "uvicorn",
+    ),
     "skyrl": ("skyrl-gym",),
     "atropos": ("atroposlib",),
     "art": ("openpipe-art", "openai<3"),
     "inspect": ("inspect-ai", "jinja2", "rich", "scipy"),  # the last three score, as the extra bench brings them
     "clients": ("anthropic", "openai", "torch", "transformers", *AGENT),
 }
+
+#: What is installed without its requirements, which ask for CUDA.
+ALONE = {"molt": ("molt-rl",)}
 
 #: The oldest Python that a target's library takes, and the first newer one that it does not, where not those of ours.
 PYTHONS = {"nemo": ((3, 13, 14), (4,)), "verl": ((3, 11), (3, 13))}
@@ -83,7 +97,8 @@ def _passes(target: str, base: str, rest: list[str]) -> bool:
         subprocess.run([base, "-m", "venv", BUILD / target], check=True)
         common = ["pytest", "pytest-timeout", "hatchling", "editables"]
         flags = ["-q", "--disable-pip-version-check", "-c", str(pins)]
-        for wanted in ([*ENVIRONMENTS[target], *common], ["--no-build-isolation", "-e", str(ROOT)]):
+        alone = [["--no-deps", *ALONE[target]]] if target in ALONE else []
+        for wanted in ([*ENVIRONMENTS[target], *common], *alone, ["--no-build-isolation", "-e", str(ROOT)]):
             if subprocess.run([str(python), "-m", "pip", "install", *flags, *wanted], check=False).returncode:
                 return False
         shutil.copyfile(pins, done)

@@ -30,6 +30,7 @@ __all__ = [
     "needs",
     "options",
     "played",
+    "save_byte_model",
     "serving",
     "serving_replies",
 ]
@@ -81,6 +82,15 @@ def byte_tokenizer(template: str = CHATML) -> Any:
     )
     tokenizer.chat_template = template
     return tokenizer
+
+
+def save_byte_model(folder: Path, tokenizer: Any) -> Path:
+    """A folder as of a model, with the tokenizer and a configuration but no weights."""
+    from transformers import Qwen2Config
+
+    Qwen2Config(vocab_size=len(tokenizer), architectures=["Qwen2ForCausalLM"]).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def export(folder: Path, target: str, *arguments: str) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from ragen_gym.integrations import METRICS, Rollout
-from tests.integrations.library import REPLIES, byte_tokenizer, conforms, export, needs, options
+from tests.integrations.library import REPLIES, byte_tokenizer, conforms, export, needs, options, save_byte_model
 
 needs("verl", "verl", "transformers", "datasets", "torch", "hydra")
 
@@ -38,12 +38,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from transformers import Qwen2Config
-
-    folder = tmp_path_factory.mktemp("model")
-    Qwen2Config(vocab_size=len(tokenizer), architectures=["Qwen2ForCausalLM"]).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_byte_model(tmp_path_factory.mktemp("model"), tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def test_the_command_exports_every_game(game: str, tmp_path: Path, capsys: pytes
     assert not re.search(r"\b1 (replies|moves)\b", (tmp_path / "out" / "README.md").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("target", ["verifiers", "openenv", "skyrl", "nemo", "verl"])
+@pytest.mark.parametrize("target", ["verifiers", "openenv", "skyrl", "nemo", "verl", "molt", "ors"])
 def test_a_text_task_is_exported_as_a_game_is(target: str, tmp_path: Path) -> None:
     task = ["--game", "ragen_gym.tasks:Countdown", "--option", "max_turns=1", "--option", "count=3"]
     assert main(["export-env", target, str(tmp_path / "out"), *task]) == 0
