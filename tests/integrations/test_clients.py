@@ -157,7 +157,8 @@ def test_the_events_of_a_message_are_those_of_the_api(claude: Any) -> None:
 
 def test_the_events_of_a_response_are_those_of_the_api(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     with served.client() as client:
-        events = list(client.responses.create(model="some-model", input="hello", max_output_tokens=3, stream=True))
+        asked: Any = {"model": "some-model", "input": "hello", "max_output_tokens": 3}
+        events: list[Any] = list(client.responses.create(**asked, stream=True))
         kinds = ["created", "in_progress", "output_item.added", "content_part.added", "output_text.delta"]
         kinds += ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
         assert [event.type for event in events] == [f"response.{kind}" for kind in kinds]
@@ -168,7 +169,7 @@ def test_the_events_of_a_response_are_those_of_the_api(served: Served, monkeypat
         ids = [*chat.tokenizer.encode("Up"), chat.end_id]
         monkeypatch.setattr(served.rollout, "sample", lambda *_: Sampled(ids, [-1.0] * len(ids)))
         with client.responses.stream(model="some-model", input="hello") as stream:
-            response = stream.get_final_response()
+            response: Any = stream.get_final_response()
         assert (response.model, response.status, response.output_text) == ("some-model", "completed", "Up")
         assert response.usage.total_tokens == response.usage.input_tokens + len(ids)
         for model in (cut, response):
@@ -186,7 +187,7 @@ def test_a_stop_sequence_ends_the_same_tokens_by_both_names(
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "<answer>")
     completion = served.ask(stop=stop)
     assert message.content[0].text == completion.choices[0].message.content == "<think>go left</think>"
-    first, second = served.worker._episode.conversation.replies
+    first, second = served.worker._episode.conversation.replies  # type: ignore[union-attr]
     assert (first.ids, first.prompt) == (second.ids, second.prompt)
     whole = claude.messages.create(model="policy", messages=[USER], max_tokens=50)
     assert (whole.stop_reason, whole.stop_sequence) == ("end_turn", None)
