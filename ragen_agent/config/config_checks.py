@@ -30,6 +30,12 @@ def check_config(config: Config) -> None:
     _check_curriculum(config)
     _check_overlong(config)
     _check_program(config)
+    dashboards = config.diagnostics
+    if dashboards.tables_every and not (dashboards.wandb or dashboards.tensorboard):
+        raise ValueError(
+            f"diagnostics.tables_every is {dashboards.tables_every}, but no dashboard gets the tables; give "
+            "diagnostics.wandb=PROJECT or diagnostics.tensorboard=true, or leave it at 0."
+        )
     for name in ("loss_tokens", "advantage_tokens"):
         if getattr(config.training, name) == "reasoning" and not config.turns.think:
             raise ValueError(

@@ -187,6 +187,12 @@ class Diagnostics(Table):
         empty="none",
         opens="nothing",
     )
+    tables_every: int = setting(
+        0,
+        "iterations between tables of the recorded episodes' texts and of each group's return std in these two",
+        low=0,
+        unit="iterations",
+    )
     information_every: int = setting(
         0,
         "iterations between estimates of the mutual information of reasoning and prompt (first turns: 8 prompts, 4 "

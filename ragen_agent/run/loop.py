@@ -218,8 +218,8 @@ class Loop:
                 record, episodes = self._iterate()
                 self.iteration += 1
                 record |= evaluate(self.iteration)
+                append_json_lines(self.folder.episodes, episodes)  # first: a reader of the record finds its episodes
                 append_json_lines(self.folder.metrics, [record])
-                append_json_lines(self.folder.episodes, episodes)
                 show(record)
                 stop = interrupted()
                 if stop or self.stop_reason or self.iteration == last or self.iteration % self.settings.save_every == 0:

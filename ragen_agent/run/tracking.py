@@ -3,6 +3,9 @@
 The id of the run on Weights & Biases is kept in ``wandb.json``, and a resumed run continues under it. With
 ``WANDB_MODE=offline`` each start leaves a folder in ``wandb/`` with all iterations so far, which ``wandb sync`` sends
 later.
+
+With ``diagnostics.tables_every`` both also get two tables: the recorded episodes of the iteration as texts
+(``generations``), and of each group its return std and whether the filter kept it (``groups``).
 """
 
 from __future__ import annotations
@@ -11,14 +14,16 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from math import isfinite
+from pathlib import Path
 from typing import Any, Protocol
 
 from ragen_agent.config import Config, Diagnostics
 from ragen_agent.run.run_folder import RunFolder
 from ragen_gym.core.storage import read_json_lines, write_atomic
+from ragen_gym.envs.messages import plain_text
 
 __all__ = ["Tracker", "check_installed", "track"]
 
@@ -54,7 +59,7 @@ def track(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
     failed = True
     try:
         if config.diagnostics.tensorboard:
-            trackers.append(TensorBoard(folder))
+            trackers.append(TensorBoard(config, folder))
         if config.diagnostics.wandb:
             trackers.append(WeightsAndBiases(config, folder))
         yield trackers
@@ -64,11 +69,46 @@ def track(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
             tracker.close(failed)
 
 
+@dataclass
+class _Tables:
+    """The tables of due iterations, in ascending order: name, column names, rows."""
+
+    every: int
+    episodes: Path
+    _at: int = 0  # of the file ``episodes`` is read
+
+    def of(self, record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
+        number = record["iteration"]
+        if not self.every or number % self.every:
+            return
+        with self.episodes.open("rb") as file:
+            file.seek(self._at)
+            whole, _, _ = file.read().rpartition(b"\n")  # the driver of OpenRLHF may be writing a line
+        self._at += len(whole) + bool(whole)
+        rows = [
+            [
+                number + 1,
+                episode["level_id"],
+                sum(episode["turn_rewards"]),
+                episode["success"],
+                episode["kept"],
+                "\n\n".join(f"{each['role']}: {plain_text(each['content'])}" for each in episode["messages"]),
+            ]
+            for episode in map(json.loads, whole.splitlines())
+            if episode["phase"] == "train" and episode["iteration"] == number
+        ]
+        yield "generations", ["step", "level", "return", "success", "kept", "text"], rows
+        groups = [[number + 1, group, std, bool(kept)] for group, (std, kept) in enumerate(record.get("groups", []))]
+        yield "groups", ["step", "group", "return std", "kept"], groups
+
+
 class TensorBoard:
     """Event files in ``tensorboard/``; the first iteration is step 1."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, config: Config, folder: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
+
+        self._tables = _Tables(config.diagnostics.tables_every, folder.episodes)
 
         # What an interrupted iteration left is hidden, since it is played again.
         done = len(read_json_lines(folder.metrics))
@@ -78,6 +118,8 @@ class TensorBoard:
         """See ``Tracker``."""
         for name, value in _scalars(record).items():
             self._writer.add_scalar(name, value, record["iteration"] + 1)
+        for name, columns, rows in self._tables.of(record):
+            self._writer.add_text(name, _markdown(columns, rows), record["iteration"] + 1)
         self._writer.flush()
 
     def close(self, failed: bool) -> None:
@@ -91,6 +133,8 @@ class WeightsAndBiases:
     def __init__(self, config: Config, folder: RunFolder) -> None:
         import wandb
 
+        self._tables = _Tables(config.diagnostics.tables_every, folder.episodes)
+        self._table = wandb.Table
         noted = folder.path / "wandb.json"
         if not noted.is_file():
             write_atomic(noted, json.dumps({"id": uuid.uuid4().hex[:16]}) + "\n")
@@ -114,7 +158,8 @@ class WeightsAndBiases:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """See ``Tracker``."""
-        self._run.log(_scalars(record), step=record["iteration"] + 1)
+        tables = {name: self._table(columns, rows) for name, columns, rows in self._tables.of(record) if rows}
+        self._run.log(_scalars(record) | tables, step=record["iteration"] + 1)
 
     def close(self, failed: bool) -> None:
         """See ``Tracker``."""
@@ -128,3 +173,10 @@ def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
         for name, value in {**record, **failures}.items()
         if isinstance(value, int | float) and name != "iteration" and isfinite(value)
     }
+
+
+def _markdown(columns: list[str], rows: list[list[Any]]) -> str:
+    """A table in Markdown; a cell's lines are joined by breaks, and its bars and angle brackets stand as they are."""
+    cells = [columns, ["---"] * len(columns), *rows]
+    marks = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "*": "&#42;", "_": "&#95;", "\n": "<br>"}
+    return "\n".join("|".join(["", *("".join(marks.get(c, c) for c in str(x)) for x in row), ""]) for row in cells)

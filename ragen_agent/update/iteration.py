@@ -281,10 +281,11 @@ class Iteration:
         """Figures of the episodes, under the keys of ``metrics.jsonl``; ``piece`` gives the text of a token id.
 
         ``return_std`` is the mean return std of all groups, ``return_std_kept`` and ``return_std_dropped`` of the kept
-        and the dropped ones. ``overflowed`` counts the episodes cut by ``turns.max_tokens_per_episode``; they are
-        truncated, and learned from. With dynamic sampling, ``refilled`` counts the levels played beyond
-        ``Training.groups`` to replace decided ones, and ``lacking`` the decided levels without a replacement, which the
-        update lacks; ``success`` counts all episodes. With overlong shaping, ``overlong`` is the share of penalised
+        and the dropped ones; ``groups`` holds of each group its return std and 1 if the filter keeps it, else 0.
+        ``overflowed`` counts the episodes cut by ``turns.max_tokens_per_episode``; they are truncated, and learned
+        from. With dynamic sampling, ``refilled`` counts the levels played beyond ``Training.groups`` to replace decided
+        ones, and ``lacking`` the decided levels without a replacement, which the update lacks; ``success`` counts all
+        episodes. With overlong shaping, ``overlong`` is the share of penalised
         replies.
         """
         whole = [t for t in self.played if t.failure is None]
@@ -297,6 +298,7 @@ class Iteration:
             "return_std": float(std.mean()),
             "return_std_kept": float(std[kept].mean()) if bool(kept.any()) else 0.0,
             "return_std_dropped": float(std[~kept].mean()) if bool((~kept).any()) else 0.0,
+            "groups": [[round(value, 6), int(keep)] for value, keep in zip(std.tolist(), kept.tolist(), strict=True)],
             "kept": len(self.kept),
             "kept_share": float(kept.float().mean()),
             "failed": len(self.played) - len(whole),

@@ -124,3 +124,49 @@ def test_a_run_that_broke_is_not_shown_as_finished(tmp_path: Path, monkeypatch: 
     with pytest.raises(KeyboardInterrupt), tracking.track(config, folder):
         raise KeyboardInterrupt
     assert ended == [0, 1]
+
+
+@needs_wandb
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tables_of_texts_and_groups_reach_both_dashboards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second of three iterations, read back from W&B's offline folder and by TensorBoard's own reader."""
+    import_module("wandb").teardown()  # the mode of an earlier test
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    dashboards = {"wandb": "games", "tensorboard": True, "tables_every": 2}
+    config = configure(merged(TINY, {"diagnostics": dashboards, "training": {"iterations": 3}}))
+    folder = RunFolder.create(tmp_path / "run", config)
+    training.TrainingRun(config, folder, quiet()).reinforce()
+    metrics, recorded = read_json_lines(folder.metrics), read_json_lines(folder.episodes)
+    media = (folder.path / "wandb").glob("offline-run-*/files/media/table/*.table.json")
+    tables = {}
+    for path in media:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        tables[path.name.partition("_")[0], table["data"][0][0]] = table
+    assert set(tables) == {(name, step) for name in ("generations", "groups") for step in (1, 3)}
+    events = import_module("tensorboard.backend.event_processing.event_accumulator")
+    found = events.EventAccumulator(str(folder.path / "tensorboard"), size_guidance={"tensors": 0})
+    found.Reload()
+    shown = {
+        (name, event.step): event.tensor_proto.string_val[0].decode()
+        for name in ("generations", "groups")
+        for event in found.Tensors(f"{name}/text_summary")
+    }
+    assert set(shown) == {(name, step) for name in ("generations", "groups") for step in (1, 3)}
+    for number in (0, 2):
+        own = [episode for episode in recorded if episode.get("iteration") == number]
+        texts = tables["generations", number + 1]
+        assert [row[:2] for row in texts["data"]] == [[number + 1, episode["level_id"]] for episode in own]
+        assert all(own[0]["messages"][2]["content"] in row[-1] for row in texts["data"][:1])
+        stds = tables["groups", number + 1]
+        assert [row[2:] for row in stds["data"]] == [[std, bool(kept)] for std, kept in metrics[number]["groups"]]
+        assert len(stds["data"]) == config.training.groups
+        mean = sum(std for std, _ in metrics[number]["groups"]) / config.training.groups
+        assert mean == pytest.approx(metrics[number]["return_std"], abs=1e-5)
+        assert len(shown["groups", number + 1].splitlines()) == 2 + config.training.groups
+        assert len(shown["generations", number + 1].splitlines()) == 2 + len(own)
+
+
+def test_tables_without_a_dashboard_are_refused() -> None:
+    with pytest.raises(ValueError, match="no dashboard gets the tables"):
+        configure({"diagnostics": {"tables_every": 1}})
