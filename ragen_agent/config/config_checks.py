@@ -36,6 +36,11 @@ def check_config(config: Config) -> None:
             f"diagnostics.tables_every is {dashboards.tables_every}, but no dashboard gets the tables; give "
             "diagnostics.wandb=PROJECT or diagnostics.tensorboard=true, or leave it at 0."
         )
+    if config.training.budget_reward and not config.turns.budget:
+        raise ValueError(
+            f"training.budget_reward is {config.training.budget_reward!r}, but replies state no budget; give "
+            "turns.budget=true too, or leave it empty."
+        )
     for name in ("loss_tokens", "advantage_tokens"):
         if getattr(config.training, name) == "reasoning" and not config.turns.think:
             raise ValueError(

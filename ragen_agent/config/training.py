@@ -130,6 +130,16 @@ class Training(Table):
         low=0,
         unit="tokens",
     )
+    budget_reward: str = setting(
+        "",
+        "reward of the stated budgets by the moves that the episode then took, the mean over its turns",
+        choices={
+            "score": "a proper score: 1 minus the interval score relative to the interval of every number",
+            "bagen": "BAGEN's (arXiv 2606.00198): up to 1.8 for an interval that holds, 0.2 for a right impossible",
+        },
+        empty="none",
+    )
+    budget_weight: float = setting(1.0, "weight of this reward beside the game's", above=0, needs="budget_reward")
     max_grad_norm: float = setting(1.0, "gradients are scaled down to this norm", above=0, high=inf)
     temperature: float = setting(1.0, "of sampling in rollouts", above=0, high=10)
     save_every: int = setting(1, "iterations between saved states", low=1, unit="iterations")

@@ -159,7 +159,7 @@ class Trajectory:
             level_id=record["level_id"],
             seed=record["seed"],
             messages=tuple(record["messages"]),
-            turn_infos=tuple(TurnInfo(**info) for info in record["turn_infos"]),
+            turn_infos=tuple(map(TurnInfo.from_dict, record["turn_infos"])),
             contexts=tuple(record.get("contexts", ())),
             images=_images_of_list(record.get("images", ())),
             overflowed=record.get("overflowed", False),
@@ -182,10 +182,17 @@ class TurnInfo:
     value: float | None = None
     state: str | None = None  # a hash of level and game state before the turn; None if not recorded
     advantage: float | None = None  # the turn's own; None if all turns share the episode's advantage
+    #: the fewest and the most moves that the reply says are still needed, and the moves left; None if it is not asked
+    budget: tuple[int, int, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, for JSON; without unrecorded ones."""
         return {name: field for name, field in asdict(self).items() if name not in _ON_REQUEST or field is not None}
+
+    @classmethod
+    def from_dict(cls, info: Mapping[str, Any]) -> TurnInfo:
+        """The turn that ``to_dict`` wrote."""
+        return cls(**info | ({"budget": tuple(info["budget"])} if info.get("budget") else {}))
 
     @classmethod
     def of(
@@ -205,6 +212,7 @@ class TurnInfo:
             info.get("prediction_right"),
             info["turn_value"].before.total if "turn_value" in info else None,
             state,
+            budget=info.get("budget"),
         )
 
 
@@ -238,7 +246,7 @@ def without_failed(played: Sequence[Trajectory]) -> list[Trajectory]:
     return whole
 
 
-_ON_REQUEST = ("value", "state", "advantage")
+_ON_REQUEST = ("value", "state", "advantage", "budget")
 
 
 def _images_to_list(images: Sequence[ImageSpan]) -> list[dict[str, Any]]:

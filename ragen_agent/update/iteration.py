@@ -24,11 +24,13 @@ from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.advantages import task_scale, turn_advantages, weighted, with_turn_advantages
 from ragen_agent.update.metrics import reply_figures, turn_spans
 from ragen_gym.core.failures import Failure, failure_kind
+from ragen_gym.envs.budget import bagen_reward, score_reward
 
 __all__ = [
     "CriticEstimates",
     "Iteration",
     "ScoredGroups",
+    "budget_rewards",
     "critic_estimates",
     "overlong",
     "score",
@@ -100,6 +102,24 @@ def overlong(trajectories: Sequence[Trajectory], settings: Training, limit: int)
         lengths = torch.tensor([end - first for first, end in turn_spans(trajectory)])
         penalty = algo.length_penalty(lengths, limit, settings.overlong_buffer)
         found.append(penalty.tolist())
+    return found
+
+
+def budget_rewards(trajectories: Sequence[Trajectory], settings: Training) -> list[list[float]]:
+    """Reward of each turn's stated budget by ``Training.budget_reward``, over the number of turns.
+
+    Failed episodes earn nothing.
+    """
+    reward = {"score": score_reward, "bagen": bagen_reward}[settings.budget_reward]
+    found = []
+    for trajectory in trajectories:
+        turns, earned = () if trajectory.failure else trajectory.turn_infos, list[float]()
+        for number, turn in enumerate(turns):
+            assert turn.budget is not None, "turns.budget asks for it"
+            low, high, left = turn.budget
+            to_go = sum(each.played for each in turns[number:]) if trajectory.success else left + 1
+            earned.append(settings.budget_weight * reward((low, high), left, to_go) / len(turns))
+        found.append(earned or [0.0] * len(trajectory.turn_rewards))
     return found
 
 
@@ -229,6 +249,11 @@ class Iteration:
             costs = overlong(learned, settings, limit)
             counts["overlong"] = _mean([cost < 0 for turns in costs for cost in turns])
             learned = [_with_rewards(t, turns) for t, turns in zip(learned, costs, strict=True)]
+        if settings.budget_reward:
+            stated = budget_rewards(learned, settings)
+            whole = [sum(turns) for t, turns in zip(learned, stated, strict=True) if t.failure is None]
+            counts["budget_reward"] = _mean(whole)
+            learned = [_with_rewards(t, turns) for t, turns in zip(learned, stated, strict=True)]
         if settings.refills:
             chosen = undecided(played, settings)
             counts |= {"refilled": len(games) - settings.groups, "lacking": settings.groups - len(chosen)}

@@ -96,6 +96,7 @@ METRICS: dict[str, Metric] = {
     "kept": Metric("episodes in the update"),
     "refilled": Metric("further levels, in place of decided ones", progress="refilled {:.0f}"),
     "lacking": Metric("decided levels that were not replaced"),
+    "budget_reward": Metric("reward of stated budgets"),
     "overlong": Metric("overlong replies", share=True),
     "kept_share": Metric("kept groups", share=True),
     "updates": Metric("optimiser steps"),

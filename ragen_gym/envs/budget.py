@@ -17,10 +17,12 @@ __all__ = [
     "COVERAGE",
     "IMPOSSIBLE",
     "Budget",
+    "bagen_reward",
     "covered",
     "honest_budget",
     "interval_score",
     "read_budget",
+    "score_reward",
     "within",
     "written",
 ]
@@ -84,3 +86,24 @@ def interval_score(budget: Budget, chances: Chances) -> float:
     moves = np.arange(len(chances))
     missed = np.maximum(low - moves, 0) + np.maximum(moves - high, 0)
     return float(high - low + 2 / (1 - COVERAGE) * (chances @ missed))
+
+
+def score_reward(budget: Budget, left: int, to_go: int) -> float:
+    """A proper score of a budget by the moves to go that were played, ``left`` + 1 for none to a success.
+
+    1 - S / (left + 1) with the interval score S: 1 for the number itself, 0 for the interval of every number.
+    """
+    return 1 - interval_score(budget, np.eye(left + 2)[to_go]) / (left + 1)
+
+
+def bagen_reward(budget: Budget, left: int, to_go: int) -> float:
+    """BAGEN's reward of a budget (arXiv 2606.00198, its code's ``budget_probe_reward.py``), from 0 to 1.8.
+
+    0.2 for a right ``impossible``; 1.8 times 1 - width / ``to_go``, at least 0, for an interval that holds the moves to
+    go; else 0. It is not proper: where all successes take the same number of moves, stating that number earns more than
+    ``impossible`` from a chance of success of 0.1 on.
+    """
+    low, high = within(budget, left)
+    if low > left or to_go > left:
+        return 0.2 * (low > left and to_go > left)
+    return 1.8 * max(0.0, 1 - (high - low) / to_go) if low <= to_go <= high else 0.0

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy, deepcopy
 from dataclasses import asdict, replace
 from hashlib import blake2b
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ragen_gym.core.text import EDGE
 from ragen_gym.core.turn_config import TurnConfig, split_turn_options, turn_config
 from ragen_gym.envs import prompts, ragen_v1
 from ragen_gym.envs.board_view import TextSpace
+from ragen_gym.envs.budget import within
 from ragen_gym.envs.messages import IMAGE, parts_of
 from ragen_gym.envs.reply import Problem, Reply
 from ragen_gym.envs.reply_env import ReplyEnv
@@ -73,8 +75,9 @@ class TurnEnv(InnerGenerator, ReplyEnv):
     the stated ``budget`` where one is asked for), ``actions`` (ids played this turn), ``rewards`` (of each of them),
     ``success`` (bool), ``level_id`` (str), ``turn`` (turns taken), ``actions_left``; where they are asked for,
     ``observation_right`` and ``prediction_right`` (bool), ``observation_score`` and ``prediction_score`` (float, 0 to
-    1, by ``state_score``); with pictures, ``images``: a list of uint8 (height, width, 3), one for each image part of
-    the newest user message.
+    1, by ``state_score``) and ``budget`` (the fewest and the most moves that the reply states, all of them if it states
+    none, and the moves that were left); with pictures, ``images``: a list of uint8 (height, width, 3), one for each
+    image part of the newest user message.
 
     With ``regret`` (an argument of the ``StepEnv``): ``regret``, what the turn gave away of the highest expected return
     of the game's own rewards, penalties and state rewards left out, and ``turn_value``, a
@@ -221,9 +224,9 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         actions: list[int] = []
         rewards: list[float] = []
         terminated, before = False, self.env.state[0] if self._state_parts else b""
-        regret = self._regret
+        regret, left = self._regret, self.actions_left
         if regret:
-            regret.start(self.env.state, self.actions_left)
+            regret.start(self.env.state, left)
         for move in reply.actions[:budget]:
             _, reward, terminated, _, self._info = self.env.step(move)
             actions.append(move)
@@ -241,6 +244,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         if regret:
             planned = reply.actions[:budget]
             judged |= regret.info(planned, self.actions_left, self._left(self._played + len(planned) - len(actions)))
+        if self.config.budget:
+            judged["budget"] = (*within(reply.budget or (0.0, inf), left), left)
         total = sum(rewards) + (self.config.format_penalty if reply.problem else earned)
         spent = self._turn == self.max_turns or self._played == self.max_actions
         terminated |= spent and self._bounded

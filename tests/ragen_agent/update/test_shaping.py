@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import nan
 
@@ -14,7 +15,7 @@ from ragen_agent import algo
 from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.tasks.tasks import make_game_env
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
-from ragen_agent.update.iteration import shaped
+from ragen_agent.update.iteration import Iteration, budget_rewards, shaped
 from ragen_gym.envs.policies import reply_for
 
 REGRET = Training(algo="ppo", credit="regret", gamma_turn=1.0)
@@ -85,3 +86,28 @@ def test_values_are_recorded_only_where_they_are_asked_for() -> None:
 def test_an_environment_that_does_not_say_what_its_states_are_worth() -> None:
     with pytest.raises(ValueError, match=r"training\.credit is 'regret', but the environment does not report"):
         shaped([episode((1.0,), (None,))], REGRET)
+
+
+@pytest.mark.parametrize(("rule", "earned"), [("score", [1 - 2 / 4, 1 - 20 / 3]), ("bagen", [1.8 * (1 - 2 / 2), 0])])
+def test_stated_budgets_earn_by_the_moves_that_followed(rule: str, earned: list[float]) -> None:
+    """Two moves to a success: [1, 3] of 3 moves left, then impossible of 2. The return also holds their mean."""
+    turns = TurnInfo("", 1, 1, True, budget=(1, 3, 3)), TurnInfo("", 1, 1, True, budget=(3, 3, 2))
+    won = replace(episode((0.0, 1.0), (0.0, 0.0)), turn_infos=turns, success=True)
+    won = Trajectory.from_dict(json.loads(json.dumps(won.to_dict())))
+    assert won.turn_infos == turns
+    lost, broken = replace(won, success=False), replace(won, failure="environment_error: x")
+    settings = Training(budget_reward=rule, budget_weight=3.0, group_size=3, groups=1, filter="none")
+    of_won, of_lost, _ = budget_rewards([won, lost, broken], settings)
+    assert of_won == pytest.approx([1.5 * each for each in earned])
+    hopeless = {"score": [1 - 12 / 4, 1.0], "bagen": [0.0, 0.2]}[rule]
+    assert of_lost == pytest.approx([1.5 * each for each in hopeless])
+    iteration = Iteration.score_and_filter(0, [won, lost, broken], ["FrozenLake"], settings, 0)
+    returns = [each.total_reward for each in iteration.learned]
+    assert returns[:2] == pytest.approx([1 + sum(of_won), 1 + sum(of_lost)])
+    assert [each.total_reward for each in iteration.played] == [1, 1, 1], "the game's own rewards are recorded"
+    assert iteration.figures(None)["budget_reward"] == pytest.approx((sum(of_won) + sum(of_lost)) / 2)
+
+
+def test_a_reward_of_budgets_needs_replies_that_state_them() -> None:
+    with pytest.raises(ValueError, match="replies state no budget"):
+        with_settings(Config(), {"training": {"budget_reward": "score"}})

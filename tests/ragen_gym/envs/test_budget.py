@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragen_gym.core.turn_config import TurnConfig
-from ragen_gym.envs.budget import IMPOSSIBLE, Budget, covered, honest_budget, interval_score, read_budget, written
+from ragen_gym.envs.budget import (
+    IMPOSSIBLE,
+    Budget,
+    bagen_reward,
+    covered,
+    honest_budget,
+    interval_score,
+    read_budget,
+    score_reward,
+    within,
+    written,
+)
 from ragen_gym.envs.policies import blind_value, moves_to_go, plan_moves, play_turns, random_value, reply_for
 from ragen_gym.envs.reply import Problem, parse_reply
 from ragen_gym.envs.turn import TurnEnv, make_turn
@@ -79,6 +90,55 @@ def test_honesty_is_best(chances: np.ndarray) -> None:
     ends = range(len(chances))
     best = min(interval_score((low, high), chances) for low in ends for high in ends[low:])
     assert interval_score(honest_budget(chances), chances) == pytest.approx(best)
+
+
+@given(distributions)
+def test_honesty_earns_the_most_by_the_score(chances: np.ndarray) -> None:
+    left = len(chances) - 2
+    ends = range(len(chances))
+
+    def expected(budget: Budget) -> float:
+        return float(chances @ [score_reward(budget, left, to_go) for to_go in ends])
+
+    best = max(expected((low, high)) for low in ends for high in ends[low:])
+    assert expected(honest_budget(chances)) == pytest.approx(best)
+    assert expected((0, inf)) == pytest.approx(0)
+    assert all(score_reward((to_go, to_go), left, to_go) == 1 for to_go in ends)
+
+
+@pytest.mark.parametrize(
+    ("budget", "to_go", "reward"),
+    [
+        ((4, 4), 4, 1.8),
+        ((3, 5), 4, 1.8 * (1 - 2 / 4)),
+        ((1, 9), 4, 0),  # wider than the truth is long
+        ((1, 3), 4, 0),
+        (IMPOSSIBLE, 4, 0),
+        (IMPOSSIBLE, 6, 0.2),
+        ((6, 6), 6, 0.2),  # more than the moves left says the same
+        ((1, 9), 6, 0),
+    ],
+)
+def test_the_reward_of_bagen_by_hand(budget: Budget, to_go: int, reward: float) -> None:
+    """As its ``compute_score`` returns them, with 5 moves left, so that 6 stands for no success."""
+    assert bagen_reward(within(budget, 5), 5, to_go) == pytest.approx(reward)
+
+
+def test_the_reward_of_bagen_is_not_proper() -> None:
+    """Success takes 5 moves with a chance of 0.15: the truth is impossible in 80 of 100 cases, yet 5 earns more."""
+    chances = np.array([0, 0, 0, 0, 0, 0.15, 0.85])
+    of = {b: float(chances @ [bagen_reward(within(b, 5), 5, n) for n in range(7)]) for b in (IMPOSSIBLE, (5.0, 5.0))}
+    assert of[5.0, 5.0] > of[IMPOSSIBLE]
+    assert interval_score(IMPOSSIBLE, chances) < interval_score((5, 5), chances)
+
+
+def test_a_turn_reports_what_its_reply_states_and_the_moves_left() -> None:
+    env = begun(env_of("FrozenLake", 4, think=False, success_rate=1), CORRIDOR)
+    found = [
+        env.step(f"<budget>{stated}</budget><answer>Right</answer>")[-1]["budget"]
+        for stated in ("[2, 3]", "impossible", "soon", "[1, 9]")
+    ]
+    assert found == [(2, 3, 4), (4, 4, 3), (0, 3, 2), (1, 2, 1)], "a malformed reply takes a turn too"
 
 
 def env_of(name: str, left: int, **options: Any) -> TurnEnv:
