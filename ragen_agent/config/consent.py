@@ -44,6 +44,8 @@ def effects(settings: Any, asked: Mapping[str, Any] | None = None, table: str = 
             yield "command", f"starts the program {value!r} ({where})"
         elif each.opens == "flags":
             yield "flags", f"passes the flags {value!r} to another program ({where})"
+        elif each.opens == "upload":
+            yield "upload", f"uploads the run to {value!r} of the Hub with your token ({where})"
         elif each.opens == "kernel" and "/" in value:
             yield "kernel", f"runs code of the Hub's repository {value!r} ({where})"
     for name in parts(type(settings)):

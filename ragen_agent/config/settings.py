@@ -8,6 +8,7 @@ given to ``--config``.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import field, fields
 from math import inf
 from pathlib import Path
@@ -21,12 +22,14 @@ from ragen_agent.config.training import Training
 from ragen_gym.core.levels import SPLITS
 from ragen_gym.core.settings import setting
 from ragen_gym.core.turn_config import TurnConfig
+from ragen_gym.core.validation import shown
 
 __all__ = [
     "Config",
     "Demonstrations",
     "Diagnostics",
     "Evaluation",
+    "Hub",
     "Lora",
     "Program",
     "SmallModel",
@@ -203,6 +206,26 @@ class Diagnostics(Table):
 
 
 @dataclass(frozen=True)
+class Hub(Table):
+    """Uploads of a finished run to the Hugging Face Hub, by the token of ``hf auth login`` or ``HF_TOKEN``."""
+
+    model: str = setting("", "repository of the checkpoint, OWNER/NAME", empty="not uploaded", opens="upload")
+    dataset: str = setting(
+        "",
+        "repository of the run's settings, metrics and recorded episodes, OWNER/NAME",
+        empty="not uploaded",
+        opens="upload",
+    )
+    private: bool = setting(True, "a repository that is not there yet is made private")
+
+    def __post_init__(self) -> None:
+        for kind in ("model", "dataset"):
+            name = getattr(self, kind)
+            if name and not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+                raise ValueError(f"hub.{kind} is {shown(name)}; give OWNER/NAME, such as me/frozen-lake, or nothing.")
+
+
+@dataclass(frozen=True)
 class Evaluation(Table):
     """The evaluation before and after training: one episode on each of some fixed, distinct levels."""
 
@@ -264,6 +287,7 @@ class Config(Table):
     lora: Lora = field(default_factory=Lora)
     stops: Stops = field(default_factory=Stops)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    hub: Hub = field(default_factory=Hub)
     evaluation: Evaluation = field(default_factory=Evaluation)
 
     def __post_init__(self) -> None:

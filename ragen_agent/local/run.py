@@ -25,6 +25,7 @@ from ragen_agent.models.parameters import load_policy
 from ragen_agent.models.resources import gpu_use, peak_memory_gib, place_of, release_freed_memory
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.evaluation import baselines, evaluated_levels, play_fixed, rate_of_played, validation_settings
+from ragen_agent.run.hub import push
 from ragen_agent.run.model_card import write_model_card
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import IMITATION, RunFolder, resumable
@@ -65,6 +66,7 @@ def train(config: Config, folder: RunFolder, display: Display, policy: Policy | 
                 run.summary.setdefault("trained_s", time.monotonic() - run.begun)
             run.finish()
             run.compare_imitation()
+            push(config, run.summary, folder, display.say)
             return run.summary
         except KeyboardInterrupt:
             run.keep()

@@ -45,6 +45,7 @@ from ragen_agent.preflight.plan import check_devices, devices_needed
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
 from ragen_agent.run.evaluation import evaluated_levels
+from ragen_agent.run.hub import push
 from ragen_agent.run.model_card import write_model_card
 from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder, resumable
@@ -159,6 +160,7 @@ def train_distributed(config: Config, settings: OpenRLHF, folder: RunFolder, dis
             display.rate(name, summary.get(name))
         plot_curve(read_json_lines(folder.metrics), summary, folder.path / "curve.png", config)
         write_model_card(config, summary, folder)
+        push(config, summary, folder, display.say)
         display.report(config, summary, folder)
         return summary
 

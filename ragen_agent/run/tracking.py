@@ -77,7 +77,7 @@ class _Tables:
     episodes: Path
     _at: int = 0  # of the file ``episodes`` is read
 
-    def of(self, record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
+    def of(self, record: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], list[list[Any]]]]:
         number = record["iteration"]
         if not self.every or number % self.every:
             return

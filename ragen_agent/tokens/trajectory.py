@@ -192,7 +192,7 @@ class TurnInfo:
     @classmethod
     def from_dict(cls, info: Mapping[str, Any]) -> TurnInfo:
         """The turn that ``to_dict`` wrote."""
-        return cls(**info | ({"budget": tuple(info["budget"])} if info.get("budget") else {}))
+        return cls(**{**info, "budget": tuple(info["budget"]) if info.get("budget") else None})
 
     @classmethod
     def of(

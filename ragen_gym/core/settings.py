@@ -24,6 +24,7 @@ OPENS = {
     "command": "a program that is started",
     "address": "an address to connect to",
     "kernel": "code of the Hugging Face Hub, where the value names a repository",
+    "upload": "a place that files are sent to, with the user's token",
     "flags": "flags of another program, which may name code",
 }
 """Effects of a setting's value (``Setting.opens``)."""

@@ -14,13 +14,15 @@ from ragen_agent.config.table import parts
 from ragen_agent.config.trainers import OPENRLHF, FineTuning, OpenRLHF
 from ragen_gym.core.settings import OPENS, Setting, declared
 
-NEED_CONSENT = ("module", "command", "address", "kernel", "flags")
+NEED_CONSENT = ("module", "command", "address", "kernel", "upload", "flags")
 
 #: A value that needs consent, for each setting whose kind does.
 VALUES: dict[str, Any] = {
     "game": "theirs:Sum",
     "games": [{"game": "theirs:Sum"}],
     "program.command": "touch started",
+    "hub.model": "somebody/model",
+    "hub.dataset": "somebody/data",
     "openrlhf.ray_address": "ray://elsewhere:10001",
     "openrlhf.attention": "somebody/attention",
     "openrlhf.flags": "--train.agent_func_path theirs.py",

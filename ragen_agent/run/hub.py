@@ -1,0 +1,51 @@
+"""Uploads of a finished run to the Hugging Face Hub: its checkpoint as a model, its records as a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ragen_agent.config import Config
+from ragen_agent.run.run_folder import RunFolder
+
+__all__ = ["push"]
+
+#: The files of a data set.
+RECORDS = ["config.toml", "versions.json", "metrics.jsonl", "episodes.jsonl", "summary.json", "curve.png"]
+
+
+def push(config: Config, summary: dict[str, Any], folder: RunFolder, say: Callable[[str], None]) -> None:
+    """Uploads what ``config.hub`` names and what is not there yet; creates missing repositories.
+
+    A failed upload is said and leaves the run as it is. ``summary["hub"]`` holds the address of each commit, so that a
+    resumed run uploads the others alone.
+    """
+    for kind, name, path, files in (
+        ("model", config.hub.model, folder.checkpoint, None),
+        ("dataset", config.hub.dataset, folder.path, RECORDS),
+    ):
+        if not name or kind in summary.get("hub", {}) or not path.is_dir():
+            continue
+        try:
+            from huggingface_hub import HfApi
+
+            api = HfApi()
+            api.create_repo(name, repo_type=kind, private=config.hub.private, exist_ok=True)
+            message = f"{folder.path.resolve().name}, by ragen-agent train"
+            done = api.upload_folder(
+                repo_id=name, repo_type=kind, folder_path=path, allow_patterns=files, commit_message=message
+            )
+        except Exception as error:  # of the network, the Hub or its library: none may end a finished run
+            say(f"hub.{kind}: {name} was not uploaded: {_reason(error)} The run is complete; --resume tries again.")
+        else:
+            summary.setdefault("hub", {})[kind] = done.commit_url
+            folder.write_summary(summary)
+            say(f"Uploaded to the Hub: {done.commit_url}")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error, without the token."""
+    from huggingface_hub import get_token
+
+    text = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text.replace(get_token() or '***', '***')}"
