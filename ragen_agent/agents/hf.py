@@ -1,29 +1,18 @@
 """``hf:PATH``: a language model of Hugging Face transformers in this process, which reads pictures if it is visual.
 
-Up to ``batch`` replies are generated at once by ``TorchEngine``, a few tokens at a time: in between, finished replies
-are handed out and waiting requests join. One thread generates, and lives until the agent is closed.
-
-Each request draws with uniform numbers of its own, by its episode and turn, so its reply does not depend on the batch.
-Only the logits may differ in the last bits with the batch's shape, so that a number at the very edge of a token's
-interval can give the neighbouring token; ``batch=1`` removes that too.
+Conversations become requests to ``ragen_agent.agents.running_batch``, which generates up to ``batch`` replies at once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
-import threading
-import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ragen_agent.agents.running_batch import Request, RunningBatch
 from ragen_gym.bench.agent import AgentFailure, Answer, Message, Task, refuse_pictures
 from ragen_gym.core.failures import Failure
 from ragen_gym.core.seeding import mix
@@ -34,8 +23,7 @@ from ragen_gym.envs.messages import IMAGE, map_images, plain_text
 from ragen_gym.envs.reply import open_thinking, whole_reply
 
 if TYPE_CHECKING:
-    from ragen_agent.inference import ImageSpan
-    from ragen_agent.inference.torch_engine import TorchSession
+    from ragen_agent.inference import ImageSpan, Sampled
 
 __all__ = ["HFAgent", "answer_of", "rendered", "weights_hash"]
 
@@ -44,26 +32,8 @@ LARGE = 2**24
 
 CONTEXT = 2**20  # tokens, for a model whose config names no limit
 
-_GATHER = 0.01  # seconds to wait for the next requests of conversations whose replies were handed out
 _COLDEST = 1e-6  # stands for temperature 0
 _EDGE = 2**20  # bytes of each end of a file that are hashed
-
-
-@dataclass(eq=False)
-class _Request:
-    ids: list[int]
-    images: list[ImageSpan]
-    limit: int
-    temperature: float
-    seed: int
-    begun: str  # the part of the reply in the prompt
-    answer: asyncio.Future[Answer]
-    loop: asyncio.AbstractEventLoop
-    began: float = field(default=0.0)  # time.monotonic of its generation's start
-
-    @property
-    def abandoned(self) -> bool:
-        return self.answer.done() or self.loop.is_closed()  # the episode has timed out, or the run is over
 
 
 class HFAgent:
@@ -137,14 +107,9 @@ class HFAgent:
         )
         self._context: int | None = context
         self._max_tokens, self._template = max_tokens, dict(template or {})
-        self.timeout, self.closed = float(timeout), False
+        self.timeout = float(timeout)
         self.batch = self.concurrency = batch  # more would only wait, while the clocks of their episodes run
-        self._session: TorchSession | None = None
-        self._running: list[_Request] = []
-        self._waiting: list[_Request] = []
-        self._news = threading.Condition()
-        self._working = False
-        self._worker = _one_thread()
+        self._replies = RunningBatch(self._engine, batch, self.timeout, self._answer)
         self.seen = find_seen(path)
         self.settings = {
             "max_tokens": max_tokens,
@@ -164,35 +129,13 @@ class HFAgent:
                 pictures, or it took too long.
         """
         ids, images, begun = self._read(messages)
-        loop = asyncio.get_running_loop()
-        request = _Request(
-            ids,
-            images,
-            self._limit(task, len(ids), sum(image.tokens for image in images)),
-            max(task.temperature, _COLDEST),
-            mix(task.seed + len(messages)),
-            begun,
-            loop.create_future(),
-            loop,
-        )
-        with self._news:
-            self._waiting.append(request)
-            self._news.notify()
-            if not self._working:
-                self._working = True
-                self._worker.submit(self._work)
-        return await request.answer
+        limit = self._limit(task, len(ids), sum(image.tokens for image in images))
+        temperature, seed = max(task.temperature, _COLDEST), mix(task.seed + len(messages))
+        return await self._replies.reply(ids, images, limit, temperature, seed, begun)
 
     async def close(self) -> None:
         """Stop generating, and wait for the thread; the next request would start it again."""
-        self.closed = True
-        with self._news:
-            self._news.notify()
-        self._worker.shutdown(cancel_futures=True)
-        for request in (*self._running, *self._waiting):
-            _settle(request, AgentFailure(Failure.MODEL_ERROR, "the agent was closed before the reply was whole"))
-        self._session, self._running, self._waiting, self._working = None, [], [], False
-        self._worker, self.closed = _one_thread(), False
+        self._replies.close()
 
     def _read(self, messages: Sequence[Message]) -> tuple[list[int], list[ImageSpan], str]:
         """The ids of a conversation with a placeholder for each visual token, its pictures, and the begun reply."""
@@ -224,74 +167,10 @@ class HFAgent:
             raise AgentFailure(Failure.CONTEXT_OVERFLOW, said)
         return limit
 
-    def _work(self) -> None:
-        ended = 0  # replies just handed out, whose conversations may ask again at once
-        while True:
-            with self._news:
-                if ended and not self.closed:
-                    self._news.wait_for(partial(self._have, ended), _GATHER)
-                new = [] if self.closed else self._next()  # what waits when it is closed is settled by ``close``
-                if self.closed or not (new or self._running):
-                    self._working = False
-                    return
-            try:
-                ended = self._step(new)
-            except Exception as error:  # out of memory, say: the failure of the episodes whose replies are being made
-                for request in self._running:
-                    _settle(request, AgentFailure(Failure.MODEL_ERROR, f"{type(error).__name__}: {error}"))
-                self._session, self._running, ended = None, [], 0
-
-    def _have(self, requests: int) -> bool:
-        return self.closed or len(self._waiting) >= requests
-
-    def _next(self) -> list[_Request]:
-        """The waiting requests that join the batch; all of a batch have one temperature."""
-        waiting = [request for request in self._waiting if not request.abandoned]
-        warm = next((request.temperature for request in (*self._running, *waiting)), None)
-        new = [request for request in waiting if request.temperature == warm][: self.batch - len(self._running)]
-        self._waiting = [request for request in waiting if request not in new]
-        return new
-
-    def _step(self, new: Sequence[_Request]) -> int:
-        """A few tokens of each reply; returns the number of replies that have ended."""
-        self._running += new
-        if new:
-            prompts, seeds = [request.ids for request in new], [request.seed for request in new]
-            images, now = [request.images for request in new], time.monotonic()
-            for request in new:
-                request.began = now
-            if self._session is None:
-                warm = new[0].temperature
-                self._session = self._engine.start(prompts, temperature=warm, seed=0, episodes=seeds, images=images)
-            else:
-                self._session.join(prompts, seeds, images=images)
-        session = self._session
-        assert session is not None
-        replies, now, going = session.reply([request.limit for request in self._running]), time.monotonic(), []
-        for row, (request, sampled) in enumerate(zip(self._running, replies, strict=True)):
-            if sampled is not None:
-                _settle(request, self._answer(request, sampled.ids, sampled.log_probs))
-            elif now - request.began > self.timeout:
-                said = (
-                    f"no whole reply within {self.timeout:g} s: {len(session.partial[row].ids):,} of "
-                    f"{request.limit:,} tokens; lower --max-tokens or --set batch, or raise --timeout"
-                )
-                _settle(request, AgentFailure(Failure.TIMEOUT, said))
-            elif not request.abandoned:
-                going.append(row)
-        ended = len(self._running) - len(going)
-        self._running = [self._running[row] for row in going]
-        if going:
-            session.feed(going, [[] for _ in going])
-        else:
-            session.close()
-            self._session = None
-        return ended
-
-    def _answer(self, request: _Request, ids: Sequence[int], log_probs: Sequence[float]) -> Answer | AgentFailure:
-        if not all(map(isfinite, log_probs)):
+    def _answer(self, request: Request, sampled: Sampled) -> Answer | AgentFailure:
+        if not all(map(isfinite, sampled.log_probs)):
             return AgentFailure(Failure.MODEL_ERROR, "the model's logits are not numbers")
-        return answer_of(self._tokenizer, len(request.ids), ids, self._engine.stop_ids, request.begun)
+        return answer_of(self._tokenizer, len(request.ids), sampled.ids, self._engine.stop_ids, request.begun)
 
 
 def rendered(tokenizer: Any, messages: Sequence[Message], template: Mapping[str, Any]) -> tuple[str, str]:
@@ -358,23 +237,3 @@ def _unspelled(content: Any, placeholder: str) -> Any:
     return [
         {**part, "text": _unspelled(part["text"], placeholder)} if part["type"] == "text" else part for part in content
     ]
-
-
-def _settle(request: _Request, outcome: Answer | AgentFailure) -> None:
-    """Hands out the outcome, in the request's own loop."""
-
-    def settle() -> None:
-        if request.answer.done():  # nobody waits any more
-            return
-        if isinstance(outcome, Answer):
-            request.answer.set_result(outcome)
-        else:
-            request.answer.set_exception(outcome)
-
-    with suppress(RuntimeError):  # the loop has been closed: the run is over
-        request.loop.call_soon_threadsafe(settle)
-
-
-def _one_thread() -> ThreadPoolExecutor:
-    """A thread that is made when it is needed, and is no daemon: the interpreter cannot end while torch computes."""
-    return ThreadPoolExecutor(1, thread_name_prefix="hf agent")

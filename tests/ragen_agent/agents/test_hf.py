@@ -242,7 +242,7 @@ def test_closing_ends_what_is_being_made(model: Path) -> None:
 
     async def play() -> list[Any]:
         waiting = [asyncio.create_task(ask(agent, seed)) for seed in range(4)]
-        while not agent._running:
+        while not agent._replies.running:
             await asyncio.sleep(0.01)
         await agent.close()
         ends = await asyncio.gather(*waiting, return_exceptions=True)
