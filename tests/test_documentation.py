@@ -3,6 +3,7 @@
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -82,6 +83,11 @@ def test_the_map_of_the_house_names_what_is_there() -> None:
     ]
     assert len(named) > 10
     assert not [path for path in named if not (ROOT / path).exists()]
+    read = re.findall(r"\| `(ragen_agent/\S+)\.py` \| (`.*`) \|", text)
+    assert len(read) == 8
+    for file, names in read:
+        for name in names.strip("`").split("`, `"):
+            resolve_name(f"{file.replace('/', '.')}:{name}")
 
 
 def test_the_citation_is_of_this_version() -> None:

@@ -271,3 +271,23 @@ def test_a_gradient_that_is_not_finite_costs_its_step_only(agent: Policy) -> Non
     measured = update(policy_of(agent), played(agent, 1.0), advantages, Training(minibatch=4), seed=0)
     assert "skipped_steps" not in measured
     assert any(not torch.equal(before[name], value) for name, value in agent.model.state_dict().items())
+
+
+@pytest.mark.parametrize("broken", ["policy", "critic"])
+def test_where_one_of_policy_and_critic_breaks_the_other_takes_its_step(agent: Policy, broken: str) -> None:
+    trajectories, learner = played(agent, 1.0), policy_of(agent)
+    learner.critic = Critic(agent.model)
+    learner.critic_optimiser = torch.optim.AdamW(learner.critic.parameters())
+    modules = {"policy": agent.model.get_output_embeddings(), "critic": learner.critic.head}
+    weights = {name: copy.deepcopy(module.state_dict()) for name, module in modules.items()}
+    settings = Training(algo="ppo", minibatch=8)
+    with modules[broken].register_forward_hook(
+        lambda module, inputs, output: output * float("nan") if torch.is_grad_enabled() else output
+    ):
+        measured = update(learner, trajectories, torch.zeros(8), settings, seed=0)
+    assert ("grad_norm" in measured, "value_loss" in measured) == (broken == "critic", broken == "policy")
+    assert measured["updates"] == 1
+    assert "skipped_steps" not in measured
+    for name, module in modules.items():
+        same = all(torch.equal(weights[name][key], value) for key, value in module.state_dict().items())
+        assert same is (name == broken)
