@@ -46,14 +46,14 @@ FLOORS = (
     "sft exact",
     "preflight",
     "local openrlhf report",
-    "conform",
+    "conform learnable",
     "cli",
 )
 AGENT: dict[str, str] = {
     room.replace(".", ""): " ".join(FLOORS[:floor]) for floor, rooms in enumerate(FLOORS) for room in rooms.split()
 }
 #: What ``ragen_agent`` may import of ``ragen_gym``: its public rooms. ``ragen_gym`` imports nothing of ``ragen_agent``.
-PUBLIC = "core games render envs bench serve ."
+PUBLIC = "core games render envs bench serve audit ."
 
 
 def rooms(tree: str, arrows: dict[str, str]) -> dict[str, set[str]]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Timer
-from typing import Any
+from typing import IO, Any
 
 from ragen_gym.audit.worker.main import CHECKS
 from ragen_gym.audit.worker.protocol import SEVERITIES, Check
@@ -217,45 +217,17 @@ def _answers(
         ValueError: the target cannot be opened.
     """
     limit = 3 * settings.seconds
-    request = {
-        "target": report.target,
-        "options": report.options,
-        "actions": list(settings.actions),
-        "checks": list(checks),
-        "limit": limit,
-        "path": [str(Path(each).resolve()) for each in settings.path],
-        "settings": {name: getattr(settings, name) for name in ("seeds", "steps", "seconds", "train", "test")},
-    }
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
-    if Path(settings.python) == Path(sys.executable):
-        root = str(Path(__file__).parents[2])  # this package itself, for its own ids
-        environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
-    else:
-        environment.pop("PYTHONPATH", None)
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile("w+") as asked:
-        json.dump(request, asked)
+        asked.write(request_line(report.target, settings, checks))
         asked.seek(0)
         reading, writing = os.pipe()
         with os.fdopen(reading, "rb") as answers:
-            try:
-                process = subprocess.Popen(
-                    [settings.python, "-c", _BOOT, str(_WORKER), str(writing)],
-                    stdin=asked,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(writing,),
-                    env=environment,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise ValueError(f"python={settings.python} cannot be started: {error.strerror}.") from error
-            finally:
-                os.close(writing)
+            process = start_worker(settings, asked, writing, log, hash_seed)
             late = Event()
 
             def stop() -> None:
                 late.set()
-                _end(process)
+                end_worker(process)
 
             timer = Timer(_START_SECONDS + limit * len(checks), stop)
             timer.start()
@@ -270,7 +242,7 @@ def _answers(
                 code = process.wait()
             finally:
                 timer.cancel()
-                _end(process)
+                end_worker(process)
         log.seek(0)
         text = log.read().decode(errors="replace").strip()
     reason = f"the process ended by itself with {_how(code)}" + f"; it said: {text[-_LOG_CHARACTERS:]}" * bool(text)
@@ -281,11 +253,55 @@ def _answers(
     yield {"event": "ended", "reason": reason}
 
 
+def request_line(target: str, settings: AuditSettings, checks: Sequence[str]) -> str:
+    """The request of a child process, as a line; see ``ragen_gym.audit.worker.main.main``."""
+    request = {
+        "target": target,
+        "options": dict(settings.options),
+        "actions": list(settings.actions),
+        "checks": list(checks),
+        "limit": 3 * settings.seconds,
+        "path": [str(Path(each).resolve()) for each in settings.path],
+        "settings": {name: getattr(settings, name) for name in ("seeds", "steps", "seconds", "train", "test")},
+    }
+    return json.dumps(request) + "\n"
+
+
+def start_worker(
+    settings: AuditSettings, asked: IO[str] | int, writing: int, log: IO[bytes], hash_seed: str = "0"
+) -> subprocess.Popen[bytes]:
+    """A child process that reads requests from ``asked`` and answers on the descriptor ``writing``, closed here.
+
+    Raises:
+        ValueError: the interpreter cannot be started.
+    """
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "SDL_VIDEODRIVER": "dummy", "MPLBACKEND": "Agg"}
+    if Path(settings.python) == Path(sys.executable):
+        root = str(Path(__file__).parents[2])  # this package itself, for its own ids
+        environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
+    else:
+        environment.pop("PYTHONPATH", None)
+    try:
+        return subprocess.Popen(
+            [settings.python, "-c", _BOOT, str(_WORKER), str(writing)],
+            stdin=asked,
+            stdout=log,
+            stderr=log,
+            pass_fds=(writing,),
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise ValueError(f"python={settings.python} cannot be started: {error.strerror}.") from error
+    finally:
+        os.close(writing)
+
+
 def _how(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_worker(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ragen_gym.cli.command import add_command, named_values, print_json, progress_bar, table_lines, wrapped
 from ragen_gym.core.validation import json_or_text
 
 if TYPE_CHECKING:
-    from ragen_gym.audit import Report
+    from ragen_gym.audit import AuditSettings, Report
 
 __all__ = ["add"]
 
@@ -25,8 +26,10 @@ examples:
   ragen-gym audit textarena:Hangman-v0 --python ../textarena/.venv/bin/python
   ragen-gym audit my_env:Maze --option size=6 --train 0:1000 --test 1000:1100
   ragen-gym audit my_env:Maze --check seed_repeats --check group_level
+  ragen-gym audit --learnable my_env:Quiz --minutes 2               does a small model learn from it?
 
-The exit code is 0 without findings, 1 with some, 2 for bad input.
+The exit code is 0 without findings, 1 with some, 2 for bad input. With --learnable it is 1 for every verdict but
+"teaches" and "not applicable".
 """
 _MARKS = {"passed": "ok", "finding": "FINDING", "not applicable": "-"}
 
@@ -67,6 +70,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="interpreter that has the target's library (default: this one)",
     )
     parser.add_argument("--path", **many, metavar="DIR", help="folder to import from; repeatable")
+    parser.add_argument(
+        "--learnable",
+        action="store_true",
+        help="instead of the checks, train a small model and its controls on each environment; needs ragen-gym[agent]",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=1, metavar="M", help="time of --learnable for an environment (default: 1)"
+    )
     parser.add_argument("--all", action="store_true", help="show the checks that passed or do not apply, too")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -85,6 +96,8 @@ def _audit(arguments: argparse.Namespace) -> int:
         python=arguments.python,
         path=arguments.path,
     )
+    if arguments.learnable:
+        return _learn(arguments, settings)
     reports = []
     for target in arguments.targets:
         with progress_bar(f"audit {target}", len(settings.checks or CHECKS)) as bar:
@@ -94,6 +107,23 @@ def _audit(arguments: argparse.Namespace) -> int:
     else:
         print("\n\n".join("\n".join(_lines(report, arguments.all)) for report in reports))
     return 1 if any(report.findings() for report in reports) else 0
+
+
+def _learn(arguments: argparse.Namespace, settings: AuditSettings) -> int:
+    try:
+        learnable = import_module("ragen_agent.learnable")
+    except ImportError as error:
+        raise ImportError("--learnable trains a small model: pip install 'ragen-gym[agent]'") from error
+    how, reports = learnable.LearnSettings(seconds=60 * arguments.minutes), []
+    for target in arguments.targets:
+        with progress_bar(f"learn {target}", len(learnable.CONTROLS)) as bar:
+            reports.append(learnable.learn(target, settings, how, lambda phase, place: bar.update(place, phase)))
+    if arguments.json:
+        print_json([report.to_dict() for report in reports])
+    for report in () if arguments.json else reports:
+        print(wrapped(f"{report.verdict}: {report.reason}", f"{report.target} ({report.version}): "))
+        print("\n".join(table_lines([(each.question, each.answer, each.detail) for each in report.answers])))
+    return int(any(report.verdict not in ("teaches", "not applicable") for report in reports))
 
 
 def _lines(report: Report, everything: bool) -> list[str]:

@@ -16,6 +16,7 @@ from benchmarks import (
     exact,
     ice,
     leaderboard,
+    learnable,
     paper_model,
     real_model,
     recipes,
@@ -38,7 +39,7 @@ def name_of(measurement: Any) -> str:
 
 
 RESULTS = (
-    *(budget, exact, leaderboard, paper_model, real_model, recipes),
+    *(budget, exact, leaderboard, learnable, paper_model, real_model, recipes),
     *(rollout, speed, tokenizers, trials, vision, wordings),
 )
 

@@ -13,7 +13,7 @@ import warnings
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any
 
-from . import check_episodes, check_seeds  # noqa: F401  # they fill CHECKS
+from . import check_episodes, check_seeds, session  # noqa: F401  # the checks fill CHECKS
 from .context import Context
 from .gym_like import CallableTarget, GymnasiumTarget
 from .protocol import CHECKS, Outcome, Target
@@ -29,11 +29,11 @@ _ID = re.compile(r"(?:[\w.]+:)?(?:[\w-]+/)?[\w.-]+-v\d+")
 def main(descriptor: int) -> None:
     """Read a request from standard input and answer it on a file descriptor of its own, which no ``print`` reaches.
 
-    The request has ``target``, ``options``, ``actions``, ``checks`` (ids, or ``["fingerprint"]``), ``limit`` (seconds
-    of a check, after which this process ends), ``settings`` of the ``Context``, and ``path`` (folders to import from). The answer is the message ``opened`` with the version, then
+    The request has ``target``, ``options``, ``actions``, ``checks`` (ids, ``["fingerprint"]``, or ``["session"]`` for
+    ``session.serve``), ``limit`` (seconds of a check, after which this process ends), ``settings`` of the ``Context``, and ``path`` (folders to import from). The answer is the message ``opened`` with the version, then
     ``begun`` and ``outcome`` of each check; or ``bad`` with the reason why the target cannot be opened.
     """
-    request = json.load(sys.stdin)
+    request = json.loads(sys.stdin.readline())
     sys.path[:0] = request["path"]
     warnings.simplefilter("ignore")
     with os.fdopen(descriptor, "w") as out:
@@ -53,6 +53,9 @@ def main(descriptor: int) -> None:
             send("bad", reason=f"{type(error).__name__}: {error}")
             return
         send("opened", version=_version(target.library), code=target.code)
+        if request["checks"] == ["session"]:
+            session.serve(context, request["limit"], send)
+            return
         for name in request["checks"]:
             faulthandler.dump_traceback_later(request["limit"], exit=True)
             if name == "fingerprint":

@@ -1,0 +1,75 @@
+"""Episodes of an audited environment, played from here in a child process of its own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import tempfile
+from contextlib import suppress
+from typing import Any
+
+from ragen_gym.audit.sandbox import AuditSettings, end_worker, request_line, start_worker
+
+__all__ = ["Session"]
+
+
+class Session:
+    """A child process with any number of environments of one target; a context manager that ends it.
+
+    Raises:
+        ValueError: the target cannot be opened; the message says why.
+    """
+
+    def __init__(self, target: str, settings: AuditSettings) -> None:
+        self.target = target
+        self._numbers = itertools.count()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the session
+        reading, writing = os.pipe()
+        self._answers = os.fdopen(reading, "rb")
+        self._process = start_worker(settings, subprocess.PIPE, writing, self._log)
+        try:
+            self.version: str = self._exchange(request_line(target, settings, ["session"]))["version"]
+        except ValueError as error:
+            self.__exit__()
+            raise ValueError(f"{target} cannot be played: {error}") from None
+
+    def new(self) -> int:
+        """The number of a new environment, which is made when it is first asked."""
+        return next(self._numbers)
+
+    def ask(self, env: int, do: str, **request: Any) -> dict[str, Any]:
+        """The answer of an environment; see ``ragen_gym.audit.worker.session.serve``.
+
+        Raises:
+            ValueError: the environment raised, does not apply, or ended its process.
+        """
+        return self._exchange(json.dumps({"env": env, "do": do, **request}) + "\n")
+
+    def _exchange(self, line: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+            answered = self._answers.readline()
+        except BrokenPipeError:
+            answered = b""
+        if not answered:
+            self._log.seek(0)
+            raise ValueError(f"its process ended: {self._log.read().decode(errors='replace').strip()[-600:]}")
+        answer: dict[str, Any] = json.loads(answered)
+        if answer["event"] in ("bad", "failed"):
+            raise ValueError(answer["reason"])
+        return answer
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end_worker(self._process)
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):  # of a request that it did not read
+                self._process.stdin.close()
+        self._answers.close()
+        self._log.close()

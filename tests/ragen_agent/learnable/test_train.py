@@ -1,0 +1,117 @@
+"""Training on audited environments from end to end, for seconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.planted import KINDS, NUMBERS, Planted
+from ragen_agent.learnable import LearnSettings, learn
+from ragen_agent.learnable.answers import SIGNAL
+from ragen_agent.learnable.task import AuditedTask, opened
+from ragen_gym.audit import AuditSettings
+from ragen_gym.cli import main
+from ragen_gym.envs.task import TaskEnv
+
+PLANTED = "benchmarks.planted:Planted"
+ROOT = Path(__file__).parents[3]
+AUDITED = str(ROOT / "tests" / "ragen_gym" / "audit")
+LEARNT = next(n for n in NUMBERS if Planted(n).kind == "fine" and Planted(n).question == "side")
+
+
+def settings(number: int) -> AuditSettings:
+    return AuditSettings(options={"number": number}, path=[str(ROOT)])
+
+
+def test_a_small_model_learns_a_planted_environment() -> None:
+    phases: list[str] = []
+    how = LearnSettings(iterations=20, levels=16, seconds=600)
+    report = learn(PLANTED, settings(LEARNT), how, lambda phase, place: phases.append(phase))
+    assert phases == ["trained", "shuffled", "groups", "blind"]
+    assert report.train_episodes == 128 * report.iterations
+    signal = next(each for each in report.answers if each.question == SIGNAL)
+    assert signal.answer == "yes", signal
+    assert report.verdict == "teaches"
+    json.dumps(report.to_dict())
+
+
+def test_what_cannot_be_trained_on_says_why() -> None:
+    with pytest.raises(ValueError, match=r"cannot be played: .*is not a target"):
+        learn("nowhere")
+    report = learn("Pendulum-v1")
+    assert report.verdict == "not applicable"
+    assert "neither a text nor one of a list" in report.reason
+
+
+def test_the_session_plays_what_the_environment_plays() -> None:
+    with opened("here", PLANTED, settings(LEARNT)):
+        env = TaskEnv(f"{AuditedTask.__module__}:AuditedTask", split="test", session="here")
+        env.reset(seed=3)
+        rng = np.random.default_rng(0)
+        assert {env.random_reply(rng) for _ in range(20)} == set(Planted(LEARNT).get_all_actions())
+        plain = Planted(LEARNT)
+        task, blind = AuditedTask("here", split="test"), AuditedTask("here", blind=True, split="test")
+        for seed in range(5):
+            shown, _ = plain.reset(seed=2 * seed + 1)
+            assert task.reset(seed=seed)[0] == shown
+            assert blind.reset(seed=seed)[0] == Planted(LEARNT).reset(seed=0)[0]
+            right = plain.answer
+            assert task.step(f" {right}\n")[1] == blind.step(right)[1] == plain.step(right)[1] > 0
+        assert AuditedTask("here", split="train").reset(seed=3)[0] == plain.reset(seed=6)[0]
+
+
+def test_listed_actions_are_replies_by_name() -> None:
+    with opened("maze", "audited_envs:Maze", AuditSettings(path=[AUDITED])):
+        task = AuditedTask("maze")
+        first, _ = task.reset(seed=1)
+        assert task.step("north")[:4] == (first, 0.0, False, False)
+        assert task.random_reply(np.random.default_rng(0)) in "0123"
+        assert any(task.step(reply)[0] != first for reply in "0123")
+
+
+def test_an_environment_that_ends_its_process_is_named() -> None:
+    with opened("ends", "audited_envs:EndsProcess", AuditSettings(path=[AUDITED])) as session:
+
+        def play(env: int) -> None:
+            session.ask(env, "reset", seed=4, noise=0)
+            for _ in range(30):
+                session.ask(env, "step", reply="0")
+
+        with pytest.raises(ValueError, match="its process ended"):
+            play(session.new())
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--learnable", "Pendulum-v1"]) == 0
+    assert "not applicable" in capsys.readouterr().out
+    assert main(["audit", "--learnable", "nowhere"]) == 2
+    assert main(["audit", "--learnable", "audited_envs:Maze", "--path", AUDITED, "--minutes", "0"]) == 2
+
+
+def test_planted_environments_have_their_faults() -> None:
+    assert sorted(Planted(number).kind for number in NUMBERS) == sorted(KINDS * 10)
+    for number in NUMBERS:
+        env = Planted(number)
+        optimal = []
+        for seed in range(60):
+            env.reset(seed=seed)
+            over, total, success = False, 0.0, False
+            while not over:
+                _, reward, over, _, info = env.step(env.answer)
+                total, success = total + reward / env.scale, info.get("success", False)
+            optimal.append(total)
+            assert success == env.tells
+        mean = float(np.mean(optimal))
+        if env.kind == "fine":
+            assert mean > 0.8
+        if env.fault in ("bonus", "dearer", "smaller"):
+            env.reset(seed=0)
+            assert env.step(env.extra[0])[1] >= env.scale / env.rounds
+            assert (mean == 0) == (env.fault == "smaller")
+        assert env.fault != "password" or mean == 0
+        if env.fault in ("always", "mostly"):
+            rights = [(env.reset(seed=seed), env.answer)[1] == env.choices[1] for seed in range(60)]
+            assert np.mean(rights) > 0.8
