@@ -51,6 +51,12 @@ _LAKE = {"game": "FrozenLake", "size": 3, "min_path": 2, "split": "test"}
 _BANDIT = {"game": "Bandit", "low": 0.25, "shuffled": True, "split": "train"}
 SETTINGS = {
     "names": Setting("Lakes, names of the moves unknown", _LAKE | {"success_rate": 1.0, "shuffled": True}, 4),
+    "symbols": Setting("Lakes, symbols unknown", _LAKE | {"success_rate": 1.0, "hidden_symbols": True}, 4),
+    "both": Setting(
+        "Lakes, names and symbols unknown",
+        _LAKE | {"success_rate": 1.0, "shuffled": True, "hidden_symbols": True},
+        4,
+    ),
     "slip": Setting("Lakes, slip unknown", _LAKE | {"unknown": {"success_rate": [0.1, 0.9]}}, 4),
     "arms": Setting("Bandit, arms unknown", _BANDIT | {"high_prob": 0.45, "attempts": 3}),
     "chance": Setting(
@@ -81,8 +87,9 @@ PAGE = """\
 Written by `python -m benchmarks.trials`. A [trial](../docs/guides/trials.md) is several attempts at one level. What is
 hidden is drawn at its start and stays the same in every attempt. On lakes whose moves have unknown names, the
 Bayes-adaptive optimum succeeds in {first:.1f} % of first attempts and in {last:.1f} % of third ones. Play that is
-optimal within an attempt and forgets the attempts before it stays at {forgets:.1f} %. A [small model](#a-small-model)
-is not shown to learn within a trial.
+optimal within an attempt and forgets the attempts before it stays at {forgets:.1f} %. Unknown symbols alone hardly need
+a second attempt: there forgetful play succeeds in {symbols:.1f} %. A [small model](#a-small-model) is not shown to
+learn within a trial.
 
 ![Success by attempt: random, forgetful and informed play are flat, the Bayes-adaptive optimum rises](trials.png)
 
@@ -91,11 +98,13 @@ is not shown to learn within a trial.
 Computed lines are exact on each of {levels} test lakes, with 95 % intervals over lakes, and on all {arms} bandits of
 the training split, which differ in nothing but names. *{script}* plays the moves of its best attempt again
 once one has earned something, and random moves before; it was played {episodes:,} times a setting, and its intervals
-are clustered by level. The blind script takes the names at their word. A lake is 3x3 cells with a shortest path of two
-moves or more, and an attempt at it has four moves; where the slip is unknown, a move goes as meant with probability 0.1
-or 0.9, and the names mean what they say. An attempt at a bandit is one pull, and a success is a pull
-of the arm with the higher mean: the safe arm always pays 0.25, the other one pays 1 with probability 0.45, or in the
-last setting 0.05 or 0.45.
+are clustered by level. The blind script takes names and symbols at their word. A lake is 3x3 cells with a shortest path
+of two moves or more, and an attempt at it has four moves; where the slip is unknown, a move goes as meant with
+probability 0.1 or 0.9, and the names mean what they say. Where symbols are unknown, those of ice, hole, goal and player
+are permuted. The first board then tells part of what they mean, as the generator draws some lakes more often than
+others: the belief begins with that, and a line is the mean over all lakes that the first board may show. An attempt at
+a bandit is one pull, and a success is a pull of the arm with the higher mean: the safe arm always pays 0.25, the other
+one pays 1 with probability 0.45, or in the last setting 0.05 or 0.45.
 
 **Forgets earlier attempts**: the best play of a single attempt, repeated. It learns within an attempt alone.
 **Greedy** remembers, and plays each attempt as if it were the last, by the first of several best moves.
@@ -277,6 +286,7 @@ def _page(results: Mapping[str, Any]) -> str:
         first=100 * bayes[0]["rate"],
         last=100 * bayes[-1]["rate"],
         forgets=100 * forgets[-1]["rate"],
+        symbols=100 * settings["symbols"][FORGETS]["success"][-1]["rate"],
         **{key: results[key] for key in ("machine", "levels", "episodes")},
         **{key: value for key, value in models.items() if key != "rows"},
         tables="\n\n".join(f"## {each.title}\n\n{_table(each, settings[name])}" for name, each in SETTINGS.items()),

@@ -28,9 +28,27 @@ _REFLECT = "Before the next attempt, write what you have learned. No move is pla
 
 
 class _Attempts(TurnEnv):
-    """A ``TurnEnv`` in which the name of action ``a`` means action ``meanings[a]``."""
+    """A ``TurnEnv`` in a world: the name of action ``a`` means ``meanings[a]``, tile ``t`` looks as ``symbols[t]``."""
 
-    meanings: tuple[int, ...]
+    world: World
+
+    @property
+    def meanings(self) -> tuple[int, ...]:
+        """Actions by the names that mean them."""
+        return self.world.meanings
+
+    @property
+    def board(self) -> str:
+        """The board as it stands, as text, in the symbols of the world."""
+        symbols = self.env.vocabulary.symbols
+        return self.env.text.translate(
+            {ord(symbols[tile]): symbols[shown] for tile, shown in enumerate(self.world.symbols)}
+        )
+
+    @property
+    def seen(self) -> State:
+        """The state as far as a player sees it."""
+        return self.world.shown(self.env.state)
 
     @property
     def action_names(self) -> tuple[str, ...]:
@@ -55,8 +73,9 @@ class TrialEnv(gymnasium.Env[str, str]):
     ``Text``: the next message. The one after an attempt also begins the next attempt, or asks for the reflection.
 
     ## Starting State
-    The seed draws the level and, independently and uniformly, the world: what the names of the actions mean and the
-    values of ``unknown``. ``options={"noise_seed": k}`` of ``reset`` sets the transition noise of all attempts.
+    The seed draws the level and, independently and uniformly, the world: what the names of the actions and the symbols
+    of the tiles mean, and the values of ``unknown``. ``options={"noise_seed": k}`` of ``reset`` sets the transition
+    noise of all attempts.
 
     ## Rewards
     The rewards of ``TurnEnv``, in attempt i times ``discount`` ** (i - 1). A reflection earns 0.
@@ -74,6 +93,8 @@ class TrialEnv(gymnasium.Env[str, str]):
         stated budgets, whose truth depends on what is hidden.
     attempts: how many, 1 to 100.
     shuffled: whether the names of the actions are permuted, each order being equally likely; a game of up to 5 actions.
+    hidden_symbols: whether the symbols of the tiles of first boards (``Game.level_tiles``) are permuted, each order
+        being equally likely.
     unknown: options of the game whose value is drawn from a list, such as ``{"success_rate": [0.4, 1]}``.
     reflect: whether a turn between two attempts asks what was learned. Its text stays in the conversation alone.
     discount: of an attempt's rewards against the rewards of the attempt before, 0 to 1.
@@ -97,6 +118,7 @@ class TrialEnv(gymnasium.Env[str, str]):
         *,
         attempts: int = 3,
         shuffled: bool = False,
+        hidden_symbols: bool = False,
         unknown: Mapping[str, Any] | None = None,
         reflect: bool = False,
         discount: float = 1.0,
@@ -106,7 +128,8 @@ class TrialEnv(gymnasium.Env[str, str]):
     ) -> None:
         check_number("TrialEnv", "attempts", attempts, 1, 100, whole=True)
         check_number("TrialEnv", "discount", discount, 0, 1)
-        for name, value in {"shuffled": shuffled, "reflect": reflect, "oracle": oracle}.items():
+        flags = {"shuffled": shuffled, "hidden_symbols": hidden_symbols, "reflect": reflect, "oracle": oracle}
+        for name, value in flags.items():
             if not isinstance(value, bool):
                 raise ValueError(f"TrialEnv: {name}={shown(value)} must be True or False.")
         config = with_turn_options(turn_config, {})
@@ -129,10 +152,16 @@ class TrialEnv(gymnasium.Env[str, str]):
         if shuffled and actions > _MOST_SHUFFLED:
             raise ValueError(f"TrialEnv: shuffled takes games of up to {_MOST_SHUFFLED} actions; {game} has {actions}.")
         orders = list(permutations(range(actions))) if shuffled else [tuple(range(actions))]
-        self._worlds = [(env, order) for env in self._envs for order in orders]
+        if hidden_symbols and options.get("levels") is not None:
+            raise ValueError(
+                "TrialEnv: hidden_symbols takes levels of the generator, whose chances are known, not given."
+            )
+        looks = self._symbols() if hidden_symbols else [()]
+        self._worlds = [(env, World(env.game, order, look)) for env in self._envs for order in orders for look in looks]
+        self._split = split
         #: The turns of a trial, at most.
         self.max_turns = attempts * first.max_turns + reflect * (attempts - 1)
-        self.instructions = "\n".join([first.instructions, *self._rules(bool(unknown), shuffled)])
+        self.instructions = "\n".join([first.instructions, *self._rules(bool(unknown), shuffled, hidden_symbols)])
         characters = frozenset(string.printable) | first.env.charset[0]
         length = 2 * first.observation_space.max_length + len(_REFLECT) + 100  # type: ignore[attr-defined]
         self.observation_space = spaces.Text(length, charset=characters)
@@ -177,8 +206,8 @@ class TrialEnv(gymnasium.Env[str, str]):
         first.env.reset(seed=seed)
         self._level = first.env.level
         self._level_id = f"{self._level.id} {world}"
-        self._env = env = self._worlds[world][0]
-        env.meanings = self._worlds[world][1]
+        env, env.world = self._worlds[world]
+        self._env = env
         self._noise = stream_key(seed if noise is None else noise, Stream.DYNAMICS, "noise_seed")
         self._successes: list[bool] = []
         self._over = self._reflecting = False
@@ -203,9 +232,9 @@ class TrialEnv(gymnasium.Env[str, str]):
         ends = terminated or truncated
         if self.oracle and info["actions"]:
             name = self.env.meanings.index(info["actions"][0])
-            self._moves.append((name, info["rewards"][0], terminated, self.env.env.state, ends))
+            self._moves.append((name, info["rewards"][0], terminated, self.env.seen, ends))
         elif self.oracle and ends:
-            self._moves.append((-1, 0.0, False, self.env.env.state, True))  # a malformed reply in the last turn
+            self._moves.append((-1, 0.0, False, self.env.seen, True))  # a malformed reply in the last turn
         if ends:
             self._successes.append(bool(info["success"]))
             self._over = len(self._successes) == self.attempts
@@ -227,11 +256,14 @@ class TrialEnv(gymnasium.Env[str, str]):
             ValueError: see ``TrialValues``.
         """
         if self._values is None:
-            worlds = [World(env.game, order) for env, order in self._worlds]
             start = self.env.env.game.board(self._level)
             numbers = self.env.game.starts(np.frombuffer(start, np.uint8)[None])[0].tolist()
+            first, worlds = self.env.world.shown((start, numbers)), [world for _, world in self._worlds]
+            chances = None
+            if worlds[0].symbols:  # the first board is evidence of what its symbols mean
+                chances = [world.game.likelihood(world.true(first)[0], self._split) for world in worlds]
             moves = self._envs[0].action_budget
-            self._values = TrialValues(worlds, (start, numbers), moves, self.attempts, self.discount)
+            self._values = TrialValues(worlds, first, moves, self.attempts, self.discount, chances)
         return self._values
 
     def belief(self) -> Belief:
@@ -252,7 +284,7 @@ class TrialEnv(gymnasium.Env[str, str]):
         if self._reflecting:
             return "-"
         env, after = self.env, self.attempts - 1 - len(self._successes)
-        name = self.values().best(env.env.state, self.belief(), env.actions_left, after)
+        name = self.values().best(env.seen, self.belief(), env.actions_left, after)
         return reply_for(env, [env.meanings[name]])
 
     def _begin(self) -> str:
@@ -269,10 +301,29 @@ class TrialEnv(gymnasium.Env[str, str]):
             "level_id": self._level_id,
         }
 
-    def _rules(self, unknown: bool, shuffled: bool) -> Iterable[str]:
+    def _symbols(self) -> list[tuple[int, ...]]:
+        """Every way to show the tiles of first boards in each other's symbols."""
+        first = self._envs[0]
+        game, tiles = first.game, first.game.level_tiles
+        if not tiles:
+            raise ValueError(f"TrialEnv: hidden_symbols needs chances of levels, which {game.name} does not give.")
+        if first.env.text_format not in ("grid", "spaced"):
+            raise ValueError(
+                f"TrialEnv: text_format={first.env.text_format!r} names the tiles in words, so hidden_symbols would "
+                "hide nothing; use 'grid' or 'spaced'."
+            )
+        orders = (dict(zip(tiles, order, strict=True)) for order in permutations(tiles))
+        return [tuple(int(order.get(tile, tile)) for tile in game.Tile) for order in orders]
+
+    def _rules(self, unknown: bool, shuffled: bool, hidden_symbols: bool) -> Iterable[str]:
         yield f"These are the limits of one attempt. You make {self.attempts} attempts, all on this level."
         if shuffled:
             yield "The names of the actions are shuffled: each may do what another one says, alike in every attempt."
+        if hidden_symbols:
+            tiles = ", ".join(
+                tile.name.lower() for tile in map(self._envs[0].game.Tile, self._envs[0].game.level_tiles)
+            )
+            yield f"The symbols of {tiles} are shuffled: each may show another one of them, alike in every attempt."
         if unknown:
             yield "A number in the rules is not told; it is the same in every attempt."
         if self.discount < 1:

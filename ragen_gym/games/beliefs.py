@@ -15,7 +15,8 @@ belief is kept as counts of likelihood ratios, a sufficient statistic: histories
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from contextlib import suppress
+from functools import cache, cached_property, lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -82,6 +83,23 @@ class World(NamedTuple):
 
     game: Game
     meanings: tuple[int, ...]  # of the name of each action: the action that it is
+    symbols: tuple[int, ...] = ()  # of each tile: the tile whose symbol shows it; empty where none is hidden
+
+    def shown(self, state: tuple[Board, Sequence[int]]) -> State:
+        """All that a player sees of a state: with hidden symbols the board alone, in the symbols that show it."""
+        board = bytes(state[0])
+        return (_written(board, self.symbols), ()) if self.symbols else (board, tuple(state[1]))
+
+    def true(self, shown: State) -> State:
+        """The state that is shown so in this world, the inverse of ``shown``; its integers follow from the board."""
+        if not self.symbols:
+            return shown
+        board = _written(shown[0], tuple(map(self.symbols.index, range(len(self.symbols)))))
+        return board, tuple(self.game.starts(np.frombuffer(board, np.uint8)[None])[0].tolist())
+
+
+def _written(board: bytes, symbols: tuple[int, ...]) -> bytes:
+    return board.translate(bytes(symbols) + bytes(range(len(symbols), 256)))
 
 
 class Curve(NamedTuple):
@@ -96,10 +114,11 @@ class TrialValues:
 
     Args:
         worlds: all that are possible, equally likely; their games differ in nothing that the board shows.
-        start: board and integers of the state that every attempt begins in.
+        start: the state that every attempt begins in, as ``World.shown``.
         moves: of an attempt, from 1 on.
         attempts: from 1 on.
         discount: of each attempt's rewards against those of the attempt before it, from 0 to 1.
+        likelihood: of the first board in each world, on any scale; None where it is alike in all.
 
     Raises:
         ValueError: there are more than ``MAX_NODES`` pairs of a state and a belief, or the chances of what a move does
@@ -113,14 +132,19 @@ class TrialValues:
         moves: int,
         attempts: int,
         discount: float = 1.0,
+        likelihood: Sequence[float] | None = None,
     ) -> None:
         self.worlds, self.moves, self.attempts, self.discount = tuple(worlds), moves, attempts, discount
         self.start: State = bytes(start[0]), tuple(start[1])
         self.prior = Belief(tuple(range(len(self.worlds))))
+        if likelihood is not None:
+            self.prior = self.prior.given(tuple(enumerate(likelihood)))
         self._actions = len(self.worlds[0].meanings)
-        self._games = list(dict.fromkeys(world.game for world in self.worlds))
-        self._game_of = [self._games.index(world.game) for world in self.worlds]
-        self._rules = [(game.rule, listed(game.params), game.noise_intervals()) for game in self._games]
+        plain = tuple(range(self._actions))
+        #: The worlds as they are for a player that knows the names of the actions.
+        self._games = list(dict.fromkeys(world._replace(meanings=plain) for world in self.worlds))
+        self._game_of = [self._games.index(world._replace(meanings=plain)) for world in self.worlds]
+        self._rules = [(game.rule, listed(game.params), game.noise_intervals()) for game, _, _ in self._games]
         self._known: dict[tuple[int, State, int], dict[_Seen, tuple[float, float]]] = {}  # by game, state, action
         self._nodes: dict[tuple[State, Belief], int] = {}
         self._explore()
@@ -164,9 +188,11 @@ class TrialValues:
     @cached_property
     def informed(self) -> Curve:
         """Optimal play that knows the world: the mean over worlds."""
-        shares = np.bincount(self._game_of) / len(self.worlds)
-        curves = [alone.bayes for alone in self._alone]
-        success, rewards = (shares @ np.array([getattr(each, what) for each in curves]) for what in Curve._fields)
+        worlds, shares = zip(*self.prior.posterior(), strict=True)
+        curves = [self._alone(self._game_of[world]).bayes for world in worlds]
+        success, rewards = (
+            np.array(shares) @ np.array([getattr(each, what) for each in curves]) for what in Curve._fields
+        )
         return Curve(success.repeat(self.attempts), rewards.repeat(self.attempts))
 
     @cached_property
@@ -176,12 +202,21 @@ class TrialValues:
 
     @cached_property
     def blind(self) -> Curve | None:
-        """The blind script, which takes the names at their word; None where the game has none."""
-        game = self._games[0]
+        """The blind script, which takes names and symbols at their word; None where the game has none.
+
+        Where no symbol says goal, it plays its first action.
+        """
+        game = self._games[0].game
         if (script := game.blind) is None:
             return None
-        params = listed(game.params)
-        chosen = self._only(np.array([script(*state, params) for state, _ in self._nodes]))
+        word, params = World(game, (), tuple(range(len(game.Tile))) * bool(self._games[0].symbols)), listed(game.params)
+
+        def move(state: State) -> int:
+            with suppress(IndexError):
+                return script(*word.true(state), params)
+            return 0
+
+        chosen = self._only(np.array([move(state) for state, _ in self._nodes]))
         return self.curve(lambda left, after: chosen)
 
     @cached_property
@@ -267,10 +302,11 @@ class TrialValues:
         if key not in self._known:
             rule, params, intervals = self._rules[game]
             found: dict[_Seen, tuple[float, float]] = {}
+            true = self._games[game].true(state)
             for chance, u in intervals:
-                board, numbers = bytearray(state[0]), list(state[1])
+                board, numbers = bytearray(true[0]), list(true[1])
                 reward, outcome = rule(board, numbers, action, u, params)
-                seen = float(reward), outcome != PLAYING, (bytes(board), tuple(numbers))
+                seen = float(reward), outcome != PLAYING, self._games[game].shown((board, numbers))
                 before, won = found.get(seen, (0.0, 0.0))
                 found[seen] = before + chance, won + chance * (outcome == SUCCESS)
             self._known[key] = found
@@ -301,19 +337,19 @@ class TrialValues:
         policy: _Floats = np.eye(self._actions)[actions]
         return policy
 
-    @cached_property
-    def _alone(self) -> list[TrialValues]:
-        """A single attempt of each game that is known: names that are known mean the same in every world."""
-        plain = tuple(range(self._actions))
-        return [TrialValues([World(game, plain)], self.start, self.moves, 1) for game in self._games]
+    @cache  # noqa: B019  # kept as long as the tables
+    def _alone(self, game: int) -> TrialValues:
+        """A single attempt of a game that is known: names that are known mean the same in every world."""
+        return TrialValues([self._games[game]], self.start, self.moves, 1)
 
     def _sampled(self, moves_left: int) -> _Floats:
         """The policy of ``thompson``."""
         policy = np.zeros((len(self._nodes), self._actions))
-        best = [alone._argmax(moves_left, 0) for alone in self._alone]
         for node, (state, belief) in enumerate(self._nodes):
             for world, probability in belief.posterior():
                 game = self._game_of[world]
-                there = self._alone[game]._nodes.get((state, Belief((0,))), 0)  # 0: not reached with a move left
-                policy[node, self.worlds[world].meanings.index(int(best[game][there]))] += probability
+                alone = self._alone(game)
+                there = alone._nodes.get((state, Belief((0,))), 0)  # 0: not reached with a move left
+                action = int(alone._argmax(moves_left, 0)[there])
+                policy[node, self.worlds[world].meanings.index(action)] += probability
         return policy

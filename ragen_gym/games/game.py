@@ -175,6 +175,8 @@ class Game(ABC):
     #: Whether the rule compares its draw with nothing but numbers between 0 and 1 that stand in ``params``, which the
     #: chances of what an action does follow from. Without it a game has no exact values (``ragen_gym.games.values``).
     noise_in_params: ClassVar[bool] = True
+    #: Tiles that a first board may hold, where ``likelihood`` is known: their symbols can be hidden from a player.
+    level_tiles: ClassVar[tuple[int, ...]] = ()
     #: What a mistake is called, by its kind (``ragen_gym.bench.losses.KINDS``), where the game has better words.
     mistakes: ClassVar[dict[str, str]] = {}
     #: Moves of the example reply in the system message (``TurnConfig.example``), no better than moves drawn at random.
@@ -258,6 +260,14 @@ class Game(ABC):
         Raises:
             ValueError: the options cannot be met within a bounded number of tries.
         """
+
+    def likelihood(self, board: Board, split: str | None) -> float:
+        """The chance that the generator draws this board from a split, on a scale of these options alone.
+
+        Raises:
+            ValueError: the game does not say it.
+        """
+        raise ValueError(f"{self.name}: the chances of its levels are unknown, so its symbols cannot be hidden.")
 
     @abstractmethod
     def starts(self, boards: Boards) -> npt.NDArray[np.int32]:

@@ -83,6 +83,7 @@ class FrozenLake(GridGame):
     player_tiles = frozenset(rules.PLAYERS)
     goal_tiles = frozenset({rules.Tile.GOAL, rules.Tile.PLAYER_ON_GOAL})
     read_as: ClassVar = {rules.Tile.PLAYER: rules.Tile.GOAL}
+    level_tiles = rules.Tile.ICE, rules.Tile.HOLE, rules.Tile.GOAL, rules.Tile.PLAYER
     noise = Stream.DYNAMICS
     rule = staticmethod(rules.step)
     legal = staticmethod(rules.legal)
@@ -174,6 +175,14 @@ class FrozenLake(GridGame):
         from ragen_gym.games.frozen_lake.generate import generate
 
         return generate(self, keys, split)
+
+    def likelihood(self, board: Board, split: str | None) -> float:
+        """See ``Game.likelihood``: a draw with its chance of ice, where it has start, goal, path and split; else 0."""
+        from ragen_gym.games.frozen_lake.generate import can_draw
+
+        ice, holes = board.count(rules.Tile.ICE), board.count(rules.Tile.HOLE)
+        drawn = self.conserved(board)[:2] == (1, 1) and self.owns(split, board) and can_draw(self, board)
+        return drawn * self.frozen_prob**ice * (1 - self.frozen_prob) ** holes
 
     def starts(self, boards: Boards) -> npt.NDArray[np.int32]:
         """The player's cell on each board, int32 (n, 1)."""

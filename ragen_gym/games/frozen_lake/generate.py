@@ -21,9 +21,9 @@ from ragen_gym.games.kernels import SplitKey, in_split, mix
 
 if TYPE_CHECKING:
     from ragen_gym.games.frozen_lake import FrozenLake
-    from ragen_gym.games.game import Boards
+    from ragen_gym.games.game import Board, Boards
 
-__all__ = ["MAX_TRIES", "fill_arrays", "fill_bitboards", "generate", "player_cells"]
+__all__ = ["MAX_TRIES", "can_draw", "fill_arrays", "fill_bitboards", "generate", "player_cells"]
 
 #: Destinations of the moves, chance of the intended direction, and moves; see ``beyond_blind``.
 Beyond = tuple[np.ndarray, float, int]
@@ -355,6 +355,21 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
             f"{', or leave beyond_blind out' * game.beyond_blind}."
         )
     return boards
+
+
+def can_draw(game: FrozenLake, board: Board) -> bool:
+    """True if the generator may draw this board, of one start and one goal, for some split."""
+    tiles, stride, (moves, straight, _) = np.frombuffer(bytes(board), np.uint8), game.width + 1, game.params
+    start, goal = int((tiles == 3).argmax()), int((tiles == 2).argmax())
+    if not game.random_start and (start, goal) != (0, len(tiles) - 1):
+        return False
+    if (
+        _path(tiles, start, goal, stride, np.empty(len(tiles), np.int32), np.empty(len(tiles), np.int32))
+        < game.min_path
+    ):
+        return False
+    steps = 4 * (game.height + game.width) * game.beyond_blind
+    return not steps or beyond_blind(tiles, np.asarray(moves), straight, steps)
 
 
 @kernel

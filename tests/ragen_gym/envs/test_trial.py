@@ -35,7 +35,8 @@ def played(env: TrialEnv, write: Callable[[], str]) -> tuple[list[str], list[flo
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"shuffled": True}, {"reflect": True}, {"unknown": {"success_rate": [0.4, 1]}}]
+    "options",
+    [{}, {"shuffled": True}, {"hidden_symbols": True}, {"reflect": True}, {"unknown": {"success_rate": [0.4, 1]}}],
 )
 def test_gymnasium_and_the_suite_accept_it(options: dict[str, Any]) -> None:
     check_env(lake(**options), skip_render_check=True)
@@ -80,6 +81,20 @@ def test_a_name_does_what_the_world_says() -> None:
         board, numbers = bytearray(before[0]), list(before[1])
         outcome = game.rule(board, numbers, meant, 0.0, game.params)[1]
         assert outcome or env.env.env.state == (bytes(board), tuple(numbers))
+
+
+def test_a_tile_looks_as_the_world_says() -> None:
+    env, plain = lake(hidden_symbols=True, split="test"), lake(split="test")
+    looks = set()
+    for seed in range(60):
+        hidden, true = env.reset(seed=seed)[0].split("\n")[2:5], plain.reset(seed=seed)[0].split("\n")[2:5]
+        looks.add(env.env.world.symbols)
+        meant = {shown: tile for a, b in zip(hidden, true, strict=True) for shown, tile in zip(a, b, strict=True)}
+        assert [[meant[shown] for shown in row] for row in hidden] == [list(row) for row in true]
+        posterior = dict(env.values().prior.posterior())
+        assert posterior[env.values().worlds.index(env.env.world)] > 0
+        assert len(posterior) < 24, "a board of one player and one goal rules most worlds out"
+    assert len(looks) > 15
 
 
 def test_noise_differs_between_attempts_and_repeats_with_its_seed() -> None:
@@ -128,8 +143,9 @@ def test_rewards_of_later_attempts_are_discounted() -> None:
     [
         LAKE | {"shuffled": True},
         {"game": "Bandit", "low": 0.25, "attempts": 5, "shuffled": True, "unknown": {"high_prob": [0.05, 0.45]}},
+        LAKE | {"hidden_symbols": True, "frozen_prob": 0.4, "success_rate": 0.8, "split": "test"},
     ],
-    ids=["lake", "bandit"],
+    ids=["lake", "bandit", "symbols"],
 )
 def test_optimal_replies_earn_the_exact_optimum(options: dict[str, Any]) -> None:
     env, trials = TrialEnv(turn_config=ONE_MOVE, **options), 120
@@ -167,6 +183,10 @@ def test_without_single_moves_there_is_no_oracle() -> None:
         ({"attempts": 0}, "attempts=0 must be an integer from 1 to 100"),
         ({"discount": 1.5}, "discount=1.5 must be a number from 0 to 1"),
         ({"shuffled": "no"}, "shuffled='no' must be True or False"),
+        ({"hidden_symbols": 1}, "hidden_symbols=1 must be True or False"),
+        ({"hidden_symbols": True, "game": "Bandit"}, "needs chances of levels, which Bandit does not give"),
+        ({"hidden_symbols": True, "text_format": "coord"}, "names the tiles in words"),
+        ({"hidden_symbols": True, "levels": ["PG_\n___\n___"]}, "levels of the generator"),
         ({"unknown": 3}, "unknown=3 is not a table; give such as"),
         ({"unknown": {"success_rate": 0.5}}, "success_rate needs a list of two values or more"),
         ({"unknown": {"success_rate": [0.5, 0.5]}}, "two play alike"),

@@ -157,6 +157,44 @@ def test_exploring_for_later_attempts_pays_somewhere() -> None:
     assert values.bayes.rewards[0] == pytest.approx(values.greedy.rewards[0]), "here it costs nothing at first"
 
 
+def test_hidden_symbols_by_hand() -> None:
+    """A player beside the goal, each in the other's symbol or not: the first move tells, if it goes the right way.
+
+    The ground may be ice or holes, which decides nothing here but has a weight in the prior.
+    """
+    env = lake(2, success_rate=1.0, frozen_prob=0.8)
+    looks = [(*order, 4, 5) for order in permutations(range(4))]
+    worlds = [World(env.game, (0, 1, 2, 3), look) for look in looks]
+    board = env.game.board("PG\n__")
+    shown = World(env.game, (0, 1, 2, 3), looks[0]).shown((board, [0]))
+    chances = [env.game.likelihood(world.true(shown)[0], None) for world in worlds]
+    values = TrialValues(worlds, shown, 1, 2, likelihood=chances)
+    posterior = [share for _, share in values.prior.posterior()]
+    assert sorted(posterior) == pytest.approx([0.02 / 0.68, 0.02 / 0.68, 0.32 / 0.68, 0.32 / 0.68])
+    assert values.bayes.success == pytest.approx([0.5, 1.0])
+    assert values.forgetful.success == pytest.approx([0.5, 0.5])
+    assert values.informed.success == pytest.approx([1.0, 1.0])
+    assert values.thompson.success == pytest.approx([0.5, 1.0])
+    assert values.blind is not None
+    assert values.blind.success == pytest.approx([0.5, 0.5]), "right where the symbols mean what they say"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_knows_the_symbols_earns_no_less(seed: int) -> None:
+    """The optimum of hidden names and symbols, against the mean optimum of hidden names on each lake that it may be."""
+    env = lake(2, seed, success_rate=1.0, frozen_prob=0.5)
+    worlds = [world._replace(symbols=(*look, 4, 5)) for world in shuffled(env) for look in permutations(range(4))]
+    shown = worlds[0].shown(env.state)
+    both = TrialValues(worlds, shown, 2, 2, likelihood=[env.game.likelihood(w.true(shown)[0], None) for w in worlds])
+    names = {
+        look: TrialValues(shuffled(env), worlds[0]._replace(symbols=look).true(shown), 2, 2).value
+        for look in {worlds[world].symbols for world, _ in both.prior.posterior()}
+    }
+    knowing = sum(share * names[worlds[world].symbols] for world, share in both.prior.posterior())
+    assert both.random.rewards.sum() < both.value <= knowing + 1e-9
+    assert both.value < both.informed.rewards.sum()
+
+
 def test_nothing_hidden_is_informed_play() -> None:
     env = lake(3, 0, success_rate=0.8)
     values = TrialValues([World(env.game, (0, 1, 2, 3))], env.state, 4, 2)

@@ -36,6 +36,7 @@ def test_the_generators_law_exactly(random_start: bool, min_path: int) -> None:
             text = "".join(cells[:3]) + "\n" + "".join(cells[3:])
             if bfs(text) >= min_path:
                 law[text] = p ** ice.count("_") * (1 - p) ** ice.count("O")
+            assert game.likelihood(game.parse(text), None) == pytest.approx(law.get(text, 0))
     counts = Counter(lakes(game, count))
     assert set(counts) <= set(law)
     expected = {text: count * weight / sum(law.values()) for text, weight in law.items()}
