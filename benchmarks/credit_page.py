@@ -22,11 +22,13 @@ Record = Mapping[str, Any]
 TRUE, TREE = "true advantages", "rollout tree"
 SHOWN = ("grpo", "dr_grpo", "arpo", "ppo, turn", "dr_grpo, history", TREE)
 """The lines of the figure."""
+BIASED = (("bandit", "start"), ("sokoban", "end"))
+"""The panels of a smaller figure: policies on which dividing by the group's std points elsewhere."""
 
 PAGE = """\
 # Credit estimators and the exact policy gradient
 
-Written by `python -m benchmarks.credit --games lake "slippery lake" bandit`; its last section by
+Written by `python -m benchmarks.credit`; its last section by
 `python -m benchmarks.credit --games bandit --steps 30`. For replies without thoughts and prompts of the current turn
 alone the gradient of the expected return [can be computed](../docs/guides/exact_values.md). This page compares it with
 the gradients that the trainer's estimators make of sampled episodes.
@@ -42,14 +44,18 @@ differ by a factor alone.
 - **Chance between more than two returns (bandit): do not divide by the group's std.** While both arms are
   still pulled, at the start, GRPO's expected step goes to the arm that pays less; [the drift computed without a
   model](experiments/risk/risk.md) says the same. Dr. GRPO, RLOO, REINFORCE, ARPO and PPO go the right way. Once the
-  better arm has 99.7 % of the pulls, GRPO goes the right way too, and at 4 and 16 groups its cosine is surely higher
-  than Dr. GRPO's.
+  better arm has 99.7 % of the pulls nothing can be decided: the exact gradient is nearly 0, and more episodes do not
+  raise even the cosine of true advantages.
+- **Returns of many values without chance (Sokoban): do not divide by it here either.** GRPO's expected gradient has a
+  cosine of {sokoban} with the exact one, by moment of training, however many
+  episodes are played. Dr. GRPO has no bias that can be measured. With 64 groups all rules that divide by the group's
+  std are surely lower than the best rule, in the middle and at the end of training.
 - **Returns of 0 and 1 (lakes): take more episodes before another rule.** Rules that compare over the batch, and ARPO,
   are surely lower than the best on one policy of six. No other rule is surely lower on any, and dividing by the std
   does no harm that this page can see.
 - **Groups of states or of histories, and rollout trees: no sure gain over Dr. GRPO on any policy.** `history` is HGPO
   (arXiv 2602.22817), `states` GiGPO. A tree has four first replies and two replies after each; on lakes it draws
-  some 70 % of the tokens of a group of 8.
+  some 70 % of the tokens of a group of 8, and in Sokoban, with two replies at each turn, half.
 - **Slippery lake: true advantages have a higher cosine than every rule**, surely so at the end of training. Better
   credit has room there.
 
@@ -59,7 +65,7 @@ By policy:
 
 ## What cannot be concluded
 
-- One model size ({parameters:,} parameters), one training seed, {levels} fixed levels a game, two turns at most and
+- One model size ({parameters:,} parameters), one training seed, {levels} fixed levels a game, three turns at most and
   replies of at most six tokens without thoughts, at temperature 0.7. Long episodes may differ.
 - Only the first step on fresh episodes: nothing is clipped, and there is no filter, KL term or entropy bonus. The
   aggregation is `sequence_sum` for all.
@@ -69,7 +75,6 @@ By policy:
   nor for choosing the best rule from the same batches.
 - A mean is over {batches} batches, and over {few} of {largest} groups.
 - Prompts show the present turn alone. The inconsistent contexts that HGPO was made for cannot arise here.
-- Sokoban, with three turns, is defined (`--games sokoban`) and not measured.
 
 ## Tables
 
@@ -163,13 +168,19 @@ def write_page(folder: Path, records: Sequence[Record]) -> None:
     }
     measured = [each for each in every if (each["game"], each["moment"]) not in loose]
     facts = [each for each in records if "parameters" in each]
-    _draw(measured, folder / "credit.png")
+    games, moments = (list(dict.fromkeys(each[key] for each in measured)) for key in ("game", "moment"))
+    _draw(measured, folder / "credit.png", [[(game, moment) for game in games] for moment in moments], 3.2)
+    small = [each for each in BIASED if any((e["game"], e["moment"]) == each for e in measured)]
+    if small:
+        _draw(measured, folder / "credit_small.png", [small], 2.7, ("grpo", "dr_grpo", "ppo, turn", TRUE))
     cells = {name: [each for each in measured if each["groups"] == middle] for name in _FIGURES}
     cells["cosine"] = [each for each in measured if each["groups"] == largest]
+    sokoban = [each for each in cells["bias"] if each["game"] == "sokoban"]
     page = PAGE.format(
         **{name: _table(columns, name) for name, columns in cells.items()},
         answers=_answers(cells["cosine"], cells["bias"], largest),
         policies=_policies(facts),
+        sokoban=", ".join(_shown(_figure(e["estimators"]["grpo"], "bias"), True) for e in sokoban) or "not measured",
         omitted=OMITTED.format("; ".join(sorted(map(", ".join, loose))), TIGHT) if loose else "",
         largest=largest,
         middle=middle,
@@ -193,29 +204,36 @@ def _merged(records: Sequence[Record]) -> list[Record]:
     return [*found.values()]
 
 
-def _draw(measured: Sequence[Record], path: Path) -> None:
-    """Cosine by sampled tokens, a panel for each game and moment."""
-    games, moments = (list(dict.fromkeys(each[key] for each in measured)) for key in ("game", "moment"))
-    figure = Figure(figsize=(1.5 + 3.4 * len(games), 0.6 + 2.4 * len(moments)), layout="constrained")
+def _draw(
+    measured: Sequence[Record],
+    path: Path,
+    panels: Sequence[Sequence[tuple[str, str]]],
+    inches: float,
+    names: Sequence[str] = (*SHOWN, TRUE),
+) -> None:
+    """Cosine of these estimators by sampled tokens, in rows of panels of a game and a moment, each so wide."""
+    figure = Figure(figsize=(inches * len(panels[0]), 0.7 * inches * len(panels) + 0.8), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(len(moments), len(games), squeeze=False, sharey=True)
+    grid = figure.subplots(len(panels), len(panels[0]), squeeze=False, sharey=True)
     for (row, column), axes in np.ndenumerate(grid):
-        here = [e for e in measured if (e["game"], e["moment"]) == (games[column], moments[row])]
-        for name, colour in zip((*SHOWN, TRUE), (*COLOURS, CONTROL), strict=True):
+        here = [each for each in measured if (each["game"], each["moment"]) == panels[row][column]]
+        if not here:
+            axes.set_visible(False)
+            continue
+        for name in names:
             means = [mean_interval(cosines(each["estimators"][name])) for each in here]
             at = [float(np.mean(each["estimators"][name].get("tokens", each["tokens"]))) for each in here]
-            style = "--" if name == TRUE else "-"
+            colour, style = (CONTROL, "--") if name == TRUE else (COLOURS[SHOWN.index(name)], "-")
             values, halves = [each.value for each in means], [each.half_width for each in means]
-            if not here:
-                continue
             axes.errorbar(at, values, yerr=halves, color=colour, linestyle=style, label=name, capsize=2)
-        axes.set(xscale="log", title=f"{games[column]}, {moments[row]}", xlabel="sampled tokens", ylabel="cosine")
-        axes.set_ylim(-1.05, 1.05)
+        axes.set(xscale="log", title=", ".join(panels[row][column]), xlabel="sampled tokens", ylim=(-1.05, 1.05))
         axes.axhline(0, color="0.6", linewidth=0.8)
         axes.grid(alpha=0.25)
-    for axes in grid.ravel():
-        axes.set_visible(bool(axes.lines))
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=9)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("cosine")
+    figure.legend(
+        *grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
+    )
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=90)
 

@@ -165,7 +165,7 @@ def write_page(folder: Path, records: Sequence[Record]) -> None:
         levels=len(table.facts["seed"]),
         seeds=len(seeds),
         flags=" ".join(map(str, seeds)),
-        which=" and ".join(map(str, seeds)),
+        which=f"{', '.join(map(str, seeds[:-1]))} and {seeds[-1]}",
         unmeasured=f"\n- Not measured yet: {', '.join(left)}." if left else "",
         trained=TRAINED,
         long=LONG,
@@ -258,7 +258,8 @@ def _answers(table: Table) -> list[str]:
     for turns, base in [(each, name) for each, names in table.measured.items() for name in names if name != RL]:
         gains = {k: interval(table.gain(RL, base, k, turns)) for k in SAMPLES if k <= table.most[turns]}
         above, below = [k for k, e in gains.items() if e.low > 0], [k for k, e in gains.items() if e.high < 0]
-        sure = [f"{word} for k = {ks[0]} to {ks[-1]}" for word, ks in (("above", above), ("below", below)) if ks]
+        spans = {word: sorted({ks[0], ks[-1]}) for word, ks in (("above", above), ("below", below)) if ks}
+        sure = [f"{word} for k = {' to '.join(map(str, ends))}" for word, ends in spans.items()]
         turn = next((k for k, each in gains.items() if (each.value > 0) != (gains[1].value > 0)), None)
         crossing = f"the means cross between k = {turn // 2} and {turn}" if turn else "the means do not cross"
         where = f"surely {' and '.join(sure)}" if sure else "no sure difference at any k"
