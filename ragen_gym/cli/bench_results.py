@@ -1,4 +1,4 @@
-"""``ragen-gym bench score``, ``compare``, ``report`` and ``verify``: the results of runs that were played."""
+"""``ragen-gym bench score``, ``compare``, ``report``, ``verify`` and ``export``: results of runs that were played."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ragen_gym.cli.command import add_command, first_lines, print_json, progress_bar, table_lines, wrapped
-from ragen_gym.core.storage import check_free, locked_folder, write_atomic
+from ragen_gym.core.storage import atomic_folder, check_free, check_parent, json_line, locked_folder, write_atomic
 
 __all__ = ["SEEN_HELP", "add", "score_lines"]
 
@@ -65,6 +65,14 @@ examples:
   ragen-gym bench verify runs/qwen --json | jq .verdict
 """
 
+_EXPORT_EXAMPLES = """\
+The format is ATIF 1.7, the Agent Trajectory Interchange Format of Harbor. A file holds one episode: messages, replies,
+rewards, tokens, the level and how it ended. Episodes that failed are among them.
+
+examples:
+  ragen-gym bench export runs/qwen --out trajectories
+"""
+
 #: Of the option ``--seen``.
 SEEN_HELP = "the record of the levels that the agent saw in training: seen.npy of its run, or the run's folder"
 
@@ -76,7 +84,7 @@ _VERDICTS = {
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the four commands."""
+    """Add the five commands."""
     score = add_command(commands, "score", "score the episodes of a run", _score, _SCORE_EXAMPLES)
     score.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
     score.add_argument("--write", action="store_true", help="write the score as the run's summary.json")
@@ -103,8 +111,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         commands, "verify", "replay a run, and check that its files are right", _verify, _VERIFY_EXAMPLES
     )
     verify.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
+    export = add_command(
+        commands, "export", "write the episodes as ATIF trajectories, one JSON file each", _export, _EXPORT_EXAMPLES
+    )
+    export.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of a run")
+    export.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write, which is new")
     for parser in (score, compare, report, verify):
         parser.add_argument("--json", action="store_true", help="print JSON")
+    for parser in (score, compare, report, verify, export):
         parser.add_argument(
             "--suite",
             metavar="SUITE",
@@ -230,6 +244,22 @@ def _report(arguments: argparse.Namespace) -> int:
         text = page(runs, summaries, comparisons, progress=bar.update)
     write_atomic(out, text)
     print(out)
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from ragen_gym.bench.atif import trajectories
+    from ragen_gym.bench.results import load_results
+
+    folder: Path = arguments.out
+    if folder.exists():
+        raise ValueError(f"{folder} exists: give a folder that does not, or delete it first.")
+    check_parent(folder)
+    documents = trajectories(load_results(arguments.run_folder, arguments.suite))
+    with atomic_folder(folder) as new:
+        for name, document in documents.items():
+            (new / name).write_bytes(json_line(document))
+    print(f"{len(documents):,} episodes in {folder}")
     return 0
 
 

@@ -44,15 +44,16 @@ ENVIRONMENTS = {
     "skyrl": ("skyrl-gym",),
     "atropos": ("atroposlib",),
     "art": ("openpipe-art", "openai<3"),
+    "harbor": ("pydantic", "scipy", "openai", "httpx"),
     "inspect": ("inspect-ai", "jinja2", "rich", "scipy"),  # the last three score, as the extra bench brings them
     "clients": ("anthropic", "openai", "torch", "transformers", *AGENT),
 }
 
-#: What is installed without its requirements, which ask for CUDA.
-ALONE = {"molt": ("molt-rl",)}
+#: What is installed without its requirements: Molt's ask for CUDA, and Harbor's are for its sandboxes.
+ALONE = {"harbor": ("harbor",), "molt": ("molt-rl",)}
 
 #: The oldest Python that a target's library takes, and the first newer one that it does not, where not those of ours.
-PYTHONS = {"nemo": ((3, 13, 14), (4,)), "verl": ((3, 11), (3, 13))}
+PYTHONS = {"harbor": ((3, 12), (4,)), "nemo": ((3, 13, 14), (4,)), "verl": ((3, 11), (3, 13))}
 OURS = ((3, 11), (4,))
 
 

@@ -38,6 +38,10 @@ def test_the_guide_names_the_versions_that_each_target_is_tested_with() -> None:
         found = {each[0]: each[1] for each in re.findall(r"([a-z][a-z_-]*) ([\d.]*\d)", versions) if each[0] in pinned}
         assert found, f"{target}: {versions}"
         assert found == {name: pinned[name] for name in found}
+    for target, library in (("harbor", "harbor"), ("inspect", "inspect-ai")):
+        pins = (root / "tests/integrations/constraints" / f"{target}.txt").read_text(encoding="utf-8")
+        (version,) = re.findall(rf"^{library}==(.*)$", pins.replace("_", "-"), re.M)
+        assert re.search(rf"{library} {re.escape(version)}\b", guide), (library, version)
 
 
 @pytest.mark.parametrize("target", TARGETS)
