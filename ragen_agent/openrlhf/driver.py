@@ -65,7 +65,7 @@ def explanation(error: BaseException) -> str:
     if isinstance(error, OutOfMemoryError):
         return _memory_ran_out(str(error))
     if isinstance(error, ActorUnavailableError) or (
-        isinstance(error, ActorDiedError) and "node has died" in str(error)
+        isinstance(error, ActorDiedError) and re.search("node has (died|crashed)", str(error))
     ):
         where = re.search(r"ip: (\S+)", str(error))
         return (

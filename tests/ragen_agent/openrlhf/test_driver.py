@@ -124,6 +124,10 @@ def test_a_lost_node_is_named_and_a_process_that_died_on_its_own_is_not_blamed_o
     unavailable = ActorUnavailableError("RpcError: Socket closed", b"0" * 16)
     assert explanation(RayTaskError("f", "traceback", unavailable)).startswith("a process of the run is out of reach")
     context = {"class_name": "PolicyActor", "actor_id": b"0" * 16, "node_ip_address": "192.0.2.2"}
-    for text, blamed in (("The actor died because its node has died. Node Id: 7", True), ("Killed by signal 9", False)):
+    for text, blamed in (
+        ("The actor died because its node has died. Node Id: 7", True),
+        ("The actor is dead because its owner has died. Worker exit detail: Owner's node has crashed.", True),
+        ("Killed by signal 9", False),
+    ):
         died = ActorDiedError(ActorDiedErrorContext(error_message=text, **context))
         assert ("most likely with its node (192.0.2.2): ray status" in explanation(died)) is blamed
