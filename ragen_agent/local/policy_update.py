@@ -18,9 +18,9 @@ from ragen_agent import algo
 from ragen_agent.config import Training
 from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_agent.update.advantages import token_advantages, turn_advantages
+from ragen_agent.update.advantages import critic_estimates, token_advantages, turn_advantages
 from ragen_agent.update.batches import Batch
-from ragen_agent.update.iteration import Iteration, critic_estimates
+from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.loss import Divisors, Targets, loss_terms
 from ragen_agent.update.metrics import reply_parts
 from ragen_agent.update.prefix_tree import PrefixTree, shares_prefixes

@@ -35,8 +35,8 @@ from ragen_agent.openrlhf.pictures import packed
 from ragen_agent.openrlhf.processes import RunContext
 from ragen_agent.openrlhf.prompt_dataset import PromptRow
 from ragen_agent.tokens.trajectory import Trajectory
-from ragen_agent.update.advantages import token_advantages, turn_advantages
-from ragen_agent.update.iteration import Iteration, critic_estimates
+from ragen_agent.update.advantages import critic_estimates, token_advantages, turn_advantages
+from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.metrics import reply_parts
 
 __all__ = [

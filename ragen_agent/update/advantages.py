@@ -1,4 +1,4 @@
-"""Advantages of turns and tokens, and their weights in the loss.
+"""Advantages of turns and tokens, by comparison or from a critic, and their weights in the loss.
 
 GiGPO (Group-in-Group Policy Optimization, arXiv 2505.10978, section 4), ``training.groups_by=state``, compares twice.
 A^E compares the episodes of a level, as usual. A^S compares the turns of these episodes that begin in the same *anchor
@@ -29,16 +29,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pkgutil import resolve_name
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ragen_agent import algo
 from ragen_agent.config import Training
-from ragen_agent.config.algorithms import ADVANTAGE_RULES, GROUPINGS
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, GROUPINGS
 from ragen_agent.tokens.trajectory import Trajectory
 
-__all__ = ["task_scale", "token_advantages", "turn_advantages", "weighted", "with_turn_advantages"]
+__all__ = [
+    "CriticEstimates",
+    "critic_estimates",
+    "task_scale",
+    "token_advantages",
+    "turn_advantages",
+    "weighted",
+    "with_turn_advantages",
+]
 
 
 def with_turn_advantages(
@@ -134,6 +143,47 @@ def weighted(
         ]
         changed.append(replace(trajectory, turn_infos=tuple(infos)))
     return changed, advantages * weights
+
+
+class CriticEstimates(NamedTuple):
+    """Advantages and returns from a critic's values, each (rows, T)."""
+
+    advantages: Tensor
+    """float, 0 outside M_adv; not whitened yet."""
+    returns: Tensor
+    """float, 0 outside M_adv."""
+    compared: Tensor
+    """bool: the entries for the mean and variance of the whitening: M_adv, or the turns' ends if all tokens of a turn
+    hold its advantage (VAGEN)."""
+
+
+def critic_estimates(
+    turn_ends: Sequence[Sequence[int]],
+    turn_rewards: Sequence[Sequence[float]],
+    values: Tensor,
+    cost: Tensor,
+    mask: Tensor,
+    settings: Training,
+) -> CriticEstimates:
+    """Advantages and returns from a critic's values by ``Training.credit``; see ``algo.critic_advantages``.
+
+    ``mask`` is VAGEN's M_adv; a turn ends at its last token in the mask.
+    """
+    if settings.advantage_tokens != "all":
+        turn_ends, turn_rewards = algo.narrowed_turns(turn_ends, turn_rewards, mask)
+    estimated = algo.critic_advantages(
+        turn_ends,
+        turn_rewards,
+        values,
+        cost,
+        mask,
+        settings.credit,
+        gamma=settings.gamma,
+        gamma_turn=settings.gamma_turn,
+        lam=settings.gae_lambda,
+    )
+    compared = algo.turn_end_mask(turn_ends, mask) if CREDITS[settings.credit].recursion == "turns" else mask
+    return CriticEstimates(*estimated, compared)
 
 
 def _states(trajectory: Trajectory, settings: Training) -> list[str]:

@@ -27,11 +27,9 @@ from ragen_gym.core.failures import Failure, failure_kind
 from ragen_gym.envs.budget import bagen_reward, score_reward
 
 __all__ = [
-    "CriticEstimates",
     "Iteration",
     "ScoredGroups",
     "budget_rewards",
-    "critic_estimates",
     "overlong",
     "score",
     "shaped",
@@ -149,47 +147,6 @@ def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Traje
         rewards = algo.shaped_rewards(trajectory.turn_rewards, potentials, settings.gamma_turn)
         changed.append(replace(trajectory, turn_rewards=tuple(rewards)))
     return changed
-
-
-class CriticEstimates(NamedTuple):
-    """Advantages and returns from a critic's values, each (rows, T)."""
-
-    advantages: Tensor
-    """float, 0 outside M_adv; not whitened yet."""
-    returns: Tensor
-    """float, 0 outside M_adv."""
-    compared: Tensor
-    """bool: the entries for the mean and variance of the whitening: M_adv, or the turns' ends if all tokens of a turn
-    hold its advantage (VAGEN)."""
-
-
-def critic_estimates(
-    turn_ends: Sequence[Sequence[int]],
-    turn_rewards: Sequence[Sequence[float]],
-    values: Tensor,
-    cost: Tensor,
-    mask: Tensor,
-    settings: Training,
-) -> CriticEstimates:
-    """Advantages and returns from a critic's values by ``Training.credit``; see ``algo.critic_advantages``.
-
-    ``mask`` is VAGEN's M_adv; a turn ends at its last token in the mask.
-    """
-    if settings.advantage_tokens != "all":
-        turn_ends, turn_rewards = algo.narrowed_turns(turn_ends, turn_rewards, mask)
-    estimated = algo.critic_advantages(
-        turn_ends,
-        turn_rewards,
-        values,
-        cost,
-        mask,
-        settings.credit,
-        gamma=settings.gamma,
-        gamma_turn=settings.gamma_turn,
-        lam=settings.gae_lambda,
-    )
-    compared = algo.turn_end_mask(turn_ends, mask) if CREDITS[settings.credit].recursion == "turns" else mask
-    return CriticEstimates(*estimated, compared)
 
 
 def teaches_nothing(groups: ScoredGroups, settings: Training, learned: Sequence[Trajectory] = ()) -> bool:
