@@ -30,6 +30,11 @@ def check_config(config: Config) -> None:
     _check_curriculum(config)
     _check_overlong(config)
     _check_program(config)
+    if config.turns.summary and config.turns.history:
+        raise ValueError(
+            f"turns.summary is {config.turns.summary} and turns.history {config.turns.history}: prompts would show "
+            "earlier turns twice. Give turns.history=0 with a summary, or turns.summary=0."
+        )
     dashboards = config.diagnostics
     if dashboards.tables_every and not (dashboards.wandb or dashboards.tensorboard):
         raise ValueError(

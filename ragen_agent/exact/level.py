@@ -80,6 +80,11 @@ def check_exact(env: ReplyEnv, turns: Turns) -> None:
             f"these are too many. The value is computed for prompts of the current turn alone, turns.history=0."
             f"{otherwise}"
         )
+    if turns.summary:
+        raise ValueError(
+            f"turns.summary is {turns.summary}: a message that retells earlier turns makes a state of a whole "
+            f"conversation. The value is computed for turns.summary=0.{otherwise}"
+        )
     if env.config.sees:
         raise ValueError(
             f"turns.observation is {env.config.observation!r}: pictures cannot be read along a tree of replies; use "

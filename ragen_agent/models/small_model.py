@@ -266,9 +266,14 @@ def _texts(env: TurnEnv, thought: str, levels: int) -> GameTexts:
         opening = thinking(env, thought)
         found.texts.update(f"{opening}<answer>{name} || {name}</answer>" for name in names)
         replies: Sequence[str] = [names[seed % len(names)], f"{opening}<answer>{' || '.join(names)}</answer>"]
+        shown: list[str] = []  # boards in the message
         while True:
             found.texts.add("" if cells else env.board)
-            frame.append(env.message_text.replace(IMAGE, "\n").replace(env.board, "\n", 1))
+            shown = [*shown, env.board][-1 - env.config.summary :]
+            text = env.message_text.replace(IMAGE, "\n")
+            for board in shown:
+                text = text.replace(board, "\n", 1)
+            frame.append(text)
             if over:
                 break
             _, _, terminated, truncated, info = env.step(replies[info["turn"] % 2])

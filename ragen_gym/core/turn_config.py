@@ -115,8 +115,8 @@ class TurnConfig:
 
     Raises:
         ValueError: an option out of range; grounding or world modelling without thinking or without the default
-            prompt; a budget without the default prompt; a state option without either of the first two; a picture
-            option without pictures.
+            prompt; a budget without the default prompt; a summary with pictures; a state option without either of the
+            first two; a picture option without pictures.
     """
 
     max_turns: int = setting(5, "turns in an episode", low=1)
@@ -139,6 +139,13 @@ class TurnConfig:
         False,
         "whether a reply must state, in <budget> tags, how many actions it still needs or that success is impossible "
         "(BAGEN, arXiv 2606.00198)",
+    )
+    summary: int = setting(
+        0,
+        "earlier turns that each message retells, with their boards, moves and rewards, for a model that reads no "
+        "earlier message",
+        low=0,
+        unit="turns",
     )
     state_reward: float = setting(
         0.0, "what a right observation and a right prediction earn together, half each, in proportion to their scores"
@@ -173,6 +180,11 @@ class TurnConfig:
             raise ValueError(
                 f"{self._where()}prompt={self.prompt!r} has no budget in its replies; {self._where()}budget needs "
                 f"{self._where()}prompt='default'."
+            )
+        if self.summary and self.sees:
+            raise ValueError(
+                f"{self._where()}summary={self.summary} retells boards as text; it needs {self._where()}"
+                f"observation='text' (got {self.observation!r})."
             )
         if not self.sees:
             self._check_unread("image_", f"{self._where()}observation='image' or 'both'")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ragen_gym.core.text import Vocabulary
 from ragen_gym.core.turn_config import TurnConfig
 from ragen_gym.envs.budget import COVERAGE
@@ -15,6 +17,7 @@ __all__ = [
     "last_message",
     "message",
     "parse",
+    "retold",
     "shown_symbols",
     "shown_tiles",
 ]
@@ -125,6 +128,18 @@ def message(config: TurnConfig, board: str, turn: int, actions_left: int, reward
         f"Reply {how}{limit}.",
     ]
     return "\n".join(lines)
+
+
+def retold(done: int, turns: Sequence[tuple[str, Sequence[str], float]]) -> str:
+    """The opening of a message after ``done`` turns: the last ones as (board before, names of the moves, reward).
+
+    What RAGEN's code retells with its ``SimpleMemory``, in other words: there the whole replies, here the moves played.
+    """
+    lines = [f"Turns so far: {done}."]
+    for number, (board, moves, reward) in enumerate(turns, done - len(turns) + 1):
+        played = f" {SEPARATOR} ".join(moves) or "none"
+        lines += [f"Turn {number}:", board, f"Actions: {played}. Reward: {reward:g}."]
+    return "\n".join([*lines, ""])
 
 
 def last_message(board: str, reward: float | None) -> str:

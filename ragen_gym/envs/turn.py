@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["TurnEnv", "make_turn"]
 
 _LONGEST_REPLY = 4096
+_LONGEST_RETOLD = 100  # characters of a retold turn around its board, and of each of its moves
 _LONGEST_FRAME = 400, 800  # characters of a message around its board, plainly and with a form of boards in it
 
 
@@ -128,7 +129,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         charset, _, longest = env.charset
         characters = frozenset(string.printable) | charset
         frame = _LONGEST_FRAME[config.sees or config.state_format != "text"]
-        self.observation_space: spaces.Space[Any] = TextSpace(longest + frame, charset=characters)
+        retold = config.summary * (longest + _LONGEST_RETOLD * (1 + self.max_actions_per_turn))
+        self.observation_space: spaces.Space[Any] = TextSpace(longest + frame + retold, charset=characters)
         if config.sees:
             env.check_one_size(f"observation={config.observation!r}")
             from ragen_gym.render.images import BoardImages  # only where there are pictures
@@ -141,6 +143,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self._regret = env.value_by_turns()
         self.message_text = ""
         self._images: list[Pixels] = []
+        self._past: list[tuple[str, list[str], float]] = []  # board, moves and shown reward of each turn, to be retold
 
     @property
     def _prompt(self) -> Any:
@@ -204,7 +207,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
             self._write_states()
         self._turn, self._played, self._over = 0, 0, False
         self._messages: list[dict[str, Any]] = []
-        self._images = []
+        self._images, self._past = [], []
         self._add("system", self.instructions)
         said, info = self._say(None), self._report(None, (), ())
         if self._regret:
@@ -224,6 +227,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         actions: list[int] = []
         rewards: list[float] = []
         terminated, before = False, self.env.state[0] if self._state_parts else b""
+        board = self.board if self.config.summary else ""
         regret, left = self._regret, self.actions_left
         if regret:
             regret.start(self.env.state, left)
@@ -251,7 +255,10 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         terminated |= spent and self._bounded
         truncated = spent and not terminated
         self._over = terminated or truncated
-        said = self._say(total if self._prompt.SHOWS_PENALTY else sum(rewards))
+        shown = total if self._prompt.SHOWS_PENALTY else sum(rewards)
+        if self.config.summary:
+            self._past.append((board, [self.action_names[move] for move in actions], shown))
+        said = self._say(shown)
         return said, total, terminated, truncated, self._report(reply, tuple(actions), tuple(rewards)) | judged
 
     def parse(self, text: str) -> Reply:
@@ -279,11 +286,14 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         self._turn, self._played, self._over = other._turn, other._played, other._over
         self.message_text, self._info = other.message_text, dict(other._info)
         self._messages, self._images = [*map(dict, other._messages)], list(other._images)
+        self._past = list(other._past)
 
     def stand_at(
         self, board: bytes, state: Sequence[int], *, turn: int, played: int, earned: float | None, total: float | None
     ) -> Any:
         """Stand before a turn of this episode's level, as if other replies had led there; the message of that turn.
+
+        With ``summary`` the message retells nothing: the turns before are unknown.
 
         Args:
             board: of a state in which the game goes on.
@@ -298,7 +308,7 @@ class TurnEnv(InnerGenerator, ReplyEnv):
         """
         self.env.stand_at(board, state)
         self._turn, self._played, self._over = turn, played, False
-        self._messages, self._images = [], []
+        self._messages, self._images, self._past = [], [], []
         self._add("system", self.instructions)
         return self._say(total if self._prompt.SHOWS_PENALTY else earned)
 
@@ -338,6 +348,8 @@ class TurnEnv(InnerGenerator, ReplyEnv):
             text = self._prompt.last_message(board, reward)
         else:
             text = self._prompt.message(self._budgets, board, self._turn + 1, self.actions_left, reward)
+            if past := self._past[-self.config.summary :]:
+                text = prompts.retold(self._turn, past) + text
         self.message_text = text
         self._add("user", text)
         if self._pictures is None:

@@ -272,6 +272,7 @@ class RemoteTurnEnv(_Remote):
             "reply": None if reply is None or text is None else _reply(text, reply),
             "actions": tuple(info["actions"]),
             "rewards": tuple(info["rewards"]),
+            **({"budget": tuple(info["budget"])} if "budget" in info else {}),
         }
 
 

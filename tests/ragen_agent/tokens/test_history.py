@@ -24,9 +24,10 @@ from tests.ragen_agent.conftest import OTHER_HEADERS
 REPLIES = ("<answer>Up</answer>", "<answer>Left</answer>", "nothing", "<answer>Right || Down</answer>")
 
 
-def written(chat: ChatFormat, history: int, replies: list[str]) -> TokenMDP:
+def written(chat: ChatFormat, history: int, replies: list[str], summary: int = 0) -> TokenMDP:
     """An episode on a lake too large to end by itself, with these replies."""
-    env = make_turn("FrozenLake", max_turns=len(replies), max_actions=99, think=False, success_rate=1.0, size=6)
+    options = {"max_turns": len(replies), "max_actions": 99, "summary": summary}
+    env = make_turn("FrozenLake", think=False, success_rate=1.0, size=6, **options)
     process = TokenMDP(env, chat, max_tokens_per_turn=200, max_tokens_per_episode=4000, history=history)
     process.reset(options={"level": "P_____\n______\n______\n______\n______\n_____G"})
     for reply in replies:
@@ -66,6 +67,52 @@ def test_each_turn_reads_its_window(chat: ChatFormat, data: st.DataObject, histo
         assert all(part.sampled[end] for end in part.turn_ends)
     again = Trajectory.from_dict(row.to_dict())
     assert (again.ids.tolist(), again.contexts) == (row.ids.tolist(), row.contexts)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 9])
+def test_a_summary_shows_the_boards_and_moves_of_a_window_in_one_message(chat: ChatFormat, turns: int) -> None:
+    """Each prompt is the system message and one user message, and what it retells is what a window would show."""
+    replies = [
+        "<answer>Right</answer>",
+        "<answer>Down</answer>",
+        "<answer>Up || Right</answer>",
+        "<answer>Left</answer>",
+    ]
+    window = written(chat, turns, replies)
+    retold = written(chat, 0, replies, summary=turns).trajectory()
+    users = [message["content"] for message in window.trajectory().messages[1::2]]
+    system, boards = retold.messages[0]["content"], [text.split("\n")[-7:-1] for text in users[:-1]]
+    assert (retold.turn_rewards, len(retold.contexts)) == (window.trajectory().turn_rewards, len(replies))
+    for turn, (begin, end) in enumerate(zip(retold.contexts, retold.turn_ends, strict=True)):
+        message = retold.messages[1 + 2 * turn]["content"]
+        said = chat.tokenizer.encode(replies[turn], add_special_tokens=False)
+        assert retold.ids[begin : end + 1].tolist() == [*chat.prompt_ids(system, message), *said, chat.end_id]
+        shown = message.split("\n")
+        places = [at for at in range(len(shown)) for board in [boards[0]] if len(shown[at : at + 6]) == len(board)]
+        found = [shown[at : at + 6] for at in places if shown[at : at + 6] in boards]
+        assert found == boards[max(0, turn - turns) : turn + 1]
+        moves = [line for line in shown if line.startswith("Actions: ")]
+        assert moves == [
+            f"Actions: {reply.removeprefix('<answer>').removesuffix('</answer>')}. Reward: 0."
+            for reply in replies[max(0, turn - turns) : turn]
+        ]
+
+
+def test_a_summary_and_a_window_are_not_both_shown() -> None:
+    with pytest.raises(ValueError, match="prompts would show earlier turns twice"):
+        with_settings(Config(), {"turns": {"summary": 1, "history": 2}})
+
+
+def test_a_small_model_knows_the_words_of_a_summary() -> None:
+    """Its tokenizer has them, and no word that is a row of a board; the policy plays with them."""
+    turns = {"summary": 2, "history": 0, "max_turns": 4, "max_tokens_per_turn": 12, "think": False}
+    small = {"hidden": 32, "layers": 1, "feed_forward": 32}
+    agent = Policy.build(with_settings(Config(), {"game": "FrozenLake", "turns": turns, "small_model": small}))
+    played = agent.play(agent.processes("train", 4), group([1], 4), 1.0, seed=3)
+    assert all(t.failure is None for t in played)
+    assert any("Turns so far: 3." in message["content"] for t in played for message in t.messages)
+    board = next(iter(played)).messages[1]["content"].split("\n")[1:5]
+    assert not {*board} & {*agent.tokenizer.get_vocab()}
 
 
 THOUGHTFUL = ("<think>up?</think><answer>Up</answer>", "<think>\nno\n</think>\n\n<answer>Left</answer>", "nothing")

@@ -232,3 +232,32 @@ def test_half_a_surrogate_pair_in_a_reply_is_replaced(reply: str) -> None:
         assert info["messages"][-2] == {"role": "assistant", "content": clean}
         assert info["reply"].text == clean
         assert json.dumps(info["messages"], ensure_ascii=False).encode()
+
+
+def test_a_message_retells_the_last_turns() -> None:
+    """With a summary of two turns: their boards, moves and rewards, then the message that stands there without one."""
+    options: dict[str, Any] = {"think": False, "success_rate": 1.0, "max_turns": 5}
+    plain, env = make_turn("FrozenLake", **options), make_turn("FrozenLake", summary=2, **options)
+    lake = {"level": plain.game.level(plain.game.parse("P___\n____\n____\n___G"))}
+    assert env.reset(options=lake)[0] == plain.reset(options=lake)[0]
+    boards, found = [env.board], []
+    for reply in ("<answer>Right || Down</answer>", "nothing", "<answer>Down</answer>"):
+        message, told = plain.step(reply)[0], env.step(reply)[0]
+        assert told in env.observation_space
+        assert told.endswith(message)
+        found.append(told.removesuffix(message).splitlines())
+        boards.append(env.board)
+    first = ["Turn 1:", *boards[0].splitlines(), "Actions: Right || Down. Reward: 0."]
+    second = ["Turn 2:", *boards[1].splitlines(), "Actions: none. Reward: -0.1."]
+    third = ["Turn 3:", *boards[2].splitlines(), "Actions: Down. Reward: 0."]
+    assert found == [
+        ["Turns so far: 1.", *first],
+        ["Turns so far: 2.", *first, *second],
+        ["Turns so far: 3.", *second, *third],
+    ]
+    other = env.twin()
+    other.follow(env, 0)
+    assert other.step("nothing")[0] == env.step("nothing")[0]
+    assert env.reset(options=lake)[0] == plain.reset(options=lake)[0], "an episode forgets the one before"
+    with pytest.raises(ValueError, match="it needs observation='text'"):
+        make_turn("FrozenLake", summary=1, observation="image")

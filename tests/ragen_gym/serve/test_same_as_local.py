@@ -103,6 +103,17 @@ def test_every_option_of_a_turn(server: str) -> None:
         RemoteTurnEnv(server, "FrozenLake", think=False, grounding=True)
 
 
+def test_summaries_and_budgets(server: str) -> None:
+    options: dict[str, Any] = {"summary": 2, "budget": True, "think": False}
+    remote, local = RemoteTurnEnv(server, "FrozenLake", **options), make_turn("FrozenLake", **options)
+    assert remote.observation_space == local.observation_space
+    assert same(remote.reset(seed=3), local.reset(seed=3))
+    while not local.over:
+        reply = "<budget>[1, 4]</budget><answer>Left</answer>"
+        assert same(remote.step(reply), local.step(reply))
+    remote.close()
+
+
 def test_seeds_that_numpy_drew(server: str) -> None:
     seed, noise_seed = np.random.default_rng(0).integers(9, size=2)
     reset: dict[str, Any] = {"seed": seed, "options": {"noise_seed": noise_seed}}
