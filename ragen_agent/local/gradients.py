@@ -96,14 +96,14 @@ def gradient_buckets(policy: Policy, groups: int, reference: Policy | None = Non
     std = iteration.groups.return_std
     return [
         {
-            "bucket": number,
+            "bucket": bucket,
             "groups": len(chosen),
             "return_std": float(std[chosen].mean()),
             "return_std_low": float(std[chosen].min()),
             "return_std_high": float(std[chosen].max()),
             **_measured(learner, iteration, chosen, settings),
         }
-        for number, chosen in enumerate([std.argsort(stable=True), *bucket_groups(std)])
+        for bucket, chosen in enumerate([std.argsort(stable=True), *bucket_groups(std)])
     ]
 
 
@@ -126,7 +126,7 @@ def _measured(learner: Learner, iteration: Iteration, groups: Tensor, settings: 
     for term in ["task", *["entropy"] * bool(settings.entropy_bonus), *["kl"] * kl]:
         first, second = (_gradient(learner, batch, targets, part, term, settings) for part in parts)
         common = _dot(first, second)
-        found[term] = math.sqrt(_dot(first, first) + 2 * common + _dot(second, second))
+        found[term] = math.sqrt(max(0.0, _dot(first, first) + 2 * common + _dot(second, second)))
         found[f"{term}_expected"] = math.copysign(2 * math.sqrt(abs(common)), common)
     return found
 
