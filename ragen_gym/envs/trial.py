@@ -206,8 +206,8 @@ class TrialEnv(gymnasium.Env[str, str]):
         first.env.reset(seed=seed)
         self._level = first.env.level
         self._level_id = f"{self._level.id} {world}"
-        env, env.world = self._worlds[world]
-        self._env = env
+        self._env, own = self._worlds[world]
+        self._env.world = own
         self._noise = stream_key(seed if noise is None else noise, Stream.DYNAMICS, "noise_seed")
         self._successes: list[bool] = []
         self._over = self._reflecting = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ REPLIES = ("<answer>Up</answer>", "<answer>Left</answer>", "nothing", "<answer>R
 
 def written(chat: ChatFormat, history: int, replies: list[str], summary: int = 0) -> TokenMDP:
     """An episode on a lake too large to end by itself, with these replies."""
-    options = {"max_turns": len(replies), "max_actions": 99, "summary": summary}
+    options: dict[str, Any] = {"max_turns": len(replies), "max_actions": 99, "summary": summary}
     env = make_turn("FrozenLake", think=False, success_rate=1.0, size=6, **options)
     process = TokenMDP(env, chat, max_tokens_per_turn=200, max_tokens_per_episode=4000, history=history)
     process.reset(options={"level": "P_____\n______\n______\n______\n______\n_____G"})
