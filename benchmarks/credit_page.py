@@ -39,7 +39,7 @@ Figure 1. Cosine of an estimator's gradient with the exact one, by sampled token
 95 % interval. Grey: the same samples weighted by their true advantages. RLOO has the line of Dr. GRPO, since the two
 differ by a factor alone.
 
-## Which estimator to use
+## Which estimator to use, by these policies
 
 - **Chance between more than two returns (bandit): do not divide by the group's std.** While both arms are
   still pulled, at the start, GRPO's expected step goes to the arm that pays less; [the drift computed without a

@@ -149,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train and measure what is missing, and write the page."""
     parser = page_parser("thoughts", __doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/thoughts"), metavar="DIR", help="folder of the runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[*SEEDS], metavar="N", help="default 0 1")
     parser.add_argument("--quick", action="store_true", help="a check in a minute: short trainings, 16 levels")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -157,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = runs / "quick"
         changes = {"demonstrations": {"episodes": 500}, "training": {"iterations": 1}, "evaluation": {"levels": 16}}
     done = {(each["seed"], each["model"]) for each in read_records(path)}
-    for seed in (seed for seed in SEEDS if not all((seed, model) in done for model in MODELS)):
+    for seed in (seed for seed in options.seeds if not all((seed, model) in done for model in MODELS)):
         config = config_of(seed, changes)
         for model, checkpoint in trained(config, runs / f"seed-{seed}").items():
             if (seed, model) not in done:

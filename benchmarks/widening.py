@@ -155,7 +155,9 @@ def write_page(folder: Path, records: Sequence[Record]) -> None:
     """The page and its figure."""
     table, config = Table(records), config_of(0)
     means = {name: np.mean([(e["temperature"], e["entropy"]) for e in table.heads[name]], 0) for name in POLICIES}
-    pretrained = Table(records, PRETRAINED) if any(each.get("model") == PRETRAINED for each in records) else None
+    last = PRETRAINED, MORE, LONG
+    whole = any((each.get("model"), each.get("policy"), each.get("turns")) == last for each in records)
+    pretrained = Table(records, PRETRAINED) if whole else None
     before, possible = table.chances(START, TRAINED), table.turned(RL)[0]
     seeds, widths = [each["seed"] for each in table.heads[RL]], {turns: table.width(turns) for turns in table.measured}
     left = [f"seed {each}" for each in PLANS[SMALL].seeds if each not in seeds]
