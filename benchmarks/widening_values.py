@@ -216,7 +216,8 @@ class Table:
         self.facts = {name: np.array(each) for name, each in about["levels"].items()}
         self.about = {name: about[name] for name in ("machine", "parameters")}
         measured = sorted((each for each in records if "policy" in each), key=lambda each: each["seed"])
-        self.values, self.measured = {}, {turns: [] for turns in PLANS[model].masses}
+        self.values: dict[tuple[str, int], Values] = {}
+        self.measured: dict[int, list[str]] = {turns: [] for turns in PLANS[model].masses}
         for name, turns in ((name, turns) for name in POLICIES for turns in self.measured):
             if some := [each for each in measured if (each["policy"], each["turns"]) == (name, turns)]:
                 self.values[name, turns] = np.array([each["success"] for each in some])
