@@ -41,6 +41,7 @@ from ragen_agent.openrlhf.cli_flags import MODULE, command_flags
 from ragen_agent.openrlhf.processes import START, VARIABLE, RunContext, repair, stop_process
 from ragen_agent.openrlhf.prompt_dataset import train_rows, write_rows
 from ragen_agent.openrlhf.supported import check_biased, check_no_code, check_sees, check_supported
+from ragen_agent.preflight.doctor import extensions_folder
 from ragen_agent.preflight.plan import check_devices, devices_needed
 from ragen_agent.run.alarm import History
 from ragen_agent.run.console import Display, plot_curve, run_code_flag
@@ -207,12 +208,11 @@ def _model(config: Config, folder: RunFolder, display: Display) -> Path:
 
 
 def _environment(context: RunContext, on_cpu: bool) -> dict[str, str]:
-    extensions = Path(sys.prefix) / "torch_extensions"  # one for each environment, built by the Makefile
     scripts = str(Path(sys.executable).parent)  # ninja, with which DeepSpeed builds its extensions
     return {
         VARIABLE: context.to_json(),
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", "")]),
-        "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(extensions)),
+        "TORCH_EXTENSIONS_DIR": str(extensions_folder()),  # the Makefile builds there too
         "HF_HUB_OFFLINE": "1",  # models are folders
         "PYTHONSAFEPATH": "1",  # vLLM's engine is a child of Ray's process and would import from the current folder
         "VLLM_NO_USAGE_STATS": "1",

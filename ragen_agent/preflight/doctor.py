@@ -24,7 +24,7 @@ from ragen_gym.games.registry import TABLE
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-__all__ = ["CHECKS", "PACKAGES", "TESTED", "Finding", "Look", "examine", "imported"]
+__all__ = ["CHECKS", "PACKAGES", "TESTED", "Finding", "Look", "examine", "extensions_folder", "imported"]
 
 #: Sets of versions on a CPU: all tests pass with the first column, and those that train with the second, that of H100s.
 TESTED = {
@@ -184,6 +184,11 @@ def _shared_memory(look: Look) -> Finding | None:
     return ok(f"{free:.1f} GiB free in {place}")
 
 
+def extensions_folder() -> Path:
+    """Where a run's processes build DeepSpeed's extensions: TORCH_EXTENSIONS_DIR, or a folder of this environment."""
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
+
+
 def _extension_locks(look: Look) -> Finding | None:
     """Locks of torch's builds of extensions, such as DeepSpeed's; a worker waits for one for as long as it exists.
 
@@ -191,9 +196,7 @@ def _extension_locks(look: Look) -> Finding | None:
     """
     if not look.distributed:
         return None
-    from torch.utils.cpp_extension import get_default_build_root
-
-    place = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    place = extensions_folder()
     left = [str(lock) for lock in sorted(place.rglob("lock")) if not _is_open(lock)]
     if not left:
         return ok(f"no lock of a killed worker in {place}")

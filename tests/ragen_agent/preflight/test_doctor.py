@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from ragen_agent.config import SmallModel
 from ragen_agent.models.checkpoint import save_checkpoint
 from ragen_agent.models.small_model import build_model, build_tokenizer
 from ragen_agent.preflight import doctor
-from ragen_agent.preflight.doctor import CHECKS, Finding, Look, imported
+from ragen_agent.preflight.doctor import CHECKS, Finding, Look, extensions_folder, imported
 
 ROOT = Path(__file__).parents[3]
 
@@ -106,6 +107,8 @@ def test_little_shared_memory_is_a_failure_where_nccl_needs_it(monkeypatch: pyte
 
 def test_only_locks_that_nobody_holds_are_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builds = tmp_path / "my builds"
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    assert extensions_folder() == Path(sys.prefix) / "torch_extensions"
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(builds))
     assert CHECKS["locks of extensions"](Look(False)) is None
     assert finding("locks of extensions", Look(True)).state == "ok", "nothing was ever built"
