@@ -76,7 +76,7 @@ class Sokoban(GridGame):
     such solution, or the search takes more than 50,000 nodes, it moves up.
 
     ## Arguments
-    height, width: rows and columns with the border of walls, 3 to 64 cells a side; ``size`` sets both.
+    height, width: rows and columns with the border of walls, 3 to 64, one of them 5 or more; ``size`` sets both.
     boxes: number of boxes of a generated level, from 1 on. A level that is given may have any number.
     generator: ``"reverse_play"`` or ``"reverse_walk"``.
     search_depth: depth of the search of ``"reverse_play"``, from 2 to 10,000; the paper's code has 300 for 6x6 boards
