@@ -184,8 +184,8 @@ def _shared_memory(look: Look) -> Finding | None:
     return ok(f"{free:.1f} GiB free in {place}")
 
 
+def extensions_folder() -> Path:
     """The folder in which a run builds DeepSpeed's extensions: TORCH_EXTENSIONS_DIR, or one of this environment."""
-    """Where a run's processes build DeepSpeed's extensions: TORCH_EXTENSIONS_DIR, or a folder of this environment."""
     return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(sys.prefix) / "torch_extensions")
 
 
