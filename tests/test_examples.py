@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import speedrun
+from ragen_agent import ChatFormat, TokenMDP
 from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.local.policy_update import Learner
 from ragen_agent.local.policy_update import update as trainer_update
@@ -28,6 +30,7 @@ from ragen_agent.programs.request import Completion, Request, RequestError
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.rollout import sample
 from ragen_agent.update.iteration import Iteration
+from ragen_gym.envs.policies import plan_moves
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -103,9 +106,44 @@ def test_starpo_from_scratch_runs(tmp_path: Path) -> None:
     assert {"random", "optimal", "imitation", "StarPO-S"} <= set(re.findall(r"^ +(\S+) ", printed, re.MULTILINE))
 
 
+@pytest.mark.parametrize("frame", ["short", "suite"])
+def test_the_speedrun_shows_the_prompts_that_it_will_be_given_and_shortest_ways(frame: str) -> None:
+    example = load("speedrun")
+    env = example.make_env("train")
+    boards, moves = example.demonstrated(env, example.Settings(lakes=100))
+    tokenizer = example.short_tokenizer(env) if frame == "short" else example.build_tokenizer()
+    chat = ChatFormat.from_tokenizer(tokenizer)
+    ids, lengths, start = example.encoded(env, chat, boards, moves)
+    process = TokenMDP(env, chat)
+    assert len(boards) > 50
+    for row in range(0, len(boards), 10):
+        process.begin(seed=0, options={"level": env.game.level(boards[row].tobytes())})
+        assert ids[row, :start].tolist() == process.ids
+        assert len(plan_moves(env, 10)) == (moves[row] >= 0).sum()
+        reply = ids[row, start : start + lengths[row]].tolist()
+        process.append_reply(reply, [0.0] * len(reply))
+        assert process.trajectory().success
+
+
+def test_the_steps_of_the_speedrun_are_nearly_orthogonal() -> None:
+    example = load("speedrun")
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.zeros(8, 4))
+    weight.grad = torch.randn(8, 4)
+    example.Muon([weight], 1.0).step()
+    singular = torch.linalg.svdvals(weight.detach()) / 2**0.5  # of the scale of a matrix twice as high as wide
+    assert float(singular.min()) > 0.6
+    assert float(singular.max()) < 1.3
+
+
+def test_the_speedrun_plays_the_task_of_its_runner() -> None:
+    ours, theirs = load("speedrun").make_env("train"), speedrun.make_env("train")
+    assert (ours.game, ours.config) == (theirs.game, theirs.config)
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_is_short(path: Path) -> None:
-    most = 300 if path.stem == "starpo_from_scratch" else 120
+    most = {"starpo_from_scratch": 300, "speedrun": 250}.get(path.stem, 120)
     assert len(path.read_text(encoding="utf-8").splitlines()) <= most
 
 

@@ -1,0 +1,146 @@
+"""The page of the speedrun, from its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from benchmarks import markdown_table, numbered
+from ragen_gym.core.stats import mean_interval, percent
+
+__all__ = ["GOAL", "RULES", "SEEDS", "costs", "page", "records"]
+
+GOAL, SEEDS = 0.6, 5
+"""Share of the lakes that a record solves on average, and seeds that it takes at least."""
+
+Run = Mapping[str, Any]
+
+RULES = """\
+1. The task: 4x4 lakes without slip that the blind script loses, shortest paths of three moves or more, two replies of
+   at most five moves (`make_env` in `benchmarks/speedrun.py`).
+2. `FILE --seed SEED --out DIR` writes `model` (a Hugging Face checkpoint), `lakes.npy` (the lakes it trained on, as
+   `game.generate` gives them) and `ledger.json` (`sampled_tokens`, `shown_tokens`).
+3. Any architecture of transformers, tokenizer and optimiser. An id of a reply spells at most one move.
+4. The weights are learned in this run, from rewards and demonstrations. No code of the submission runs at evaluation,
+   and its chat template passes messages on as they are: the only place for a policy by hand is the weights, where it
+   is against the rules.
+5. Train on the split `train`, tune on `validation` (`--split validation`). A lake of another split in `lakes.npy` is
+   refused.
+6. The oracle may demonstrate. Its time counts. Its replies count as shown tokens once, however often they are shown.
+7. The file reports its tokens and lakes itself. Whoever merges a record checks in its code that the report is true.
+8. Time is user time of the process and its children, on one core, imports and saving included.
+9. The runner draws five seeds, and each seed's lakes after its training. It samples at temperature 0.5, at most 24
+   tokens a reply, and replays every reply. `--verify` replays the moves in `speedrun.json`.
+10. A record solves 60 % on average, with fewer calibrated seconds, or fewer tokens (sampled and shown), than each
+    record before."""
+
+COLUMNS = (
+    "record",
+    "what changed",
+    "options",
+    "solved, %",
+    "CPU s",
+    "calibrated",
+    "sampled",
+    "shown",
+    "lakes",
+    "machine",
+)
+
+PAGE = """\
+# The speedrun
+
+Written by `python -m benchmarks.speedrun`. Train a language model from scratch until it solves 60 % of 256 held-out
+lakes that the blind script loses. [`examples/speedrun.py`](../examples/speedrun.py) is the fastest way we know.
+
+{runs}
+
+Means over seeds, {seeds} for a record, each with {lakes} lakes of its own; solved with Student's 95 % interval.
+*CPU s*: user seconds of the process. *Calibrated*: the same, divided by the user seconds of a fixed matrix product and
+a fixed Python loop ({product:.2f} and {loop:.2f} for the last record). *Sampled* and *shown*: tokens of replies that
+the model drew and that it was shown; *lakes*: how many it trained on.
+
+| solved, %, on the lakes of the last record | random weights | {names} |
+|---|---|{line}
+| | {references} |
+
+**60 % is not planning.** A walker that looks one cell ahead [solves more](shortcuts.md). The speedrun measures how fast
+a model learns to read a board and to write moves. The recipe of `make train` (imperfect demonstrations, then StarPO-S)
+is no record: it [ends](recipes.md) at 45.4 % of all lakes after 8.5 minutes, where the blind script solves 55.5 %.
+
+## Rules
+
+{rules}
+
+## Commands
+
+```sh
+python -m benchmarks.speedrun examples/speedrun.py                                     # measure, change nothing
+python -m benchmarks.speedrun examples/speedrun.py --split validation -- --steps 200   # try a change
+python -m benchmarks.speedrun my_file.py --record "What changed"                       # add it to this page
+python -m benchmarks.speedrun --verify                                                 # replay every run
+python -m benchmarks.speedrun_task build/speedrun                                      # a Harbor task for coding agents
+inspect eval benchmarks/speedrun_inspect.py -T folder=build/speedrun --model MODEL     # the same in Inspect AI
+```
+
+Machines: {machines}.
+"""
+
+
+def costs(run: Run) -> tuple[float, float]:
+    """Calibrated seconds and tokens of a run, means over its seeds."""
+    mean = _means(run)
+    return mean["seconds"] / (mean["product"] + mean["loop"]), mean["sampled_tokens"] + mean["shown_tokens"]
+
+
+def records(runs: Sequence[Run]) -> list[Run]:
+    """The runs that were records when they were added."""
+    found: list[Run] = []
+    for run in runs:
+        enough = len(run["seeds"]) >= SEEDS and _means(run)["solved"] >= GOAL
+        least = [min(each) for each in zip(*map(costs, found), strict=True)]
+        if enough and (not found or any(cost < known for cost, known in zip(costs(run), least, strict=True))):
+            found.append(run)
+    return found
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """The page of at least one run."""
+    runs = results["runs"]
+    best, machines = records(runs), list(dict.fromkeys(run["machine"] for run in runs))
+    last = [*runs, *best][-1]
+    names = list(last["seeds"][0]["references"])
+    means = [fmean(each["references"][name] for each in last["seeds"]) for name in names]
+    start = fmean(each["start"] for each in last["seeds"])
+    return PAGE.format(
+        runs=markdown_table(COLUMNS, [_row(run, best, machines) for run in runs]),
+        seeds=SEEDS,
+        lakes=len(last["seeds"][0]["moves"]),
+        product=_means(last)["product"],
+        loop=_means(last)["loop"],
+        names=" | ".join(names),
+        line="---|" * len(names),
+        references=" | ".join(percent(each, "") for each in (start, *means)),
+        rules=RULES,
+        machines=numbered(machines),
+    )
+
+
+def _means(run: Run) -> dict[str, float]:
+    figures = ("solved", "seconds", "product", "loop", "sampled_tokens", "shown_tokens", "lakes")
+    return {name: fmean(each[name] for each in run["seeds"]) for name in figures}
+
+
+def _row(run: Run, best: Sequence[Run], machines: Sequence[str]) -> list[str]:
+    mean, solved = _means(run), mean_interval([100 * each["solved"] for each in run["seeds"]])
+    seeds = len(run["seeds"])
+    return [
+        str(best.index(run) + 1) if run in best else "no" if seeds >= SEEDS else f"no: {seeds} of {SEEDS} seeds",
+        run["what"],
+        f"`{' '.join(run['arguments'])}`" if run["arguments"] else "",
+        f"{solved.value:.1f}" + (f" ({solved.low:.1f} to {solved.high:.1f})" if seeds > 2 else ""),
+        *(f"{mean['seconds']:.1f}", f"{costs(run)[0]:.1f}"),
+        *(f"{mean[name]:,.0f}" for name in ("sampled_tokens", "shown_tokens", "lakes")),
+        f"{machines.index(run['machine']) + 1}",
+    ]

@@ -1,0 +1,114 @@
+"""The speedrun's refusals, its replay and its page."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import benchmarks
+from benchmarks.speedrun import check_spellings, held_out, ledger, main, make_env, submitted, verify
+from benchmarks.speedrun_page import page, records
+
+HERE = Path(benchmarks.__file__).parent
+RECORD = HERE.parent / "examples" / "speedrun.py"
+RESULTS = json.loads((HERE / "speedrun.json").read_text(encoding="utf-8"))
+TOKENS = {"sampled_tokens": 0, "shown_tokens": 12}
+
+
+def write(folder: Path, split: str = "train", tokens: object = TOKENS, count: int = 64) -> Path:
+    """What a submission says of its training on lakes of a split."""
+    keys = np.arange(count, dtype=np.uint64) * np.uint64(2**40 + 1)
+    np.save(folder / "lakes.npy", make_env(split).game.generate(keys, split))
+    (folder / "ledger.json").write_text(json.dumps(tokens))
+    return folder
+
+
+def test_a_ledger_of_training_lakes_is_read(tmp_path: Path) -> None:
+    assert ledger(write(tmp_path)) == {**TOKENS, "lakes": 64}
+
+
+@pytest.mark.parametrize("split", ["test", "validation"])
+def test_lakes_that_are_held_out_are_found_by_their_hashes(split: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="64 of the 64 lakes that it trained on are held out"):
+        ledger(write(tmp_path, split))
+
+
+def test_one_lake_that_it_is_played_on_among_its_own_is_enough(tmp_path: Path) -> None:
+    write(tmp_path)
+    env, (instance, *_) = held_out(7, 4)
+    env.reset(seed=instance.seed)
+    lake = np.frombuffer(bytes(env.env.state[0]), np.uint8)
+    np.save(tmp_path / "lakes.npy", np.concatenate([np.load(tmp_path / "lakes.npy"), lake[None]]))
+    with pytest.raises(ValueError, match="1 of the 65 lakes"):
+        ledger(tmp_path)
+
+
+@pytest.mark.parametrize("tokens", [{"sampled_tokens": 3}, {**TOKENS, "shown_tokens": -1}, {**TOKENS, "lakes": 1}])
+def test_a_ledger_of_another_form_is_refused(tokens: object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give the counts sampled_tokens and shown_tokens"):
+        ledger(write(tmp_path, tokens=tokens))
+
+
+def test_a_submission_without_a_ledger_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a submission writes ledger.json and lakes.npy"):
+        ledger(tmp_path)
+
+
+def test_a_submission_that_fails_is_refused_with_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "file.py").write_text("raise SystemExit('no lakes today')")
+    with pytest.raises(ValueError, match="exit code 1, where 0 is needed:\nno lakes today"):
+        submitted(tmp_path / "file.py", 0, tmp_path)
+
+
+def test_the_time_of_a_submission_holds_that_of_its_children(tmp_path: Path) -> None:
+    loop = "import resource\nwhile resource.getrusage(resource.RUSAGE_SELF).ru_utime < 0.5: pass"
+    (tmp_path / "file.py").write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {loop!r}])")
+    assert submitted(tmp_path / "file.py", 0, tmp_path) >= 0.5
+
+
+def test_an_id_spells_one_move() -> None:
+    check_spellings({1: " || Up", 2: "</answer>"}, ["Left", "Up"])
+    with pytest.raises(ValueError, match=r"the id 7 spells 'Up \|\| Left'"):
+        check_spellings({7: "Up || Left"}, ["Left", "Up"])
+
+
+def test_a_submission_that_solves_too_few_lakes_is_no_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--", "--steps", "2", "--lakes", "200"]
+    assert main([str(RECORD), "--seeds", "0", "--out", str(tmp_path), "--record", "Two steps", *small]) == 1
+    assert "solved on average, 60% needed" in capsys.readouterr().out
+    (run,) = json.loads((tmp_path / "speedrun.json").read_text())["runs"]
+    assert run["seeds"][0]["shown_tokens"] > 0
+    verify(run)
+    assert "| no: 1 of 5 seeds | Two steps |" in (tmp_path / "speedrun.md").read_text()
+
+
+def test_a_record_has_five_seeds_solves_enough_and_is_faster_or_shows_less() -> None:
+    def run(seconds: float, shown: int, solved: float = 0.6, seeds: int = 5) -> dict[str, object]:
+        figures = {"seconds": seconds, "solved": solved, "product": 0.5, "loop": 0.5, "lakes": 9}
+        return {"seeds": [figures | {"sampled_tokens": 0, "shown_tokens": shown}] * seeds}
+
+    first, faster, fewer = run(20, 100), run(10, 200), run(30, 50)
+    others = [run(5, 5, solved=0.59), run(5, 5, seeds=4), run(12, 150, 0.9)]
+    assert records([others[0], first, others[1], faster, fewer, run(10, 200)]) == [first, faster, fewer]
+    assert records([first, others[2]]) == [first, others[2]], "faster than the first"
+    assert records([faster, fewer, others[2]]) == [faster, fewer], "one is faster, another takes fewer tokens"
+
+
+def test_a_replay_with_another_result_is_refused() -> None:
+    run = copy.deepcopy(RESULTS["runs"][-1])
+    run["seeds"] = run["seeds"][:1]
+    verify(run)
+    moves = run["seeds"][0]["moves"]
+    moves[:] = [moves[-1]] * len(moves)
+    with pytest.raises(ValueError, match="claimed"):
+        verify(run)
+
+
+def test_the_page_is_made_of_its_records() -> None:
+    assert page(RESULTS) == (HERE / "speedrun.md").read_text(encoding="utf-8")
