@@ -140,8 +140,8 @@ $(VENV)/.%.installed: pyproject.toml constraints.txt | $(BIN)/python
 
 # torch comes first, or a resolver takes a CUDA build of it. vLLM's CPU build asks for torchvision, torchaudio and
 # torchcodec, whose builds do not fit this torch and break the import of transformers: the first, which visual models
-# need, is made importable, the others go. DeepSpeed compiles an
-# optimiser at its first use, and a run that is killed meanwhile leaves a lock behind: it is compiled here, once.
+# need, is made importable, the others go. DeepSpeed compiles an optimiser and an exchange through shared memory at their
+# first use, and a run that is killed meanwhile leaves a lock on which the next one hangs: they are compiled here, once.
 $(OPENRLHF)/.installed: pyproject.toml constraints-openrlhf.txt | $(OPENRLHF)/bin/python
 	@echo 'install: OpenRLHF, vLLM, Ray and DeepSpeed for a CPU, into $(OPENRLHF) (4 GB; some five minutes, the first time)'
 	@$(OPENRLHF)/bin/python -u -m pip --disable-pip-version-check install -c constraints-openrlhf.txt torch setuptools $(PROGRESS)
@@ -153,7 +153,7 @@ $(OPENRLHF)/.installed: pyproject.toml constraints-openrlhf.txt | $(OPENRLHF)/bi
 	@echo 'install: compiling what DeepSpeed would compile at its first use'
 	@PATH="$(CURDIR)/$(OPENRLHF)/bin:$$PATH" TORCH_EXTENSIONS_DIR="$(CURDIR)/$(OPENRLHF)/torch_extensions" \
 	    $(OPENRLHF)/bin/python -c "from deepspeed.accelerator import get_accelerator as a; \
-	    a().create_op_builder('FusedAdamBuilder').load()" > $(OPENRLHF)/compiled.log 2>&1 \
+	    [a().create_op_builder(name).load() for name in ('ShareMemCommBuilder', 'FusedAdamBuilder')]" > $(OPENRLHF)/compiled.log 2>&1 \
 	    || { cat $(OPENRLHF)/compiled.log >&2; exit 1; }
 	@touch $@
 
