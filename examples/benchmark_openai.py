@@ -36,7 +36,8 @@ if __name__ == "__main__":
     for name, split in summary["splits"].items():
         print(f"\n{name}, {split['success']['n']} episodes")
         for line in ("success", "random", "blind", "optimal"):
-            if rate := split.get(line):
+            rate = split.get(line)
+            if rate and rate["rate"] is not None:  # none where no episode counts
                 print(f"  {line:9}{rate['rate']:6.1%} ({rate['low']:.1%} to {rate['high']:.1%})")
         if malformed := split["malformed"]:
             print(f"  malformed{malformed['rate']:6.1%} of the replies {malformed['problems']}")
