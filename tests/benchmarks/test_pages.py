@@ -14,6 +14,7 @@ from benchmarks import (
     budget,
     credit_page,
     exact,
+    hacking,
     ice,
     leaderboard,
     learnable,
@@ -51,7 +52,9 @@ def test_a_page_is_made_of_its_results(measurement: Any) -> None:
     assert measurement._page(results) == (HERE / f"{name}.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("name", "measurement"), [("credit", credit_page), ("ice", ice), ("widening", widening)])
+@pytest.mark.parametrize(
+    ("name", "measurement"), [("credit", credit_page), ("hacking", hacking), ("ice", ice), ("widening", widening)]
+)
 def test_a_page_is_made_of_its_records(name: str, measurement: Any, tmp_path: Path) -> None:
     measurement.write_page(tmp_path, read_json_lines(HERE / f"{name}.jsonl"))
     assert (tmp_path / f"{name}.md").read_text(encoding="utf-8") == (HERE / f"{name}.md").read_text(encoding="utf-8")

@@ -359,7 +359,7 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
 
 def can_draw(game: FrozenLake, board: Board) -> bool:
     """True if the generator may draw this board, of one start and one goal, for some split."""
-    tiles, stride, (moves, straight, _) = np.frombuffer(bytes(board), np.uint8), game.width + 1, game.params
+    tiles, stride, (moves, straight) = np.frombuffer(bytes(board), np.uint8), game.width + 1, game.params[:2]
     start, goal = int((tiles == 3).argmax()), int((tiles == 2).argmax())
     if not game.random_start and (start, goal) != (0, len(tiles) - 1):
         return False
