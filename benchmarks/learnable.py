@@ -68,7 +68,7 @@ def _page(results: Mapping[str, Any]) -> str:
         "# Does an environment teach?",
         "",
         f"`python -m benchmarks.learnable` runs `ragen-gym audit --learnable` on {len(rows)} planted environments of "
-        f"known kind. The thresholds ({limits}) were chosen on {len(sides['Chosen on'])} of them; "
+        f"known kind. The thresholds ({limits}) were fixed on {len(sides['Chosen on'])} of them; "
         f"{len(sides['Held out'])} were kept apart and run once, afterwards.",
     ]
     for title, side in sides.items():
@@ -143,6 +143,8 @@ training episodes of each policy on average.
 - The environments are small, alike and made by us, and the ten held out come from the same generator. Other people's
   environments differ more than these do from each other.
 - "No signal" means that this small model found none in this time. A task beyond it looks like a broken one.
+- A model that has only learnt the commonest answer gains as much as the blind policy. A fine environment with such an
+  answer then appears as "pays without reading". Longer training was not tried here.
 - "Pays without solving" needs an environment that tells success apart from reward. All planted hackable ones do.
 - A blind policy finds a reply that always pays, too. A hack in an environment that tells no success therefore appears
   as "pays without reading".

@@ -85,9 +85,10 @@ class Planted(gymnasium.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Pay a reply."""
-        right, extra = action == self.answer, action in self.extra
+        extra = action in self.extra
+        right = action == self.answer or (extra and self.fault == "any")
         pays = float(right)
-        if self.fault in ("bonus", "smaller", "any"):
+        if self.fault in ("bonus", "smaller"):
             pays = float(extra or (right and self.fault != "smaller"))
         elif self.fault == "dearer":
             pays = 3.0 * extra + right

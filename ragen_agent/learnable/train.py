@@ -188,7 +188,7 @@ class _Trial:
         self.play("start", policy)
 
     def train(self, control: str, until: float | None) -> None:
-        """Train from the warm start, up to the time ``until`` and as long as the policy before, and measure."""
+        """Train from the warm start and measure: up to the time ``until``, or as long as the policy that had one."""
         with opened(control, self.target, self.settings):
             options = {"session": control, "blind": control == "blind"}
             config = replace(self.config, env_options=options)
@@ -204,7 +204,8 @@ class _Trial:
 
             with suppress(KeyboardInterrupt):  # the loop's answer where it was interrupted
                 loop.run(interrupted=interrupted)
-            self.iterations = loop.iteration
+            if until is not None:
+                self.iterations = loop.iteration
             self.play(control, replace(policy, config=config))
 
     def play(self, name: str, policy: Policy) -> None:
@@ -237,9 +238,8 @@ class _Trial:
 
 def _earning(episode: Trajectory, total: float) -> Trajectory:
     """The episode with this return, all of it earned in the last turn."""
-    return replace(
-        episode, turn_rewards=(*[0.0] * (len(episode.turn_rewards) - 1), total)[-len(episode.turn_rewards) :]
-    )
+    turns = len(episode.turn_rewards)
+    return replace(episode, turn_rewards=(*[0.0] * (turns - 1), total)[:turns])
 
 
 def _length(text: str) -> int:

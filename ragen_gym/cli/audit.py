@@ -110,6 +110,8 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _learn(arguments: argparse.Namespace, settings: AuditSettings) -> int:
+    if settings.checks or settings.train:
+        raise ValueError("--learnable trains instead of the checks: leave out --check, --train and --test.")
     try:
         learnable = import_module("ragen_agent.learnable")
     except ImportError as error:

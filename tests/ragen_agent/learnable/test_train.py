@@ -19,7 +19,8 @@ from ragen_gym.envs.task import TaskEnv
 PLANTED = "benchmarks.planted:Planted"
 ROOT = Path(__file__).parents[3]
 AUDITED = str(ROOT / "tests" / "ragen_gym" / "audit")
-LEARNT = next(n for n in NUMBERS if Planted(n).kind == "fine" and Planted(n).question == "side")
+LEARNT = next(n for n in NUMBERS if Planted(n).fault == "always")  # which takes the fewest iterations
+SIDE = next(n for n in NUMBERS if Planted(n).kind == "fine" and Planted(n).question == "side")
 
 
 def settings(number: int) -> AuditSettings:
@@ -34,7 +35,7 @@ def test_a_small_model_learns_a_planted_environment() -> None:
     assert report.train_episodes == 128 * report.iterations
     signal = next(each for each in report.answers if each.question == SIGNAL)
     assert signal.answer == "yes", signal
-    assert report.verdict == "teaches"
+    assert report.verdict == "pays without reading"
     json.dumps(report.to_dict())
 
 
@@ -47,17 +48,17 @@ def test_what_cannot_be_trained_on_says_why() -> None:
 
 
 def test_the_session_plays_what_the_environment_plays() -> None:
-    with opened("here", PLANTED, settings(LEARNT)):
+    with opened("here", PLANTED, settings(SIDE)):
         env = TaskEnv(f"{AuditedTask.__module__}:AuditedTask", split="test", session="here")
         env.reset(seed=3)
         rng = np.random.default_rng(0)
-        assert {env.random_reply(rng) for _ in range(20)} == set(Planted(LEARNT).get_all_actions())
-        plain = Planted(LEARNT)
+        assert {env.random_reply(rng) for _ in range(20)} == set(Planted(SIDE).get_all_actions())
+        plain = Planted(SIDE)
         task, blind = AuditedTask("here", split="test"), AuditedTask("here", blind=True, split="test")
         for seed in range(5):
             shown, _ = plain.reset(seed=2 * seed + 1)
             assert task.reset(seed=seed)[0] == shown
-            assert blind.reset(seed=seed)[0] == Planted(LEARNT).reset(seed=0)[0]
+            assert blind.reset(seed=seed)[0] == Planted(SIDE).reset(seed=0)[0]
             right = plain.answer
             assert task.step(f" {right}\n")[1] == blind.step(right)[1] == plain.step(right)[1] > 0
         assert AuditedTask("here", split="train").reset(seed=3)[0] == plain.reset(seed=6)[0]
@@ -88,7 +89,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "--learnable", "Pendulum-v1"]) == 0
     assert "not applicable" in capsys.readouterr().out
     assert main(["audit", "--learnable", "nowhere"]) == 2
-    assert main(["audit", "--learnable", "audited_envs:Maze", "--path", AUDITED, "--minutes", "0"]) == 2
+    for wrong in (["--minutes", "0"], ["--check", "plays"]):
+        assert main(["audit", "--learnable", "Pendulum-v1", *wrong]) == 2
 
 
 def test_planted_environments_have_their_faults() -> None:
