@@ -73,6 +73,7 @@ def _page(results: Mapping[str, Any]) -> str:
     ]
     for title, side in sides.items():
         lines += ["", f"## {title}: {len(side)} environments", "", *_confusion(side)]
+    wrong = [row for row in rows if RIGHT[row["kind"]] != judged(row)]
     method = METHOD.format(
         iterations=SETTINGS.iterations,
         levels=SETTINGS.levels,
@@ -81,6 +82,9 @@ def _page(results: Mapping[str, Any]) -> str:
         seconds=median(row["seconds"] for row in rows),
         trained=mean(row["train_episodes"] for row in rows),
         machine=results["machine"],
+        wrong=len(wrong),
+        skewed=sum("skew" in row["about"] for row in wrong),
+        held_skewed=sum("skew" in row["about"] for row in sides["Held out"]),
     )
     return "\n".join([*lines, "", "## The environments", "", PLANTED, "", _table(rows), "", method])
 
@@ -144,7 +148,11 @@ training episodes of each policy on average.
   environments differ more than these do from each other.
 - "No signal" means that this small model found none in this time. A task beyond it looks like a broken one.
 - A model that has only learnt the commonest answer gains as much as the blind policy. A fine environment with such an
-  answer then appears as "pays without reading". Longer training was not tried here.
+  answer then appears as "pays without reading". Longer training was not tried here. Of the {wrong} wrong verdicts,
+  {skewed} are on environments with a common answer (`skew`), and {held_skewed} of those held out are of this kind: the
+  held-out table is an easier test than the first one.
+- Number 36 is not quite held out: learning curves of 12, 16, 24, 28 and 36, without controls or verdicts, were looked
+  at while the learning rate was chosen.
 - "Pays without solving" needs an environment that tells success apart from reward. All planted hackable ones do.
 - A blind policy finds a reply that always pays, too. A hack in an environment that tells no success therefore appears
   as "pays without reading".

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 #: The verdicts in the order in which they are tried, and their meanings.
 VERDICTS = {
-    "no signal": "the small model earns no more than after training on shuffled rewards",
+    "no signal": "training does not raise the return of the small model, or no more than shuffled rewards do",
     "pays without solving": "training raises the return, and success does not follow",
     "pays without reading": "a policy that never sees the level gains about as much",
     "teaches": "the small model learns from what it reads, and solves what pays",
