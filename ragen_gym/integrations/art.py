@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import art
-
 from ragen_gym.core.validation import check_number
+from ragen_gym.integrations.requirement import requirement
 from ragen_gym.integrations.rollout import Rollout, noise_seed_of
+
+with requirement("openpipe-art"):
+    import art
 
 __all__ = ["groups", "rollout"]
 

@@ -11,7 +11,7 @@ from ragen_gym.integrations.requirement import requirement
 from ragen_gym.integrations.rollout import Rollout, episode_name, noise_seed_of, rows
 from ragen_gym.integrations.token_rollout import TokenRollout
 
-with requirement("molt-rl, as Molt's README says"):
+with requirement("molt-rl"):
     from molt.agents import Env, Result, StepEnvRunner, Trajectory
 
 __all__ = ["GameEnv", "GameRunner", "molt_rows"]

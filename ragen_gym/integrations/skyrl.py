@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import skyrl_gym
-from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
-
+from ragen_gym.integrations.requirement import requirement
 from ragen_gym.integrations.rollout import Rollout, episode_name, noise_seed_of
+
+with requirement("skyrl-gym"):
+    import skyrl_gym
+    from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 
 __all__ = ["GameEnv", "register_game"]
 

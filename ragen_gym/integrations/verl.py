@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import OmegaConf
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
-from verl.utils.profiler import simple_timer
-
+from ragen_gym.integrations.requirement import requirement
 from ragen_gym.integrations.rollout import Rollout, episode_name, noise_seed_of
 from ragen_gym.integrations.token_rollout import TokenRollout
+
+with requirement("verl"):
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
+    from verl.utils.profiler import simple_timer
 
 __all__ = ["GameLoop"]
 
