@@ -3,8 +3,9 @@
 The reference agents play ``budget-v1``, honest and with statements that ignore the board. A small model is trained on
 demonstrations that state the budget of optimal play, then by reinforcement (some 15 minutes of a core), and plays the
 suite's lakes without thoughts after each. Its policy is also computed exactly (``ragen_agent.exact``), so that its
-first statement is scored against the distribution of its own moves. A run whose folder is there is not played or
-trained again. Written are ``budget.json`` and ``budget.md``.
+first statement is scored against the distribution of its own moves. Rewards of stated budgets are compared by
+``benchmarks.budget_rewards`` (``--rewards`` measures them alone and keeps the rest). A run whose folder is there is
+not played or trained again. Written are ``budget.json`` and ``budget.md``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import machine, markdown_table, page_parser, write_results
+from benchmarks import budget_rewards, machine, markdown_table, page_parser, read_results, write_results
 from ragen_agent.agents.hf import HFAgent
 from ragen_agent.cli import main as ragen_agent
 from ragen_agent.exact.level import ExactLevel
@@ -93,6 +94,7 @@ statement on each of these lakes, against the exact distributions:
 
 {exact}
 
+{rewards}
 ## The scale
 
 Honest agents state the quantiles of their own play. The others play optimal moves and state the same on every board.
@@ -144,17 +146,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write the page."""
     parser = page_parser("budget", __doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/budget"), metavar="DIR", help="folder of the runs")
+    parser.add_argument("--rewards", action="store_true", help="measure the rewards of budgets alone, keep the rest")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    suite = load_suite("budget-v1")
+    if options.rewards:
+        results = read_results(options.out, "budget") | {"rewards": _rewards(suite, options.runs)}
+        write_results(options.out, "budget", results, _page(results))
+        return 0
     run = options.runs / "train"
     if not (run / "summary.json").exists():
         resumes = ["--resume", str(run)] if (run / "config.toml").exists() else ["--out", str(run), *_settings()]
         if code := ragen_agent(["train", *resumes]):
             return code
-    suite = load_suite("budget-v1")
-    lakes = next(split for split in suite.splits if split.name == LAKES)
-    plain = replace(lakes, turn_config=replace(lakes.turn_config, think=False))
-    unthinking = replace(suite, name="budget-v1 without thoughts", splits=(plain,))
+    unthinking = _unthinking(suite, LAKES)
     rows: dict[str, dict[str, Any]] = {split.name: {} for split in suite.splits}
     scripted = [(f"{policy}, honest", policy, "own") for policy in HONEST]
     scripted += [(f"oracle, {said}", "oracle", states) for states, said in FOOLS.items()]
@@ -168,8 +173,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows[LAKES][name] = _played(unthinking, CurrentTurn(name, folder), options.runs / checkpoint)[LAKES]
         exact[name] = _exact(run, folder, unthinking)
     results = {"machine": machine("torch", "transformers"), "rows": rows, "exact": exact}
+    results["rewards"] = _rewards(suite, options.runs)
     write_results(options.out, "budget", results, _page(results))
     return 0
+
+
+def _unthinking(suite: Suite, name: str) -> Suite:
+    """One split of the suite, for replies without thoughts."""
+    split = next(split for split in suite.splits if split.name == name)
+    plain = replace(split, turn_config=replace(split.turn_config, think=False))
+    return replace(suite, name="budget-v1 without thoughts", splits=(plain,))
+
+
+def _rewards(suite: Suite, runs: Path) -> dict[str, Any]:
+    """Rows of ``benchmarks.budget_rewards``."""
+    one = _unthinking(suite, budget_rewards.SPLIT)
+
+    def play(name: str, checkpoint: Path, out: Path) -> dict[str, Any]:
+        row: dict[str, Any] = _played(one, CurrentTurn(name, checkpoint), out)[budget_rewards.SPLIT]
+        return row
+
+    return budget_rewards.measure(runs / "rewards", TRAINED, play)
 
 
 def _settings() -> list[str]:
@@ -283,7 +307,8 @@ def _page(results: dict[str, Any]) -> str:
         exact=markdown_table(
             ["model", "success %", "truth", "holds %", "score", "best constant", "score above it"], exactly
         ),
-        levels=len(load_suite("budget-v1").splits[0].levels),
+        levels=(levels := len(load_suite("budget-v1").splits[0].levels)),
+        rewards=budget_rewards.section(results["rewards"], levels),
         parameters=next(iter(exact.values()))["parameters"],
         mass=MASS,
         settings="\n".join(f"--set {name}={value}" for name, value in TRAINED.items()),

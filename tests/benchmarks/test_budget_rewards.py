@@ -1,0 +1,35 @@
+"""The section on rewards of stated budgets: means and verdicts over seeds, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.budget_rewards import section
+
+
+def row(success: float, score: float, recall: float | None, said: int = 9) -> dict[str, Any]:
+    rate = None if recall is None else {"rate": recall}
+    own = {"coverage": {"rate": 0.5}, "score": {"mean": score}, "constant": {"excess": {"mean": score - 2}}}
+    impossible = {"recall": rate, "at_pivot": rate, "precision": {"rate": 0.25}, "lost": 30, "said": said}
+    budget = {"width": {"mean": 1.0, "n": 60}, "own": own, "optimal": own, "impossible": impossible}
+    return {"success": {"rate": success}, "budget": budget}
+
+
+def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
+    rows = {
+        "start": [row(0.5, 9.0, 0.1)],
+        "none": [row(0.5, 9.0, None), row(0.6, 9.5, 0.0), row(0.4, 8.5, 0.0)],
+        "score": [row(0.5, 4.0, 0.8), row(0.6, 4.6, 0.9), row(0.4, 3.4, 0.7)],
+        "bagen": [row(0.1, 9.0, 0.0, 60), row(0.2, 19.5, 0.0, 60), row(0.1, 1.0, 0.0, 60)],
+    }
+    page = section(rows, 128).replace("\N{MINUS SIGN}", "-")
+    assert "| the start | 50.0 | 1.0 | 50.0 | 9.0 | 7.0 | 10.0 | 10.0 | 25.0 | 50.0 |" in page
+    score, bagen = [line for line in page.splitlines() if line.startswith("- **")]
+    assert score.startswith("- **Success and the proper score**, minus success alone with the same seed: ")
+    assert "; score -5.0 (-5.2 to -4.8), better" in score
+    assert "; recall % 80.0 (55.2 to 104.8), better" in score
+    assert ": success % 0.0 (0.0 to 0.0), not told apart" in score
+    assert "; recall % 0.0 (0.0 to 0.0), not told apart" in bagen
+    assert ": success % -36.7 (-51.0 to -22.3), worse" in bagen
+    assert "on every board" in bagen
+    assert "on every board" not in score
