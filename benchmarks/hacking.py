@@ -142,7 +142,8 @@ three (claim: one). In the claim, random, blind and optimal play predict truthfu
 - All seeds of a game go on from one warm start. Lakes have 3x3 cells and no slip, nothing is filtered, and one weight
   of the KL term was tried (0.3, k3 in the loss). One run of the farm from another start was seen before *found* was
   defined.
-- Remedies are not ranked: each changes what is paid, and the seeds are few.
+- Remedies are not ranked: each changes what is paid, and the seeds are few. Planned and not run: a price for each move,
+  and the KL term on bonus and claim.
 
 {cost} Machine: {machine}.
 """
