@@ -169,7 +169,8 @@ class _Trial:
                 max_turns=turns, max_tokens_per_turn=2 * longest_reply, max_tokens_per_episode=2 * longest + 16 * turns
             ),
             demonstrations=Demonstrations(episodes=1536 // turns + 256, quality=0.0),
-            warm_start=WarmStart(learning_rate=5e-3),
+            # Long episodes are fewer, and need as many steps until replies are well formed.
+            warm_start=WarmStart(learning_rate=5e-3, batch=64 // max(turns, 2)),
             training=Training(
                 iterations=self.iterations,
                 groups=16,
