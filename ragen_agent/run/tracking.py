@@ -14,7 +14,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -69,47 +69,13 @@ def track(config: Config, folder: RunFolder) -> Iterator[list[Tracker]]:
             tracker.close(failed)
 
 
-@dataclass
-class _Tables:
-    """The tables of due iterations, in ascending order: name, column names, rows."""
-
-    every: int
-    episodes: Path
-    _at: int = 0  # of the file ``episodes`` is read
-
-    def of(self, record: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], list[list[Any]]]]:
-        number = record["iteration"]
-        if not self.every or number % self.every:
-            return
-        with self.episodes.open("rb") as file:
-            file.seek(self._at)
-            whole, _, _ = file.read().rpartition(b"\n")  # the driver of OpenRLHF may be writing a line
-        self._at += len(whole) + bool(whole)
-        rows = [
-            [
-                number + 1,
-                episode["level_id"],
-                sum(episode["turn_rewards"]),
-                episode["success"],
-                episode["kept"],
-                "\n\n".join(f"{each['role']}: {plain_text(each['content'])}" for each in episode["messages"]),
-            ]
-            for episode in map(json.loads, whole.splitlines())
-            if episode["phase"] == "train" and episode["iteration"] == number
-        ]
-        yield "generations", ["step", "level", "return", "success", "kept", "text"], rows
-        groups = [[number + 1, group, std, bool(kept)] for group, (std, kept) in enumerate(record.get("groups", []))]
-        yield "groups", ["step", "group", "return std", "kept"], groups
-
-
 class TensorBoard:
     """Event files in ``tensorboard/``; the first iteration is step 1."""
 
     def __init__(self, config: Config, folder: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._tables = _Tables(config.diagnostics.tables_every, folder.episodes)
-
+        self._every, self._episodes = config.diagnostics.tables_every, folder.episodes
         # What an interrupted iteration left is hidden, since it is played again.
         done = len(read_json_lines(folder.metrics))
         self._writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=done + 1)
@@ -118,7 +84,7 @@ class TensorBoard:
         """See ``Tracker``."""
         for name, value in _scalars(record).items():
             self._writer.add_scalar(name, value, record["iteration"] + 1)
-        for name, columns, rows in self._tables.of(record):
+        for name, columns, rows in _tables(record, self._every, self._episodes):
             self._writer.add_text(name, _markdown(columns, rows), record["iteration"] + 1)
         self._writer.flush()
 
@@ -133,8 +99,7 @@ class WeightsAndBiases:
     def __init__(self, config: Config, folder: RunFolder) -> None:
         import wandb
 
-        self._tables = _Tables(config.diagnostics.tables_every, folder.episodes)
-        self._table = wandb.Table
+        self._every, self._episodes, self._table = config.diagnostics.tables_every, folder.episodes, wandb.Table
         noted = folder.path / "wandb.json"
         if not noted.is_file():
             write_atomic(noted, json.dumps({"id": uuid.uuid4().hex[:16]}) + "\n")
@@ -158,12 +123,34 @@ class WeightsAndBiases:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """See ``Tracker``."""
-        tables = {name: self._table(columns, rows) for name, columns, rows in self._tables.of(record) if rows}
+        found = _tables(record, self._every, self._episodes)
+        tables = {name: self._table(columns, rows) for name, columns, rows in found}
         self._run.log(_scalars(record) | tables, step=record["iteration"] + 1)
 
     def close(self, failed: bool) -> None:
         """See ``Tracker``."""
         self._run.finish(exit_code=int(failed))
+
+
+def _tables(
+    record: Mapping[str, Any], every: int, episodes: Path
+) -> Iterator[tuple[str, list[Any], list[list[Any]]]]:
+    """The tables of an iteration, if it is due: name, column names, rows."""
+    number = record["iteration"]
+    if not every or number % every:
+        return
+
+    def own(line: bytes) -> list[Any] | None:
+        episode = json.loads(line)
+        if (episode["phase"], episode.get("iteration")) != ("train", number):
+            return None
+        text = "\n\n".join(f"{each['role']}: {plain_text(each['content'])}" for each in episode["messages"])
+        return [number + 1, episode["level_id"], sum(episode["turn_rewards"]), episode["success"], episode["kept"], text]
+
+    rows = [row for row in read_json_lines(episodes, own) if row]
+    yield "generations", ["step", "level", "return", "success", "kept", "text"], rows
+    groups = [[number + 1, group, std, bool(kept)] for group, (std, kept) in enumerate(record["groups"])]
+    yield "groups", ["step", "group", "return std", "kept"], groups
 
 
 def _scalars(record: Mapping[str, Any]) -> dict[str, float]:

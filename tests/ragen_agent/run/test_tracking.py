@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -129,7 +130,10 @@ def test_a_run_that_broke_is_not_shown_as_finished(tmp_path: Path, monkeypatch: 
 @needs_wandb
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tables_of_texts_and_groups_reach_both_dashboards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every second of three iterations, read back from W&B's offline folder and by TensorBoard's own reader."""
+    """Every second of three iterations, read back by TensorBoard's own reader, and from the offline folder of W&B.
+
+    W&B is that of a resumed run, which sends all iterations again.
+    """
     import_module("wandb").teardown()  # the mode of an earlier test
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -137,6 +141,9 @@ def test_tables_of_texts_and_groups_reach_both_dashboards(tmp_path: Path, monkey
     config = configure(merged(TINY, {"diagnostics": dashboards, "training": {"iterations": 3}}))
     folder = RunFolder.create(tmp_path / "run", config)
     training.TrainingRun(config, folder, quiet()).reinforce()
+    shutil.rmtree(folder.path / "wandb")
+    with tracking.track(config, folder):
+        pass
     metrics, recorded = read_json_lines(folder.metrics), read_json_lines(folder.episodes)
     media = (folder.path / "wandb").glob("offline-run-*/files/media/table/*.table.json")
     tables = {}
