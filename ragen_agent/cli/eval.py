@@ -22,6 +22,7 @@ from ragen_agent.cli.settings import (
 from ragen_agent.config import Config, Settings, merged, with_settings
 from ragen_gym.core.command_line import stops_at_sigterm
 from ragen_gym.core.levels import SPLITS
+from ragen_gym.core.settings import OPENS
 from ragen_gym.core.storage import check_parent
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def measured_policy(options: argparse.Namespace, display: Display) -> tuple[Poli
     folder, state, trained = options.model, None, Config()
     if (folder / "config.toml").is_file():
         run, trained = RunFolder.reopen(folder)
-        check_consent(folder, options.run_code, trained)
+        check_consent(folder, options.run_code, trained, kinds={*OPENS} - {"upload"})
         folder, state = _policy_of(run)
         asked = settings_of(options, flags)
         if options.game is None and options.config is None and "game" not in asked:

@@ -44,8 +44,7 @@ def _run(options: argparse.Namespace) -> int:
     from ragen_gym.core.storage import write_atomic
 
     check_not_distributed(options)
-    of_run = (options.model / "config.toml").is_file()
-    if options.out is None and not of_run:
+    if options.out is None and not (options.model / "config.toml").is_file():
         raise ValueError(f"{options.model} is not a run's folder; give --out FILE for the results.")
     out = options.out or options.model / "gradients.json"
     check_parent(out)
@@ -55,8 +54,12 @@ def _run(options: argparse.Namespace) -> int:
     from ragen_agent.local.gradients import gradient_buckets
     from ragen_agent.run.policy import Policy
 
-    start = options.model / "warm"
-    reference = Policy.build(policy.config, start) if of_run and start.is_dir() else None
+    start, reference = options.model / "warm", None
+    if policy.config.training.kl_estimate != "none":
+        if start.is_dir():
+            reference = Policy.build(policy.config, start)
+        else:
+            display.say(f"The KL term is left out: {start}, the model that a run starts from, is not there.")
     with display.waiting(f"playing {options.groups} groups and measuring their gradients"):
         buckets = gradient_buckets(policy, options.groups, reference)
     write_atomic(out, json_text({"model": str(options.model), "weights": weights, "buckets": buckets}) + "\n")

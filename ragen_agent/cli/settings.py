@@ -190,7 +190,7 @@ def add_run_code(parser: argparse.ArgumentParser) -> None:
         "--run-code",
         action="store_true",
         help="allow what a file or folder names: import modules of games, start programs, run code of repositories, "
-        "pass flags to OpenRLHF, connect to addresses",
+        "pass flags to OpenRLHF, connect to addresses, upload to the Hub",
     )
 
 

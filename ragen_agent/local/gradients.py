@@ -25,8 +25,8 @@ from ragen_agent.config import Training
 from ragen_agent.local.backend import RolloutWorker
 from ragen_agent.local.policy_update import Learner, cut, policy_terms, targets_of
 from ragen_agent.run.policy import Policy
-from ragen_agent.tasks.tasks import SeedStream, derive_seed
 from ragen_agent.tokens.trajectory import Trajectory, without_failed
+from ragen_agent.update.advantages import weighted
 from ragen_agent.update.batches import Batch
 from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.loss import Divisors, Targets
@@ -79,54 +79,54 @@ def gradient_buckets(policy: Policy, groups: int, reference: Policy | None = Non
     number, config = settings.iterations, replace(policy.config, training=settings)
     worker = RolloutWorker(config, replace(policy, config=config))
     rollouts = worker.play(number, worker.instances(number, groups))
-    without_failed(rollouts.trajectories)
-    seed = derive_seed(config.seed, SeedStream.FILTER, number)
+    without_failed(rollouts.trajectories)  # raises where none is left
     limit = config.turns.max_tokens_per_turn
-    iteration = Iteration.score_and_filter(number, rollouts.trajectories, rollouts.games, settings, seed, limit)
+    iteration = Iteration.score_and_filter(number, rollouts.trajectories, rollouts.games, settings, 0, limit)
     model = policy.model.requires_grad_(True)
     learner = Learner(
         model,
         torch.optim.SGD(model.parameters(), lr=0.0),  # takes no step
         policy.engine.bias,
-        reference_model=reference.model if reference is not None and settings.kl_estimate != "none" else None,
+        reference_model=None if reference is None else reference.model,
         piece=piece_decoder(policy.tokenizer),
         longest=config.turns.max_tokens_per_episode,
     )
     learner.observe(iteration)
-    std = iteration.groups.return_std
-    return [
-        {
-            "bucket": bucket,
-            "groups": len(chosen),
-            "return_std": float(std[chosen].mean()),
-            "return_std_low": float(std[chosen].min()),
-            "return_std_high": float(std[chosen].max()),
-            **_measured(learner, iteration, chosen, settings),
-        }
-        for bucket, chosen in enumerate([std.argsort(stable=True), *bucket_groups(std)])
-    ]
+    rows, size, std = iteration.kept, settings.group_size, iteration.groups.return_std
+    played = [iteration.learned[row] for row in rows]
+    episodes, advantages = weighted(played, iteration.groups.advantages.flatten()[rows], 1.0, settings)
+    place = {row: number for number, row in enumerate(rows)}
+    found = []
+    for bucket, chosen in enumerate([std.argsort(stable=True), *bucket_groups(std)]):
+        halves = [
+            [place[row] for group in half for row in range(group * size, (group + 1) * size) if row in place]
+            for half in (chosen[::2].tolist(), chosen[1::2].tolist())
+        ]
+        own = [*halves[0], *halves[1]]
+        stds = {"": std[chosen].mean(), "_low": std[chosen].min(), "_high": std[chosen].max()}
+        found.append(
+            {"bucket": bucket, "groups": len(chosen), "episodes": len(own)}
+            | {f"return_std{name}": float(value) for name, value in stds.items()}
+            | _measured(learner, [episodes[row] for row in own], advantages[own], len(halves[0]), settings)
+        )
+    return found
 
 
-def _measured(learner: Learner, iteration: Iteration, groups: Tensor, settings: Training) -> dict[str, float]:
-    """Sizes and gradients of some groups."""
-    size, kept = settings.group_size, iteration.groups.kept.flatten()
-    halves = [
-        [row for group in part.tolist() for row in range(group * size, (group + 1) * size) if kept[row]]
-        for part in (groups[::2], groups[1::2])
-    ]
-    rows = [row for half in halves for row in half]
-    episodes: list[Trajectory] = [iteration.learned[row] for row in rows]
+def _measured(
+    learner: Learner, episodes: Sequence[Trajectory], advantages: Tensor, first: int, settings: Training
+) -> dict[str, float]:
+    """Tokens and gradients of a bucket's episodes, of which the ``first`` ones are of every other group."""
     if not episodes:
-        return {"episodes": 0, "tokens": 0}
+        return {"tokens": 0}
     batch = Batch.of(episodes, learner.bias.device)
-    targets = targets_of(learner, batch, episodes, iteration.groups.advantages.flatten()[rows], settings)
-    parts = torch.arange(len(rows)).split([len(half) for half in halves])
-    found: dict[str, float] = {"episodes": len(rows), "tokens": int(batch.sampled.sum())}
+    targets = targets_of(learner, batch, episodes, advantages, settings)
+    halves = torch.arange(len(episodes)).split([first, len(episodes) - first])
+    found: dict[str, float] = {"tokens": int(batch.sampled.sum())}
     kl = learner.reference_model is not None
     for term in ["task", *["entropy"] * bool(settings.entropy_bonus), *["kl"] * kl]:
-        first, second = (_gradient(learner, batch, targets, part, term, settings) for part in parts)
-        common = _dot(first, second)
-        found[term] = math.sqrt(max(0.0, _dot(first, first) + 2 * common + _dot(second, second)))
+        one, other = (_gradient(learner, batch, targets, half, term, settings) for half in halves)
+        common = _dot(one, other)
+        found[term] = math.sqrt(max(0.0, _dot(one, one) + 2 * common + _dot(other, other)))
         found[f"{term}_expected"] = math.copysign(2 * math.sqrt(abs(common)), common)
     return found
 

@@ -72,14 +72,11 @@ def step_norm(agent: Policy, groups: int, reference: Policy | None, **training: 
         reference_model=None if reference is None else reference.model,
         longest=agent.config.turns.max_tokens_per_episode,
     )
-    kept = [iteration.learned[row] for row in iteration.kept]
-    scale = iteration.task_scale
-    advantages = scale * iteration.groups.advantages.flatten()[iteration.kept]
-    return update(learner, kept, advantages, settings, seed=0)["grad_norm"]
+    return update(learner, *iteration.update_on, settings, seed=0)["grad_norm"]
 
 
 @pytest.mark.parametrize(
-    "kl", [KL, {"starpo_s": False, "kl_kind": "k3", "kl_place": "loss", "kl": 0.5}], ids=["reward", "loss"]
+    "kl", [{**KL, "advantage_length_weight": True}, {**KL, "kl_kind": "k3", "kl_place": "loss"}], ids=["reward", "loss"]
 )
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
 def test_each_norm_is_that_of_a_step_with_this_term_alone(kl: dict[str, Any], aggregation: str) -> None:
@@ -153,7 +150,11 @@ def test_the_command_writes_what_the_report_shows(tmp_path: Path, capsys: pytest
     run = tmp_path / "run"
     assert main(["train", "--config", str(settings), "--out", str(run)]) == 0
     capsys.readouterr()
-    assert main(["gradients", str(run), "--groups", "12"]) == 0
+    text = (run / "config.toml").read_text(encoding="utf-8")
+    uploads = text.replace('[hub]\nmodel = ""', '[hub]\nmodel = "me/lake"')
+    assert uploads != text
+    (run / "config.toml").write_text(uploads, encoding="utf-8")
+    assert main(["gradients", str(run), "--groups", "12"]) == 0, "it uploads nothing, so it needs no consent"
     assert "KL term" in capsys.readouterr().out
     written = json.loads((run / "gradients.json").read_text(encoding="utf-8"))
     assert [each["bucket"] for each in written["buckets"]] == [0, 1, 2, 3, 4, 5, 6]
@@ -164,3 +165,7 @@ def test_the_command_writes_what_the_report_shows(tmp_path: Path, capsys: pytest
     assert f"{written['buckets'][1]['entropy']:.2e}" in page
     assert main(["gradients", str(run / "checkpoint")]) == 2
     assert "give --out FILE" in capsys.readouterr().err
+    (run / "warm").rename(run / "elsewhere")
+    assert main(["gradients", str(run), "--groups", "12"]) == 0
+    said = capsys.readouterr()
+    assert "The KL term is left out" in said.out + said.err
