@@ -31,9 +31,10 @@ from ragen_agent.tasks.tasks import make_game_env
 from ragen_agent.tokens.rollout import Instance
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.batches import Batch
-from ragen_agent.update.iteration import Iteration, shaped
+from ragen_agent.update.iteration import Iteration
 from ragen_agent.update.loss import Divisors, loss_terms
 from ragen_agent.update.scoring import passes, sampled_scores
+from ragen_agent.update.shaping import shaped
 
 __all__ = ["CRITICS", "ESTIMATORS", "GROUP_SIZE", "LEAST", "ROWS", "Bench"]
 

@@ -90,6 +90,11 @@ def _check_program(config: Config) -> None:
             "program.command: a program is sent text alone and chooses what it shows the model; leave "
             "turns.observation=text and turns.history=-1."
         )
+    if config.training.budget_reward:
+        raise ValueError(
+            f"training.budget_reward is {config.training.budget_reward!r}, which needs a budget in every reply, but a "
+            "program plays replies as turns of the game by its own choice; leave it empty with program.command."
+        )
 
 
 def _check_overlong(config: Config) -> None:

@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -19,20 +18,17 @@ from torch import Tensor
 
 from ragen_agent import algo
 from ragen_agent.config import Training
-from ragen_agent.config.algorithms import ADVANTAGE_RULES, CREDITS, FILTER_STATISTICS, GROUPINGS
+from ragen_agent.config.algorithms import ADVANTAGE_RULES, FILTER_STATISTICS, GROUPINGS
 from ragen_agent.tokens.trajectory import Trajectory
 from ragen_agent.update.advantages import task_scale, turn_advantages, weighted, with_turn_advantages
-from ragen_agent.update.metrics import reply_figures, turn_spans
+from ragen_agent.update.metrics import reply_figures
+from ragen_agent.update.shaping import budget_rewards, overlong, shaped, with_rewards
 from ragen_gym.core.failures import Failure, failure_kind
-from ragen_gym.envs.budget import bagen_reward, score_reward
 
 __all__ = [
     "Iteration",
     "ScoredGroups",
-    "budget_rewards",
-    "overlong",
     "score",
-    "shaped",
     "teaches_nothing",
     "undecided",
 ]
@@ -86,67 +82,6 @@ def score(
     groups[chosen] = algo.keep_groups(filtered_by[chosen], settings.filter_rule, settings.keep, generator)
     advantages = algo.normalised(returns, "arpo" if settings.critic else settings.algo, counted=counted, games=games)
     return ScoredGroups(advantages, groups[:, None] & counted, return_std)
-
-
-def overlong(trajectories: Sequence[Trajectory], settings: Training, limit: int) -> list[list[float]]:
-    """Length penalty of each turn's reward, at most 0: ``algo.length_penalty``.
-
-    ``limit`` is ``turns.max_tokens_per_turn``; all 0 without ``Training.overlong_buffer``.
-    """
-    if not settings.overlong_buffer:
-        return [[0.0] * len(t.turn_ends) for t in trajectories]
-    found = []
-    for trajectory in trajectories:
-        lengths = torch.tensor([end - first for first, end in turn_spans(trajectory)])
-        penalty = algo.length_penalty(lengths, limit, settings.overlong_buffer)
-        found.append(penalty.tolist())
-    return found
-
-
-def budget_rewards(trajectories: Sequence[Trajectory], settings: Training) -> list[list[float]]:
-    """Reward of each turn's stated budget by ``Training.budget_reward``, over the number of turns.
-
-    Failed episodes earn nothing.
-    """
-    reward = {"score": score_reward, "bagen": bagen_reward}[settings.budget_reward]
-    found = []
-    for trajectory in trajectories:
-        turns, earned = () if trajectory.failure else trajectory.turn_infos, list[float]()
-        for number, turn in enumerate(turns):
-            assert turn.budget is not None, "turns.budget asks for it"
-            low, high, left = turn.budget
-            to_go = sum(each.played for each in turns[number:]) if trajectory.success else left + 1
-            earned.append(settings.budget_weight * reward((low, high), left, to_go) / len(turns))
-        found.append(earned or [0.0] * len(trajectory.turn_rewards))
-    return found
-
-
-def shaped(trajectories: Sequence[Trajectory], settings: Training) -> list[Trajectory]:
-    """The episodes with turn rewards shaped by ``Training.credit``; see ``algo.shaped_rewards``.
-
-    Failed episodes stay unchanged. The potential of a state is the highest expected return in the remaining moves, 0 if
-    unknown: any function of the state preserves the order of policies.
-
-    Raises:
-        ValueError: an environment that does not report the values of its states.
-    """
-    if not CREDITS[settings.credit].shaped:
-        return list(trajectories)
-    changed = []
-    for trajectory in trajectories:
-        if trajectory.failure is not None:
-            changed.append(trajectory)
-            continue
-        values = [turn.value for turn in trajectory.turn_infos if turn.value is not None]
-        if len(values) != len(trajectory.turn_ends):
-            raise ValueError(
-                f"training.credit is {settings.credit!r}, but the environment does not report the values of its states "
-                '(info["turn_value"], of a ragen_gym.TurnEnv with regret=True); use another credit.'
-            )
-        potentials = [value if math.isfinite(value) else 0.0 for value in values]
-        rewards = algo.shaped_rewards(trajectory.turn_rewards, potentials, settings.gamma_turn)
-        changed.append(replace(trajectory, turn_rewards=tuple(rewards)))
-    return changed
 
 
 def teaches_nothing(groups: ScoredGroups, settings: Training, learned: Sequence[Trajectory] = ()) -> bool:
@@ -205,12 +140,12 @@ class Iteration:
             assert limit is not None, "overlong shaping is before a limit"
             costs = overlong(learned, settings, limit)
             counts["overlong"] = _mean([cost < 0 for turns in costs for cost in turns])
-            learned = [_with_rewards(t, turns) for t, turns in zip(learned, costs, strict=True)]
+            learned = with_rewards(learned, costs)
         if settings.budget_reward:
             stated = budget_rewards(learned, settings)
-            whole = [sum(turns) for t, turns in zip(learned, stated, strict=True) if t.failure is None]
+            whole = [sum(turns) for t, turns in zip(played, stated, strict=True) if t.failure is None]
             counts["budget_reward"] = _mean(whole)
-            learned = [_with_rewards(t, turns) for t, turns in zip(learned, stated, strict=True)]
+            learned = with_rewards(learned, stated)
         if settings.refills:
             chosen = undecided(played, settings)
             counts |= {"refilled": len(games) - settings.groups, "lacking": settings.groups - len(chosen)}
@@ -267,8 +202,8 @@ class Iteration:
         ``overflowed`` counts the episodes cut by ``turns.max_tokens_per_episode``; they are truncated, and learned
         from. With dynamic sampling, ``refilled`` counts the levels played beyond ``Training.groups`` to replace decided
         ones, and ``lacking`` the decided levels without a replacement, which the update lacks; ``success`` counts all
-        episodes. With overlong shaping, ``overlong`` is the share of penalised
-        replies.
+        episodes. With overlong shaping, ``overlong`` is the share of penalised replies; with stated budgets,
+        ``budget_reward`` is the mean of their rewards over the episodes.
         """
         whole = [t for t in self.played if t.failure is None]
         kinds = Counter(failure_kind(t.failure) for t in self.played if t.failure is not None)
@@ -329,12 +264,6 @@ class Iteration:
             if trajectory.failure is None:
                 of.setdefault(str(game), []).append(trajectory.success)
         return {f"success/{game}": _mean(wins) for game, wins in sorted(of.items())}
-
-
-def _with_rewards(trajectory: Trajectory, extra: Sequence[float]) -> Trajectory:
-    """The episode with something added to the reward of each turn."""
-    rewards = tuple(reward + more for reward, more in zip(trajectory.turn_rewards, extra, strict=True))
-    return replace(trajectory, turn_rewards=rewards)
 
 
 def _mean(values: Sequence[Any]) -> float:

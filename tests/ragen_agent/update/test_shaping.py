@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from math import nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from ragen_agent import algo
 from ragen_agent.config import Config, Training, with_settings
 from ragen_agent.tasks.tasks import make_game_env
 from ragen_agent.tokens.trajectory import Trajectory, TurnInfo
-from ragen_agent.update.iteration import Iteration, budget_rewards, shaped
+from ragen_agent.update.iteration import Iteration
+from ragen_agent.update.shaping import budget_rewards, shaped
 from ragen_gym.envs.policies import reply_for
 
 REGRET = Training(algo="ppo", credit="regret", gamma_turn=1.0)
@@ -108,6 +110,10 @@ def test_stated_budgets_earn_by_the_moves_that_followed(rule: str, earned: list[
     assert iteration.figures(None)["budget_reward"] == pytest.approx((sum(of_won) + sum(of_lost)) / 2)
 
 
-def test_a_reward_of_budgets_needs_replies_that_state_them() -> None:
-    with pytest.raises(ValueError, match="replies state no budget"):
-        with_settings(Config(), {"training": {"budget_reward": "score"}})
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({}, "replies state no budget"), ({"turns": {"budget": True}, "program": {"command": "x"}}, "own choice")],
+)
+def test_a_reward_of_budgets_needs_turns_that_state_them(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        with_settings(Config(), {"training": {"budget_reward": "score"}, **settings})
