@@ -24,7 +24,7 @@ def push(config: Config, summary: dict[str, Any], folder: RunFolder, say: Callab
         ("model", config.hub.model, folder.checkpoint, None),
         ("dataset", config.hub.dataset, folder.path, RECORDS),
     ):
-        if not name or kind in summary.get("hub", {}) or not path.is_dir():
+        if not name or kind in summary.get("hub", {}):
             continue
         try:
             from huggingface_hub import HfApi

@@ -97,9 +97,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
     server.server_close()
 
 
-def finished(path: Path, **settings: Any) -> tuple[Config, RunFolder]:
+def finished(path: Path, hub: dict[str, str]) -> tuple[Config, RunFolder]:
     """A run's folder with a checkpoint of a few bytes."""
-    config = with_settings(Config(), {"hub": {**HUB, **settings}})
+    config = with_settings(Config(), {"hub": hub})
     folder = RunFolder.create(path, config)
     folder.checkpoint.mkdir()
     (folder.checkpoint / "model.safetensors").write_bytes(b"weights")
@@ -125,7 +125,7 @@ def test_a_run_uploads_its_checkpoint_and_its_records_at_the_end(tmp_path: Path,
 
 
 def test_a_failed_upload_is_said_without_the_token_and_tried_again(tmp_path: Path, hub: Double) -> None:
-    config, folder = finished(tmp_path / "run", dataset="")
+    config, folder = finished(tmp_path / "run", {"model": HUB["model"]})
     said, summary = list[str](), dict[str, Any]()
     hub.broken = True
     push(config, summary, folder, said.append)
@@ -139,16 +139,11 @@ def test_a_failed_upload_is_said_without_the_token_and_tried_again(tmp_path: Pat
     push(config, summary, folder, said.append)
     assert said[1:] == [f"Uploaded to the Hub: {hub.address}/me/lake/commit/1"], "once"
     assert folder.read_summary() == summary
-
-
-def test_without_a_name_nothing_is_sent(tmp_path: Path, hub: Double) -> None:
-    config, folder = finished(tmp_path / "run", model="", dataset="")
-    push(config, {}, folder, pytest.fail)
-    assert not hub.repositories
+    assert set(hub.repositories) == {"models/me/lake"}, "no data set was named"
 
 
 def test_an_unreachable_hub_does_not_end_a_run(tmp_path: Path, hub: Double, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, folder = finished(tmp_path / "run")
+    config, folder = finished(tmp_path / "run", HUB)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     said: list[str] = []
     push(config, {}, folder, said.append)
