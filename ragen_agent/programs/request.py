@@ -103,8 +103,9 @@ def check_fields(body: Mapping[str, Any], taken: Container[str], neutral: Mappin
         if value not in allowed or isinstance(value, bool) is not isinstance(allowed[0], bool):
             hint = f"{name} must be {json.dumps(allowed[0])}, or left out" if allowed else "leave it out"
             raise RequestError(400, "unsupported", f"{name} is not supported here (got {value!r:.100}): {hint}.")
-    if not isinstance(body.get("stream"), bool | None):
-        raise RequestError(400, "invalid", f"stream is {body['stream']!r:.100}; it must be true or false.")
+    for name, kind, said in (("stream", bool, "true or false"), ("stream_options", dict, "an object")):
+        if not isinstance(body.get(name), kind | None):
+            raise RequestError(400, "invalid", f"{name} is {body[name]!r:.100}; it must be {said}.")
 
 
 def read_limit(body: Mapping[str, Any], name: str) -> int | None:

@@ -163,11 +163,8 @@ class Worker:
     def start(self) -> None:
         """Start the program."""
         key = self.url.rpartition("/")[2]
-        variables = {
-            **{"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": key},
-            **{"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_API_KEY": key},
-            "RAGEN_GYM_URL": self.url,
-        }
+        addresses = {"OPENAI_BASE_URL": f"{self.url}/v1", "ANTHROPIC_BASE_URL": self.url, "RAGEN_GYM_URL": self.url}
+        variables = {**addresses, "OPENAI_API_KEY": key, "ANTHROPIC_API_KEY": key}
         self.episodes, self._late = 0, False
         self.process, self._since = ProgramProcess(self.program.command, variables), time.monotonic()
 

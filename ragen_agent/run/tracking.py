@@ -132,9 +132,7 @@ class WeightsAndBiases:
         self._run.finish(exit_code=int(failed))
 
 
-def _tables(
-    record: Mapping[str, Any], every: int, episodes: Path
-) -> Iterator[tuple[str, list[Any], list[list[Any]]]]:
+def _tables(record: Mapping[str, Any], every: int, episodes: Path) -> Iterator[tuple[str, list[Any], list[list[Any]]]]:
     """The tables of an iteration, if it is due: name, column names, rows."""
     number = record["iteration"]
     if not every or number % every:
@@ -145,7 +143,8 @@ def _tables(
         if (episode["phase"], episode.get("iteration")) != ("train", number):
             return None
         text = "\n\n".join(f"{each['role']}: {plain_text(each['content'])}" for each in episode["messages"])
-        return [number + 1, episode["level_id"], sum(episode["turn_rewards"]), episode["success"], episode["kept"], text]
+        earned, cells = sum(episode["turn_rewards"]), [episode["success"], episode["kept"], text]
+        return [number + 1, episode["level_id"], earned, *cells]
 
     rows = [row for row in read_json_lines(episodes, own) if row]
     yield "generations", ["step", "level", "return", "success", "kept", "text"], rows

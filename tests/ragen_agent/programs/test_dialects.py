@@ -90,6 +90,7 @@ def test_one_question_is_one_prompt_in_every_api(served: Served, monkeypatch: py
         ("messages", {"messages": [{**USER, "content": [{"type": "tool_result"}]}]}, "messages[0] must hold text"),
         ("messages", {"system": "a", "messages": [{"role": "system", "content": "b"}]}, "must be user or assistant."),
         ("messages", {"messages": [USER, {"role": "assistant", "content": "x"}]}, "must be the user's"),
+        ("chat/completions", {"messages": [USER], "stream": True, "stream_options": [1]}, "stream_options is [1]"),
         ("responses", {"input": "x", "previous_response_id": "resp_1"}, "no response is stored"),
         ("responses", {"input": "x", "conversation": "conv_1"}, "no response is stored"),
         ("responses", {"input": "x", "instructions": 3}, "instructions are 3"),

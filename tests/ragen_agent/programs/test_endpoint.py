@@ -96,7 +96,7 @@ def test_a_field_of_a_message_that_is_not_shown_to_the_model_is_refused(served: 
     assert len(served.ended().contexts) == 0, "it continues the row"
 
 
-@pytest.mark.parametrize("stop", ["", [""], [3], {"a": 1}])
+@pytest.mark.parametrize("stop", ["", [3], {"a": 1}])
 def test_a_stop_that_is_no_text_is_refused(served: Served, stop: Any) -> None:
     with pytest.raises(openai.BadRequestError, match="it must be a text or a list of texts"):
         served.ask(extra_body={"stop": stop})
@@ -193,15 +193,12 @@ def test_parallel_requests_of_one_program_are_sampled_together(served: Served) -
 
 
 def test_what_is_asked_wrongly_is_refused_and_told(served: Served) -> None:
-    user = {"role": "user", "content": "hello"}
     ask = served.post
     chat = "/v1/chat/completions"
     for body, said in (
         ({"messages": []}, "messages must be a list"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "has the role 'tool'"),
-        ({"messages": [user, {"role": "assistant", "content": "x"}]}, "the last message must be the user's"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must hold text"),
-        ({"messages": [user], "max_tokens": 0}, "max_tokens is 0"),
         (b"{", "the body is not JSON"),
         (b"[]", "must be a JSON object"),
     ):

@@ -73,12 +73,7 @@ def test_each_turn_reads_its_window(chat: ChatFormat, data: st.DataObject, histo
 @pytest.mark.parametrize("turns", [1, 2, 9])
 def test_a_summary_shows_the_boards_and_moves_of_a_window_in_one_message(chat: ChatFormat, turns: int) -> None:
     """Each prompt is the system message and one user message, and what it retells is what a window would show."""
-    replies = [
-        "<answer>Right</answer>",
-        "<answer>Down</answer>",
-        "<answer>Up || Right</answer>",
-        "<answer>Left</answer>",
-    ]
+    replies = [f"<answer>{moves}</answer>" for moves in ("Right", "Down", "Up || Right", "Left")]
     window = written(chat, turns, replies)
     retold = written(chat, 0, replies, summary=turns).trajectory()
     users = [message["content"] for message in window.trajectory().messages[1::2]]
@@ -89,8 +84,7 @@ def test_a_summary_shows_the_boards_and_moves_of_a_window_in_one_message(chat: C
         said = chat.tokenizer.encode(replies[turn], add_special_tokens=False)
         assert retold.ids[begin : end + 1].tolist() == [*chat.prompt_ids(system, message), *said, chat.end_id]
         shown = message.split("\n")
-        places = [at for at in range(len(shown)) for board in [boards[0]] if len(shown[at : at + 6]) == len(board)]
-        found = [shown[at : at + 6] for at in places if shown[at : at + 6] in boards]
+        found = [shown[at : at + 6] for at in range(len(shown)) if shown[at : at + 6] in boards]
         assert found == boards[max(0, turn - turns) : turn + 1]
         moves = [line for line in shown if line.startswith("Actions: ")]
         assert moves == [
