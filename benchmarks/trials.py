@@ -201,7 +201,7 @@ def repeats_the_best(env: TrialEnv, rng: np.random.Generator) -> Curve:
     while not over:
         done = len(plan)
         plan.append(best[done] if done < len(best) else int(rng.choice(names)))
-        _, reward, over, _, info = env.step(reply_for(env.env, [env.env.meanings[plan[-1]]]))
+        _, reward, over, _, info = env.step(reply_for(env.env, [env.env.world.meanings[plan[-1]]]))
         earned += reward
         if len(info["successes"]) > len(rewards):
             if earned > most:

@@ -33,17 +33,11 @@ class _Attempts(TurnEnv):
     world: World
 
     @property
-    def meanings(self) -> tuple[int, ...]:
-        """Actions by the names that mean them."""
-        return self.world.meanings
-
-    @property
     def board(self) -> str:
         """The board as it stands, as text, in the symbols of the world."""
         symbols = self.env.vocabulary.symbols
-        return self.env.text.translate(
-            {ord(symbols[tile]): symbols[shown] for tile, shown in enumerate(self.world.symbols)}
-        )
+        looks = {ord(symbols[tile]): symbols[shown] for tile, shown in enumerate(self.world.symbols)}
+        return self.env.text.translate(looks)
 
     @property
     def seen(self) -> State:
@@ -54,7 +48,7 @@ class _Attempts(TurnEnv):
     def action_names(self) -> tuple[str, ...]:
         """Names by the action that they are."""
         names = self.env.action_names
-        return tuple(names[self.meanings.index(action)] for action in range(len(names)))
+        return tuple(names[self.world.meanings.index(action)] for action in range(len(names)))
 
 
 class TrialEnv(gymnasium.Env[str, str]):
@@ -172,7 +166,7 @@ class TrialEnv(gymnasium.Env[str, str]):
 
     @property
     def env(self) -> _Attempts:
-        """The attempt in play; ``meanings`` are the ids of the actions that the names stand for.
+        """The attempt in play, with its ``world``.
 
         Raises:
             gymnasium.error.ResetNeeded: no trial was started.
@@ -231,7 +225,7 @@ class TrialEnv(gymnasium.Env[str, str]):
         reward *= self.discount ** len(self._successes)
         ends = terminated or truncated
         if self.oracle and info["actions"]:
-            name = self.env.meanings.index(info["actions"][0])
+            name = self.env.world.meanings.index(info["actions"][0])
             self._moves.append((name, info["rewards"][0], terminated, self.env.seen, ends))
         elif self.oracle and ends:
             self._moves.append((-1, 0.0, False, self.env.seen, True))  # a malformed reply in the last turn
@@ -261,7 +255,8 @@ class TrialEnv(gymnasium.Env[str, str]):
             first, worlds = self.env.world.shown((start, numbers)), [world for _, world in self._worlds]
             chances = None
             if worlds[0].symbols:  # the first board is evidence of what its symbols mean
-                chances = [world.game.likelihood(world.true(first)[0], self._split) for world in worlds]
+                drawn_by = self._envs[0].game  # whatever the world, see reset
+                chances = [drawn_by.likelihood(world.true(first)[0], self._split) for world in worlds]
             moves = self._envs[0].action_budget
             self._values = TrialValues(worlds, first, moves, self.attempts, self.discount, chances)
         return self._values
@@ -285,7 +280,7 @@ class TrialEnv(gymnasium.Env[str, str]):
             return "-"
         env, after = self.env, self.attempts - 1 - len(self._successes)
         name = self.values().best(env.seen, self.belief(), env.actions_left, after)
-        return reply_for(env, [env.meanings[name]])
+        return reply_for(env, [env.world.meanings[name]])
 
     def _begin(self) -> str:
         """The first message of the next attempt."""
@@ -320,9 +315,8 @@ class TrialEnv(gymnasium.Env[str, str]):
         if shuffled:
             yield "The names of the actions are shuffled: each may do what another one says, alike in every attempt."
         if hidden_symbols:
-            tiles = ", ".join(
-                tile.name.lower() for tile in map(self._envs[0].game.Tile, self._envs[0].game.level_tiles)
-            )
+            game = self._envs[0].game
+            tiles = ", ".join(game.Tile(tile).name.lower() for tile in game.level_tiles)
             yield f"The symbols of {tiles} are shuffled: each may show another one of them, alike in every attempt."
         if unknown:
             yield "A number in the rules is not told; it is the same in every attempt."

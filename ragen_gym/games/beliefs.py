@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -189,7 +189,7 @@ class TrialValues:
     def informed(self) -> Curve:
         """Optimal play that knows the world: the mean over worlds."""
         worlds, shares = zip(*self.prior.posterior(), strict=True)
-        curves = [self._alone(self._game_of[world]).bayes for world in worlds]
+        curves = [self._alone[self._game_of[world]].bayes for world in worlds]
         success, rewards = (
             np.array(shares) @ np.array([getattr(each, what) for each in curves]) for what in Curve._fields
         )
@@ -337,18 +337,18 @@ class TrialValues:
         policy: _Floats = np.eye(self._actions)[actions]
         return policy
 
-    @cache  # noqa: B019  # kept as long as the tables
-    def _alone(self, game: int) -> TrialValues:
-        """A single attempt of a game that is known: names that are known mean the same in every world."""
-        return TrialValues([self._games[game]], self.start, self.moves, 1)
+    @cached_property
+    def _alone(self) -> dict[int, TrialValues]:
+        """A single attempt of each game that is possible at first, known: its names mean the same in every world."""
+        games = {self._game_of[world] for world in self.prior.possible}
+        return {game: TrialValues([self._games[game]], self.start, self.moves, 1) for game in games}
 
     def _sampled(self, moves_left: int) -> _Floats:
         """The policy of ``thompson``."""
         policy = np.zeros((len(self._nodes), self._actions))
         for node, (state, belief) in enumerate(self._nodes):
             for world, probability in belief.posterior():
-                game = self._game_of[world]
-                alone = self._alone(game)
+                alone = self._alone[self._game_of[world]]
                 there = alone._nodes.get((state, Belief((0,))), 0)  # 0: not reached with a move left
                 action = int(alone._argmax(moves_left, 0)[there])
                 policy[node, self.worlds[world].meanings.index(action)] += probability

@@ -359,14 +359,11 @@ def generate(game: FrozenLake, keys: npt.NDArray[np.uint64], split: str | None) 
 
 def can_draw(game: FrozenLake, board: Board) -> bool:
     """True if the generator may draw this board, of one start and one goal, for some split."""
-    tiles, stride, (moves, straight) = np.frombuffer(bytes(board), np.uint8), game.width + 1, game.params[:2]
-    start, goal = int((tiles == 3).argmax()), int((tiles == 2).argmax())
+    tiles, (moves, straight) = np.frombuffer(bytes(board), np.uint8), game.params[:2]
+    start, goal = (int((tiles == tile).argmax()) for tile in (game.Tile.PLAYER, game.Tile.GOAL))
     if not game.random_start and (start, goal) != (0, len(tiles) - 1):
         return False
-    if (
-        _path(tiles, start, goal, stride, np.empty(len(tiles), np.int32), np.empty(len(tiles), np.int32))
-        < game.min_path
-    ):
+    if _path(tiles, start, goal, game.width + 1, *np.empty((2, len(tiles)), np.int32)) < game.min_path:
         return False
     steps = 4 * (game.height + game.width) * game.beyond_blind
     return not steps or beyond_blind(tiles, np.asarray(moves), straight, steps)
