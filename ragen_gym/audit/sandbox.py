@@ -90,7 +90,7 @@ import os, subprocess, sys; a = repr(start(new(), {seed})); print(a); again = [*
 b = a if 'again' in sys.argv else subprocess.run(
     again, env={{**os.environ, 'PYTHONHASHSEED': '77'}}, capture_output=True, text=True).stdout
 assert a in b"""
-_START_SECONDS = 180.0  # to import the target's library
+START_SECONDS = 180.0  # to import the target's library
 _LOG_CHARACTERS = 600
 
 
@@ -229,7 +229,7 @@ def _answers(
                 late.set()
                 end_worker(process)
 
-            timer = Timer(_START_SECONDS + limit * len(checks), stop)
+            timer = Timer(START_SECONDS + limit * len(checks), stop)
             timer.start()
             try:
                 for line in answers:
@@ -239,15 +239,11 @@ def _answers(
                     if message["event"] == "opened":
                         report.version, report.code = message["version"], message["code"]
                     yield message
-                code = process.wait()
+                process.wait()
             finally:
                 timer.cancel()
                 end_worker(process)
-        log.seek(0)
-        text = log.read().decode(errors="replace").strip()
-    reason = f"the process ended by itself with {_how(code)}" + f"; it said: {text[-_LOG_CHARACTERS:]}" * bool(text)
-    if late.is_set() or "Timeout (" in text:  # of faulthandler
-        reason = f"the time limit of {limit:g} s was exceeded"
+        reason = why_ended(process, log, limit, late.is_set())
     if not report.version:
         raise ValueError(f"{report.target} cannot be audited: {reason}")
     yield {"event": "ended", "reason": reason}
@@ -297,8 +293,14 @@ def start_worker(
         os.close(writing)
 
 
-def _how(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+def why_ended(process: subprocess.Popen[bytes], log: IO[bytes], limit: float, late: bool) -> str:
+    """The reason why a child process ended: its code and the end of its log, or its time, as where ``late`` says so."""
+    log.seek(0)
+    text, code = log.read().decode(errors="replace").strip(), process.returncode
+    if late or "Timeout (" in text:  # of faulthandler
+        return f"the time limit of {limit:g} s was exceeded"
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"the process ended by itself with {how}" + f"; it said: {text[-_LOG_CHARACTERS:]}" * bool(text)
 
 
 def end_worker(process: subprocess.Popen[bytes]) -> None:

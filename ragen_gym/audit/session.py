@@ -8,9 +8,10 @@ import os
 import subprocess
 import tempfile
 from contextlib import suppress
+from select import select
 from typing import Any
 
-from ragen_gym.audit.sandbox import AuditSettings, end_worker, request_line, start_worker
+from ragen_gym.audit.sandbox import START_SECONDS, AuditSettings, end_worker, request_line, start_worker, why_ended
 
 __all__ = ["Session"]
 
@@ -23,7 +24,7 @@ class Session:
     """
 
     def __init__(self, target: str, settings: AuditSettings) -> None:
-        self.target = target
+        self._limit = 3 * settings.seconds
         self._numbers = itertools.count()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the session
         reading, writing = os.pipe()
@@ -49,15 +50,18 @@ class Session:
 
     def _exchange(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None
-        try:
+        answered, late = b"", False
+        with suppress(BrokenPipeError):
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
-            answered = self._answers.readline()
-        except BrokenPipeError:
-            answered = b""
+            # It ends itself at its limit; what it started may hold the pipe open, and an import may never end.
+            late = not select([self._answers], [], [], START_SECONDS + self._limit)[0]
+            answered = b"" if late else self._answers.readline()
         if not answered:
-            self._log.seek(0)
-            raise ValueError(f"its process ended: {self._log.read().decode(errors='replace').strip()[-600:]}")
+            if late:
+                end_worker(self._process)
+            self._process.wait()
+            raise ValueError(why_ended(self._process, self._log, self._limit, late))
         answer: dict[str, Any] = json.loads(answered)
         if answer["event"] in ("bad", "failed"):
             raise ValueError(answer["reason"])

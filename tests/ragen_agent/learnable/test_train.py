@@ -73,16 +73,19 @@ def test_listed_actions_are_replies_by_name() -> None:
         assert any(task.step(reply)[0] != first for reply in "0123")
 
 
-def test_an_environment_that_ends_its_process_is_named() -> None:
-    with opened("ends", "audited_envs:EndsProcess", AuditSettings(path=[AUDITED])) as session:
-
-        def play(env: int) -> None:
-            session.ask(env, "reset", seed=4, noise=0)
-            for _ in range(30):
-                session.ask(env, "step", reply="0")
-
-        with pytest.raises(ValueError, match="its process ended"):
-            play(session.new())
+@pytest.mark.parametrize(
+    ("env", "reason"), [("EndsProcess", "ended by itself with exit code 3"), ("Hangs", "the time limit of 3 s")]
+)
+def test_an_environment_that_ends_its_process_is_named(env: str, reason: str) -> None:
+    with opened("ends", f"audited_envs:{env}", AuditSettings(path=[AUDITED], seconds=1)) as session:
+        number = session.new()
+        session.ask(number, "reset", seed=4, noise=0)
+        for _ in range(3):
+            session.ask(number, "step", reply="0")
+        with pytest.raises(ValueError, match=reason):
+            session.ask(number, "step", reply="0")
+        with pytest.raises(ValueError, match=reason):
+            session.ask(session.new(), "reset", seed=4, noise=0)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
