@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks import page_parser
+from benchmarks import page_parser, read_records
 from benchmarks.credit_bench import CRITICS, GROUP_SIZE, LEAST, ROWS, Bench
 from benchmarks.credit_page import write_page
 from ragen_agent.config import Config, Settings, merged, with_settings
@@ -33,7 +33,7 @@ from ragen_agent.run.policy import Policy
 from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.update.batches import Batch
 from ragen_gym.core.console import ProgressBar, rich_console
-from ragen_gym.core.storage import append_json_lines, read_json_lines, repair_json_lines
+from ragen_gym.core.storage import append_json_lines
 
 __all__ = ["GAMES", "MOMENTS", "config_of", "main", "trained"]
 
@@ -210,15 +210,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.quick:
         options.batches, options.critic, options.ideal_groups = {1: 4, 4: 4}, 4, 4
     options.records = options.out / "credit.jsonl"
-    if options.records.exists():
-        repair_json_lines(options.records)
     _measure(options)
-    write_page(options.out, read_json_lines(options.records))
+    write_page(options.out, read_records(options.records))
     return 0
 
 
 def _measure(options: argparse.Namespace) -> None:
-    records = read_json_lines(options.records)
+    records = read_records(options.records)
     asked = {"levels": options.levels, "critic": options.critic * GROUP_SIZE}
     for each in records:
         if other := [f"{name} {each[name]}" for name, value in asked.items() if each.get(name, value) != value]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 
+from benchmarks import markdown_table
 from benchmarks.experiments.plots import COLOURS, CONTROL
 from ragen_gym.core.stats import mean_interval
 from ragen_gym.core.storage import atomic_path, write_atomic
@@ -213,7 +213,6 @@ def _draw(
 ) -> None:
     """Cosine of these estimators by sampled tokens, in rows of panels of a game and a moment, each so wide."""
     figure = Figure(figsize=(inches * len(panels[0]), 0.7 * inches * len(panels) + 0.8), layout="constrained")
-    FigureCanvasAgg(figure)
     grid = figure.subplots(len(panels), len(panels[0]), squeeze=False, sharey=True)
     for (row, column), axes in np.ndenumerate(grid):
         here = [each for each in measured if (each["game"], each["moment"]) == panels[row][column]]
@@ -251,12 +250,15 @@ def _figure(each: Mapping[str, Sequence[float]], name: str) -> tuple[float, floa
 
 def _table(columns: Sequence[Record], name: str) -> str:
     """Estimators by game and moment."""
-    lines = ["| | " + " | ".join(f"{each['game']}, {each['moment']}" for each in columns) + " |"]
-    lines.append("|---" * (len(columns) + 1) + "|")
-    for estimator in columns[0]["estimators"]:
-        cells = [_shown(_figure(each["estimators"][estimator], name), name in _RATIOS) for each in columns]
-        lines.append(f"| {estimator} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    rows = [
+        [estimator, *(_shown(_figure(each["estimators"][estimator], name), name in _RATIOS) for each in columns)]
+        for estimator in columns[0]["estimators"]
+    ]
+    return markdown_table(["", *map(_policy, columns)], rows)
+
+
+def _policy(each: Record) -> str:
+    return f"{each['game']}, {each['moment']}"
 
 
 def _shown(cell: tuple[float, float], ratio: bool) -> str:
@@ -270,7 +272,7 @@ def _answers(largest: Sequence[Record], middle: Sequence[Record], groups: int) -
     """For each policy the best estimators, and those whose expected step goes the wrong way."""
     lines, wrong = [], []
     for each, other in zip(largest, middle, strict=True):
-        where = f"{each['game']}, {each['moment']}"
+        where = _policy(each)
         found = {name: _figure(e, "cosine") for name, e in each["estimators"].items() if name != TRUE}
         best = max(found, key=lambda name: found[name][0])
         low = found[best][0] - found[best][1]
@@ -286,20 +288,18 @@ def _answers(largest: Sequence[Record], middle: Sequence[Record], groups: int) -
 
 
 def _policies(facts: Sequence[Record]) -> str:
-    lines = ["| policy | exact success, % | exact return | left out, % | length of the gradient |", "|---" * 5 + "|"]
+    head = ["policy", "exact success, %", "exact return", "left out, %", "length of the gradient"]
+    rows = []
     for each in facts:
         (low, high), (least, most) = each["success"], each["return"]
-        lines.append(
-            f"| {each['game']}, {each['moment']} | {100 * low:.1f} to {100 * high:.1f} | {least:.3f} to {most:.3f} | "
-            f"{100 * each['left_out']:.3f} | {each['gradient']:.3g} |"
-        )
-    return "\n".join(lines)
+        ends = f"{100 * low:.1f} to {100 * high:.1f}", f"{least:.3f} to {most:.3f}"
+        rows.append([_policy(each), *ends, f"{100 * each['left_out']:.3f}", f"{each['gradient']:.3g}"])
+    return markdown_table(head, rows)
 
 
 def _ideal(records: Sequence[Record], path: Path) -> str:
     """The section on training by the exact gradient, and its figure."""
     figure, ends = Figure(figsize=(6.5, 3.4), layout="constrained"), []
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     for method, colour in zip(dict.fromkeys(each["method"] for each in records), (CONTROL, *COLOURS), strict=False):
         curve = [each for each in records if each["method"] == method]

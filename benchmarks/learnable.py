@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import machine, markdown_table, page_parser, read_results, write_results
 from benchmarks.planted import HELD_OUT, KINDS, NUMBERS, Planted
 from ragen_agent.learnable import VERDICTS, LearnSettings, learn
-from ragen_agent.learnable.answers import BLIND, GAP, SIGNAL, THRESHOLDS, Answer, verdict
+from ragen_agent.learnable.answers import COMPARED, THRESHOLDS, Answer, verdict
 from ragen_agent.learnable.train import REPEATS
 from ragen_gym.audit import AuditSettings
 from ragen_gym.core.stats import wilson
@@ -24,7 +24,6 @@ from ragen_gym.core.stats import wilson
 __all__ = ["main"]
 
 SETTINGS = LearnSettings(iterations=24, seconds=600, groups=False)
-COMPARED = {SIGNAL: "signal", BLIND: "blind", GAP: "gap"}
 #: The verdict that is right for each kind.
 RIGHT = dict(zip(KINDS, ("teaches", "no signal", "pays without reading", "pays without solving"), strict=True))
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ragen_gym.core.stats import Estimate, clustered_mean, scipy_stats, wilson
 
-__all__ = ["THRESHOLDS", "VERDICTS", "Answer", "Measured", "Report", "answers", "gain", "verdict"]
+__all__ = ["COMPARED", "THRESHOLDS", "VERDICTS", "Answer", "Measured", "Report", "answers", "gain", "verdict"]
 
 Floats = NDArray[np.float64]
 
@@ -23,7 +23,7 @@ VERDICTS = {
     "teaches": "the small model learns from what it reads, and solves what pays",
 }
 SIGNAL, BLIND, GAP = "training signal", "pays without reading", "pays more than it solves"
-_COMPARED = {SIGNAL: "signal", BLIND: "blind", GAP: "gap"}
+COMPARED = {SIGNAL: "signal", BLIND: "blind", GAP: "gap"}
 #: Least figures of a yes. ``signal`` and ``gap`` are in units of the range of returns seen, ``blind`` is a share of the
 #: trained model's gain. Chosen on 30 planted environments (``benchmarks/learnable.md``).
 THRESHOLDS = {"signal": 0.05, "gap": 0.15, "blind": 0.7}
@@ -87,12 +87,9 @@ def answers(found: Measured) -> list[Answer]:
     return [_signal(found), *_reach(found), _blind(found), _difficulty(found), _spread(found), _gap(found)]
 
 
-def verdict(given: list[Answer], thresholds: Mapping[str, float] = THRESHOLDS) -> str:
+def verdict(given: list[Answer]) -> str:
     """The first of ``VERDICTS`` that the answers give."""
-    yes = {
-        each.question: each.clear and each.figure >= thresholds.get(_COMPARED.get(each.question, ""), 0.0)
-        for each in given
-    }
+    yes = {each.question: _is_yes(each) for each in given if each.question in COMPARED}
     if not yes[SIGNAL]:
         return "no signal"
     if yes[GAP]:
@@ -100,9 +97,9 @@ def verdict(given: list[Answer], thresholds: Mapping[str, float] = THRESHOLDS) -
     return "pays without reading" if yes[BLIND] else "teaches"
 
 
-def _paired(first: Floats, second: Floats, scale: float = 1.0) -> Estimate:
+def _paired(first: Floats, second: Floats) -> Estimate:
     """Mean difference of two policies on the same levels, over those episodes that neither failed."""
-    difference = (first - second) / scale
+    difference = first - second
     levels = np.broadcast_to(np.arange(len(difference))[:, None], difference.shape)
     whole = ~np.isnan(difference)
     return clustered_mean(difference[whole], levels[whole].tolist())
@@ -117,9 +114,12 @@ def _measured(question: str, answer: str, detail: str, estimate: Estimate) -> An
 
 
 def _judged(question: str, detail: str, estimate: Estimate, figure: float, clear: bool) -> Answer:
-    yes = clear and figure >= THRESHOLDS[_COMPARED[question]]
-    answer = _measured(question, "yes" if yes else "no", detail, estimate)
-    return replace(answer, figure=figure, clear=clear)
+    answer = replace(_measured(question, "no", detail, estimate), figure=figure, clear=clear)
+    return replace(answer, answer="yes") if _is_yes(answer) else answer
+
+
+def _is_yes(answer: Answer) -> bool:
+    return answer.clear and answer.figure >= THRESHOLDS[COMPARED[answer.question]]
 
 
 def _shown(estimate: Estimate) -> str:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,7 +134,6 @@ class _Trial:
         self.returns: dict[str, NDArray[np.float64]] = {}
         self.successes: dict[str, NDArray[np.float64]] = {}
         self.iterations = how.iterations
-        self.display = Display(rich_console(file=io.StringIO()))
 
     def prepare(self) -> None:
         """Play at random, derive the budgets, warm start, and measure the start."""
@@ -184,7 +182,7 @@ class _Trial:
             evaluation=Evaluation(batch=128),
         )
         policy = Policy.build(self.config)
-        warm_start(self.config, policy, self.folder / "warm", self.display)
+        warm_start(self.config, policy, self.folder / "warm", Display(rich_console(file=io.StringIO())))
         self.first_messages = len({task.reset(seed=seed)[0] for seed in range(PROBED)})
         self.play("start", policy)
 
@@ -230,10 +228,14 @@ class _Trial:
 
     def measured(self) -> Measured:
         """Everything that the answers read."""
-        least, best = min(self.seen), max(self.seen)
-        found: dict[str, Any] = {"returns": self.returns, "successes": self.successes}
         return Measured(
-            **found, random=self.random, oracle=self.oracle, least=least, best=best, first_messages=self.first_messages
+            self.returns,
+            self.successes,
+            self.random,
+            self.oracle,
+            least=min(self.seen),
+            best=max(self.seen),
+            first_messages=self.first_messages,
         )
 
 

@@ -40,10 +40,10 @@ class GameEnv(Env):
             level = json.loads(state["label"])
             split, seed, noise_seed = level["split"], level["seed"], level.get("noise_seed")
         except (TypeError, ValueError, KeyError) as error:
-            said = (
-                f"the label names no level, with split and seed: {state['label']!r}. Write the rows with rows.py, and"
-            )
-            raise ValueError(f"{said} give --data.label_key label.") from error
+            raise ValueError(
+                f"the label {state['label']!r} names no level by split and seed: write the rows with rows.py, and give "
+                "--data.label_key label."
+            ) from error
         self._rollout = Rollout(self._game, split=split, **self._options)
         self._rollout.begin(seed, noise_seed_of(episode_name()) if noise_seed is None else noise_seed)
         self._tokens = TokenRollout(self._rollout, self._tokenizer)
