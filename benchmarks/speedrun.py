@@ -1,8 +1,9 @@
 """The least CPU seconds, and the fewest tokens, until a model solves lakes: ``python -m benchmarks.speedrun FILE``.
 
-Runs ``FILE --seed SEED --out DIR`` for each seed, loads what it saved, plays 256 held-out lakes with it and replays the
-moves. ``--record WORDS`` adds the run to the page, or goes on with a run of these words that was stopped; ``--verify``
-replays all runs of the page. Without FILE the page is written from its records. What follows ``--`` goes to FILE.
+Runs ``FILE --seed SEED --out DIR`` for each seed that it draws, loads what was saved, plays 256 held-out lakes with it
+and replays the moves. ``--record WORDS`` adds the run to the page, or goes on with a run of these words that was
+stopped; ``--verify`` replays all runs of the page. Without FILE the page is written from its records. What follows
+``--`` goes to FILE.
 """
 
 from __future__ import annotations
@@ -247,10 +248,12 @@ def verify(run: dict[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; 1 for a submission that solves too few lakes."""
+    """The command; 1 for a submission that is refused or solves too few lakes."""
     parser = page_parser("speedrun", __doc__)
     parser.add_argument("file", nargs="?", type=Path, help="the submission")
-    parser.add_argument("--seeds", type=int, nargs="+", help=f"seeds of training (default: {SEEDS} drawn now)")
+    parser.add_argument(
+        "--number", type=int, choices=range(1, SEEDS + 1), help=f"seeds to draw (default: those left of {SEEDS})"
+    )
     parser.add_argument("--record", metavar="WORDS", help="add the run to the page, with what changed")
     parser.add_argument("--split", default="test", choices=("test", "validation"), help="of the lakes played")
     parser.add_argument("--verify", action="store_true", help="replay the runs of the page")
@@ -258,28 +261,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     own, arguments = words[: words.index("--")], words[words.index("--") + 1 : -1]
     options = parser.parse_args(own)
     results = read_results(options.out, "speedrun") or {"runs": []}
-    for run in results["runs"] if options.verify else ():
-        verify(run)
-    if options.file:
-        run = {"what": options.record or "", "arguments": arguments, "machine": machine("torch"), "seeds": []}
-        begun = [each for each in results["runs"] if all(each[name] == run[name] for name in ("what", "arguments"))]
-        run = begun[0] if begun and len(begun[0]["seeds"]) < SEEDS else run
-        seeds = options.seeds or [secrets.randbelow(2**31) for _ in range(SEEDS - len(run["seeds"]))]
-        print("seeds", *seeds, flush=True)
-        # The game is compiled here, once, or the first submission's time would hold it.
-        make_env("train").game.generate(np.arange(2**15, dtype=np.uint64), "train")
-        results["runs"] += [run] * (bool(options.record) and run not in begun)
-        for seed in seeds:
-            run["seeds"].append(measured(options.file, seed, arguments, options.split))
-            print({name: each for name, each in run["seeds"][-1].items() if name != "moves"}, flush=True)
-            if options.record:
-                write_results(options.out, "speedrun", results, page(results))
-        solved, seconds = (fmean(each[name] for each in run["seeds"]) for name in ("solved", "seconds"))
-        print(f"{solved:.1%} solved on average, {GOAL:.0%} needed; {seconds:.1f} s")
-        return int(solved < GOAL)
-    if results["runs"]:
-        write_results(options.out, "speedrun", results, page(results))
-    return 0
+    for recorded in results["runs"] if options.verify else ():
+        verify(recorded)
+    if not options.file:
+        if results["runs"]:
+            write_results(options.out, "speedrun", results, page(results))
+        return 0
+    if options.record and options.split != "test":
+        parser.error("a record is played on lakes of the split test: leave out --record or --split.")
+    run: dict[str, Any] = {"what": options.record, "arguments": arguments, "machine": machine("torch")}
+    begun = [each for each in results["runs"] if len(each["seeds"]) < SEEDS and run.items() <= each.items()]
+    run = begun[0] if begun else run | {"seeds": []}
+    if options.record and not begun:
+        results["runs"].append(run)
+    # The game is compiled here, once, or the first submission's time would hold it.
+    make_env("train").game.generate(np.arange(2**15, dtype=np.uint64), "train")
+    for _ in range(options.number or SEEDS - len(run["seeds"])):
+        try:
+            run["seeds"].append(measured(options.file, secrets.randbelow(2**31), arguments, options.split))
+        except ValueError as error:
+            parser.exit(1, f"refused: {error}\n")
+        print({name: each for name, each in run["seeds"][-1].items() if name != "moves"}, flush=True)
+        if options.record:
+            write_results(options.out, "speedrun", results, page(results))
+    solved, seconds = (fmean(each[name] for each in run["seeds"]) for name in ("solved", "seconds"))
+    print(f"{solved:.1%} solved on average, {GOAL:.0%} needed; {seconds:.1f} s")
+    return int(solved < GOAL)
 
 
 if __name__ == "__main__":

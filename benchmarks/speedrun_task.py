@@ -1,8 +1,8 @@
 """The speedrun as a task for coding agents: ``python -m benchmarks.speedrun_task DIR`` writes a folder for Harbor.
 
-``inspect eval benchmarks/speedrun_task.py -T folder=DIR --model MODEL`` plays the same folder in Inspect AI. The agent
-writes ``/app/speedrun.py``; the test measures it with a runner of its own. The reward is 0 for a file that solves too
-few lakes, and otherwise the record's calibrated seconds over the file's: above 1 is a record.
+``inspect eval benchmarks/speedrun_inspect.py -T folder=DIR --model MODEL`` plays the same folder in Inspect AI. The
+agent writes ``/app/speedrun.py``; the test measures it with a runner of its own. The reward is 0 for a file that solves
+too few lakes, and otherwise the record's calibrated seconds over the file's: above 1 is a record.
 """
 
 from __future__ import annotations

@@ -147,12 +147,10 @@ def encoded(env: TurnEnv, chat: ChatFormat, boards: Boards, moves: NDArray[np.in
     rows = np.tile(prompt, (len(boards), 1))
     tiles = boards[:, boards[0] < len(symbols)]  # without the ends of the board's rows
     rows[:, cells] = np.array(list(symbols.values()))[tiles]
-    written = {plan: chat.reply_ids(_reply(env, plan)) for plan in set(map(tuple, moves.tolist()))}
-    width = max(map(len, written.values()))
-    padded = {plan: ids + [0] * (width - len(ids)) for plan, ids in written.items()}
     plans = list(map(tuple, moves.tolist()))
-    replies = np.array([padded[plan] for plan in plans])
+    written = {plan: chat.reply_ids(_reply(env, plan)) for plan in set(plans)}
     lengths = torch.tensor([len(written[plan]) for plan in plans])
+    replies = np.array([written[plan] + [0] * (int(lengths.max()) - len(written[plan])) for plan in plans])
     return torch.from_numpy(np.concatenate([rows, replies], 1)), lengths, len(prompt)
 
 

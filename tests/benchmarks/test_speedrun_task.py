@@ -63,7 +63,7 @@ def test_a_file_that_fails_earns_nothing(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "speedrun.py").write_text("raise SystemExit('not written yet')")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     names = {"APP": str(tmp_path), "LOGS": str(tmp_path / "logs"), "PATH": path}
-    command = ["bash", str(folder / "tests" / "test.sh"), "--seeds", "1"]
+    command = ["bash", str(folder / "tests" / "test.sh"), "--number", "1"]
     done = subprocess.run(command, env={**os.environ, **names}, capture_output=True, text=True, check=False)
     assert "not written yet" in done.stderr
     assert float((tmp_path / "logs" / "reward.txt").read_text()) == 0
