@@ -131,7 +131,7 @@ class HFAgent:
         ids, images, begun = self._read(messages)
         limit = self._limit(task, len(ids), sum(image.tokens for image in images))
         temperature, seed = max(task.temperature, _COLDEST), mix(task.seed + len(messages))
-        return await self._replies.reply(ids, images, limit, temperature, seed, begun)
+        return await self._replies.reply(Request(ids, images, limit, temperature, seed, begun))
 
     async def close(self) -> None:
         """Stop generating, and wait for the thread; the next request would start it again."""

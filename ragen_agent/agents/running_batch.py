@@ -34,7 +34,7 @@ _GATHER = 0.01  # seconds to wait for the next requests of conversations whose r
 
 @dataclass(eq=False)
 class Request:
-    """A conversation that waits for its reply."""
+    """A conversation that waits for its reply; made in the event loop that waits."""
 
     ids: list[int]
     images: list[ImageSpan]
@@ -42,14 +42,13 @@ class Request:
     temperature: float
     seed: int
     begun: str  # the part of the reply in the prompt
-    answer: asyncio.Future[Answer]
-    loop: asyncio.AbstractEventLoop
-    began: float = field(default=0.0)  # time.monotonic of its generation's start
+    answer: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    began: float = 0.0  # time.monotonic of its generation's start
 
     @property
     def abandoned(self) -> bool:
         """True if nobody waits any more: the episode has timed out, or the run is over."""
-        return self.answer.done() or self.loop.is_closed()
+        return self.answer.done() or self.answer.get_loop().is_closed()
 
 
 class RunningBatch:
@@ -77,16 +76,12 @@ class RunningBatch:
         self._working = self._closed = False
         self._worker = _one_thread()
 
-    async def reply(
-        self, ids: list[int], images: list[ImageSpan], limit: int, temperature: float, seed: int, begun: str
-    ) -> Answer:
-        """A reply out of the running batch; for the arguments see ``Request``.
+    async def reply(self, request: Request) -> Answer:
+        """A reply out of the running batch.
 
         Raises:
             AgentFailure: it took too long, the model failed, or the batch was closed.
         """
-        loop = asyncio.get_running_loop()
-        request = Request(ids, images, limit, temperature, seed, begun, loop.create_future(), loop)
         with self._news:
             self._waiting.append(request)
             self._news.notify()
@@ -183,7 +178,7 @@ def _settle(request: Request, outcome: Answer | AgentFailure) -> None:
             request.answer.set_exception(outcome)
 
     with suppress(RuntimeError):  # the loop has been closed: the run is over
-        request.loop.call_soon_threadsafe(settle)
+        request.answer.get_loop().call_soon_threadsafe(settle)
 
 
 def _one_thread() -> ThreadPoolExecutor:

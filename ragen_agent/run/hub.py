@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from huggingface_hub import HfApi, get_token
+
 from ragen_agent.config import Config
 from ragen_agent.run.run_folder import RunFolder
 
@@ -20,6 +22,7 @@ def push(config: Config, summary: dict[str, Any], folder: RunFolder, say: Callab
     A failed upload is said and leaves the run as it is. ``summary["hub"]`` holds the address of each commit, so that a
     resumed run uploads the others alone.
     """
+    api = HfApi()
     for kind, name, path, files in (
         ("model", config.hub.model, folder.checkpoint, None),
         ("dataset", config.hub.dataset, folder.path, RECORDS),
@@ -27,25 +30,18 @@ def push(config: Config, summary: dict[str, Any], folder: RunFolder, say: Callab
         if not name or kind in summary.get("hub", {}):
             continue
         try:
-            from huggingface_hub import HfApi
-
-            api = HfApi()
             api.create_repo(name, repo_type=kind, private=config.hub.private, exist_ok=True)
             message = f"{folder.path.resolve().name}, by ragen-agent train"
             done = api.upload_folder(
                 repo_id=name, repo_type=kind, folder_path=path, allow_patterns=files, commit_message=message
             )
         except Exception as error:  # of the network, the Hub or its library: none may end a finished run
-            say(f"hub.{kind}: {name} was not uploaded: {_reason(error)} The run is complete; --resume tries again.")
+            reason = str(error).strip().partition("\n")[0].replace(get_token() or "***", "***")
+            say(
+                f"hub.{kind}: {name} was not uploaded: {type(error).__name__}: {reason} The run is complete; --resume "
+                "tries again."
+            )
         else:
             summary.setdefault("hub", {})[kind] = done.commit_url
             folder.write_summary(summary)
             say(f"Uploaded to the Hub: {done.commit_url}")
-
-
-def _reason(error: Exception) -> str:
-    """The first line of an error, without the token."""
-    from huggingface_hub import get_token
-
-    text = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text.replace(get_token() or '***', '***')}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,8 +14,7 @@ import pytest
 
 from ragen_agent.inference import Sampled
 from ragen_agent.programs.endpoint import LARGEST
-from ragen_agent.run.policy import Policy
-from tests.ragen_agent.programs.served import USER, Served, serving, small
+from tests.ragen_agent.programs.served import USER, Served
 
 BLOCK = {"type": "text", "text": "hello", "cache_control": {"type": "ephemeral"}}
 ITEM = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
@@ -37,17 +35,6 @@ ASKED: dict[str, list[dict[str, Any]]] = {
         {"input": [{"role": "developer", "content": "Play."}, USER], "max_output_tokens": 2, "include": []},
     ],
 }
-
-
-@pytest.fixture(scope="module")
-def agent() -> Policy:
-    return small()
-
-
-@pytest.fixture
-def served(agent: Policy) -> Iterator[Served]:
-    with serving(agent) as found:
-        yield found
 
 
 def text_of(answer: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,18 +20,7 @@ from ragen_agent.programs.conversation import Conversation
 from ragen_agent.run.policy import Policy
 from ragen_agent.tokens.chat import ChatFormat
 from ragen_agent.tokens.message_encoding import decode, encode
-from tests.ragen_agent.programs.served import USER, Served, serving, small
-
-
-@pytest.fixture(scope="module")
-def agent() -> Policy:
-    return small()
-
-
-@pytest.fixture
-def served(agent: Policy) -> Iterator[Served]:
-    with serving(agent) as found:
-        yield found
+from tests.ragen_agent.programs.served import USER, Served
 
 
 def until(true: Callable[[], bool]) -> None:
