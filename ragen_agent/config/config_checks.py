@@ -28,30 +28,62 @@ def check_config(config: Config) -> None:
     """Raise a ValueError if settings contradict each other, or a table of games or a curriculum is invalid."""
     _check_games(config)
     _check_curriculum(config)
-    _check_overlong(config)
-    _check_program(config)
-    if config.turns.summary and config.turns.history:
-        raise ValueError(
-            f"turns.summary is {config.turns.summary} and turns.history {config.turns.history}: prompts would show "
-            "earlier turns twice. Give turns.history=0 with a summary, or turns.summary=0."
+    _refuse(_contradictions(config))
+
+
+def check_training(training: Training) -> None:
+    """Raise a ValueError if settings contradict each other or have no effect together."""
+    _check_unread(training)
+    _refuse(_refusals(training))
+
+
+def _refuse(found: Iterator[tuple[object, str]]) -> None:
+    for applies, reason in found:
+        if applies:
+            raise ValueError(reason)
+
+
+def _contradictions(config: Config) -> Iterator[tuple[object, str]]:
+    """Settings of several tables that contradict each other: (true if they do, the message)."""
+    turns, training, dashboards = config.turns, config.training, config.diagnostics
+    buffer, rewarded = training.overlong_buffer, training.budget_reward
+    yield (
+        buffer > turns.max_tokens_per_turn,
+        f"training.overlong_buffer is {buffer}; it must be at most turns.max_tokens_per_turn, "
+        f"{turns.max_tokens_per_turn}.",
+    )
+    if config.program.command:
+        yield (
+            turns.sees or turns.history != -1,
+            "program.command: a program is sent text alone and chooses what it shows the model; leave "
+            "turns.observation=text and turns.history=-1.",
         )
-    dashboards = config.diagnostics
-    if dashboards.tables_every and not (dashboards.wandb or dashboards.tensorboard):
-        raise ValueError(
-            f"diagnostics.tables_every is {dashboards.tables_every}, but no dashboard gets the tables; give "
-            "diagnostics.wandb=PROJECT or diagnostics.tensorboard=true, or leave it at 0."
+        yield (
+            rewarded,
+            f"training.budget_reward is {rewarded!r}, which needs a budget in every reply, but a program plays replies "
+            "as turns of the game by its own choice; leave it empty with program.command.",
         )
-    if config.training.budget_reward and not config.turns.budget:
-        raise ValueError(
-            f"training.budget_reward is {config.training.budget_reward!r}, but replies state no budget; give "
-            "turns.budget=true too, or leave it empty."
-        )
+    yield (
+        turns.summary and turns.history,
+        f"turns.summary is {turns.summary} and turns.history {turns.history}: prompts would show earlier turns twice. "
+        "Give turns.history=0 with a summary, or turns.summary=0.",
+    )
+    yield (
+        dashboards.tables_every and not (dashboards.wandb or dashboards.tensorboard),
+        f"diagnostics.tables_every is {dashboards.tables_every}, but no dashboard gets the tables; give "
+        "diagnostics.wandb=PROJECT or diagnostics.tensorboard=true, or leave it at 0.",
+    )
+    yield (
+        rewarded and not turns.budget,
+        f"training.budget_reward is {rewarded!r}, but replies state no budget; give turns.budget=true too, or leave it "
+        "empty.",
+    )
     for name in ("loss_tokens", "advantage_tokens"):
-        if getattr(config.training, name) == "reasoning" and not config.turns.think:
-            raise ValueError(
-                f"training.{name} is 'reasoning', but with turns.think=false replies hold none; use all or answer, "
-                "or turns.think=true."
-            )
+        yield (
+            getattr(training, name) == "reasoning" and not turns.think,
+            f"training.{name} is 'reasoning', but with turns.think=false replies hold none; use all or answer, or "
+            "turns.think=true.",
+        )
 
 
 def _check_games(config: Config) -> None:
@@ -82,29 +114,6 @@ def _check_chat(config: Config, row: dict[str, Any]) -> None:
             )
 
 
-def _check_program(config: Config) -> None:
-    if not config.program.command:
-        return
-    if config.turns.sees or config.turns.history != -1:
-        raise ValueError(
-            "program.command: a program is sent text alone and chooses what it shows the model; leave "
-            "turns.observation=text and turns.history=-1."
-        )
-    if config.training.budget_reward:
-        raise ValueError(
-            f"training.budget_reward is {config.training.budget_reward!r}, which needs a budget in every reply, but a "
-            "program plays replies as turns of the game by its own choice; leave it empty with program.command."
-        )
-
-
-def _check_overlong(config: Config) -> None:
-    buffer, limit = config.training.overlong_buffer, config.turns.max_tokens_per_turn
-    if buffer > limit:
-        raise ValueError(
-            f"training.overlong_buffer is {buffer}; it must be at most turns.max_tokens_per_turn, {limit}."
-        )
-
-
 def _check_curriculum(config: Config) -> None:
     if config.games and config.curriculum:
         raise ValueError("curriculum changes one game's env_options; with games give each game its own instead.")
@@ -117,14 +126,6 @@ def _check_curriculum(config: Config) -> None:
                 "as {iteration = 20, env_options = {size = 5}}."
             )
         begins = row["iteration"]
-
-
-def check_training(training: Training) -> None:
-    """Raise a ValueError if settings contradict each other or have no effect together."""
-    _check_unread(training)
-    for applies, reason in _refusals(training):
-        if applies:
-            raise ValueError(reason)
 
 
 def _refusals(training: Training) -> Iterator[tuple[object, str]]:

@@ -7,8 +7,8 @@ into buckets of equally many groups, the last with the remainder, and each bucke
 
 A norm of a mean over few episodes is mostly noise: it stays above 0 where the true gradient is 0. So beside each norm
 stands an estimate of the squared norm of the *expected* gradient, 4 g1 . g2, where g1 and g2 are the sums over every
-other group of the bucket, which are independent. It is unbiased but for the divisors, noisy itself, and negative as
-often as not where the true gradient is 0.
+other group of the bucket, which are independent. It is unbiased but for the divisors and the slightly different stds
+of the two halves, noisy itself, and negative as often as not where the true gradient is 0.
 """
 
 from __future__ import annotations
