@@ -227,6 +227,7 @@ def main(settings: Settings) -> None:
         for optimiser in both:
             optimiser.step()
         seen[rows] = True
+    settings.out.mkdir(parents=True, exist_ok=True)
     save_checkpoint(model, tokenizer, settings.out / "model")
     np.save(settings.out / "lakes.npy", boards[seen.numpy()])
     ledger = {"sampled_tokens": 0, "shown_tokens": int(lengths[seen].sum())}

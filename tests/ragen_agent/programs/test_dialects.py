@@ -153,9 +153,10 @@ def test_a_body_of_a_wrong_length_is_an_error(served: Served, sent: str, status:
     to = urlsplit(served.url)
     with socket.create_connection((str(to.hostname), to.port or 0), timeout=20) as connection:
         connection.sendall(f"POST {to.path}/v1/responses HTTP/1.1\r\nHost: x\r\n{sent}".encode())
-        answer = connection.recv(65536).decode()
-        assert f" {status} " in answer.splitlines()[0]
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        assert answer.status == status
         if "\r\n0\r\n" in sent and "\r\n-2" not in sent:
-            assert "input must be a list" in answer
+            assert b"input must be a list" in answer.read()
             connection.sendall(f"GET {to.path}/v1/models HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert " 200 " in connection.recv(65536).decode().splitlines()[0], "the connection is still in step"
