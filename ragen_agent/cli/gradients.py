@@ -13,11 +13,10 @@ from ragen_gym.core.storage import check_parent
 __all__ = ["add"]
 
 ABOUT = """\
-Plays a batch of training levels that the run has not met, orders its groups by their return std, cuts them into six
-buckets, and prints for each the gradient norm of the task, the entropy bonus and the KL term (RAGEN-2's diagnosis of
-collapse). Below a norm that is mostly noise stands the estimated norm of the expected gradient; where it is negative,
-the batch does not tell the gradient from 0. Nothing is trained. Written to gradients.json, which `ragen-agent report`
-shows.
+Plays a further batch of training levels, orders its groups by their return std, cuts them into six buckets, and prints
+for each the gradient norm of the task, the entropy bonus and the KL term (RAGEN-2's diagnosis of collapse). A norm is
+mostly noise, so in parentheses stands the estimated norm of the expected gradient; where it is negative, the batch does
+not tell the gradient from 0. Nothing is trained. Written to gradients.json, which `ragen-agent report` shows.
 
 examples:
   ragen-agent gradients runs/FrozenLake-grpo-seed0

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ragen_agent.config import Training
+from ragen_agent.config.algorithms import POLICY_LOSSES
 from ragen_agent.local.backend import RolloutWorker
 from ragen_agent.local.policy_update import Learner, cut, policy_terms, targets_of
 from ragen_agent.run.policy import Policy
@@ -44,6 +45,11 @@ def _unfiltered(settings: Training) -> Training:
         raise ValueError(
             f"training.algo is {settings.algo}, whose advantages come from a critic, and a checkpoint holds none; "
             "measure the gradients of another estimator: --set training.algo=grpo, with training.credit=trajectory."
+        )
+    if POLICY_LOSSES[settings.policy_loss].batch_statistics:
+        raise ValueError(
+            f"training.policy_loss is {settings.policy_loss}, which compares the tokens of a whole minibatch, so a "
+            "bucket has no gradient of its own; measure another loss: --set training.policy_loss=ppo."
         )
     plain: dict[str, Any] = {"filter": "none", "filter_statistic": "std", "filter_loss_scaling": "none", "keep": 1.0}
     return replace(settings, **plain, zero_task_advantage=False, refills=0)
@@ -70,8 +76,8 @@ def gradient_buckets(policy: Policy, groups: int, reference: Policy | None = Non
         estimate of the expected gradient's squared norm, with its sign.
 
     Raises:
-        ValueError: too few groups; advantages that come from a critic, which a checkpoint does not hold; or all
-            episodes failed.
+        ValueError: too few groups; advantages that come from a critic, which a checkpoint does not hold; a loss that
+            compares the tokens of a minibatch; or all episodes failed.
     """
     if groups < 2 * BUCKETS:
         raise ValueError(f"the batch has {groups} groups; give at least {2 * BUCKETS}, two for each of the buckets.")

@@ -132,7 +132,11 @@ def test_buckets_are_equally_large_and_the_last_has_the_remainder() -> None:
 
 @pytest.mark.parametrize(
     ("training", "groups", "said"),
-    [({"algo": "ppo"}, 12, "a checkpoint holds none"), ({}, 11, "give at least 12, two for each of the buckets")],
+    [
+        ({"algo": "ppo"}, 12, "a checkpoint holds none"),
+        ({"policy_loss": "clip_cov"}, 12, "a bucket has no gradient of its own"),
+        ({}, 11, "give at least 12, two for each of the buckets"),
+    ],
 )
 def test_refusals_name_the_way_out(training: dict[str, Any], groups: int, said: str) -> None:
     with pytest.raises(ValueError, match=said):
