@@ -162,13 +162,13 @@ def played(folder: Path, env: TurnEnv, instances: Sequence[Instance], seed: int)
     trajectories = episodes(model)
     written = {int(token) for trajectory in trajectories for token in trajectory.ids[trajectory.sampled]}
     check_spellings({token: str(tokenizer.decode([token])) for token in written}, env.action_names)
-    replies = [_replies(trajectory, chat) for trajectory in trajectories]
+    replies = [[m["content"] for m in each.messages if m["role"] == "assistant"] for each in trajectories]
     plans, solved = _replayed(env, instances, replies)
     for trajectory, again in zip(trajectories, solved, strict=True):
         if trajectory.success != again:
             raise ValueError(f"the replay of level {trajectory.level_id} has another result than its episode.")
     torch.manual_seed(seed)
-    untrained = AutoModelForCausalLM.from_config(model.config).eval()
+    untrained = AutoModelForCausalLM.from_config(model.config, trust_remote_code=False).eval()
     untrained.generation_config = model.generation_config
     return plans, fmean(solved), fmean(each.success for each in episodes(untrained))
 
@@ -178,13 +178,6 @@ def check_spellings(texts: Mapping[int, str], names: Sequence[str]) -> None:
     for token, text in texts.items():
         if len(re.findall("|".join(names), text)) > 1:
             raise ValueError(f"the id {token} spells {text!r}; an id may spell one move at most.")
-
-
-def _replies(trajectory: Trajectory, chat: ChatFormat) -> list[str]:
-    starts = [0, *(end + 1 for end in trajectory.turn_ends)]
-    ids = [trajectory.ids[start : end + 1] for start, end in zip(starts, trajectory.turn_ends, strict=False)]
-    marks = [trajectory.sampled[start : end + 1] for start, end in zip(starts, trajectory.turn_ends, strict=False)]
-    return [chat.decode_reply(turn[sampled].tolist()) for turn, sampled in zip(ids, marks, strict=True)]
 
 
 def _replayed(

@@ -32,7 +32,7 @@ def measured(folder: str, timeout: int) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         for file in (Path(folder) / "tests").iterdir():
             await sandbox().write_file(f"tests/{file.name}", file.read_bytes())
-        done = await sandbox().exec(["bash", "-c", "APP=$PWD LOGS=$PWD/logs bash tests/test.sh"], timeout=timeout)
+        done = await sandbox().exec(["/bin/sh", "-c", "APP=$PWD LOGS=$PWD/logs bash tests/test.sh"], timeout=timeout)
         reward = await sandbox().read_file("logs/reward.txt")
         return Score(value=float(reward), explanation=f"{done.stdout}\n{done.stderr}"[-4000:])
 

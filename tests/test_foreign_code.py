@@ -109,7 +109,7 @@ def test_a_child_imports_nothing_from_the_current_folder(dirty: Path, words: tup
 def test_each_helper_that_the_commands_start(dirty: Path) -> None:
     from ragen_agent.models.named_models import file_of_package
     from ragen_agent.preflight.doctor import imported
-    from ragen_gym.audit.sandbox import AuditSettings, audit
+    from ragen_gym.audit import AuditSettings, audit
     from ragen_gym.cli import main
     from ragen_gym.core.child_python import run_in_another_process
 

@@ -29,7 +29,7 @@ from ragen_agent.run.run_folder import RunFolder
 from ragen_agent.sft.trainer import warm_start
 from ragen_agent.tasks.tasks import SeedStream, derive_seed
 from ragen_agent.tokens.rollout import Instance
-from ragen_agent.tokens.trajectory import Trajectory
+from ragen_agent.tokens.trajectory import Trajectory, without_failed
 from ragen_gym.audit import AuditSettings
 from ragen_gym.core.console import rich_console
 
@@ -214,9 +214,8 @@ class _Trial:
         processes = policy.processes("test", min(count, self.config.evaluation.batch))
         seed = derive_seed(self.how.seed, SeedStream.EVALUATION)
         played = policy.play(processes, instances, self.config.training.temperature, seed)
+        self.seen += [each.total_reward for each in without_failed(played)]
         failed = [each.failure is not None for each in played]
-        if all(failed):
-            raise ValueError(f"all {count} episodes failed, the first by {played[0].failure}")
 
         def table(values: list[float]) -> NDArray[np.float64]:
             return np.where(failed, np.nan, values).reshape(self.how.levels, REPEATS)
@@ -224,7 +223,6 @@ class _Trial:
         self.returns[name] = table([each.total_reward for each in played])
         if self.told:
             self.successes[name] = table([float(each.success) for each in played])
-        self.seen += [each.total_reward for each in played if each.failure is None]
 
     def measured(self) -> Measured:
         """Everything that the answers read."""

@@ -8,7 +8,8 @@ The child process (the package ``worker``) imports the standard library alone, s
 of another project: ``audit("textarena:Hangman-v0", python="/path/to/venv/bin/python")``.
 """
 
-from ragen_gym.audit.sandbox import AuditSettings, Report, Result, audit
+from ragen_gym.audit.report import Report, Result, audit
+from ragen_gym.audit.sandbox import AuditSettings
 from ragen_gym.audit.worker.main import CHECKS
 from ragen_gym.audit.worker.protocol import SEVERITIES, Check
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import tempfile
 from contextlib import suppress
@@ -27,9 +26,7 @@ class Session:
         self._limit = 3 * settings.seconds
         self._numbers = itertools.count()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the session
-        reading, writing = os.pipe()
-        self._answers = os.fdopen(reading, "rb")
-        self._process = start_worker(settings, subprocess.PIPE, writing, self._log)
+        self._process, self._answers = start_worker(settings, subprocess.PIPE, self._log)
         try:
             self.version: str = self._exchange(request_line(target, settings, ["session"]))["version"]
         except ValueError as error:
