@@ -80,7 +80,8 @@ class TaskEnv(InnerGenerator, ReplyEnv):
         self.config = turn_config(config, {})
         known, takes_any = _parameters(make)
         reads_turns = "turn_config" in known
-        for option in () if reads_turns else ("grounding", "world_modelling", "budget", "prompt", "observation"):
+        of_games = ("grounding", "world_modelling", "budget", "summary", "prompt", "observation")
+        for option in () if reads_turns else of_games:
             if (value := getattr(self.config, option)) != getattr(TurnConfig, option):
                 raise ValueError(f"{option}={value!r} is for games: {name} is a text task.")
         for option in options:

@@ -209,6 +209,7 @@ def test_a_forbidden_text_does_not_reach_the_task() -> None:
         ("own_tasks:Echo", {"split": "dev"}, r"split='dev' is not a split"),
         ("own_tasks:Echo", {"regret": True}, r"has no option 'regret'"),
         ("own_tasks:Echo", {"grounding": True}, r"grounding=True is for games"),
+        ("own_tasks:Echo", {"summary": 2}, r"summary=2 is for games"),
         ("own_tasks:Echo", {"observation": "image"}, r"observation='image' is for games"),
         ("own_tasks:Echo", {"prompt": "ragen-v1"}, r"prompt='ragen-v1' is for games"),
         ("own_tasks:Configured", {"name": "a"}, r"own_tasks:Configured: missing a required argument: 'config'"),
