@@ -33,11 +33,11 @@ _SOUNDS = {"dog": "one", "cat": "two", "cow": "three", "duck": "four", "pig": "f
 class Planted(gymnasium.Env[str, str]):
     """A questionnaire whose kind is ``KINDS[number % 4]``; ``about`` says what was drawn.
 
-    Faults: ``noise`` inverts a tenth of the payments, ``skew`` makes one answer right in four tenths of the levels;
-    ``constant`` and ``coin`` payments ignore the reply, a ``hidden`` answer is not shown, a ``hash`` answer follows no
-    rule, a ``password`` is never found; one answer is ``always`` or ``mostly`` (nine in ten) right, or a phrase counts
-    as ``any`` answer; a ``bonus`` phrase is paid like a right answer, or three times as much (``dearer``), and solves
-    nothing, or it is paid and the right answer is not (``smaller``).
+    Faults: ``noise`` inverts a tenth of the payments, ``skew`` puts one answer in place of the right one in four tenths
+    of the questions, whose text stays; ``constant`` and ``coin`` payments ignore the reply, a ``hidden`` answer is not
+    shown, a ``hash`` answer follows no rule, a ``password`` is never found; one answer is ``always`` or ``mostly``
+    (nine in ten) right, or a phrase counts as ``any`` answer; a ``bonus`` phrase is paid like a right answer, or three
+    times as much (``dearer``), and solves nothing, or it is paid and the right answer is not (``smaller``).
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as Gymnasium declares it

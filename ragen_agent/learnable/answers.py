@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen_gym.core.stats import Estimate, clustered_mean, scipy_stats, wilson
+from ragen_gym.core.stats import Estimate, clustered_mean, mean_interval, scipy_stats, wilson
 
 __all__ = ["COMPARED", "THRESHOLDS", "VERDICTS", "Answer", "Measured", "Report", "answers", "gain", "verdict"]
 
@@ -84,7 +84,7 @@ class Report:
 
 def answers(found: Measured) -> list[Answer]:
     """The answer to each question."""
-    return [_signal(found), *_reach(found), _blind(found), _difficulty(found), _spread(found), _gap(found)]
+    return [each(found) for each in (_signal, _reach, _headroom, _blind, _difficulty, _spread, _gap)]
 
 
 def verdict(given: list[Answer]) -> str:
@@ -145,19 +145,27 @@ def _signal(found: Measured) -> Answer:
     return _judged(SIGNAL, detail, beyond, figure, min(own.low, beyond.low) > 0)
 
 
-def _reach(found: Measured) -> list[Answer]:
+def _reach(found: Measured) -> Answer:
     start = found.returns["start"][~np.isnan(found.returns["start"])]
     paid = wilson(float((start > found.least).sum()), len(start))
     detail = f"{paid} of the episodes before training earn more than the least return seen, {found.least:.3g}"
-    reach = _measured("reward reachable", "yes" if paid.value > 0 else "no", detail, paid)
-    random, most = float(np.mean(found.random)), found.best
-    source = f"the best of any episode is {most:.3g}"
-    if found.oracle:
-        most = float(np.mean(found.oracle))
-        source = f"the environment's own solutions earn {most:.3g} ({len(found.oracle)} episodes)"
-    yes = "yes" if most - random > THRESHOLDS["signal"] * _range(found) else "no"
-    detail = f"{source}, random valid replies {random:.3g} ({len(found.random)} episodes)"
-    return [reach, Answer("headroom", yes, detail, most - random, n=len(found.random))]
+    return _measured("reward reachable", "yes" if paid.value > 0 else "no", detail, paid)
+
+
+def _headroom(found: Measured) -> Answer:
+    """Difference of two independent means, its interval from theirs (MOVER, Zou and Donner 2008)."""
+    random = mean_interval(found.random)
+    if len(found.oracle) > 1:
+        most, source, otherwise = mean_interval(found.oracle), "the environment's own solutions earn", "no"
+    else:  # what the small model does not reach may be there all the same
+        trained = found.returns["trained"]
+        most = _paired(trained, np.zeros_like(trained))
+        source, otherwise = "without solutions of the environment: the trained model earns", "not applicable"
+    value, half = most.value - random.value, float(np.hypot(most.half_width, random.half_width))
+    above = Estimate(value, value - half, value + half, most.n + random.n)
+    yes = above.low > 0 and value > THRESHOLDS["signal"] * _range(found)
+    detail = f"{source} {most.value:.3g}, random valid replies {random.value:.3g}: {_shown(above)} more"
+    return _measured("headroom", "yes" if yes else otherwise, detail, above)
 
 
 def _blind(found: Measured) -> Answer:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ragen_agent.learnable.answers import BLIND, GAP, SIGNAL, Answer, Measured, answers, verdict
+from ragen_gym.core.stats import mean_interval
 
 LEVELS, REPEATS = 64, 4
 HALF = np.random.default_rng(0).integers(2, size=(LEVELS, REPEATS)).astype(float)
@@ -80,6 +81,15 @@ def test_what_does_not_apply_says_why() -> None:
     assert "does not tell success" in found[GAP].detail
 
 
-def test_headroom_is_to_the_oracle_where_there_is_one() -> None:
-    assert by_question(measured())["headroom"].value == pytest.approx(0.5)
-    assert by_question(replace(measured(), oracle=[0.5, 0.7]))["headroom"].value == pytest.approx(0.1)
+def test_headroom_is_to_the_oracle_or_to_what_the_model_has_reached() -> None:
+    random = [0.0, 1.0] * 32
+    reached = replace(measured(), random=random)
+    coin = replace(measured(trained=HALF), random=random)  # its best episode earns 1 too
+    solved = replace(coin, oracle=[0.9] * 64)
+    half = mean_interval(random).half_width
+    for found, answer, value in ((reached, "yes", 0.5), (coin, "not applicable", None), (solved, "yes", 0.4)):
+        headroom = by_question(found)["headroom"]
+        assert headroom.answer == answer
+        if value is not None:
+            assert (headroom.value, headroom.low, headroom.high) == pytest.approx((value, value - half, value + half))
+    assert by_question(replace(coin, oracle=random))["headroom"].answer == "no"
