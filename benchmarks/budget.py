@@ -308,7 +308,9 @@ def _page(results: dict[str, Any]) -> str:
             ["model", "success %", "truth", "holds %", "score", "best constant", "score above it"], exactly
         ),
         levels=(levels := len(load_suite("budget-v1").splits[0].levels)),
-        rewards=budget_rewards.section(results["rewards"], levels),
+        rewards=budget_rewards.section(
+            results["rewards"], levels, rows[budget_rewards.SPLIT]["random, honest"]["success"]["rate"]
+        ),
         parameters=next(iter(exact.values()))["parameters"],
         mass=MASS,
         settings="\n".join(f"--set {name}={value}" for name, value in TRAINED.items()),

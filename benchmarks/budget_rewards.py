@@ -52,6 +52,13 @@ the precision of the last column; never saying it has a recall of 0. The lakes o
 the suite: their shortest paths have 3 moves or more.
 
 {answer}
+
+**Limits.** Random play succeeds in {chance:.1f} % of these lakes, and {better} of the {arms} rewards end surely above
+it: this says nothing of models that play well. Saying `impossible` is no proven effect of the pay for true statements:
+success alone drifts to it, too (by seed {drift} statements; at the start {first}).
+With the proper score training missed the optimum of what it was paid for, as the best constant interval scores better.
+Clear, without a correction for their number: {clear} of the {compared} comparisons. One learning rate
+({rate}), {iterations} iterations and one start were tried.
 """
 
 
@@ -105,8 +112,8 @@ COLUMNS: tuple[tuple[str, Callable[[Any], float], float, int], ...] = (
 BOUNDS = {"width": (0, inf), "score": (0, inf), "above constant": (-inf, inf)}
 
 
-def section(rows: Mapping[str, Any], levels: int) -> str:
-    """The section of the page."""
+def section(rows: Mapping[str, Any], levels: int, chance: float) -> str:
+    """The section of the page; ``chance`` is the success of random play on these levels."""
     table = [
         [
             ARMS.get(name, "the start"),
@@ -119,7 +126,25 @@ def section(rows: Mapping[str, Any], levels: int) -> str:
     ]
     head = ["trained on", *(column[0] for column in COLUMNS)]
     answer = "\n".join(_verdicts(arm, rows) for arm in ARMS if arm != "none")
-    return SECTION.format(levels=levels, seeds=len(SEEDS), table=markdown_table(head, table), answer=answer)
+    said = {
+        name: [f"{row['budget']['impossible']['said']} of {row['budget']['width']['n']}" for row in found]
+        for name, found in rows.items()
+    }
+    return SECTION.format(
+        levels=levels,
+        seeds=len(SEEDS),
+        table=markdown_table(head, table),
+        answer=answer,
+        chance=100 * chance,
+        better=sum(mean_interval([row["success"]["rate"] for row in rows[arm]]).low > chance for arm in ARMS),
+        arms=len(ARMS),
+        drift=", ".join(said["none"]),
+        first=said["start"][0],
+        compared=answer.count(";") + answer.count("with the same seed:"),
+        clear=answer.count(", better") + answer.count(", worse"),
+        rate=REWARDED["training.learning_rate"],
+        iterations=REWARDED["training.iterations"],
+    )
 
 
 def _mean(values: list[float], low: float = -inf, high: float = inf) -> str:

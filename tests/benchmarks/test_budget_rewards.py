@@ -22,7 +22,7 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
         "score": [row(0.5, 4.0, 0.8), row(0.6, 4.6, 0.9), row(0.4, 3.4, 0.7)],
         "bagen": [row(0.1, 9.0, 0.0, 60), row(0.2, 19.5, 0.0, 60), row(0.1, 1.0, 0.0, 60)],
     }
-    page = section(rows, 128).replace("\N{MINUS SIGN}", "-")
+    page = section(rows, 128, 0.2).replace("\N{MINUS SIGN}", "-")
     assert "| the start | 50.0 | 1.0 | 50.0 | 9.0 | 7.0 | 10.0 | 10.0 | 25.0 | 50.0 |" in page
     score, bagen = [line for line in page.splitlines() if line.startswith("- **")]
     assert score.startswith("- **Success and the proper score**, minus success alone with the same seed: ")
@@ -33,3 +33,6 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
     assert ": success % -36.7 (-51.0 to -22.3), worse" in bagen
     assert "on every board" in bagen
     assert "on every board" not in score
+    assert "Random play succeeds in 20.0 % of these lakes, and 2 of the 3 rewards end surely above it" in page
+    assert "(by seed 9 of 60, 9 of 60, 9 of 60 statements; at the start 9 of 60)" in page
+    assert "number: 5 of the 12 comparisons" in page
