@@ -33,6 +33,6 @@ def test_a_verdict_needs_an_interval_on_one_side_of_zero() -> None:
     assert ": success % -36.7 (-51.0 to -22.3), worse" in bagen
     assert "on every board" in bagen
     assert "on every board" not in score
-    assert "Random play succeeds in 20.0 % of these lakes, and 2 of the 3 rewards end surely above it" in page
+    assert "Random play succeeds in 20.0 % of these lakes, and 2 of the 3 rewards end surely above\nit" in page
     assert "(by seed 9 of 60, 9 of 60, 9 of 60 statements; at the start 9 of 60)" in page
     assert "number: 5 of the 12 comparisons" in page
