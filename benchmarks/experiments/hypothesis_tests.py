@@ -54,6 +54,7 @@ __all__ = [
     "format_difference",
     "format_measure",
     "is_decided",
+    "p_value",
     "stopped_early",
     "summarise",
     "verdict",
@@ -150,7 +151,7 @@ def compare(runs: Runs, comparison: Comparison) -> Finding:
         elif result == EQUAL and not comparison.second:
             result = CLOSE
         if share:
-            p = min(1.0 if p is None else p, _p_value(values) / share)
+            p = min(1.0 if p is None else p, p_value(values) / share)
     differences = _differences(measured, seeds, comparison.spread)
     missed = found.half_width if found is not None else inf
     if found is not None and isfinite(found.low) and kind.rate and not kind.signed:
@@ -269,7 +270,7 @@ def _tokens_ratio(runs: Runs, comparison: Comparison, seeds: Sequence[int]) -> f
     return first / second if first and second else None
 
 
-def _p_value(values: Sequence[float]) -> float:
+def p_value(values: Sequence[float]) -> float:
     """Of no difference, two-sided, by Student's t; 1 where it does not hold: equal values, or half of them equal."""
     if len(values) < 2 or _mostly_equal(values) or not stdev(values):
         return 1.0

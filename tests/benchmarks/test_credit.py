@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.credit import MOMENTS, config_of, main
 from benchmarks.credit_bench import ESTIMATORS, ROWS, Bench
-from benchmarks.credit_page import TREE, TRUE, cosines, expected
+from benchmarks.credit_page import TREE, TRUE, cosines, expected, paired
 from benchmarks.experiments.risk import bandit, drift
 from ragen_agent import algo
 from ragen_agent.exact.advantages import return_variance
@@ -182,6 +182,24 @@ def test_figures_of_known_vectors() -> None:
         assert abs(value - known) < 2 * half < 0.25 * known, name
     still = {"along": [0.0, 0.6], "norm2": [0.0, 1.0]}
     assert cosines(still) == pytest.approx([0.0, 0.6])
+
+
+def test_rules_are_compared_over_the_same_batches_with_a_correction() -> None:
+    """A difference much smaller than what batches differ by is found, and few of many without one are."""
+    rng = np.random.default_rng(0)
+    hard = rng.normal(0.5, 0.2, 20)
+
+    def rule(gap: float, noise: float) -> dict[str, list[float]]:
+        return {"along": (hard + gap + rng.normal(0, noise, 20)).tolist(), "norm2": [1.0] * 20}
+
+    rules = {"dr_grpo": rule(0, 0), "rloo": rule(0, 1e-6), "better": rule(0.05, 0.02), TREE: rule(-1, 0.02)}
+    (found,) = paired([{"estimators": rules | {f"same {n}": rule(0, 0.05) for n in range(100)}}])
+    assert not {"dr_grpo", "rloo", TREE} & set(found)
+    gap, p = found.pop("better")
+    assert gap.low < 0.05 < gap.high < 0.07
+    assert p < 0.05
+    assert min(p for _, p in found.values()) > 0.05
+    assert any(not each.low < 0 < each.high for each, _ in found.values()), "without the correction some would be"
 
 
 def test_the_command_goes_on_and_writes_its_page(lake: Policy, tmp_path: Path) -> None:
