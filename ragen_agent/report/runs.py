@@ -33,7 +33,8 @@ __all__ = [
 #: Settings that do not change what is learned.
 IRRELEVANT = (
     *("seed", "threads", "device", "evaluation.imitation"),
-    *("diagnostics.tensorboard", "diagnostics.wandb"),
+    *("diagnostics.tensorboard", "diagnostics.wandb", "diagnostics.tables_every"),
+    *("hub.model", "hub.dataset", "hub.private"),
 )
 NAMED = 3  # settings that the name of a group may hold
 

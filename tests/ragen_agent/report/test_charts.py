@@ -47,7 +47,7 @@ def points(path: str) -> list[tuple[float, float]]:
 def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
     runs = [
         made("one", []),
-        made("two", [], seed=1, threads=2),
+        made("two", [], seed=1, threads=2, hub={"model": "me/two"}),
         made("other", [], training={"keep": 0.5}),
         made("again", [], seed=1),
     ]
