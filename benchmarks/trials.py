@@ -95,16 +95,19 @@ learn within a trial.
 
 {tables}
 
-Computed lines are exact on each of {levels} test lakes, with 95 % intervals over lakes, and on all {arms} bandits of
-the training split, which differ in nothing but names. *{script}* plays the moves of its best attempt again
-once one has earned something, and random moves before; it was played {episodes:,} times a setting, and its intervals
-are clustered by level. The blind script takes names and symbols at their word. A lake is 3x3 cells with a shortest path
-of two moves or more, and an attempt at it has four moves; where the slip is unknown, a move goes as meant with
-probability 0.1 or 0.9, and the names mean what they say. Where symbols are unknown, those of ice, hole, goal and player
-are permuted. The first board then tells part of what they mean, as the generator draws some lakes more often than
-others: the belief begins with that, and a line is the mean over all lakes that the first board may show. An attempt at
-a bandit is one pull, and a success is a pull of the arm with the higher mean: the safe arm always pays 0.25, the other
-one pays 1 with probability 0.45, or in the last setting 0.05 or 0.45.
+Computed lines are exact, with 95 % intervals over {levels} test lakes, and on all {arms} bandits of the training split,
+which differ in nothing but names. The lakes are different ones and weigh alike; trials draw some of them more often, so
+rates over drawn trials differ. *{script}* plays the moves of its best attempt again once one has earned
+something, and random moves before; it was played {episodes:,} times a setting, and its intervals are clustered by
+level. The blind script takes names and symbols at their word. A lake is 3x3 cells with a shortest path of two moves or
+more, and an attempt at it has four moves; where the slip is unknown, a move goes as meant with probability 0.1 or 0.9,
+and the names mean what they say. An attempt at a bandit is one pull, and a success is a pull of the arm with the higher
+mean: the safe arm always pays 0.25, the other one pays 1 with probability 0.45, or in the last setting 0.05 or 0.45.
+
+Where symbols are unknown, those of ice, hole, goal and player are permuted, and the first board tells part of what they
+mean, as the generator draws some lakes more often than others. The belief begins with that, and a computed line is the
+mean over all lakes that the first board may show. **So the two tables of unknown symbols cannot be compared with the
+others, nor can their computed lines with the script**, which played the {levels} lakes themselves.
 
 **Forgets earlier attempts**: the best play of a single attempt, repeated. It learns within an attempt alone.
 **Greedy** remembers, and plays each attempt as if it were the last, by the first of several best moves.
@@ -122,7 +125,9 @@ play that forgets reach 50 % in every attempt and a return of {chance:.2f}.
 {models}
 
 No rise from the first attempt to the last is shown: their intervals overlap, and the difference within a trial was not
-recorded. Neither success nor return is surely above random play. The settings were changed after earlier runs had been
+recorded. After the warm start the model is surely **below** random play, in its first attempts and in its return. Each
+arm is the better one in half of the trials, so replies without a valid move are the likely cause; they were not
+counted. After reinforcement it is not surely above random play. The settings were changed after earlier runs had been
 seen, so this is exploratory.
 
 Machine: {machine}.
