@@ -70,7 +70,7 @@ def explanation(error: BaseException) -> str:
         where = re.search(r"ip: (\S+)", str(error))
         return (
             f"a process of the run is out of reach, most likely with its node{f' ({where[1]})' if where else ''}: ray "
-            "status shows which nodes are left; bring it back, or join another one."
+            "status shows which nodes are left; start Ray on the lost one again, or join another."
         )
     return f"{type(error).__name__}: {load_problem(error)}" if str(error) else type(error).__name__
 

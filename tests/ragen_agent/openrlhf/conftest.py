@@ -20,6 +20,7 @@ if find_spec("openrlhf") is None:
         "test_executor.py",
         "test_ray_actors.py",
         "test_loss.py",
+        "test_network.py",
         "test_parity.py",
         "test_pictures.py",
         "test_real_model.py",
