@@ -13,9 +13,9 @@ from scipy.stats import t as student
 
 from benchmarks import markdown_table
 from benchmarks.experiments.hypothesis_tests import p_value
-from benchmarks.experiments.plots import COLOURS, CONTROL
+from benchmarks.experiments.plots import COLOURS, CONTROL, save_figure
 from ragen_gym.core.stats import CONFIDENCE, Estimate, mean_interval
-from ragen_gym.core.storage import atomic_path, write_atomic
+from ragen_gym.core.storage import write_atomic
 
 __all__ = ["SHOWN", "TREE", "TRUE", "cosines", "expected", "paired", "write_page"]
 
@@ -240,8 +240,7 @@ def _draw(
     figure.legend(
         *grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False
     )
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=90)
+    save_figure(figure, path)
 
 
 _FIGURES = ("cosine", "bias", "norm", "noise", "sign", "rank")
@@ -342,6 +341,5 @@ def _ideal(records: Sequence[Record], path: Path) -> str:
     axes.set(xlabel="steps", ylabel="exact return")
     axes.grid(alpha=0.25)
     axes.legend(fontsize=9)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=90)
+    save_figure(figure, path)
     return IDEAL.format(**{key: records[-1][key] for key in ("levels", "game", "batch", "step")}, ends=", ".join(ends))

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks import markdown_table, page_parser, read_records
-from benchmarks.experiments.plots import COLOURS, CONTROL
+from benchmarks.experiments.plots import COLOURS, CONTROL, save_figure
 from benchmarks.widening_values import (
     IMPOSSIBLE,
     LONG,
@@ -316,7 +316,7 @@ def _draw(tables: Sequence[Table], path: Path) -> None:
     for axes, name in zip(grid[:, 0], ("small model", PRETRAINED), strict=False):
         axes.set_ylabel(f"{name}: pass@k, %")
     figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=9)
-    figure.savefig(path, dpi=90)
+    save_figure(figure, path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from ragen_agent.report.runs import RecordedRun
 from ragen_agent.update.metrics import is_share, metric_label, smooth
 from ragen_gym.core.storage import atomic_path
 
-__all__ = ["COLOURS", "draw_arms", "draw_curves"]
+__all__ = ["COLOURS", "draw_arms", "draw_curves", "save_figure"]
 
 #: Safe for colour-blind readers (Okabe and Ito, 2008); after these other line styles begin.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000")
@@ -74,7 +74,7 @@ def draw_arms(experiment: Experiment, runs: Runs, name: str, path: Path) -> None
             axes.text(value, 1.01, ", ".join(named), transform=at, ha="center", va="bottom", fontsize=8)
     tick = "; red tick: start" if name in ("end", "after") else ""
     figure.suptitle(f"mean with its 95 % interval over seeds{tick}", fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
@@ -108,7 +108,7 @@ def draw_curves(experiment: Experiment, runs: Runs, path: Path) -> None:
                 _label_ends(panel, {_label(arm, title): ends[arm.name] for arm in arms if arm.name in ends})
     how = "mean over seeds, smoothed (EMA 0.25); grey: control; cross: a run was stopped"
     figure.suptitle(how, fontsize=10)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _panels(experiment: Experiment, runs: Runs) -> dict[str, list[Arm]]:
@@ -179,7 +179,8 @@ def _draw_mean(panel: Axes, runs: Sequence[RecordedRun], name: str, colour: str,
     return float(mean[-1])
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as a PNG of 128 colours, whole or not at all."""
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110)
         picture = Image.open(temporary).convert("RGB").quantize(128, dither=Image.Dither.NONE)

@@ -7,13 +7,11 @@ from itertools import combinations, groupby, product
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.experiments.pages import markdown_table
-from benchmarks.experiments.plots import COLOURS
+from benchmarks.experiments.plots import COLOURS, save_figure
 from benchmarks.experiments.risk import ESTIMATORS, GROUPS, WORLDS, Choice, bandit, bernoulli, drift, worth
-from ragen_gym.core.storage import atomic_path
 from ragen_gym.games.registry import find
 from ragen_gym.games.values import level_values
 
@@ -161,7 +159,6 @@ def lakes() -> Iterator[tuple[float, float]]:
 def draw(path: Path) -> None:
     """Figure 1: a column for each estimator, a row for each of two worlds."""
     figure = Figure(figsize=(12.6, 5.6), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(2, len(ESTIMATORS), sharex=True)
     for row, world in zip(panels, ("better", "worse"), strict=True):
         for axes, estimator in zip(row, ESTIMATORS, strict=True):
@@ -186,8 +183,7 @@ def draw(path: Path) -> None:
     panels[1, 0].set_ylabel("risky arm worse\ndrift to it", fontsize=9)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+    save_figure(figure, path)
 
 
 def _signs() -> list[str]:

@@ -18,13 +18,13 @@ from tests.benchmarks.experiments.test_hypothesis_tests import run
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that are saved."""
     kept: list[Figure] = []
-    save = plots._save
+    save = plots.save_figure
 
     def keep(figure: Figure, path: Path) -> None:
         kept.append(figure)
         save(figure, path)
 
-    monkeypatch.setattr(plots, "_save", keep)
+    monkeypatch.setattr(plots, "save_figure", keep)
     return kept
 
 
