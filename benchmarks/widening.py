@@ -1,4 +1,4 @@
-"""Levels that training makes possible or impossible, by exact pass@k: ``python -m benchmarks.widening``.
+"""The reach of one reply before and after training, by exact pass@k: ``python -m benchmarks.widening``.
 
 For each seed the model of ``make train`` is warm-started, trained by reinforcement, and, from the same warm start,
 trained by more imitation at the same cost. Replies have no thoughts, so ``ragen_agent.exact`` gives the success of each
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from benchmarks import markdown_table, page_parser, read_records
 from benchmarks.experiments.plots import COLOURS, CONTROL, save_figure
 from benchmarks.widening_values import (
+    COOLED,
     IMPOSSIBLE,
     LONG,
     MORE,
@@ -55,7 +56,7 @@ SAMPLES = tuple(2**power for power in range(11))
 SHOWN = (1, 8, 64, 512)
 
 PAGE = """\
-# Levels that training makes possible or impossible
+# The reach of one reply, before and after training
 
 Written by `python -m benchmarks.widening --seeds {flags}`. A model of {parameters:,} parameters imitates a
 demonstrator that mostly names one move a turn (*start*).
@@ -66,29 +67,35 @@ pass@k needs no sampling for any k.
 ![widening.png](widening.png)
 
 Figure 1. Mean pass@k over seeds {which} and {levels} levels; bands are the exact bounds. *Entropy of RL*: the start,
-sampled at the temperature at which its first reply has the entropy of RL's. *Best temperature*: the start at the one of
-{temperatures} with the highest success in {trained} turns;
+sampled at the temperature at which its first reply has the entropy of RL's, if that is at most
+{hottest:g}. *Best temperature*: the start at the one of {temperatures} with the highest success in {trained} turns;
 a higher one was not tried. Grey: random moves, and dash-dotted the blind script. An episode has {trained} turns in the
 first two panels and {long} in the others.
 
-## Does RL widen or narrow?
+## What training changes
 
-{answers}
+**Mostly how far one reply reaches.** An episode of training has {trained} turns, and every level needs three moves or
+more: there, a policy that names one move a turn fails. In {long} turns it has time. Above the start RL gains
+{short_gain} points of pass@1 in {trained} turns and {long_gain} in {long}.
 
-**Read both budgets.** An episode of training has {trained} turns, and every level needs three moves or more: there, a
-policy that names one move a turn fails. In {long} turns it has time. Above the start RL gains {short_gain} points of
-pass@1 in {trained} turns and {long_gain} in {long}. Longer replies may explain part of the gain in {trained}
-turns, or all of it. No policy was trained with the prompt of {long} turns, so its figures also show how a policy meets
-a new prompt. Large k alone shows little: compare every policy with random moves at the same k.
-
-Levels whose chance of success in {trained} turns rose surely from below {impossible:g} to above {possible:g}, or fell
-the other way; of {levels}, for each seed:
+Levels whose chance of success in {trained} turns rose from below {impossible:g} to above {possible:g} (by the exact
+bounds), or fell the other way; of {levels}, for each seed:
 
 {turned}
 
-By seed, {could} levels could become possible by this rule, and {could_not} impossible: the start's chance is
-at most {most:.1f} % on any level. RL made {both} levels possible with every seed. Of the levels that it made possible
-the blind script wins {blind}.
+- By seed {could} levels could rise by this rule, and {could_not} could fall.
+- Of the levels that rose by RL, the start has in {long} turns a chance above {impossible:g} on {reached}, and above
+  {possible:g} on {often}; on average {means} %.
+- By the same rule in {long} turns RL raised {long_rose} levels, of {long_could} that could rise.
+- The blind script wins {blind_could} of the levels that could rise, and {blind} of those that rose by RL. Random moves
+  have a chance above {possible:g} on {random_could} and {random}.
+
+Gains of RL in points, seed by seed:
+
+{answers}
+
+No policy was trained with the prompt of {long} turns, so its figures also show how a policy meets a new prompt. Large k
+alone shows little: compare every policy with random moves at the same k.
 
 ## Pass@k
 
@@ -103,8 +110,7 @@ What RL adds, in points:
 
 ## By difficulty
 
-Pass@1 in {trained} turns, %; then levels that became possible (+) and impossible (-), mean over seeds; then pass@1 of
-scripts.
+Pass@1 in {trained} turns, %; then levels that rose (+) and fell (-), mean over seeds; then pass@1 of scripts.
 
 {difficulty}
 
@@ -112,16 +118,17 @@ scripts.
 
 - 95 % intervals treat both seeds and levels as random samples. {seeds} seeds are few for this; the same
   command goes on with more.{unmeasured}
-- *Surely*: the interval excludes 0. Intervals are not corrected for the number of comparisons.
+- Intervals are not corrected for the number of comparisons.
 - Intervals include the exact bounds, which are at most {mass} apart in {trained} turns and {wide} in {long}: too much
   for large k there. At most {nodes:,} tokens of a level and a turn were read.
-- The temperatures of the two controls were chosen on the first {tried} of the measured levels.
+- The temperatures of the two controls were chosen on the first {tried} of the measured levels. The entropy of RL was
+  sought up to temperature {hottest:g} and {unmatched}.
 - FrozenLake 4x4 without slip, replies without thoughts, temperature {temperature:g}, {episodes:,} demonstrations and
   {iterations} iterations: `make train` has thoughts, 16,000 and 80. *The same cost* counts
   [tokens](recipes.md), not seconds.
 - Machine: {machine}.
 
-Means over seeds:
+By seed:
 
 {cooled}
 """
@@ -136,7 +143,7 @@ the intervals are over levels alone, and another seed may end elsewhere.
 
 {answers}
 
-By the rule above {could} of the levels could become possible, and {could_not} impossible:
+By the rule above {could} of the levels could rise, and {could_not} fall:
 
 {turned}
 
@@ -154,13 +161,12 @@ Exact bounds are at most {narrow} apart in episodes of two turns and {wide} in l
 def write_page(folder: Path, records: Sequence[Record]) -> None:
     """The page and its figure."""
     table, config = Table(records), config_of(0)
-    means = {name: np.mean([(e["temperature"], e["entropy"]) for e in table.heads[name]], 0) for name in POLICIES}
     last = PRETRAINED, MORE, LONG
     whole = any((each.get("model"), each.get("policy"), each.get("turns")) == last for each in records)
     pretrained = Table(records, PRETRAINED) if whole else None
-    before, possible = table.chances(START, TRAINED), table.turned(RL)[0]
     seeds, widths = [each["seed"] for each in table.heads[RL]], {turns: table.width(turns) for turns in table.measured}
     left = [f"seed {each}" for each in PLANS[SMALL].seeds if each not in seeds]
+    unmatched = [str(each["seed"]) for each in table.heads[COOLED] if each["temperature"] >= TEMPERATURES[-1]]
     left += [] if pretrained else [f"SmolLM2-135M (`python -m benchmarks.widening --model {PRETRAINED}`)"]
     page = PAGE.format(
         **table.about,
@@ -178,11 +184,7 @@ def write_page(folder: Path, records: Sequence[Record]) -> None:
         moves=config.turns.max_actions,
         short_gain=_percent(interval(table.gain(RL, START, 1, TRAINED))),
         long_gain=_percent(interval(table.gain(RL, START, 1, LONG))),
-        could=_counts(before[..., 1] < IMPOSSIBLE),
-        could_not=_counts(before[..., 0] > POSSIBLE),
-        most=100 * float(before.max()),
-        both=int(possible.all(0).sum()),
-        blind=_counts(possible & (table.facts["blind"][:, -1] == 1)),
+        **_reach(table),
         impossible=IMPOSSIBLE,
         possible=POSSIBLE,
         temperature=TEMPERATURE,
@@ -195,13 +197,45 @@ def write_page(folder: Path, records: Sequence[Record]) -> None:
         gains=_gains(table, (TRAINED, LONG)),
         turned=_turned(table),
         pretrained=_pretrained(pretrained) if pretrained else "",
-        cooled=markdown_table(
-            ["policy", "temperature", "entropy of the first reply, nats"],
-            [[name, *(f"{each:.2f}" for each in means[name])] for name in POLICIES],
-        ),
+        hottest=TEMPERATURES[-1],
+        unmatched=f"not reached there with seed {' and '.join(unmatched)}" if unmatched else "reached with every seed",
+        cooled=_cooled(table),
     )
     _draw([table, pretrained] if pretrained else [table], folder / "widening.png")
     write_atomic(folder / "widening.md", page)
+
+
+def _reach(table: Table) -> dict[str, str]:
+    """Counts, seed by seed, of the levels that rose by RL and that could: the start in long episodes, and scripts."""
+    before, rose = table.chances(START, TRAINED), table.turned(RL)[0]
+    start, after = (table.chances(name, LONG) for name in (START, RL))
+    could, unlikely = before[..., 1] < IMPOSSIBLE, start[..., 1] < IMPOSSIBLE
+    blind, random = table.facts["blind"][:, -1] == 1, table.facts["random"][:, -1] > POSSIBLE
+    means = [
+        f"{100 * each[levels].mean():.0f}" if levels.any() else "-" for each, levels in zip(start, rose, strict=True)
+    ]
+    return {
+        "could": _counts(could),
+        "could_not": _counts(before[..., 0] > POSSIBLE),
+        "reached": _counts(rose & (start[..., 0] > IMPOSSIBLE)),
+        "often": _counts(rose & (start[..., 0] > POSSIBLE)),
+        "means": ", ".join(means),
+        "long_could": _counts(unlikely),
+        "long_rose": _counts(unlikely & (after[..., 0] > POSSIBLE)),
+        "blind_could": _counts(could & blind),
+        "blind": _counts(rose & blind),
+        "random_could": _counts(could & random),
+        "random": _counts(rose & random),
+    }
+
+
+def _cooled(table: Table) -> str:
+    """Temperatures and entropies of the policies, seed by seed."""
+    rows = []
+    for name in POLICIES:
+        shown = [", ".join(f"{each[key]:.2f}" for each in table.heads[name]) for key in ("temperature", "entropy")]
+        rows.append([name, *shown])
+    return markdown_table(["policy", "temperature", "entropy of the first reply, nats"], rows)
 
 
 def _pretrained(table: Table) -> str:
@@ -249,23 +283,22 @@ def _by_k(table: Table, head: str, rows: Mapping[tuple[str, int], Callable[[int,
 
 
 def _turned(table: Table) -> str:
-    """Levels that became possible and impossible, seed by seed."""
+    """Levels that rose and fell, seed by seed."""
     rows = [[name, *map(_counts, table.turned(name))] for name in table.measured[TRAINED] if name != START]
-    return markdown_table(["policy", "became possible", "became impossible"], rows)
+    return markdown_table(["policy", "rose", "fell"], rows)
 
 
 def _answers(table: Table) -> list[str]:
-    """For each budget of turns and each comparison of RL: where it is surely above or below, and a crossing."""
+    """For each budget of turns and each comparison of RL: the gains by seed at both ends of k, and a crossing."""
     lines = []
     for turns, base in [(each, name) for each, names in table.measured.items() for name in names if name != RL]:
-        gains = {k: interval(table.gain(RL, base, k, turns)) for k in SAMPLES if k <= table.most[turns]}
-        above, below = [k for k, e in gains.items() if e.low > 0], [k for k, e in gains.items() if e.high < 0]
-        spans = {word: sorted({ks[0], ks[-1]}) for word, ks in (("above", above), ("below", below)) if ks}
-        sure = [f"{word} for k = {' to '.join(map(str, ends))}" for word, ends in spans.items()]
-        turn = next((k for k, each in gains.items() if (each.value > 0) != (gains[1].value > 0)), None)
+        most = table.most[turns]
+        gains = {k: table.gain(RL, base, k, turns).mean((1, 2)) for k in SAMPLES if k <= most}
+        ends = [(1, gains[1]), max((k, each) for k, each in gains.items() if k in SHOWN)]
+        shown = "; ".join(f"{', '.join(f'{100 * each:.0f}' for each in found)} at k = {k}" for k, found in ends)
+        turn = next((k for k, each in gains.items() if (each.mean() > 0) != (gains[1].mean() > 0)), None)
         crossing = f"the means cross between k = {turn // 2} and {turn}" if turn else "the means do not cross"
-        where = f"surely {' and '.join(sure)}" if sure else "no sure difference at any k"
-        lines.append(f"- **{turns} turns, {RL} against {base}**: {where}; {crossing}, up to k = {table.most[turns]:,}.")
+        lines.append(f"- **{turns} turns, {RL} against {base}**: {shown}; {crossing}, up to k = {most:,}.")
     return lines
 
 

@@ -250,7 +250,7 @@ class Table:
         return max(float(np.ptp(self.chances(name, turns), axis=-1).max()) for name in self.measured[turns])
 
     def turned(self, policy: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Levels that surely became possible, and impossible, since the start; bool (seeds, levels) each."""
+        """Levels whose chance rose from ``IMPOSSIBLE`` to ``POSSIBLE``, and fell; bool (seeds, levels) each."""
         before, after = (self.chances(name, TRAINED) for name in (START, policy))
         possible = (before[..., 1] < IMPOSSIBLE) & (after[..., 0] > POSSIBLE)
         return possible, (before[..., 0] > POSSIBLE) & (after[..., 1] < IMPOSSIBLE)

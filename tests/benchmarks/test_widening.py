@@ -1,4 +1,4 @@
-"""Figures of levels that training turns, where the answer is known, and the page held to its records."""
+"""Figures of levels whose chance training raises, where the answer is known, and the page held to its records."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.widening import main
+from benchmarks.widening import main, write_page
 from benchmarks.widening_values import (
     COARSE,
     COOLED,
+    LONG,
     MORE,
     PLANS,
     POLICIES,
@@ -65,6 +66,19 @@ def test_levels_turn_only_where_the_bounds_are_sure() -> None:
     assert impossible.tolist() == [[False, False, True, False]] * 2
     assert [int(each.sum()) for each in table.turned(MORE)] == [2, 0]
     assert [int(each.sum()) for each in table.turned(START)] == [0, 0]
+
+
+def test_levels_that_rose_are_held_against_the_start_in_long_episodes(tmp_path: Path) -> None:
+    records = made_records(**{START: [0.0, 0.0, 0.2, 0.0], RL: [0.2, 0.2, 0.2, 0.0]})
+    for each in records:
+        if each.get("policy") == START and each["turns"] == LONG:
+            each["success"][0][-1] = [0.5, 0.5]
+    write_page(tmp_path, records)
+    page = (tmp_path / "widening.md").read_text(encoding="utf-8")
+    assert "| RL | 2, 2 | 0, 0 |" in page
+    assert "a chance above 0.001 on 1, 1, and above" in page
+    assert "RL raised 1, 1 levels, of 2, 2 that could rise" in page
+    assert f"{RL} against {START}**: 10, 10 at k = 1" in page
 
 
 def test_pass_at_k_and_its_difference() -> None:
