@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks import machine, page_parser, read_results, write_results
 from benchmarks.shortcuts import walked
-from benchmarks.speedrun_page import GOAL, SEEDS, page
+from benchmarks.speedrun_page import GOAL, SEEDS, page, records
 from ragen_agent import ChatFormat, TokenMDP, Trajectory
 from ragen_agent.inference.torch_engine import TorchEngine
 from ragen_agent.models.checkpoint import load_checkpoint
@@ -278,8 +278,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.record:
             write_results(options.out, "speedrun", results, page(results))
     solved, seconds = (fmean(each[name] for each in run["seeds"]) for name in ("solved", "seconds"))
-    print(f"{solved:.1%} solved on average, {GOAL:.0%} needed; {seconds:.1f} s")
-    return int(solved < GOAL)
+    needed = f"{GOAL:.0%} needed at the lower end of {SEEDS} seeds"
+    print(f"{solved:.1%} solved on average, {needed}; {seconds:.1f} s")
+    return int(solved < GOAL or (len(run["seeds"]) >= SEEDS and not records([run])))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 ``inspect eval benchmarks/speedrun_inspect.py -T folder=DIR --model MODEL`` plays the same folder in Inspect AI. The
 agent writes ``/app/speedrun.py``; the test measures it with a runner of its own. The reward is 0 for a file that solves
-too few lakes, and otherwise the record's calibrated seconds over the file's: above 1 is a record.
+too few lakes, and otherwise the record's calibrated time over the file's: above 1 is a record.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ memory_mb = 4096
 """,
     "instruction.md": """\
 Write `/app/speedrun.py`. `python speedrun.py --seed SEED --out DIR` trains a language model from scratch that plays 4x4
-frozen lakes, on one CPU core. It must solve 60 % of 256 held-out lakes, as the mean over five seeds; the fewer CPU
-seconds it takes, the better. Begin with `/src/examples/starpo_from_scratch.py`, which is far too slow.
+frozen lakes, on one CPU core. It must solve 60 % of 256 held-out lakes, at the lower end of the 95 % interval over
+five seeds; the fewer CPU seconds it takes, the better. Begin with `/src/examples/starpo_from_scratch.py`, which is far
+too slow.
 
 {rules}
 
@@ -68,7 +69,7 @@ WORKDIR /app
 """,
     "tests/test.sh": """\
 #!/bin/bash
-# What the agent changed in /src does not count: the runner and its libraries are unpacked anew.
+# What the agent changed in /src does not count: the runner is unpacked anew. Installed packages stay as it left them.
 tests=$(cd "$(dirname "$0")" && pwd); runner=$(mktemp -d); logs=${{LOGS:-/logs/verifier}}; mkdir -p "$logs"
 echo 0 > "$logs/reward.txt"
 tar xzf "$tests/source.tar.gz" -C "$runner" && cd "$runner" && export PYTHONPATH=$runner
@@ -105,7 +106,7 @@ def _kept(file: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def reward(folder: Path) -> float:
-    """The record's calibrated seconds over those of the run in a folder; 0 for a run that solves too few lakes."""
+    """The record's calibrated time over that of the run in a folder; 0 for a run that solves too few lakes."""
     runs = read_results(folder, "speedrun").get("runs", [])
     if not records(runs):
         return 0.0
