@@ -210,8 +210,9 @@ training episodes of each policy on average.
 - The environments are small, alike and made by us, and the ten held out come from the same generator. Other people's
   environments differ more than these do from each other.
 - {without} rows were measured with slightly older code and do not name it; rows to come record its digest. Headroom in
-  their records is to the best episode. In 0 to 5 a control could end sooner than the trained model. Before the others `any` was redefined, so that its phrase also
-  solves: by the old definition 6, 10 and 18 would most likely be "pays without solving".
+  their records is to the best episode. In 0 to 5 a control could end sooner than the trained model. Before the others
+  `any` was redefined, so that its phrase also solves: by the old definition 6, 10 and 18 would most likely be "pays
+  without solving".
 - "No signal" means that this small model found none in this time. A task beyond it looks like a broken one.
 - `skew` overwrites the right answer in four tenths of the questions, and the text stays. {missed} of {skewed} such
   environments have a wrong verdict. A blind policy has 0.62 to 0.67 of a perfect reader's gain there, and the limit is
