@@ -10,7 +10,7 @@ Records are kept in ``widening.jsonl``, one for each policy and one of the level
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,6 @@ from benchmarks.widening_values import (
     TRIED,
     Record,
     Table,
-    Values,
     config_of,
     interval,
     measure,
@@ -193,8 +192,8 @@ def write_page(folder: Path, records: Sequence[Record]) -> None:
         iterations=config.training.iterations,
         answers="\n".join(_answers(table)),
         difficulty=_difficulty(table),
-        rows=_passed(table, (TRAINED, LONG)),
-        gains=_gains(table, (TRAINED, LONG)),
+        rows=_by_k(table, (TRAINED, LONG), gains=False),
+        gains=_by_k(table, (TRAINED, LONG), gains=True),
         turned=_turned(table),
         pretrained=_pretrained(pretrained) if pretrained else "",
         hottest=TEMPERATURES[-1],
@@ -248,8 +247,8 @@ def _pretrained(table: Table) -> str:
         episodes=config.demonstrations.episodes,
         iterations=config.training.iterations,
         answers="\n".join(_answers(table)),
-        rows=_passed(table, (1, TRAINED, LONG)),
-        gains=_gains(table, (1, TRAINED, LONG)),
+        rows=_by_k(table, (1, TRAINED, LONG), gains=False),
+        gains=_by_k(table, (1, TRAINED, LONG), gains=True),
         turned=_turned(table),
         could=_counts(table.chances(START, TRAINED)[..., 1] < IMPOSSIBLE),
         could_not=_counts(table.chances(START, TRAINED)[..., 0] > POSSIBLE),
@@ -258,28 +257,21 @@ def _pretrained(table: Table) -> str:
     )
 
 
-def _passed(table: Table, budgets: Sequence[int]) -> str:
-    """Pass@k of policies and scripts, in percent."""
-    names = ((name, turns) for turns in budgets for name in (*table.measured[table.budget(turns)], *REFERENCES))
-    rows = {(name, turns): partial(table.passed, name) for name, turns in names}
-    return _by_k(table, "policy", rows, 0.0)
+def _by_k(table: Table, budgets: Sequence[int], *, gains: bool) -> str:
+    """Pass@k of policies and scripts in percent, or RL's gain over each in points.
 
-
-def _gains(table: Table, budgets: Sequence[int]) -> str:
-    """The same of RL above each other policy and script, in points."""
-    names = ((name, turns) for turns in budgets for name in (*table.measured[table.budget(turns)], *REFERENCES))
-    rows = {(f"above {name}", turns): partial(table.gain, RL, name) for name, turns in names if name != RL}
-    return _by_k(table, RL, rows, -1.0)
-
-
-def _by_k(table: Table, head: str, rows: Mapping[tuple[str, int], Callable[[int, int], Values]], least: float) -> str:
-    """A table of figures by policy, turns and k; empty where the mass left out hides them."""
-    cells = []
-    for (name, turns), figure in rows.items():
+    A cell is empty where the mass left out hides it.
+    """
+    rows = []
+    for turns, name in ((t, name) for t in budgets for name in (*table.measured[table.budget(t)], *REFERENCES)):
+        if gains and name == RL:
+            continue
+        figure, least = (partial(table.gain, RL, name), -1.0) if gains else (partial(table.passed, name), 0.0)
         ks = [k for k in SHOWN if k <= table.most[table.budget(turns)]]
         found = [_percent(interval(figure(k, turns)), least) for k in ks]
-        cells.append([f"{name}, {turns} turn{'s' * (turns > 1)}", *found, *[""] * (len(SHOWN) - len(ks))])
-    return markdown_table([head, *(f"pass@{k}" for k in SHOWN)], cells)
+        label = f"{'above ' * gains}{name}, {turns} turn{'s' * (turns > 1)}"
+        rows.append([label, *found, *[""] * (len(SHOWN) - len(ks))])
+    return markdown_table([RL if gains else "policy", *(f"pass@{k}" for k in SHOWN)], rows)
 
 
 def _turned(table: Table) -> str:
