@@ -4,7 +4,7 @@
 The fastest way we know is imitation of shortest ways, by three ideas; the options in brackets undo two of them.
 
 1. A reply plans the whole way. Only lakes whose goal is at most five moves away are shown, one reply each.
-2. The tokenizer spells what all prompts share in a few ids, so a demonstration has 40 ids and not 104
+2. The tokenizer spells what all prompts share in a few ids, so a demonstration has 35 ids and not 104
    (``--frame suite``).
 3. Matrices take orthogonal steps, whatever the scale of their gradients: Muon (``--step adamw``).
 
@@ -52,7 +52,7 @@ class Settings:
     lakes: int = 40_000  # drawn; those that are equal or too far are dropped
     frame: str = "short"  # ids of the prompts' common text; or "suite": the tokenizer of every game
     step: str = "muon"  # or "adamw", for the matrices too
-    steps: int = 250
+    steps: int = 320
     batch: int = 64
     rate: float = 3e-3  # of AdamW
     muon_rate: float = 2e-2
@@ -113,14 +113,17 @@ def short_tokenizer(env: TurnEnv) -> Qwen2Tokenizer:
     env.reset(seed=0)
     before, after = env.message_text.split(env.board)
     names, symbols = env.action_names, env.env.vocabulary.symbols
-    replies = [f"{THOUGHT}<answer>", "</answer>", *names, *(f" || {name}" for name in names)]
     words = [
-        env.instructions,
-        before,
-        after,
-        *replies,
+        f"system\n{env.instructions}",
+        f"user\n{before}",
+        after.removeprefix("\n"),  # the end of a row belongs to its last symbol
         *symbols,
+        *(f"{symbol}\n" for symbol in symbols),
         *(f"{role}\n" for role in ("system", "user", "assistant")),
+        f"{THOUGHT}<answer>",
+        "</answer>",
+        *names,
+        *(f" || {name}" for name in names),
     ]
     control = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
     ids = dict.fromkeys([*control, *words, *sorted(ByteLevel.alphabet())])
@@ -140,13 +143,15 @@ def short_tokenizer(env: TurnEnv) -> Qwen2Tokenizer:
 def encoded(env: TurnEnv, chat: ChatFormat, boards: Boards, moves: NDArray[np.int64]) -> tuple[Tensor, Tensor, int]:
     """Demonstrations as ids, int64 (n, width), padded on the right; the replies' lengths; the prompt's length."""
     env.reset(seed=0)
-    symbols = {symbol: chat.tokenizer.convert_tokens_to_ids(symbol) for symbol in env.env.vocabulary.symbols}
     prompt = np.array(chat.prompt_ids(env.instructions, env.message_text))
+    symbols = env.env.vocabulary.symbols
+    ids = chat.tokenizer.convert_tokens_to_ids
+    inner, last = (np.array([ids(symbol + end) for symbol in symbols]) for end in ("", "\n"))
     # The cells of the last board among the ids: the symbols' meanings stand in the instructions, before it.
-    cells = np.flatnonzero(np.isin(prompt, list(symbols.values())))[-16:]
+    cells = np.flatnonzero(np.isin(prompt, [*inner, *last]))[-16:]
     rows = np.tile(prompt, (len(boards), 1))
     tiles = boards[:, boards[0] < len(symbols)]  # without the ends of the board's rows
-    rows[:, cells] = np.array(list(symbols.values()))[tiles]
+    rows[:, cells] = np.where(np.isin(prompt[cells], last), last[tiles], inner[tiles])
     plans = list(map(tuple, moves.tolist()))
     written = {plan: chat.reply_ids(_reply(env, plan)) for plan in set(plans)}
     lengths = torch.tensor([len(written[plan]) for plan in plans])
