@@ -47,8 +47,8 @@ differ by a factor alone.
 
 - **Bandit: do not divide by the group's std while both arms are pulled.** At the start GRPO's expected step goes to the
   arm that pays less; [the drift computed without a model](experiments/risk/risk.md) says the same. Dr. GRPO, RLOO,
-  REINFORCE, ARPO and PPO go the right way. Later the better arm has 99.7 % of the pulls, and GRPO's cosine is above Dr.
-  GRPO's: by {bandit} in the middle and at the end.
+  REINFORCE, ARPO and PPO go the right way. Later the better arm has 99.7 % of the pulls, and GRPO's cosine less Dr.
+  GRPO's is {bandit} in the middle and at the end.
   The gradient is nearly 0 there, and replies that the exact solution leaves out may matter: even true advantages have
   a lower cosine with larger batches.
 - **Sokoban: dividing by the group's std biases the gradient.** The expected gradient of GRPO has a cosine of
@@ -61,8 +61,8 @@ differ by a factor alone.
 - **States and histories as groups** (`states` is GiGPO, `history` HGPO, arXiv 2602.22817) help Dr. GRPO surely on one
   policy of twelve, and little. A rollout tree has four first replies and two replies after each; on lakes it
   draws some 70 % of the tokens of a group of 8, and in Sokoban, with two replies at each turn, half.
-- **Slippery lake: true advantages are above Dr. GRPO**, by {slippery}.
-  Better credit has room there.
+- **Slippery lake: true advantages against Dr. GRPO**, at the start, middle and end: {slippery}.
+  Where they are above it, better credit has room.
 
 By policy, the cosine of Dr. GRPO with {middle} groups, and what is surely above or below it, with the mean difference:
 
@@ -294,15 +294,19 @@ def _compared(columns: Sequence[Record]) -> dict[str, str | int]:
     """The comparisons with Dr. GRPO, as the page has them."""
     gaps = paired(columns)
 
-    def above(game: str, rule: str) -> str:
-        found = [gap[rule][0] for each, gap in zip(columns, gaps, strict=True) if each["game"] == game and rule in gap]
-        return ", ".join(_shown((each.value, each.half_width), False) for each in found if each.value > 0)
+    def difference(game: str, rule: str, moments: Sequence[str]) -> str:
+        there = [
+            gap[rule][0]
+            for each, gap in zip(columns, gaps, strict=True)
+            if each["game"] == game and each["moment"] in moments and rule in gap
+        ]
+        return ", ".join(_shown((each.value, each.half_width), False) for each in there)
 
     return {
         "answers": _answers(columns, gaps),
         "tests": sum(map(len, gaps)),
-        "bandit": above("bandit", "grpo"),
-        "slippery": above("slippery lake", TRUE),
+        "bandit": difference("bandit", "grpo", ("middle", "end")),
+        "slippery": difference("slippery lake", TRUE, ("start", "middle", "end")),
     }
 
 
