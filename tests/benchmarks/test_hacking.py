@@ -15,6 +15,8 @@ from ragen_gym.games._jit import compiling
 from ragen_gym.games.values import LevelValues
 from ragen_gym.testing import check_game
 
+pytestmark = pytest.mark.usefixtures("loophole_lake")
+
 FARM, BONUS = {"approach": 0.5}, {"hole": 2.0}
 
 
