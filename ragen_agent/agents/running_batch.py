@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ragen_gym.bench.agent import AgentFailure, Answer
@@ -122,11 +123,11 @@ class RunningBatch:
         return self._closed or len(self._waiting) >= requests
 
     def _next(self) -> list[Request]:
-        """The waiting requests that join the batch; all of a batch have one temperature."""
+        """The waiting requests that join the batch; all of it have one temperature, and none passes an earlier one."""
         waiting = [request for request in self._waiting if not request.abandoned]
         warm = next((request.temperature for request in (*self.running, *waiting)), None)
-        new = [request for request in waiting if request.temperature == warm][: self.size - len(self.running)]
-        self._waiting = [request for request in waiting if request not in new]
+        new = list(takewhile(lambda request: request.temperature == warm, waiting))[: self.size - len(self.running)]
+        self._waiting = waiting[len(new) :]
         return new
 
     def _step(self, new: Sequence[Request]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import tempfile
 from dataclasses import asdict
@@ -205,9 +206,9 @@ def _print(games: list[Config], summary: dict[str, Any], folder: Path, display: 
             )
     for said in at_most_blind(summary):
         display.say(said)
-    suite = f" --suite {folder / 'suite'}" if run_code_flag(games[0]) else ""
+    suite = f" --suite {shlex.quote(str(folder / 'suite'))}" if run_code_flag(games[0]) else ""
     display.say(f"Results for ragen-gym bench score, compare and verify: {folder}")
-    display.say(f"Every reply on a page: ragen-gym bench report {folder}{suite}")
+    display.say(f"Every reply on a page: ragen-gym bench report {shlex.quote(str(folder))}{suite}")
 
 
 def _name(model: Path, config: Config) -> str:
@@ -227,4 +228,4 @@ def _policy_of(run: RunFolder) -> tuple[Path, dict[str, Any] | None]:
     if run.warm.is_dir():
         print(f"{run.path} was cut short: this is its model before reinforcement.")
         return run.warm, None
-    raise ValueError(f"{run.path} holds no model yet; go on with it first: ragen-agent train --resume {run.path}")
+    raise ValueError(f"{run.path} holds no model yet; go on with it first: ragen-agent train --resume {run.quoted}")

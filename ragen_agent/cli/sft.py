@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -187,7 +188,7 @@ def _train(options: argparse.Namespace) -> int:
             done = fine_tune(settings, out, _display())
     except KeyboardInterrupt:
         code = " --run-code" * options.run_code
-        go_on = f"Go on with: ragen-agent sft train --resume {out}{code}"
+        go_on = f"Go on with: ragen-agent sft train --resume {shlex.quote(str(out))}{code}"
         rest = go_on if is_begun(out) else "Nothing was written yet."
         print(f"\nragen-agent: stopped. {rest}", file=sys.stderr)
         return 130

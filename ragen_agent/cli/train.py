@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -133,7 +134,7 @@ def _train(options: argparse.Namespace) -> int:
                 policy = None  # its processes load their own
                 train_distributed(config, settings, folder, display)
     except KeyboardInterrupt:
-        again = f"ragen-agent train --resume {folder.path}{run_code_flag(config, settings)}"
+        again = f"ragen-agent train --resume {folder.quoted}{run_code_flag(config, settings)}"
         print(f"\nragen-agent: stopped; everything so far is kept. Go on with: {again}", file=sys.stderr)
         return 130
     return 0
@@ -148,8 +149,8 @@ def _reopened(options: argparse.Namespace) -> tuple[RunFolder, Config]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in others)
         raise ValueError(
             f"--resume goes on with the run's own settings: leave out {flags}. To train its model further, begin a "
-            f"new run: ragen-agent train --config {options.resume}/config.toml --model "
-            f"{options.resume}/checkpoint --seed N."
+            f"new run: ragen-agent train --config {shlex.quote(str(options.resume / 'config.toml'))} --model "
+            f"{shlex.quote(str(options.resume / 'checkpoint'))} --seed N."
         )
     folder, config = RunFolder.reopen(options.resume)
     check_consent(options.resume, options.run_code, config)

@@ -187,7 +187,7 @@ class TrainingRun:
         if not warm.epochs:
             return
         if not self.config.evaluation.imitation:
-            command = f"ragen-agent train --resume {self.folder.path} --compare{run_code_flag(self.config)}"
+            command = f"ragen-agent train --resume {self.folder.quoted} --compare{run_code_flag(self.config)}"
             self.display.say(f"Compare it with imitation at the same cost: {command}")
             return
         if "more_imitation" not in self.summary:

@@ -285,7 +285,7 @@ def _stop_reason(folder: RunFolder, log: Path, code: int) -> str:
     else:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         reason = f"its process ended with code {code}; its last line was: {lines[-1] if lines else ''}"
-    return f"the run stopped: {reason} Go on with: ragen-agent train --resume {folder.path}"
+    return f"the run stopped: {reason} Go on with: ragen-agent train --resume {folder.quoted}"
 
 
 def _send_stderr_to(log: Path) -> None:

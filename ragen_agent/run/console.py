@@ -118,7 +118,8 @@ class Display:
             memory += f", {summary['gpu_memory_gib']:.1f} GiB of the GPU's ({summary['gpu']})"
         self.say(
             f"\nIn {folder.path}: summary.json, curve.png, metrics.jsonl, episodes.jsonl, config.toml, checkpoint/"
-            f"\nMeasure again: ragen-agent eval {folder.path} --split {config.evaluation.split}{run_code_flag(config)}"
+            f"\nMeasure again: ragen-agent eval {folder.quoted} --split {config.evaluation.split}"
+            f"{run_code_flag(config)}"
             f"\nTook {summary['wall_s']:.0f} s{memory}."
         )
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import pickle
 import platform
+import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -67,13 +68,15 @@ def resumable(
             remove_temporary(path)  # a partial state may take the room that the next one needs
             yield
     except DiskFullError as error:
-        raise DiskFullError(f"{error} What was saved before is kept; then go on with: {command} {path}") from error
+        raise DiskFullError(
+            f"{error} What was saved before is kept; then go on with: {command} {shlex.quote(str(path))}"
+        ) from error
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which this module does not import
             raise
         raise MemoryError(
             f"{str(error).partition(' Including ')[0]} End what else runs on the GPU, or let fewer rows learn at "
-            f"once: {lower}. What was saved before is kept; then go on with: {command} {path}"
+            f"once: {lower}. What was saved before is kept; then go on with: {command} {shlex.quote(str(path))}"
         ) from error
 
 
@@ -85,6 +88,11 @@ class RunFolder:
         self.checkpoint, self.warm, self.adapter = path / "checkpoint", path / "warm", path / "adapter"
         self.metrics, self.episodes = path / "metrics.jsonl", path / "episodes.jsonl"
         self.seen = path / SEEN_FILE
+
+    @property
+    def quoted(self) -> str:
+        """The path as a word of a shell's command."""
+        return shlex.quote(str(self.path))
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
@@ -102,7 +110,9 @@ class RunFolder:
         path = self.path
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             what = "holds another run" if (path / "config.toml").exists() else "is not an empty folder"
-            raise ValueError(f"--out {path} {what}; choose another folder, or go on with that run: --resume {path}")
+            raise ValueError(
+                f"--out {path} {what}; choose another folder, or go on with that run: --resume {self.quoted}"
+            )
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[RunFolder, Config]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -61,7 +62,9 @@ def begin(settings: FineTuning, out: Path) -> FineTuning:
     if not settings.model:
         raise ValueError("sft train needs --model: a folder, a name, or the checkpoint/ of a run of ragen-agent train.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"--out {out} is not an empty folder; choose another, or go on with it: --resume {out}")
+        raise ValueError(
+            f"--out {out} is not an empty folder; choose another, or go on with it: --resume {shlex.quote(str(out))}"
+        )
     return replace(settings, data_sha256=_hash(Path(settings.data)))
 
 

@@ -84,8 +84,8 @@ def agent_of(model: Path, seconds: float = 0.0, **settings: Any) -> Any:
     return agent
 
 
-async def ask(agent: Any, seed: int = 1, content: str = "Go.") -> Answer:
-    task = Task("smoke", "frozen_lake", 0, 0, seed, 0.5, make_env(LAKE))
+async def ask(agent: Any, seed: int = 1, content: str = "Go.", temperature: float = 0.5) -> Answer:
+    task = Task("smoke", "frozen_lake", 0, 0, seed, temperature, make_env(LAKE))
     answer: Answer = await agent.reply([{"role": "user", "content": content}], task)
     return answer
 
@@ -139,6 +139,32 @@ def test_a_batch_for_which_nobody_waits_is_stopped(model: Path) -> None:
         return await ask_once(agent)
 
     assert asyncio.run(play()).completion_tokens == 3
+
+
+def test_a_request_of_another_temperature_is_not_passed_by_later_ones(model: Path) -> None:
+    """Two conversations ask on and on, each beginning in the middle of the other's reply: the batch never ends."""
+    agent = agent_of(model, 0.01, max_tokens=30, batch=2)
+
+    async def play() -> int:
+        greedy, replies = asyncio.Event(), 0
+
+        async def talk(delay: float) -> None:
+            nonlocal replies
+            await asyncio.sleep(delay)
+            while not greedy.is_set() and replies < 20:
+                await ask(agent, replies)
+                replies += 1
+
+        async def once() -> None:
+            await asyncio.sleep(0.3)
+            await ask(agent, temperature=0.0)
+            greedy.set()
+
+        await asyncio.gather(talk(0), talk(0.15), once())
+        await agent.close()
+        return replies
+
+    assert asyncio.run(play()) < 20
 
 
 def test_a_run_plays_again_in_batches_of_any_size(model: Path, tmp_path: Path) -> None:

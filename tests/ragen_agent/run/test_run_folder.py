@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from ragen_gym.core.seen import read_seen
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "run", Config(seed=3))
-    before = (tmp_path / "run" / "config.toml").read_bytes()
-    with pytest.raises(ValueError, match=r"holds another run.*--resume"):
-        RunFolder.create(tmp_path / "run", Config(seed=4))
-    assert (tmp_path / "run" / "config.toml").read_bytes() == before
-    assert RunFolder.reopen(tmp_path / "run")[1] == Config(seed=3)
+    run = tmp_path / "my run"
+    RunFolder.create(run, Config(seed=3))
+    before = (run / "config.toml").read_bytes()
+    with pytest.raises(ValueError, match="holds another run") as refused:
+        RunFolder.create(run, Config(seed=4))
+    assert shlex.split(str(refused.value))[-2:] == ["--resume", str(run)], "the command can be pasted into a shell"
+    assert (run / "config.toml").read_bytes() == before
+    assert RunFolder.reopen(run)[1] == Config(seed=3)
     with pytest.raises(ValueError, match="is not an empty folder"):
         RunFolder.create(tmp_path, Config())
     with pytest.raises(ValueError, match=r"holds no run .*give the folder"):
